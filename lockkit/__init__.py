@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from lockkit.table.errors import CommitConflict as CommitConflict
     from lockkit.table.errors import CommitUnknown as CommitUnknown
 
-_ROOM = {
+_EXPORTS = {
     "Lock": "lockkit.lock.handle",
     "AsyncLock": "lockkit.lock.aio",
     "LockHandle": "lockkit.lock.contract",
@@ -85,7 +85,7 @@ _ROOM = {
     "Workbench": "lockkit.lab.widgets",
 }
 
-__all__ = ["__version__", "record", *_ROOM]
+__all__ = ["__version__", "record", *_EXPORTS]
 
 
 def record(path: str | Path, *, title: str = "") -> AbstractContextManager[Recording]:
@@ -101,11 +101,11 @@ def record(path: str | Path, *, title: str = "") -> AbstractContextManager[Recor
 
 def __getattr__(name: str) -> Any:
     """A public name, imported from its room when first asked for (PEP 562)."""
-    if name not in _ROOM:
+    if name not in _EXPORTS:
         raise AttributeError(f"module 'lockkit' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_ROOM[name]), name)
+    return getattr(import_module(_EXPORTS[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -80,13 +80,13 @@ class EventSink:
     def __call__(self, kind: str, **fields: Any) -> None:
         log_event(self.url, self.who, kind, fields)
         try:
-            self._tell(kind, fields)
+            self._emit(kind, fields)
         except Exception as error:  # noqa: BLE001 - whatever somebody's observer raises
             if not self._failed:
                 self._failed.append(kind)
                 warn_of(kind, error)
 
-    def _tell(self, kind: str, fields: dict[str, Any]) -> None:
+    def _emit(self, kind: str, fields: dict[str, Any]) -> None:
         if _listeners:
             from lockkit.events import event  # the schema, which only a recording needs
 

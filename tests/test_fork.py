@@ -8,10 +8,10 @@ import pytest
 
 from lockkit.lab.widgets.stage.decisions import Choice, Decision, ScenarioMoment
 from lockkit.lab.widgets.stage.fork import COMMIT, at, compare, fork, stage
-from lockkit.lab.widgets.stage.scenarios import PLAYS
+from lockkit.lab.widgets.stage.scenarios import SCENARIOS
 from lockkit.lab.widgets.stage.staged import Stage
 
-EVERY = [COMMIT, *PLAYS]
+EVERY = [COMMIT, *SCENARIOS]
 
 
 def wander(play: str, seed: int, decisions: int) -> Stage:

@@ -197,10 +197,10 @@ def test_rivals_are_counted_by_handle_whoever_owns_it_and_never_oneself() -> Non
     for other in (first, second):
         with other:
             assert not third.acquire(timeout=0)
-    assert third._client.polling.rivals == 2
+    assert third._client.polling.contenders == 2
     overwrite(first, as_hudi(until_ms=1, owner="hudi"))
     assert third.acquire(timeout=0)
-    assert third._client.polling.rivals == 3
+    assert third._client.polling.contenders == 3
     third.release()
     third._client.forget()
     assert third.acquire(timeout=0)

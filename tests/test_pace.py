@@ -12,8 +12,8 @@ from itertools import groupby, pairwise
 import pytest
 
 from lockkit.lock.polling import (
+    CONTENDERS_MAX,
     LOOK_FLOOR_MS,
-    RIVALS_MAX,
     SLEEP_LONGEST_MS,
     STREAK_MAX,
     PollingPace,
@@ -57,7 +57,7 @@ def test_a_pause_longer_than_the_round_is_standing_back_enough() -> None:
 def test_who_meets_others_leaves_them_their_turns() -> None:
     polling = PollingPace()
     waited = cycles(polling, 40, epochs=lambda n: 4 * n)  # three others between two of ours
-    assert polling.rivals == 3
+    assert polling.contenders == 3
     assert all(each > 2 * polling.turn_ms for each in waited[-5:])
     assert polling.stand_back_ms(1e6) == 0.0
     assert polling.outdated, "also after a long pause: they will have taken it meanwhile"
@@ -72,7 +72,7 @@ def test_rivals_that_left_are_forgotten_within_few_grants() -> None:
         now += polling.stand_back_ms(now)
         polling.granted(n, now)
         polling.released(now)
-    assert polling.rivals == 0
+    assert polling.contenders == 0
     assert not polling.outdated
 
 
@@ -81,7 +81,7 @@ def test_an_unlucky_round_of_others_does_not_make_them_fewer() -> None:
     polling = PollingPace()
     cycles(polling, 20, epochs=lambda n: 4 * n)
     polling.granted(81, 1e6)
-    assert polling.rivals == 3
+    assert polling.contenders == 3
 
 
 def test_the_tombstone_of_a_process_that_ended_makes_no_rival() -> None:
@@ -92,14 +92,14 @@ def test_the_tombstone_of_a_process_that_ended_makes_no_rival() -> None:
     assert polling.stand_back_ms(40) == 0
     assert not polling.outdated
     polling.granted(2, 70)
-    assert polling.rivals == 0
+    assert polling.contenders == 0
 
 
 def test_no_more_rivals_are_remembered_than_the_limit() -> None:
     polling = PollingPace()
-    for n in range(2 * RIVALS_MAX):
+    for n in range(2 * CONTENDERS_MAX):
         polling.met(f"W{n}")
-    assert polling.rivals == RIVALS_MAX
+    assert polling.contenders == CONTENDERS_MAX
 
 
 @pytest.mark.parametrize("rivals", [1, 2, 7])
@@ -153,7 +153,7 @@ def test_nobody_sleeps_longer_on_what_was_learned_than_the_limit() -> None:
         polling.met(f"V{n}")
         polling.granted(40 * n, n * 1e6 + 900_000)
         polling.released(n * 1e6 + 900_000)
-    assert polling.rivals > 30
+    assert polling.contenders > 30
     assert polling.turn_ms > 10_000
     assert polling.look_ms(0, 1e9) <= SLEEP_LONGEST_MS
     assert polling.stand_back_ms(29e6 + 900_000) <= SLEEP_LONGEST_MS
@@ -164,7 +164,7 @@ def test_who_is_next_looks_once_a_trip_and_who_is_not_sleeps_through_the_turns_a
     cycles(polling, 40, epochs=lambda n: 4 * n)
     now = polling._epoch_at_ms  # a grant that was just made
     assert polling.look_ms(3, now) == pytest.approx(0, abs=1)  # the trip itself is the interval
-    assert polling.look_ms(0, now) == pytest.approx((polling.rivals - 0.25) * polling.turn_ms)
+    assert polling.look_ms(0, now) == pytest.approx((polling.contenders - 0.25) * polling.turn_ms)
     assert polling.look_ms(0, now) > polling.look_ms(1, now) > polling.look_ms(3, now)
 
 

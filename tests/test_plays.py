@@ -10,7 +10,7 @@ import pytest
 
 from lockkit.lab.widgets.stage import lease_scenario as lease_play
 from lockkit.lab.widgets.stage.decisions import Choice, Decision
-from lockkit.lab.widgets.stage.scenarios import PLAYS, RESOURCE_KEY, PatternSteps
+from lockkit.lab.widgets.stage.scenarios import RESOURCE_KEY, SCENARIOS, PatternSteps
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Put
 
@@ -84,10 +84,12 @@ def test_a_mistake_shows_where_the_protocol_holds(story: tuple[str, str]) -> Non
 
 
 def test_every_mistake_that_can_be_planted_has_its_story() -> None:
-    assert set(STORIES) == {(name, each) for name, play in PLAYS.items() for each in play.mistakes}
+    assert set(STORIES) == {
+        (name, each) for name, play in SCENARIOS.items() for each in play.mistakes
+    }
 
 
-@pytest.mark.parametrize("pattern", PLAYS)
+@pytest.mark.parametrize("pattern", SCENARIOS)
 @pytest.mark.parametrize("requests", range(8))
 @pytest.mark.parametrize("how", [Choice.LOSE, Choice.DROP, Choice.LATE])
 def test_a_message_lost_on_the_way_is_survived(pattern: str, requests: int, how: Choice) -> None:

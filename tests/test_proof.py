@@ -657,7 +657,7 @@ def test_a_test_in_another_thread_holds_no_call_beyond_its_deadline() -> None:
     with Emulator() as server, closing(open_store("s3://b/t", endpoint=server.s3)) as store:
         place = place_of(store)
         assert place is not None
-        turn = proof._turns.setdefault(place, threading.Lock())
+        turn = proof._locks.setdefault(place, threading.Lock())
         with turn, within(0.2), pytest.raises(NoAnswer, match="another thread still tests"):
             prove_conditions(store, Clock())
         prove_conditions(store, Clock())

@@ -112,7 +112,7 @@ def test_a_grant_that_the_service_ends_is_lost_at_once() -> None:
     heard: list[str] = []
     lock = Scripted(ttl_s=300.0, on_lost=lambda _, why: heard.append(why))
     lock.acquire()
-    lock._heard_lost("the session expired")
+    lock._note_lost("the session expired")
     until(lambda: heard == ["the session expired"], 10)
     assert "abandon" in lock.asked
     with pytest.raises(LockLost) as lost:

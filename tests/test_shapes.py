@@ -69,7 +69,7 @@ from lockkit.table.occ.conflict import (
 )
 from lockkit.table.occ.conflict import bucket_of as bucket_of_group
 from lockkit.table.occ.fence import Decided, Fence, format_fence, parse_fence
-from lockkit.table.occ.liveness import pulse_of
+from lockkit.table.occ.liveness import heartbeat_of
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations, is_bucketed
 from lockkit.table.read.checkpoint import format_checkpoint, parse_checkpoint
 from lockkit.table.read.snapshot import CheckedHorizon, Slice, Snapshot
@@ -447,7 +447,7 @@ def test_whatever_a_waiter_met_it_looks_again_within_its_bounds(
                 getattr(polling, what)(now)
         assert 0 <= polling.look_ms(waited, now) <= longest
         assert 0 <= replace(polling).stand_back_ms(now) <= longest
-        assert polling.turn_ms >= 0 and 0 <= polling.rivals <= 5
+        assert polling.turn_ms >= 0 and 0 <= polling.contenders <= 5
 
 
 DATES = r"[A-Z][a-z]{2}, \d{1,5} [A-Z][a-z]{2} \d{1,6} \d\d:\d\d:\d\d [-+]?\w{0,9}"
@@ -633,7 +633,7 @@ def _with_its_digest(fields: Any) -> bytes:
 
 
 def _pulse(body: bytes) -> object:
-    return pulse_of(ME, Found(body, "v"))
+    return heartbeat_of(ME, Found(body, "v"))
 
 
 def _commit(body: bytes) -> object:

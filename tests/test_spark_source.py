@@ -246,9 +246,9 @@ def test_of_two_saves_into_one_bucket_one_begins_again_as_often_as_asked(here: A
         rows = LocalSpool(first.spool, first.shape, kept.runs)
         if not retries:
             with pytest.raises(CommitConflict, match=r"not committed: .*begin again"):
-                land(rows, first.asked, first.said, emit=meet)
+                land(rows, first.requested, first.said, emit=meet)
         else:
-            assert land(rows, first.asked, first.said, emit=meet) is not None
+            assert land(rows, first.requested, first.said, emit=meet) is not None
         first.abort([kept])
         assert spooled(here) == []
     assert [row[0] for row in stored(here)] == ["x3", "x4", "y1", "y2", "y3", "y4"]

@@ -141,7 +141,7 @@ def kept(place: dict[str, Any], *rows: tuple[Any, ...]) -> tuple[LocalSpool, Any
     mine = saver(place, **said)
     found = mine.write(batches(*rows))
     assert found.error is None
-    return LocalSpool(mine.spool, mine.shape, found.runs), mine.asked, said
+    return LocalSpool(mine.spool, mine.shape, found.runs), mine.requested, said
 
 
 class Died(BaseException):

@@ -9,7 +9,7 @@ from lockkit.lab.widgets.stage.steps import VARIANTS, Steps
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.lab.widgets.stage.panel import asked_so_far
+from lockkit.lab.widgets.stage.panel import requests_so_far
 from lockkit.lab.widgets.stage.stepper import PatternStepper, Stepper
 
 
@@ -140,7 +140,7 @@ def test_what_is_shown_is_escaped_and_readable_without_a_page() -> None:
     assert len(stepper.steps.actors["W1"].lines) == 1
     stepper.steps.actors["W1"].ended = "<img src=x>"
     stepper.steps.actors["W1"].waits = None
-    assert "<img" not in asked_so_far(stepper.steps.actors["W1"])
+    assert "<img" not in requests_so_far(stepper.steps.actors["W1"])
     assert "commit: W1 answer" in repr(stepper)
     assert "a reader sees {'order-1': 0}" in repr(stepper)
     stepper.close()
@@ -149,5 +149,5 @@ def test_what_is_shown_is_escaped_and_readable_without_a_page() -> None:
 def test_every_name_of_the_workbench_is_where_its_table_says() -> None:
     from lockkit.lab import widgets
 
-    for name in widgets._ROOM:
+    for name in widgets._EXPORTS:
         assert getattr(widgets, name).__name__ == name

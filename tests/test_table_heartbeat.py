@@ -46,9 +46,9 @@ from lockkit.table.occ.liveness import (
     failed_writes_policy,
     forget,
     heartbeat_key,
+    heartbeat_of,
     heartbeat_rules,
     lives,
-    pulse_of,
     read_heartbeat,
 )
 
@@ -128,7 +128,7 @@ def seen(
 def test_a_heartbeat_expires_by_the_stores_clock_and_its_writers_own_promise(
     answer: Found | Missing, wall_ms: int, rules: HeartbeatRules, dead: bool
 ) -> None:
-    assert expired(pulse_of(T, answer), wall_ms, rules) is dead
+    assert expired(heartbeat_of(T, answer), wall_ms, rules) is dead
 
 
 def test_a_writer_stops_believing_before_anybody_may_end_its_heartbeat() -> None:

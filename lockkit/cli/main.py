@@ -59,7 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ours, after = ours[:named], ours[named:] + after
     top = parser(ours)
     args, unknown = top.parse_known_args(ours)
-    from lockkit.cli.terminal import BROKEN_PIPE, INTERRUPTED, TROUBLE, USAGE, CommandError, warn
+    from lockkit.cli.terminal import (
+        BROKEN_PIPE,
+        EXIT_FAILED,
+        INTERRUPTED,
+        USAGE,
+        CommandError,
+        warn,
+    )
     from lockkit.events import plain
 
     if unknown or (after and args.name not in ("lab", "lock acquire")):
@@ -92,13 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"lockkit {args.name}: the Python package {missing.name!r} is not installed; "
             f"pip install 'lockkit[{args.extra}]'"
         )
-        return TROUBLE
+        return EXIT_FAILED
     except Exception as error:
         # lockkit's own errors say what, who and what next; any other is a bug, with its traceback.
         if not type(error).__module__.startswith("lockkit."):
             raise
         warn(f"lockkit {args.name}: {plain(error, limit=1000)}")
-        return TROUBLE
+        return EXIT_FAILED
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OK = 0
 FOUND = 1
 UNKNOWN = 2
-TROUBLE = 3
+EXIT_FAILED = 3
 USAGE = 64
 BUSY = 75
 LOST = 76
@@ -46,7 +46,7 @@ NEEDS = {
 class CommandError(Exception):
     """A command cannot go on: what, who, and what next, in a line or two."""
 
-    def __init__(self, message: str, *, code: int = TROUBLE) -> None:
+    def __init__(self, message: str, *, code: int = EXIT_FAILED) -> None:
         super().__init__(message)
         self.code = code
 

@@ -211,7 +211,7 @@ def _named(instant: str, found: TableCondition) -> PendingInstant:
 
 
 def services(args: argparse.Namespace) -> int:
-    from lockkit.table.services.upkeep import TROUBLE
+    from lockkit.table.services.upkeep import FAILURES
 
     if not 0 < args.every_s < 1e6:
         raise CommandError("--every-s must be greater than 0", code=USAGE)
@@ -229,7 +229,7 @@ def services(args: argparse.Namespace) -> int:
             clock.sleep(args.every_s)
             try:
                 _say_served(args, service.run())
-            except TROUBLE as error:
+            except FAILURES as error:
                 warn(f"lockkit table services: {plain(error, limit=600)}; going on")
 
 

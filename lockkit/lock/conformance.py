@@ -48,9 +48,9 @@ ProofScope = tuple[str, str, str]
 
 proven: set[ProofScope] = set()
 """Places that were seen, by this process, to enforce conditions."""
-_turns: dict[ProofScope, threading.Lock] = {}
+_locks: dict[ProofScope, threading.Lock] = {}
 """Threads that need the same proof wait for one of them to make it."""
-os.register_at_fork(after_in_child=_turns.clear)
+os.register_at_fork(after_in_child=_locks.clear)
 
 
 def prove_conditions(
@@ -66,7 +66,7 @@ def prove_conditions(
     place = place_of(store)
     if place is None or place in proven:
         return
-    turn, left = _turns.setdefault(place, threading.Lock()), left_s()
+    turn, left = _locks.setdefault(place, threading.Lock()), left_s()
     if not turn.acquire(timeout=-1 if left is None else left):
         raise NoAnswer(
             f"{store.url} at {store.server}: another thread still tests whether this store "

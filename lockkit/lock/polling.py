@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 STREAK_MAX = 64
 """Grants in a row after which a handle that never met anybody stands back once more."""
-RIVALS_MAX = 64
+CONTENDERS_MAX = 64
 """Others that are remembered."""
 LEARN = 0.25
 """Weight of the newest turn in the running averages."""
@@ -62,7 +62,7 @@ class PollingPace:
     _stood_back: bool = False
 
     @property
-    def rivals(self) -> int:
+    def contenders(self) -> int:
         """Others that take turns, as far as they were met."""
         return len(self._met)
 
@@ -76,14 +76,14 @@ class PollingPace:
         """
         idle_ms = now_ms
         if self._released_ms is not None and self._released_ms >= self._epoch_at_ms:
-            idle_ms = max(0.0, now_ms - self._released_ms - self.rivals * self.turn_ms)
+            idle_ms = max(0.0, now_ms - self._released_ms - self.contenders * self.turn_ms)
         self._epoch_at_ms = min(now_ms, self._epoch_at_ms + idle_ms)
 
     def met(self, who: str) -> None:
         """Somebody else's write is in the object, a grant or a tombstone."""
         self._met.pop(who, None)
         self._met[who] = None
-        if len(self._met) > RIVALS_MAX:
+        if len(self._met) > CONTENDERS_MAX:
             self._forget(1)
 
     def _forget(self, count: int) -> None:
@@ -111,7 +111,7 @@ class PollingPace:
             self._streak += 1
         self._stood_back = False
         # Who was not there twice in a row has left. Once may be my luck: half of them, then.
-        missed = max(0, self.rivals - between)
+        missed = max(0, self.contenders - between)
         self._forget(math.ceil(min(missed, self._missed) / 2))
         self._missed = missed
         if between:
@@ -131,7 +131,7 @@ class PollingPace:
         if self._released_ms is None or self._streak < self._patience:
             return 0.0
         self._stood_back = True
-        round_ms = max(2 * self.often_ms(), (self.rivals - 0.25) * self.turn_ms)
+        round_ms = max(2 * self.often_ms(), (self.contenders - 0.25) * self.turn_ms)
         return max(0.0, self._released_ms + min(round_ms, SLEEP_LONGEST_MS) - now_ms)
 
     @property
@@ -143,13 +143,13 @@ class PollingPace:
         """From one look to the next, for who is next in line."""
         return max(self.trip_ms, LOOK_FLOOR_MS, self.write_interval_ms / 4)
 
-    def look_ms(self, waited_turns: int, now_ms: float) -> float:
+    def look_ms(self, waited_grants: int, now_ms: float) -> float:
         """Until the next look is sent: often for who is next, after their turns for who is not.
 
         The longer one grant stands, the longer it may yet: looks thin out with its age, so that a
         holder of minutes is not asked after every trip.
         """
-        ahead = self.rivals - waited_turns
+        ahead = self.contenders - waited_grants
         age_ms = now_ms - self._epoch_at_ms if self._epoch else 0.0
         wait = max(self.often_ms() - self.trip_ms, min(age_ms * THINNING, SLEEP_LONGEST_MS))
         if ahead > 0.75 and self.turn_ms:

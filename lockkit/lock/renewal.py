@@ -194,8 +194,8 @@ class Renewal:
             return
         self._failures += 1
         now_ms = held.clock.boot_ms()
-        asked_ms = requested_s(pause_s, (until_ms - now_ms) / 1000) * 1000
-        self._due_ms = now_ms + max(asked_ms, self._back_off_ms())
+        requested_ms = requested_s(pause_s, (until_ms - now_ms) / 1000) * 1000
+        self._due_ms = now_ms + max(requested_ms, self._back_off_ms())
 
     def _until_ms(self) -> float | None:
         return self.held.until_ms

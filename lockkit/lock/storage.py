@@ -161,8 +161,8 @@ class StorageClient(LeaseClient):
     def look_s(self) -> float:
         """Sooner the longer we have waited; no later than the lease's end."""
         clock, busy = self.clock, self.busy
-        turns = self.state.floor - self._started_epoch
-        look_s = self.polling.look_ms(turns, clock.boot_ms()) / 1000 * clock.uniform(0.9, 1.1)
+        grants = self.state.floor - self._started_epoch
+        look_s = self.polling.look_ms(grants, clock.boot_ms()) / 1000 * clock.uniform(0.9, 1.1)
         if busy is not None and busy.frees_ms is not None:
             look_s = min(look_s, (busy.frees_ms - clock.boot_ms() + 1) / 1000)
         return max(look_s, 0.001)
@@ -232,7 +232,7 @@ class StorageClient(LeaseClient):
             now = self.clock.now()
             state, ended = notice_end(self.state, now)
             if ended:
-                self._emit_heard("ended", now)
+                self._emit_event("ended", now)
                 self.state = state
             for action in ended:
                 self._hear(action)
@@ -256,7 +256,7 @@ class StorageClient(LeaseClient):
     def forget(self) -> None:
         """Look before the next claim: what was seen may be past. Ghosts and epochs are kept."""
         kept = self.state
-        self._emit_heard("forget", self.clock.now())
+        self._emit_event("forget", self.clock.now())
         self.state = State(unsettled=kept.unsettled, floor=kept.floor, writes=kept.writes)
 
     def lose(self, why: str, reason: LossReason = LossReason.STOPPED) -> None:
@@ -264,7 +264,7 @@ class StorageClient(LeaseClient):
             grant = self.state.grant
             if grant is None or self.state.until_ms is None:
                 return
-            self._emit_heard("lose", self.clock.now(), why=why)
+            self._emit_event("lose", self.clock.now(), why=why)
             self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
             self._hear(LeaseLost(grant.epoch, why, reason))
 
@@ -427,9 +427,9 @@ class StorageClient(LeaseClient):
                 more = {"outcome": type(answer).__name__, "version": version}
             case _:
                 pass
-        self._emit_heard(EVENT_NAMES[type(event)], event.now, **more)
+        self._emit_event(EVENT_NAMES[type(event)], event.now, **more)
 
-    def _emit_heard(self, name: str, now: Now, **more: Any) -> None:
+    def _emit_event(self, name: str, now: Now, **more: Any) -> None:
         self._steps += 1
         self.emit(
             "heard", step=self._steps, event=name, boot_ms=now.boot_ms, wall_ms=now.wall_ms, **more

@@ -208,7 +208,7 @@ def remember(state: State, observation: Observation | None, date_ms: int | None,
     """Take in what a read found; a 304 proves the old version, at the store's new time."""
     if observation is None:
         assert state.observed is not None, "a 304 needs a version that we named"
-        if not _tells_more(state.observed, date_ms, now):
+        if not _is_newer(state.observed, date_ms, now):
             return state
         observation = replace(state.observed.observation, date_ms=date_ms)
     known = state.observed is not None and state.observed.observation.version == observation.version
@@ -221,7 +221,7 @@ def remember(state: State, observation: Observation | None, date_ms: int | None,
     )
 
 
-def _tells_more(observed: LastObservation, date_ms: int | None, now: Now) -> bool:
+def _is_newer(observed: LastObservation, date_ms: int | None, now: Now) -> bool:
     """Whether this Date puts the store's clock further on than the one that we go on from.
 
     Dates are floored: of two about one version, the one that shows more time passed is nearer.

@@ -30,7 +30,7 @@ BEATS_PER_LEASE = 4
 BEAT_S = 15.0
 """Of a lease for ever: how soon a broken one is noticed."""
 LOOK_S = 1.0
-TURNS_MAX = 3
+TRIES_MAX = 3
 """One try: ask; make the blob; ask again."""
 FOR_EVER = -1
 NAMELESS = "somebody, by an Azure lease"
@@ -137,7 +137,7 @@ class AzureBlobLease(LeasedLock):
             self._id, self._giving = "", False
         self._id = self._id or self.clock.unique()
         seconds = FOR_EVER if self.ttl_s is None else int(self.ttl_s)
-        for _ in range(TURNS_MAX):
+        for _ in range(TRIES_MAX):
             sent_ms = self.clock.boot_ms()
             answer = self._write("take it", lambda: self._lease().acquire(lease_duration=seconds))
             self._taking = self._taking or isinstance(answer, Unknown)
@@ -147,7 +147,7 @@ class AzureBlobLease(LeasedLock):
             if self._is_there():
                 return NotFree(NAMELESS, self._look_s)
             made = partial(self._store.put, self._name, b"", IfAbsent())
-            self._telling.ask("make its blob", made)  # or somebody else does
+            self._events.ask("make its blob", made)  # or somebody else does
         raise NoAnswer(f"{self}: its blob comes and goes; ask again")
 
     def _withdraw(self) -> None:
@@ -211,7 +211,7 @@ class AzureBlobLease(LeasedLock):
         return Applied("")
 
     def _send(self, doing: str, send: Callable[[], T]) -> T | ErrorResponse | Unknown:
-        return self._telling.ask(doing, lambda: self._answer(doing, send))
+        return self._events.ask(doing, lambda: self._answer(doing, send))
 
     def _answer(self, doing: str, send: Callable[[], T]) -> T | ErrorResponse | Unknown:
         try:

@@ -34,7 +34,7 @@ BEATS_PER_LEASE = 3
 """Hudi's: a heartbeat every third of a lease."""
 LOOK_S = 1.0
 """How often a waiter looks: dynamodb-lock-client's own pace."""
-TURNS_MAX = 3
+TRIES_MAX = 3
 """One try: look and write; after an unanswered write look, and write once more."""
 VERSIONS_MAX = 50
 """Unanswered writes that are still recognised; an older one that lands blocks for one lease."""
@@ -108,7 +108,7 @@ class DynamoDBLock(LeasedLock):
             extra=({"region_name": region} if region else {}) | dict(aws or {}),
         )  # fmt: skip
         self._table = DynamoTable(
-            table, str(self), store, clock=self.clock, telling=self._telling,
+            table, str(self), store, clock=self.clock, events=self._events,
             billing_mode=billing_mode,
             read_capacity=read_capacity, write_capacity=write_capacity,
             creation_timeout_s=creation_timeout_s,
@@ -118,7 +118,7 @@ class DynamoDBLock(LeasedLock):
 
     def _take(self) -> ServiceGrant | NotFree:
         self._table.prepare()
-        for _ in range(TURNS_MAX):
+        for _ in range(TRIES_MAX):
             found = self._read()
             if found is None or found.version not in self._versions:
                 busy = self._judge(found)

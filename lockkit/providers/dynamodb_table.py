@@ -63,7 +63,7 @@ class DynamoTable:
         options: StoreOptions,
         *,
         clock: Clock,
-        telling: LeaseEvents,
+        events: LeaseEvents,
         billing_mode: str,
         read_capacity: int,
         write_capacity: int,
@@ -73,7 +73,7 @@ class DynamoTable:
             raise ValueError(f"a table's name has 3 to 255 of A-Z a-z 0-9 _ . -; not {name!r:.100}")
         if billing_mode not in BILLING:
             raise ValueError(f"billing_mode is {' or '.join(BILLING)}, not {billing_mode!r:.40}")
-        self.name, self._who, self._clock, self._telling = name, who, clock, telling
+        self.name, self._who, self._clock, self._events = name, who, clock, events
         self._making: dict[str, Any] = {"BillingMode": billing_mode}
         if billing_mode == "PROVISIONED":
             self._making["ProvisionedThroughput"] = {
@@ -116,7 +116,7 @@ class DynamoTable:
 
     def ask(self, doing: str, operation: str, **about: Any) -> Mapping[str, Any] | None:
         """The answer to what may be asked again, None if there is no table; raises `NoAnswer`."""
-        said = self._telling.ask(operation, lambda: self._send(doing, operation, about))
+        said = self._events.ask(operation, lambda: self._send(doing, operation, about))
         if (
             isinstance(said, ErrorResponse)
             and meaning(TABLE, said.status, said.code) is RefusalKind.MISSING
@@ -129,7 +129,7 @@ class DynamoTable:
 
     def write(self, doing: str, operation: str, **about: Any) -> WriteAnswer:
         """What became of a conditional write; `PreconditionFailed` also where there is no table."""
-        said = self._telling.ask(operation, lambda: self._send(doing, operation, about))
+        said = self._events.ask(operation, lambda: self._send(doing, operation, about))
         if isinstance(said, ErrorResponse | Unknown):
             return self._endpoint.write(TABLE, said, doing)
         return Applied("")

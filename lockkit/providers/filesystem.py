@@ -236,7 +236,7 @@ class FilesystemLock(LeasedLock):
             os.close(descriptor)
 
     def _ask(self, doing: str, act: Callable[[], T]) -> T:
-        return self._telling.ask(doing, lambda: self._answer(doing, act))
+        return self._events.ask(doing, lambda: self._answer(doing, act))
 
     def _answer(self, doing: str, act: Callable[[], T]) -> T:
         try:

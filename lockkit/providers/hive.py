@@ -74,7 +74,7 @@ class HiveMetastoreLock(LeasedLock):
         )  # fmt: skip
         self.database, self.table = database, table
         self._interval_s, self._answer_s = heartbeat_interval_s, answer_s
-        self._wire = MetastoreConnection(at, answer_s=answer_s, telling=self._telling)
+        self._wire = MetastoreConnection(at, answer_s=answer_s, events=self._events)
         # Stands in each of our requests: by it we find one that was never answered.
         self._agent = f"lockkit/{self.clock.unique()}"
         self._id: int | None = None

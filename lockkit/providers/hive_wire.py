@@ -62,16 +62,16 @@ class MetastoreConnection:
     """To the first server that takes the connection. May be asked from several threads."""
 
     def __init__(
-        self, at: Sequence[tuple[str, int]], *, answer_s: float, telling: LeaseEvents
+        self, at: Sequence[tuple[str, int]], *, answer_s: float, events: LeaseEvents
     ) -> None:
-        self.at, self.answer_s, self._telling = at, answer_s, telling
+        self.at, self.answer_s, self._events = at, answer_s, events
         self._protocol: Any = None
         self._socket: Any = None
         self._turn = threading.Lock()
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """The answer. Raises `GrantOver` where the lock is no more, `NoAnswer`, `StoreError`."""
-        return self._telling.ask(method, lambda: self._answer(method, *arguments))
+        return self._events.ask(method, lambda: self._answer(method, *arguments))
 
     def close(self) -> None:
         with self._turn:

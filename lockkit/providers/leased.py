@@ -359,7 +359,7 @@ class LeasedLock(BaseLock):
         self.on_danger, self.on_lost = on_danger, on_lost
         lane = client or owner or self.owner[:8]
         self._emit = EventSink(where, lane, emit, clock)
-        self._telling = LeaseEvents(self._emit, where)
+        self._events = LeaseEvents(self._emit, where)
         asks = ServiceClient(
             where=where, clock=clock, sink=self._emit, service=weakref.proxy(self),
             ttl_s=ttl_s, beat_s=beat_s, late_ms=LATE_S * 1000, undo_ms=LATE_S * 1000,
@@ -440,7 +440,7 @@ class LeasedLock(BaseLock):
         self._client.shaken = True
         self._hurry()
 
-    def _heard_lost(self, why: str) -> None:
+    def _note_lost(self, why: str) -> None:
         """The service says that the grant is over; the renewal's thread calls `on_lost`."""
         self._client.lose(why, LossReason.REVOKED)
         self._hurry()

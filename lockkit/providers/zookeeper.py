@@ -174,7 +174,7 @@ class ZookeeperLock(LeasedLock):
             us = weakref.ref(self)
             session = ZookeeperSession(
                 self._hosts, timeout_s=timeout_s, connect_s=connect_s, auth=self._auth,
-                kazoo=self._kazoo, telling=self._telling,
+                kazoo=self._kazoo, events=self._events,
                 on_event=lambda what: _pass_on(us, session, what),
             )  # fmt: skip
             self._session = session
@@ -187,7 +187,7 @@ class ZookeeperLock(LeasedLock):
         if session is not self._session:
             return
         if what == "lost":
-            self._heard_lost(session.over)
+            self._note_lost(session.over)
         elif what == "suspended":
             self._doubt()
         else:

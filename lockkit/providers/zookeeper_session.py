@@ -45,13 +45,13 @@ class ZookeeperSession:
         auth: tuple[str, str] | None,
         kazoo: Mapping[str, Any],
         on_event: Callable[[str], None],
-        telling: LeaseEvents,
+        events: LeaseEvents,
     ) -> None:
         from kazoo.client import KazooClient
 
         self.hosts, self.over = hosts, ""
         self.granted_s = timeout_s
-        self._connect_s, self._on_event, self._telling = connect_s, on_event, telling
+        self._connect_s, self._on_event, self._events = connect_s, on_event, events
         self._started, self._ready = False, threading.Event()
         self._client = KazooClient(
             hosts=hosts, timeout=timeout_s, logger=_LOG,
@@ -88,7 +88,7 @@ class ZookeeperSession:
     def ask(self, request: str, *arguments: Any, **more: Any) -> Any:
         """The answer to one of KazooClient's requests. kazoo's NoNodeError passes through."""
         send = getattr(self._client, f"{request}_async")
-        return self._telling.ask(
+        return self._events.ask(
             request, lambda: self._answer(request, send, *arguments, **more)
         )
 
@@ -105,7 +105,7 @@ class ZookeeperSession:
         sent_ms = Clock().boot_ms()
         transaction = self._client.transaction()
         transaction.check(path, -1)  # any version: it changes nothing, and wakes nobody
-        (said,) = self._telling.ask(
+        (said,) = self._events.ask(
             "check", lambda: self._answer("check", transaction.commit_async)
         )
         if isinstance(said, NoNodeError):

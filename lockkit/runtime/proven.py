@@ -32,7 +32,7 @@ FIRST_PAUSE_S = 0.05
 AT_ONCE_MAX = 8
 """Requests of one batch that are under way together; a client keeps connections for three."""
 LONGEST_PAUSE_S = 2.0
-LONGEST_ASKED_S = 30.0
+RETRY_AFTER_S_MAX = 30.0
 """However long a store asks to be left alone: a writer that sleeps for an hour tells nobody why."""
 READ_BYTES_MAX = 64_000_000
 """Of a longer file of the timeline no more is read; whoever parses it refuses its length."""
@@ -40,7 +40,7 @@ READ_BYTES_MAX = 64_000_000
 
 def pause_s(tries: int, after_s: float | None = None) -> float:
     """The wait after the n-th failure (0-based); within reason what the store asked for."""
-    requested_s = min(LONGEST_ASKED_S, after_s or 0.0)
+    requested_s = min(RETRY_AFTER_S_MAX, after_s or 0.0)
     return max(requested_s, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**tries))
 
 

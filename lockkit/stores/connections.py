@@ -92,7 +92,7 @@ class _Timed(HTTPConnection):
 
     def putheader(self, header: Any, *values: Any) -> None:
         if str(header).lower() == "accept-encoding":
-            values = tuple(asked_for(_text(value)) for value in values)
+            values = tuple(accepted_encodings(_text(value)) for value in values)
         super().putheader(header, *values)
 
     def connect(self) -> None:
@@ -191,7 +191,7 @@ class _Inflater:
         return b""
 
 
-def asked_for(accepted: str) -> str:
+def accepted_encodings(accepted: str) -> str:
     """An Accept-Encoding without what `_Inflater` does not know (br, zstd)."""
     names = [each.strip() for each in accepted.split(",")]
     known = [name for name in names if re.split(r"[ ;]", name)[0] in (*ENCODINGS, "identity")]

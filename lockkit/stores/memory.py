@@ -57,8 +57,8 @@ class _Namespace:
         return self.last_version
 
 
-_SHELVES: dict[str, _Namespace] = {}
-_SHELVES_DOOR = threading.Lock()
+_NAMESPACES: dict[str, _Namespace] = {}
+_NAMESPACES_DOOR = threading.Lock()
 
 
 class MemoryStore:
@@ -75,17 +75,17 @@ class MemoryStore:
         self.url = url
         self.options = options
         name, self._prefix = split_url(url)
-        with _SHELVES_DOOR:
-            self._shelf = _SHELVES.setdefault(name, _Namespace())
+        with _NAMESPACES_DOOR:
+            self._namespace = _NAMESPACES.setdefault(name, _Namespace())
         self._clock = Clock()
         self._pid = os.getpid()
 
     def get(
         self, key: str, *, unless: Version | None = None, limit: int | None = None
     ) -> ReadAnswer:
-        with self._entered() as memory_store:
+        with self._entered() as namespace:
             now_ms = self._clock.wall_ms()
-            match memory_store.current(self._full(key)):
+            match namespace.current(self._full(key)):
                 case None:
                     return Missing()
                 case number, _, _ if str(number) == unless:
@@ -95,8 +95,8 @@ class MemoryStore:
                     return Found(part, str(number), modified_ms, now_ms)
 
     def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
-        with self._entered() as memory_store:
-            match condition, memory_store.current(self._full(key)):
+        with self._entered() as namespace:
+            match condition, namespace.current(self._full(key)):
                 case (IfAbsent(), None):
                     pass
                 case (IfVersion(version), (number, _, _)) if str(number) == version:
@@ -104,7 +104,7 @@ class MemoryStore:
                 case _:
                     return PreconditionFailed()
             return Applied(
-                str(memory_store.append(self._full(key), bytes(body), self._clock.wall_ms()))
+                str(namespace.append(self._full(key), bytes(body), self._clock.wall_ms()))
             )
 
     def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
@@ -117,28 +117,28 @@ class MemoryStore:
         return answer
 
     def list(self, prefix: str, after: str = "") -> Listing:
-        with self._entered() as memory_store:
+        with self._entered() as namespace:
             return Listing(
                 ListEntry(key[len(self._full("")) :], len(now[2]), str(now[0]))
-                for key in sorted(memory_store.states)
+                for key in sorted(namespace.states)
                 if key.startswith(self._full(prefix))
                 and key > self._full(after)
-                and (now := memory_store.current(key))
+                and (now := namespace.current(key))
             )
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
-        with self._entered() as memory_store:
-            now = memory_store.current(self._full(key))
+        with self._entered() as namespace:
+            now = namespace.current(self._full(key))
             if now is None:
                 return Applied("")
             if condition is not None and condition.version != str(now[0]):
                 return PreconditionFailed()
-            memory_store.append(self._full(key), None, self._clock.wall_ms())
+            namespace.append(self._full(key), None, self._clock.wall_ms())
             return Applied("")
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:
-        with self._entered() as memory_store:
-            states = memory_store.states.get(self._full(key), [])
+        with self._entered() as namespace:
+            states = namespace.states.get(self._full(key), [])
             return [
                 ObjectVersion(
                     version=str(number),
@@ -152,8 +152,8 @@ class MemoryStore:
             ]
 
     def get_version(self, key: str, version: ObjectVersion) -> bytes:
-        with self._entered() as memory_store:
-            for number, _, body in memory_store.states.get(self._full(key), []):
+        with self._entered() as namespace:
+            for number, _, body in namespace.states.get(self._full(key), []):
                 if str(number) == version.id and body is not None:
                     return body
         raise StoreError(f"{self.url}: {key} has no version {version.id}; list its versions again")
@@ -176,5 +176,5 @@ class MemoryStore:
                 f"{self.url} was opened by process {self._pid} and used by {os.getpid()} after a "
                 "fork: memory is not shared between processes; use file:/// or a real store"
             )
-        with self._shelf.door:
-            yield self._shelf
+        with self._namespace.door:
+            yield self._namespace

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import (
+    EXIT_FAILED,
     FOUND,
     OK,
-    TROUBLE,
     USAGE,
     CommandError,
     add_store,
@@ -95,7 +95,7 @@ def show(report: Report, known: ProviderRow | None, as_json: bool) -> int:
             say(plain(compared(found, known), limit=1000))
     if report.safe:
         return OK
-    return TROUBLE if report.untested else FOUND
+    return EXIT_FAILED if report.untested else FOUND
 
 
 def show_matrix(as_json: bool) -> int:

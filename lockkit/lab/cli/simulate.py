@@ -134,10 +134,10 @@ class SimulationTotal:
     reached: Counter[str] = field(default_factory=Counter)
     trace: Any = field(default_factory=hashlib.sha256)
     began_ms: int = 0
-    told_ms: int = 0
+    reported_ms: int = 0
 
     def __post_init__(self) -> None:
-        self.began_ms = self.told_ms = self.clock.boot_ms()
+        self.began_ms = self.reported_ms = self.clock.boot_ms()
 
     def add(self, outcome: SeedOutcome) -> None:
         self.count, self.steps = self.count + 1, self.steps + outcome.steps
@@ -153,8 +153,8 @@ class SimulationTotal:
                 self.scenario.name, int(outcome.seed), outcome.steps, self.mutant
             )
             warn(f"{said} (--moment '{moment}')" if self.whole else said)
-        if self.clock.boot_ms() - self.told_ms > PROGRESS_MS:
-            self.told_ms = self.clock.boot_ms()
+        if self.clock.boot_ms() - self.reported_ms > PROGRESS_MS:
+            self.reported_ms = self.clock.boot_ms()
             warn(f"{self.count} seeds, {self.steps} steps, {len(self.violations)} violations")
 
     @property

@@ -31,7 +31,7 @@ class Breaker:
         self.hunt: MutantHunt | None = None
         self.seeds = seeds
         self._stopped, self._closed = threading.Event(), threading.Event()
-        self._asked: SimpleQueue[bool] = SimpleQueue()
+        self._requests: SimpleQueue[bool] = SimpleQueue()
         self._build(scenario)
         self.rule.value = rule
         threading.Thread(target=self._obey, name="lockkit-breaker", daemon=True).start()
@@ -76,10 +76,10 @@ class Breaker:
     def _play(self, _: Any) -> None:
         """The callback only asks: a hunt takes seconds, and the page must not freeze."""
         self.button.disabled = True
-        self._asked.put(True)
+        self._requests.put(True)
 
     def _obey(self) -> None:
-        while self._asked.get() and not self._closed.is_set():
+        while self._requests.get() and not self._closed.is_set():
             try:
                 self.play()
             except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
@@ -119,7 +119,7 @@ class Breaker:
     def close(self) -> None:
         """Disable the panel; a running hunt ends after its current seed."""
         self._closed.set()
-        self._asked.put(False)
+        self._requests.put(False)
         self._running(True)
         self.stop.disabled = True
         self._say(CLOSED)

@@ -85,9 +85,9 @@ class LockTestbed:
 
     def _put(self, place: str, body: bytes, headers: dict[str, str]) -> int:
         place = f"{self.server.s3}/lake/{place}"
-        asked = urllib.request.Request(place, data=body, headers=headers, method="PUT")
+        put_request = urllib.request.Request(place, data=body, headers=headers, method="PUT")
         try:
-            with _DIRECT.open(asked, timeout=PUT_S_MAX) as answer:
+            with _DIRECT.open(put_request, timeout=PUT_S_MAX) as answer:
                 return int(answer.status)
         except HTTPError as refused:
             with refused:

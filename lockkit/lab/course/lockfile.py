@@ -142,12 +142,12 @@ def claim_at_once(*, conditional: bool) -> CompetingClaims:
         for request, name in enumerate(("W1", "W2"), 1):
             until_ms = clock.wall_ms() + round(TTL_S * 1000)
             record = Record(name, until_ms, epoch=1, attempt=f"{name}/1", holder=name)
-            asked = {"request": request, "op": "acquire"}
-            testbed.record(name, "ask", key=LOCK_KEY, attempt=record.attempt, **asked)
+            common = {"request": request, "op": "acquire"}
+            testbed.record(name, "ask", key=LOCK_KEY, attempt=record.attempt, **common)
             status = testbed.put(name, LOCK_KEY, encode(record), **condition)
             version = look(testbed).version if status == 200 else ""
             outcome = "Applied" if status == 200 else "PreconditionFailed"
-            testbed.record(name, "answer", outcome=outcome, version=version, why="", **asked)
+            testbed.record(name, "answer", outcome=outcome, version=version, why="", **common)
             if status == 200:
                 testbed.record(name, "held", epoch=1, until_ms=until_ms, version=version)
             statuses.append(status)

@@ -83,7 +83,7 @@ class ProgramProcess:
             error=said.get("error", ""), attempts=tries,
         )  # fmt: skip
 
-    def heard_out(self) -> ProgramReport:
+    def final_report(self) -> ProgramReport:
         reported = self.hear()
         assert reported is not None, "it waits at most once"
         return reported

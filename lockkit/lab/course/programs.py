@@ -49,7 +49,7 @@ NO_SPARK = "no Spark with LOCKKIT_FAST, or on less than 4 GB of memory"
 SKIPPED = f"skipped: {NO_SPARK}"
 FIRST: list[Row] = [("a", "eu", 1, 0), ("b", "eu", 1, 0), ("c", "eu", 1, 0), ("d", "us", 1, 0)]
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 _newest: Programs | None = None
 """Running the cell again ends the one before."""
 
@@ -79,11 +79,11 @@ class Programs:
         self._tables = 0
         self._recorded: dict[str, list[Event]] = {}
         self._trap: ClaimTrap | None = None
-        self._report: Tell = print
+        self._report: Report = print
 
     # --- life -----------------------------------------------------------------------------------
 
-    def start(self, report: Tell = print) -> None:
+    def start(self, report: Report = print) -> None:
         """Everything, and a table at `url` with four orders. Ends with this kernel."""
         self._report, began_ms = report, self._clock.boot_ms()
         atexit.register(self.stop)
@@ -196,7 +196,7 @@ class Programs:
         for name, early in held.items():
             if early is None:
                 self._members[name].go()
-        reported = tuple(each or self._members[name].heard_out() for name, each in held.items())
+        reported = tuple(each or self._members[name].final_report() for name, each in held.items())
         events = self._events(url, orders)
         rows = self.rows(url)
         return OrdersOutcome(
@@ -224,10 +224,10 @@ class Programs:
         return url
 
     def _make(self, url: str, rows: list[Row], buckets: int = 1) -> str:
-        heard = self._recorded[url] = []
+        recorded = self._recorded[url] = []
 
         def emit(kind: str, **fields: Any) -> None:
-            heard.append(event(self._clock.stamp_ms(), "W0", kind, **fields))
+            recorded.append(event(self._clock.stamp_ms(), "W0", kind, **fields))
 
         store = open_store(url, endpoint=self.endpoint)
         with closing(store):

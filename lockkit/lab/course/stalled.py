@@ -34,7 +34,7 @@ PAUSE_S = 1.0
 """Between two commits of one writer: few of them, so that the picture shows the one that counts."""
 CREWS = {"plain": "two plain Python writers", "connect": "two PySpark writers and their Spark"}
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class StalledRun:
         )
 
 
-def stall(fence: bool, report: Tell = print) -> StalledRun:
+def stall(fence: bool, report: Report = print) -> StalledRun:
     """W1 checks and is paused; W2 takes over the lock and commits; W1 resumes.
 
     Real processes: PySpark, or plain where `usual` says so. Raises `TimeoutError` if a step does
@@ -121,7 +121,7 @@ def stall(fence: bool, report: Tell = print) -> StalledRun:
 class _Watch:
     """Waits for a fleet's events, one after the other, and prints each with its time."""
 
-    def __init__(self, fleet: Fleet, report: Tell) -> None:
+    def __init__(self, fleet: Fleet, report: Report) -> None:
         self._fleet, self._report, self._clock = fleet, report, Clock()
         self._began_ms = self._clock.boot_ms()
         self._mark = 0
@@ -170,12 +170,12 @@ def decided(events: list[Event], late: Event) -> str:
     woken = max(each.at_ms for each in events if each.who == "W1" and each.kind == "resumed")
     refused = any(
         each["status"] == REFUSED and str(each["key"]).endswith(FENCE)
-        for each in _asked(events, "W1") if each.at_ms >= woken
+        for each in _requests(events, "W1") if each.at_ms >= woken
     )  # fmt: skip
     return BY_THE_STORE if refused else BY_ITSELF
 
 
-def _asked(events: list[Event], client: str) -> Iterator[Event]:
+def _requests(events: list[Event], client: str) -> Iterator[Event]:
     for each in events:
         if each.who == STORE and each.kind == "request" and each["client"] == client:
             yield each

@@ -85,7 +85,7 @@ class Proxy(ArmedFaults):
         self._server: asyncio.Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
-        self._asked_to_stop: asyncio.Event
+        self._stop_requested: asyncio.Event
 
     # --- its user's side; any thread -----------------------------------------------------------
 
@@ -121,11 +121,11 @@ class Proxy(ArmedFaults):
         """Stop the thread that `with` started; connections are cut. Safe to call twice."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._loop.call_soon_threadsafe(self._asked_to_stop.set)
+            self._loop.call_soon_threadsafe(self._stop_requested.set)
             thread.join()
 
     async def _run(self, started: threading.Event, failed: list[BaseException]) -> None:
-        self._loop, self._asked_to_stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._stop_requested = asyncio.get_running_loop(), asyncio.Event()
         try:
             await self.start()
         except ProxyError as error:
@@ -133,7 +133,7 @@ class Proxy(ArmedFaults):
             return
         finally:
             started.set()
-        await self._asked_to_stop.wait()
+        await self._stop_requested.wait()
         await self.stop()
 
     async def start(self) -> None:

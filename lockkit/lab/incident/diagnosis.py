@@ -24,7 +24,7 @@ SKEW_MS = 1_000
 MARGIN_MS = 1_000
 BUFFER_MS = 500
 """Hudi's CLOCK_DRIFT_BUFFER_MS."""
-NOT_TOLD = "the history shows none of the known patterns, or too little of one to name it"
+NO_PATTERN = "the history shows none of the known patterns, or too little of one to name it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def diagnose(events: Iterable[Event]) -> Diagnosis:
         because = f"the history is damaged: a field is not of its type ({error})"
         return Diagnosis(Pattern.UNKNOWN, because)
     if not found:
-        return Diagnosis(Pattern.UNKNOWN, NOT_TOLD)
+        return Diagnosis(Pattern.UNKNOWN, NO_PATTERN)
     first, *also = found
     return Diagnosis(first.pattern, first.because, first.evidence, tuple(also))
 

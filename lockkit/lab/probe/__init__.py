@@ -37,7 +37,7 @@ def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:
     """
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
-    _can_be_asked(store, f"{place}/nothing")
+    _probe_access(store, f"{place}/nothing")
     checks = _guarded("create", conditions(f"{place}/quick"), store, clock)
     return report(store.url, checks, getattr(store, "refusals", {}))
 
@@ -61,7 +61,7 @@ def probe(
     _refuse_outside("racers", racers, RACERS_MIN, RACERS_MAX, "writers in each race")
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
-    _can_be_asked(store, f"{place}/nothing")
+    _probe_access(store, f"{place}/nothing")
     checks: list[Check] = []
     try:
         emit("note", text=f"probing {store.url}: one request after another")
@@ -86,7 +86,7 @@ def _refuse_outside(name: str, value: int, least: int, most: int, what: str) -> 
         raise ValueError(f"{name} is the number of {what}, from {least} to {most}; not {value}")
 
 
-def _can_be_asked(store: Store, key: str) -> None:
+def _probe_access(store: Store, key: str) -> None:
     match store.get(key):
         case Unknown(why):
             raise NoAnswer(

@@ -22,7 +22,7 @@ SCRATCH = ".lockkit_bench"
 SIZES = (1 << 10, 1 << 20)
 """A lock's record, and a view that somebody keeps in memory, in bytes."""
 SIZE_BYTES_MAX = 64 << 20
-TELL_MS = 5_000
+REPORT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +73,13 @@ def compare_reads(
     for size in sizes:
         key = f"{place}/{size}"
         try:
-            found += _in_turns(store, key, size, requests, clock, emit)
+            found += _interleaved(store, key, size, requests, clock, emit)
         finally:
             run(delete(key), store, clock)
     return found
 
 
-def _in_turns(
+def _interleaved(
     store: Store, key: str, size: int, requests: int, clock: Clock, emit: Emit
 ) -> list[Reads]:
     written = run(put(key, bytes(size), IfAbsent()), store, clock)
@@ -87,7 +87,7 @@ def _in_turns(
         raise NoAnswer(f"{store.url}: {size} bytes could not be written ({written}); try again")
     took_ms: dict[str, list[float]] = {"whole": [], "conditional": []}
     unchanged, received = dict.fromkeys(took_ms, 0), dict.fromkeys(took_ms, 0)
-    told_ms = clock.boot_ms()
+    reported_ms = clock.boot_ms()
     for number in range(requests):
         # Whoever goes first pays for a cold connection: they take turns in that too.
         for kind in sorted(took_ms, reverse=bool(number % 2)):
@@ -96,8 +96,8 @@ def _in_turns(
             took_ms[kind].append(max(clock.stamp_ms() - began_ms, 1e-3))
             received[kind] += _bytes(answer, store.url)
             unchanged[kind] += isinstance(answer, NotModified)
-        if clock.boot_ms() - told_ms > TELL_MS:
-            told_ms = clock.boot_ms()
+        if clock.boot_ms() - reported_ms > REPORT_MS:
+            reported_ms = clock.boot_ms()
             emit("note", text=f"{size} bytes: {number + 1} of {requests} of each kind")
     return [
         Reads(

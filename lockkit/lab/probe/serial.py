@@ -131,7 +131,7 @@ def times(key: str) -> Procedure[list[Check]]:
     first = yield from put(key, b"now", IfAbsent())
     sent_ms = yield WallMs()
     answer = yield Get(key)
-    heard_ms = yield WallMs()
+    received_ms = yield WallMs()
     if not isinstance(first, Applied) or not isinstance(answer, Found):
         return [_cannot("clocks", "the object could not be written and read", answer)]
     if answer.date_ms is None or answer.modified_ms is None:
@@ -140,7 +140,7 @@ def times(key: str) -> Procedure[list[Check]]:
     apart_ms = answer.date_ms - answer.modified_ms
     # HTTP floors to a second: the true Date is up to 999 ms later than it says.
     floored_ms = 500 if answer.date_ms % 1000 == 0 else 0
-    offset_ms = round((sent_ms + heard_ms) / 2 - (answer.date_ms + floored_ms))
+    offset_ms = round((sent_ms + received_ms) / 2 - (answer.date_ms + floored_ms))
     evidence = {"date_minus_modified_ms": apart_ms, "our_clock_ahead_ms": offset_ms}
     if -1000 <= apart_ms <= CLOCKS_AGREE_MS:
         because = "Date and Last-Modified agree: leases can expire by the store's own clock"

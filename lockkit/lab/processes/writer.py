@@ -46,7 +46,7 @@ FAILURES_MAX = 8
 UNKNOWN_TRIES_MAX = 3
 ATTEMPTS_PER_ROUND_MAX = 50
 LOCK_TIMEOUT_MIN_S, LOCK_TIMEOUT_LEASES = 10.0, 4.0
-CODE_TROUBLE = 1
+CODE_FAILED = 1
 SHARED = "shared-0"
 """The file group, in the first region, that every writer rewrites now and then."""
 
@@ -268,7 +268,7 @@ def main(channel: Channel) -> int:
         writer.work()
     except (StoreError, TableError, LockBusy, CommitUnknown) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return CODE_TROUBLE
+        return CODE_FAILED
     return 0
 
 

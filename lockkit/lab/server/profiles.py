@@ -23,7 +23,7 @@ class ServerProfile:
     """False: in a versioned S3 bucket If-None-Match is ignored, and If-Match never holds."""
     race_ms: float = 0.0
     """Every request is under way for so long before it is decided, so that there are races."""
-    losers_told_500: bool = False
+    losers_get_500: bool = False
     """Of those that lose a race, every second is told 500."""
     atomic: bool = True
     """False: a condition on an S3 PUT is judged when the request arrives, and written later."""
@@ -52,7 +52,7 @@ PROFILES = {
             delete_conditions=False,
             versioned_conditions=False,
             race_ms=10,
-            losers_told_500=True,
+            losers_get_500=True,
             why="Ceph RGW 16.2 as measured (with unquoted ETags): losers of a race got 412 or 500, "
             "never applied; on a versioned bucket two creates succeeded",
         ),

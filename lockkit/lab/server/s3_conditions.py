@@ -87,7 +87,7 @@ def _lost(profile: ServerProfile, call: DialectRequest, winner: Object) -> Diale
     A race: the winner's write landed while this request was under way.
     """
     raced = winner.at_ms >= call.at_ms
-    if profile.losers_told_500 and raced and int(call.id[-4:], 16) % 2:  # its number
+    if profile.losers_get_500 and raced and int(call.id[-4:], 16) % 2:  # its number
         return DialectError(500, "UnknownError", "UnknownError")
     return failed_condition()
 

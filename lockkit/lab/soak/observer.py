@@ -23,7 +23,7 @@ from lockkit.table.occ.concurrency import SHARED, OptimisticConcurrency
 from lockkit.table.occ.liveness import INTERVAL_KEY, MISSES_KEY
 from lockkit.table.services.rules import CLEAN_KEY, service_rules
 from lockkit.table.services.service import TableService
-from lockkit.table.services.upkeep import TROUBLE
+from lockkit.table.services.upkeep import FAILURES
 
 RETAINED = 50
 """Commits whose files a clean keeps."""
@@ -93,7 +93,7 @@ def keeper(plan: ObserverPlan, store: Store, channel: Channel) -> Callable[[], N
     def keep() -> None:
         try:
             service.run()
-        except TROUBLE as error:
+        except FAILURES as error:
             channel.emit("note", text=f"{type(error).__name__}: {error}")
 
     return keep

@@ -34,7 +34,7 @@ POLL_S = 0.5
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """For glibc: what a process has is then what it keeps, not what its threads' heaps are worn to."""
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class SoakFailed(LockkitError):
@@ -85,7 +85,7 @@ class SoakOutcome:
 
 def soak(
     plan: Plan, settings: SoakSettings, *, seconds: float, until_invalid: bool = False,
-    report: Tell = lambda _line: None,
+    report: Report = lambda _line: None,
 ) -> SoakOutcome:  # fmt: skip
     """Run it and judge it; Ctrl-C ends it early. Raises `SoakFailed`."""
     run_dir, clock = Path(plan.run_dir), Clock()
@@ -154,7 +154,7 @@ def read_again(plan: Plan) -> tuple[int | None, str, list[Event]]:
 class SoakSession:
     """The supervisor's process, seen from the one that started it."""
 
-    def __init__(self, plan: Plan, settings: SoakSettings, report: Tell) -> None:
+    def __init__(self, plan: Plan, settings: SoakSettings, report: Report) -> None:
         self.ended: list[str] = []
         self.broken = ""
         self._report = report

@@ -70,7 +70,7 @@ class SoakSupervisor(Supervisor):
         self._made: Counter[str] = Counter()
         self._commits = 0
         self._memory = (self._run_dir / "memory.jsonl").open("w", buffering=1)
-        self._sampled_ms = self._told_ms = self._scheduled_ms = now_ms
+        self._sampled_ms = self._reported_ms = self._scheduled_ms = now_ms
 
     # --- opening ---
 
@@ -168,8 +168,8 @@ class SoakSupervisor(Supervisor):
         if now_ms - self._sampled_ms >= 1000 * SAMPLE_S:
             self._sampled_ms = now_ms
             self._sample()
-        if now_ms - self._told_ms >= 1000 * PROGRESS_S:
-            self._told_ms = now_ms
+        if now_ms - self._reported_ms >= 1000 * PROGRESS_S:
+            self._reported_ms = now_ms
             self._control(made=dict(self._made), commits=self._commits)
         return True
 

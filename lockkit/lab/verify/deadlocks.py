@@ -31,7 +31,7 @@ from lockkit.recipes.stripes import Mode
 from lockkit.recipes.taking import AcquireLock, ReleaseLock, Taking, give_all, take_all
 
 CIRCLE = "nobody waits in a circle"
-TOLD = "whoever waits is told in the end"
+REPORTED = "whoever waits is told in the end"
 LEFT = "whoever has ended holds nothing"
 DANGLING = "no bucket is taken from under a key"
 STRIPES = dict.fromkeys(Level, 1 << 10)
@@ -131,7 +131,7 @@ class GranularWorld:
             if isinstance(here.asks, AcquireLock):
                 waiting.append(f"{op.operation.name} {number + 1}")
         if waiting and not any(True for _ in self.moves(state)):
-            return f"{TOLD}: {', '.join(waiting)} never will be"
+            return f"{REPORTED}: {', '.join(waiting)} never will be"
         return self._dangling(state)
 
     def at(self, number: int, state: State) -> OperationState:
@@ -280,7 +280,7 @@ MISTAKES: dict[str, Mistake] = {
         ),
         Mistake(
             _Of("deadline", "locks are waited for without end", {"deadline": False}),
-            (_Does(_COMMIT, ("a",)), _Does(_COMMIT, ("a",))), TOLD, hangs=True,
+            (_Does(_COMMIT, ("a",)), _Does(_COMMIT, ("a",))), REPORTED, hangs=True,
         ),
         Mistake(
             _Of("reverse", "the bucket is let go before the key", {"reverse": False}),

@@ -48,7 +48,7 @@ STEPS = 900
 STALLS_DECIDED = 0.2
 CLOCK_OFF_MS, GRAINS_MS = 2_000, (1, 1, 1_000)
 BLOCKED = "the next writer can commit"
-TOLD = "what a writer was told is so"
+REPORTED = "what a writer was told is so"
 SUMS = "every commit added one to each of its keys"
 
 
@@ -91,7 +91,7 @@ class CommitRun:
 
     def noted(self, kind: str, data: Mapping[str, Any]) -> None:
         if kind == "published" and data["instant"] not in self.truth.visible:
-            raise Violated(TOLD, f"{data['instant']} was acknowledged, and is not visible yet")
+            raise Violated(REPORTED, f"{data['instant']} was acknowledged, and is not visible yet")
         if kind == "checked":
             self.truth.covered[data["instant"]] = (
                 frozenset(data["covered"]), data.get("horizon") or ""
@@ -113,9 +113,9 @@ class CommitRun:
         reported = {instant: each.reported for instant, each in self.tried.items()}
         for instant, what in reported.items():
             if what == instant and instant not in self.truth.visible:
-                raise Violated(TOLD, f"{instant} was acknowledged, and is not visible")
+                raise Violated(REPORTED, f"{instant} was acknowledged, and is not visible")
             if what in ("CommitConflict", "LockLost") and instant in self.truth.visible:
-                raise Violated(TOLD, f"{instant} was told {what}, and is visible")
+                raise Violated(REPORTED, f"{instant} was told {what}, and is visible")
         expected: dict[str, int] = {}
         for instant in self.truth.visible:
             for key in self.tried[instant].keys if instant in self.tried else ():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lockkit.lab.widgets.stage.steps import Steps as Steps
     from lockkit.lab.widgets.store_probe import StoreProbe as StoreProbe
 
-_ROOM = {
+_EXPORTS = {
     "Charts": "charts", "Console": "console.console", "Contention": "contention",
     "PatternStepper": "stage.stepper", "PatternSteps": "stage.scenarios", "Predict": "predict",
     "Providers": "providers", "Rerun": "seeds.rerun", "Stepper": "stage.stepper",
@@ -29,11 +29,11 @@ _ROOM = {
     "Workbench": "panels", "export_html": "export",
 }  # fmt: skip
 
-__all__ = list(_ROOM)
+__all__ = list(_EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
     """Widgets only where somebody asks: the command line draws pages without ipywidgets."""
-    if name not in _ROOM:
+    if name not in _EXPORTS:
         raise AttributeError(f"module 'lockkit.lab.widgets' has no attribute {name!r}")
-    return getattr(import_module(f"lockkit.lab.widgets.{_ROOM[name]}"), name)
+    return getattr(import_module(f"lockkit.lab.widgets.{_EXPORTS[name]}"), name)

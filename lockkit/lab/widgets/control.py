@@ -157,7 +157,7 @@ class Controller:
             command = self._next()
             try:
                 going = command is None or self._obey(command)
-                self._look(asked=command is not None)
+                self._look(by_user=command is not None)
             except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
                 self._failed(error)
                 if command is not None:
@@ -259,7 +259,7 @@ class Controller:
 
     # --- looking --------------------------------------------------------------------------------
 
-    def _look(self, *, asked: bool) -> None:
+    def _look(self, *, by_user: bool) -> None:
         if self.fleet is None:
             self._show(self._news("idle", self._said))
             return
@@ -271,7 +271,7 @@ class Controller:
             self._error = text(" ".join(self.fleet.error.split()), limit=2_000)
         alive = self._running()
         self._judge(at_last=not alive)
-        self._quiet = 0 if fresh or asked or not alive else self._quiet + 1
+        self._quiet = 0 if fresh or by_user or not alive else self._quiet + 1
         if self._quiet % QUIET_TICKS == 0:
             self._show(self._news(self._state(alive), self._said))
 

@@ -53,8 +53,8 @@ def figures(history: Sequence[Event], price: Price | None = None) -> SideFigures
         (b.start.at_ms - until_ms(a, end_ms)) / 1000 for a, b in pairwise(granted)
         if let_go(a) and a.who != b.who and b.start.at_ms >= until_ms(a, end_ms)
     ]  # fmt: skip
-    asked = [each for each in history if each.kind == "ask"]
-    writes = sum(bool(each["attempt"]) or each.get("call") in WRITES for each in asked)
+    requests = [each for each in history if each.kind == "ask"]
+    writes = sum(bool(each["attempt"]) or each.get("call") in WRITES for each in requests)
     return SideFigures(
         grants=len(granted),
         per_s=len(granted) / lasted_s if lasted_s else 0.0,
@@ -66,9 +66,9 @@ def figures(history: Sequence[Event], price: Price | None = None) -> SideFigures
             max(0.0, min(until_ms(a, end_ms), until_ms(b, end_ms)) - b.start.at_ms) / 1000
             for a, b in pairwise(granted) if a.who != b.who
         ),
-        requests_per_grant=len(asked) / len(granted),
+        requests_per_grant=len(requests) / len(granted),
         million_grants_usd=None if price is None else (
-            writes * price.writes + (len(asked) - writes) * price.reads
+            writes * price.writes + (len(requests) - writes) * price.reads
         ) / len(granted),
         price=price,
     )  # fmt: skip

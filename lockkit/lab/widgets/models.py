@@ -49,9 +49,9 @@ class Exchange:
     attempt: str
     reads: bool
     request: object = None
-    asked_ms: float | None = None
+    sent_ms: float | None = None
     began_ms: float | None = None
-    """When the store began on it: stands in for `asked_ms` where the client tells of no request."""
+    """When the store began on it: stands in for `sent_ms` where the client tells of no request."""
     decided_ms: float | None = None
     answered_ms: float | None = None
     outcome: str = ""
@@ -77,8 +77,8 @@ class Exchange:
     @property
     def times(self) -> tuple[float | None, float | None, float | None]:
         """Asked, decided, answered."""
-        asked_ms = self.began_ms if self.asked_ms is None else self.asked_ms
-        return asked_ms, self.decided_ms, self.answered_ms
+        sent_ms = self.began_ms if self.sent_ms is None else self.sent_ms
+        return sent_ms, self.decided_ms, self.answered_ms
 
     @property
     def first_ms(self) -> float:
@@ -176,7 +176,7 @@ class HistoryModel:
             self.latest_ms = max(self.latest_ms, each.at_ms)
             match each.kind:
                 case "ask":
-                    self._asked(each)
+                    self._note_request(each)
                 case "answer":
                     self._answered(each)
                 case "request":
@@ -195,7 +195,7 @@ class HistoryModel:
 
     # --- requests ---------------------------------------------------------------------------
 
-    def _asked(self, each: Event) -> None:
+    def _note_request(self, each: Event) -> None:
         self._awake(each.who)
         key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
         exchange = self._claim(each, key, attempt)
@@ -205,7 +205,7 @@ class HistoryModel:
             self.exchanges.append(exchange)
             self._unproven.setdefault(key, deque(maxlen=PENDING_MAX)).append(exchange)
         exchange.who, exchange.op = each.who, str(each["op"])
-        exchange.request, exchange.asked_ms = each["request"], each.at_ms
+        exchange.request, exchange.sent_ms = each["request"], each.at_ms
         self._open[each.who, each["request"]] = exchange
         for fault in [each for each in self._faults if self._strikes(each, exchange)]:
             exchange.fault = described(fault)
@@ -236,9 +236,9 @@ class HistoryModel:
 
     def _decided(self, each: Event) -> None:
         exchange = self._record(each)
-        asked = self._match(each, exchange)
-        if asked is not None:
-            exchange = asked
+        question = self._match(each, exchange)
+        if question is not None:
+            exchange = question
         elif not drawn(exchange):
             return
         else:
@@ -273,20 +273,20 @@ class HistoryModel:
         """
         waiting = self._unproven.get(exchange.key, deque())
         early = None
-        for asked in reversed(waiting):
-            if asked.reads != exchange.reads or exchange.who not in ("", asked.who):
+        for question in reversed(waiting):
+            if question.reads != exchange.reads or exchange.who not in ("", question.who):
                 continue
-            if exchange.attempt not in ("", asked.attempt):
+            if exchange.attempt not in ("", question.attempt):
                 continue
-            over_ms = asked.answered_ms
+            over_ms = question.answered_ms
             if over_ms is not None and each.at_ms > over_ms + JOIN_SLACK_MS:
-                if asked.reads or asked.outcome != "unknown":
+                if question.reads or question.outcome != "unknown":
                     continue
-            if each.at_ms >= (asked.asked_ms or 0.0):
-                early = asked
+            if each.at_ms >= (question.sent_ms or 0.0):
+                early = question
                 break
-            if each.at_ms >= (asked.asked_ms or 0.0) - JOIN_SLACK_MS:
-                early = asked  # two recorders' stamps: but an earlier question fits better
+            if each.at_ms >= (question.sent_ms or 0.0) - JOIN_SLACK_MS:
+                early = question  # two recorders' stamps: but an earlier question fits better
         if early is not None:
             waiting.remove(early)
         return early

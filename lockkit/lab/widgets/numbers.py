@@ -83,14 +83,14 @@ def numbers(scene: Scene) -> NumbersFigure:
 
 
 def _trip(arrow: Scene) -> PlotPoint | None:
-    asked, decided, answered = arrow["t"]
+    sent_s, decided, answered = arrow["t"]
     ended = decided if answered is None else answered
-    if asked is None or ended is None:
+    if sent_s is None or ended is None:
         return None
     outcome = LOOKS.get(arrow["look"], OUTCOMES[0])
     said = f"{arrow['lane']} {arrow['label']}"
     return PlotPoint(
-        asked / 1000, max(0.1, ended - asked), arrow["hue"], said, arrow["id"], outcome
+        sent_s / 1000, max(0.1, ended - sent_s), arrow["hue"], said, arrow["id"], outcome
     )
 
 
@@ -113,9 +113,9 @@ def _rates(writes: list[Scene], span: tuple[float, float]) -> list[PlotPoint]:
 
 
 def _ribbons(scene: Scene) -> list[Ribbon]:
-    asked: dict[str, tuple[list[float], list[str]]] = {}
+    sent_s: dict[str, tuple[list[float], list[str]]] = {}
     for each in scene["arrows"]:
-        times, ids = asked.setdefault(each["lane"], ([], []))
+        times, ids = sent_s.setdefault(each["lane"], ([], []))
         times.append(next(t for t in each["t"] if t is not None))
         ids.append(each["id"])
     found = []
@@ -124,7 +124,7 @@ def _ribbons(scene: Scene) -> list[Ribbon]:
             continue
         began, ended = bar["t"]
         truth = bar["kind"] in ("owner", "over")
-        times, ids = asked.get(bar["lane"], ([], []))
+        times, ids = sent_s.get(bar["lane"], ([], []))
         before = bisect_right(times, began) - 1
         id = ids[before] if before >= 0 and bar["kind"] == "belief" else bar["id"]
         found.append(Ribbon(

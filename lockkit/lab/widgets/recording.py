@@ -80,12 +80,12 @@ def record(path: str | Path, *, title: str = "") -> Iterator[Recording]:
         with listening(recording.hear):
             yield recording
     except BaseException as error:
-        _save_in_trouble(recording, title, type(error).__name__)
+        _save_after_error(recording, title, type(error).__name__)
         raise
     _save(wanted, _said(recording, title, ""))
 
 
-def _save_in_trouble(recording: Recording, title: str, ending: str) -> None:
+def _save_after_error(recording: Recording, title: str, ending: str) -> None:
     try:
         _save(recording.path, _said(recording, title, ending))
     except Exception as error:  # noqa: BLE001 - the block's own error must not be hidden by it

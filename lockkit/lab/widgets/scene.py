@@ -85,7 +85,7 @@ class _Painter:
         self.hues = {who: hue for hue, who in enumerate(story.states)}
         self.grants = list(grants(story))
         self.begans = [began for _, _, began, _, _ in self.grants]
-        self.rivals = rivals(self.grants)
+        self.overtaken_at = overtaken_at(self.grants)
         self.believed = {(each.who, each.epoch): each for each in story.beliefs}
 
     def paint(self) -> Scene:
@@ -224,7 +224,7 @@ class _Painter:
             "detail": self._reported(each, look),
             "row": f"g{each.generation}" if each.generation else "",
             "evidence": self._proves(
-                (each.asked_ms, each.who, "ask"),
+                (each.sent_ms, each.who, "ask"),
                 (each.decided_ms, STORE, "request"),
                 (each.answered_ms, each.who, "answer"),
             ),
@@ -318,7 +318,7 @@ class _Painter:
         if after == len(self.grants):
             return None
         owner, _, began, _, _ = self.grants[after]
-        return began if owner != belief.who else self.rivals[after]
+        return began if owner != belief.who else self.overtaken_at[after]
 
     def _stalls(self) -> Iterator[Scene]:
         for each in self.story.stalls:
@@ -464,7 +464,7 @@ def grants(story: HistoryModel) -> Iterator[Grant]:
         yield _grant(story, reported, *current, None)
 
 
-def rivals(held: list[Grant]) -> list[float | None]:
+def overtaken_at(held: list[Grant]) -> list[float | None]:
     """For each grant, when the next one of another owner began; None where there was none."""
     found: list[float | None] = [None] * len(held)
     for n in range(len(held) - 2, -1, -1):
@@ -518,7 +518,7 @@ def appearance(each: Exchange) -> tuple[str, str]:
 
 def silent(each: Exchange) -> str:
     """The outcome for a client that records no answers: by the store's record and the faults."""
-    if each.asked_ms is not None or each.decided_ms is None:
+    if each.sent_ms is not None or each.decided_ms is None:
         return ""
     if each.fault.startswith(("drop", "reset", "hang", "status")):
         return "unknown"

@@ -129,7 +129,7 @@ class Candidate:
         term = self.term
         return 0 if term is None or term.until_ms is None else term.until_ms - self._belief_ms
 
-    def tell_danger(self) -> None:
+    def emit_danger(self) -> None:
         """Renewal is overdue."""
         term = self.term
         if term is not None and term.until_ms is not None:
@@ -379,12 +379,12 @@ def counted_from_ms(sent_ms: int, _now_ms: int) -> int:
     return sent_ms
 
 
-def judged_at(sent: Now, _heard: Now) -> Now:
+def judged_at(sent: Now, _answered: Now) -> Now:
     """An epoch is over if it was so when the read was sent: it may have been renewed since."""
     return sent
 
 
-def is_claimed(record: Record, _me: Identity, claims: Set[str]) -> bool:
+def is_claimed(record: Record, _identity: Identity, claims: Set[str]) -> bool:
     """By the attempt, which is unique: two candidates may have one name."""
     return record.attempt in claims
 

@@ -240,4 +240,4 @@ class Reign(OnStore):
         self._candidate.emit("note", text=text)
 
     def note_danger(self) -> None:
-        self._candidate.tell_danger()
+        self._candidate.emit_danger()

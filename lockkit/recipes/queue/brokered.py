@@ -27,7 +27,7 @@ from lockkit.recipes.queue.write import NotDone, Unsure, load
 from lockkit.runtime import Procedure, Sleep, run
 from lockkit.runtime.proven import pause_s
 
-ASKED_MAX = 10
+TRIES_MAX = 10
 """Brokers that are asked, or started, for one request."""
 START_S_MAX = 60.0
 WHY_CHARS = 500
@@ -59,7 +59,7 @@ class KnownBroker:
 def through(operation: Operation, known: KnownBroker, ask: Ask, start: Start) -> Procedure[Answer]:
     """Ask the broker; where it is gone start another, and ask that. Raises as `told` does."""
     why = "no broker was there"
-    for tries in range(ASKED_MAX):
+    for tries in range(TRIES_MAX):
         broker = known.broker or (yield from load()).file.broker
         if broker is None:
             if failed := (yield from start(None)):
@@ -80,7 +80,7 @@ def through(operation: Operation, known: KnownBroker, ask: Ask, start: Start) ->
         yield Sleep(pause_s(tries))
     if operation.since is not None:
         raise QueueUnknown(operation, why)
-    raise QueueBusy(f"{ASKED_MAX} times no broker could do it ({why}); try again later")
+    raise QueueBusy(f"{TRIES_MAX} times no broker could do it ({why}); try again later")
 
 
 class BrokerQueue(Queue):

@@ -94,7 +94,7 @@ class Wal:
                 raise WalError(f"{self.store.url} was closed here; open the log again")
             crowd.waiting.append(ticket)
         try:
-            self._until_told(ticket)
+            self._until_settled(ticket)
         except BaseException:
             with crowd.turn:
                 if ticket in crowd.waiting:
@@ -106,7 +106,7 @@ class Wal:
         assert ticket.outcome is not None
         return ticket.outcome
 
-    def _until_told(self, ticket: _Ticket) -> None:
+    def _until_settled(self, ticket: _Ticket) -> None:
         """Wait for whoever writes for all; where nobody does, be that one."""
         crowd = self._crowd
         while ticket.waits():

@@ -70,24 +70,24 @@ class WriterState:
 
 # --- slots together -------------------------------------------------------------------------------
 
-Told = int | Exception | None
+Outcome = int | Exception | None
 """Of a batch: the slot that holds it; why it is refused or in doubt; None: it needs another."""
 
 
 _HALTS = (Fenced, SameEpoch)
 
 
-def settle(log: WriterState, first: int, ends: Sequence[End]) -> tuple[int, list[Told]]:
+def settle(log: WriterState, first: int, ends: Sequence[End]) -> tuple[int, list[Outcome]]:
     """What each batch is told whose slots, from `first` on, went out together; and the next slot.
 
     The first slot that does not settle decides about all behind it. Behind a higher epoch they are
     void, landed or not. Behind a slot that may still be free they may come to be read: in doubt.
     """
-    outcomes: list[Told] = []
+    outcomes: list[Outcome] = []
     barrier: Exception | None = None
     following = first + len(ends)
     for slot, end in enumerate(ends, first):
-        here: Told = slot
+        here: Outcome = slot
         match end:
             case SlotLanded():
                 pass
@@ -148,7 +148,7 @@ def head_unproven(outcomes: list[int | Exception], error: Exception) -> list[int
 def _written(
     log: WriterState, batches: Sequence[Sequence[str]]
 ) -> Procedure[list[int | Exception]]:
-    outcomes: list[Told] = [log.ended] * len(batches)
+    outcomes: list[Outcome] = [log.ended] * len(batches)
     for _ in range(ROUNDS_MAX):
         left = [place for place, each in enumerate(outcomes) if each is None]
         if not left:

@@ -130,7 +130,7 @@ class BaseFileWriter:
         """Finish the file; `out` then holds all of it."""
         self._flush()
         least, greatest = self._least or "", self._greatest or ""
-        with _room():
+        with _disk_errors_named():
             writer = self._writer or self._open()
             writer.add_key_value_metadata({MIN_KEY: least, MAX_KEY: greatest})
             writer.close()
@@ -164,7 +164,7 @@ class BaseFileWriter:
         count = rows.num_rows
         rows = rows.add_column(3, PARTITION_PATH, constant(self.partition, count))
         rows = rows.add_column(4, FILE_NAME, constant(self.name, count))
-        with _room():
+        with _disk_errors_named():
             self._writer = self._writer or self._open()
             self._writer.write_table(rows, row_group_size=count)
         self.rows += count
@@ -221,7 +221,7 @@ def _hardly_repeats(kind: pa.DataType) -> bool:
 
 
 @contextmanager
-def _room() -> Iterator[None]:
+def _disk_errors_named() -> Iterator[None]:
     """Report a full disk, perhaps an executor's, as what it is."""
     try:
         yield

@@ -31,7 +31,7 @@ def open_data_file(store: Store, key: str, clock: Clock) -> BinaryIO:
     try:
         copy: Any = _LocalCopy(tempfile.TemporaryFile())  # noqa: SIM115 - handed to the caller
     except OSError as error:
-        raise _no_room(key, error) from None
+        raise _disk_full(key, error) from None
     with ExitStack() as unless_found:
         unless_found.callback(copy.close)
         for tries in range(TRIES_MAX):
@@ -39,7 +39,7 @@ def open_data_file(store: Store, key: str, clock: Clock) -> BinaryIO:
             copy.truncate()
             answer = store.get_file(key, copy)
             if copy.failed is not None:  # the SDK takes it for an error of its connection
-                raise _no_room(key, copy.failed)
+                raise _disk_full(key, copy.failed)
             match answer:
                 case Found():
                     unless_found.pop_all()
@@ -86,7 +86,7 @@ class _LocalCopy:
         return getattr(self.file, name)
 
 
-def _no_room(key: str, error: OSError) -> TableError:
+def _disk_full(key: str, error: OSError) -> TableError:
     return TableError(
         f"{key} could not be copied to {tempfile.gettempdir()} of {socket.gethostname()} "
         f"({str(error)[:120]}): the store answered; make room there, or set TMPDIR, then try again"

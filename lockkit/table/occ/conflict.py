@@ -58,7 +58,7 @@ def also_rewrote(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict
     )  # fmt: skip
 
 
-def replaced_under_me(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
+def replaced_our_input(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
     """The file group is gone (clustering, overwrite): a new slice of it would never be read."""
     return _on_shared(
         mine.writes, other.replaced, unit, other, "replaced",
@@ -82,7 +82,7 @@ def replaced_it_too(mine: OwnChanges, other: Winner, unit: Unit | None) -> Confl
     )  # fmt: skip
 
 
-def overwrote_around_me(mine: OwnChanges, other: Winner, _unit: Unit | None) -> Conflict | None:
+def overwrote_our_partition(mine: OwnChanges, other: Winner, _unit: Unit | None) -> Conflict | None:
     """It wrote the partition anew without my rows: a key that both bring would be there twice.
 
     Also where mine is a new file group, which the overwrite could not name.
@@ -122,8 +122,8 @@ def _inside(
 
 
 _OVERLAPS: tuple[Check, ...] = (
-    also_rewrote, replaced_under_me, wrote_what_i_replace, replaced_it_too,
-    overwrote_around_me, wrote_where_i_overwrite, overwrote_it_too,
+    also_rewrote, replaced_our_input, wrote_what_i_replace, replaced_it_too,
+    overwrote_our_partition, wrote_where_i_overwrite, overwrote_it_too,
 )  # fmt: skip
 
 
@@ -134,12 +134,14 @@ def overlaps(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | N
     return None
 
 
-def compacted_after_me(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
+def compacted_after_us(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
     """A compaction of an earlier instant only folded logs that lie before mine; a later did not."""
     return None if other.instant < mine.instant else overlaps(mine, other, unit)
 
 
-def took_me_back(mine: OwnChanges, other: Winner | Pending, _unit: Unit | None) -> Conflict | None:
+def rolled_us_back(
+    mine: OwnChanges, other: Winner | Pending, _unit: Unit | None
+) -> Conflict | None:
     """Another writer rolled this one back as dead."""
     if mine.instant not in other.takes_back:
         return None
@@ -159,7 +161,7 @@ def planned(mine: OwnChanges, other: Pending, unit: Unit | None) -> Conflict | N
     )  # fmt: skip
 
 
-def planned_after_me(mine: OwnChanges, other: Pending, unit: Unit | None) -> Conflict | None:
+def planned_after_us(mine: OwnChanges, other: Pending, unit: Unit | None) -> Conflict | None:
     """An earlier one checks for itself, when it completes after this commit."""
     return None if other.instant < mine.instant else planned(mine, other, unit)
 
@@ -200,12 +202,12 @@ _REWRITES: Mapping[Kind, Check] = {
     "ingestion": overlaps,
     "overwrite": overlaps,
     "clustering": overlaps,
-    "compaction": compacted_after_me,
+    "compaction": compacted_after_us,
     "log compaction": overlaps,
-    "rollback": took_me_back,
+    "rollback": rolled_us_back,
 }
 # Log blocks of one file group are ordered by their readers: only a later base file hides them.
-_LOGS: Mapping[Kind, Check] = {"compaction": compacted_after_me, "rollback": took_me_back}
+_LOGS: Mapping[Kind, Check] = {"compaction": compacted_after_us, "rollback": rolled_us_back}
 
 MATRIX: Mapping[Kind, Mapping[Kind, Check]] = {
     "ingestion": _REWRITES,
@@ -218,22 +220,22 @@ MATRIX: Mapping[Kind, Mapping[Kind, Check]] = {
 
 _PLANS: Mapping[Kind, PendingCheck] = {
     "clustering": planned,
-    "overwrite": planned_after_me,
-    "compaction": planned_after_me,
-    "rollback": took_me_back,
+    "overwrite": planned_after_us,
+    "compaction": planned_after_us,
+    "rollback": rolled_us_back,
 }
-_ONLY_ROLLBACKS: Mapping[Kind, PendingCheck] = {"rollback": took_me_back}
+_ONLY_ROLLBACKS: Mapping[Kind, PendingCheck] = {"rollback": rolled_us_back}
 _WRITERS: Mapping[Kind, PendingCheck] = {
     "ingestion": yields_to_writer,
     "overwrite": yields_to_writer,
-    "rollback": took_me_back,
+    "rollback": rolled_us_back,
 }
 _FIRST_COME: Mapping[Kind, Mapping[Kind, PendingCheck]] = {
     "ingestion": _PLANS,
     "overwrite": _PLANS,
     "clustering": _PLANS,
     "compaction": _PLANS,
-    "log compaction": {"compaction": planned_after_me, "rollback": took_me_back},
+    "log compaction": {"compaction": planned_after_us, "rollback": rolled_us_back},
 }
 _WRITERS_FIRST: Mapping[Kind, Mapping[Kind, PendingCheck]] = {
     "ingestion": _ONLY_ROLLBACKS,

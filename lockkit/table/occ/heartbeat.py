@@ -40,7 +40,7 @@ from lockkit.table.occ.liveness import (
     end,
     forget,
     heartbeat_key,
-    pulse_of,
+    heartbeat_of,
 )
 
 BACK_OFF_FIRST_S = 0.05
@@ -84,7 +84,7 @@ def beat(now: HeartbeatState) -> Procedure[HeartbeatState]:
     except StoreError:
         return replace(now, out=out)
     match found:
-        case Found() if pulse_of(now.instant, found).attempt in out:
+        case Found() if heartbeat_of(now.instant, found).attempt in out:
             # The others of `out` asked for a version that is gone: none of them can land any more.
             return replace(now, version=found.version, out=frozenset())
         case Found(_, version) if version != now.version:

@@ -120,7 +120,7 @@ def heartbeat_key(instant: str) -> str:
     return HEARTBEATS + instant
 
 
-def pulse_of(instant: str, answer: Found | Missing) -> HeartbeatRead:
+def heartbeat_of(instant: str, answer: Found | Missing) -> HeartbeatRead:
     """What an object says. A body that is not ours is a sign of life, and promises nothing."""
     if isinstance(answer, Missing):
         return HeartbeatRead(instant, None)
@@ -165,7 +165,7 @@ def read_heartbeat(instant: str, requested: str = "") -> Procedure[HeartbeatRead
         case Missing() if requested:
             pass
         case Found() | Missing() as answer:
-            return pulse_of(instant, answer)
+            return heartbeat_of(instant, answer)
         case NotModified():
             raise AssertionError("an unconditional read was answered 304")
         case never:
@@ -199,7 +199,7 @@ def end(heartbeat: HeartbeatRead) -> Procedure[bool]:
     if isinstance(settled, Version):
         yield Note("note", {"text": f"ended the heartbeat of {heartbeat.instant}"})
         return True
-    return isinstance(settled, Missing) or pulse_of(heartbeat.instant, settled).ended
+    return isinstance(settled, Missing) or heartbeat_of(heartbeat.instant, settled).ended
 
 
 def forget(instant: str) -> Procedure[None]:

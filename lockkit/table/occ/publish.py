@@ -176,7 +176,7 @@ def deferred(emit: Emit) -> Iterator[Emit]:
     def keep(kind: str, **fields: Any) -> None:
         nonlocal kept
         if kind == "checked":
-            _tell(emit, kept)
+            _emit_kept(emit, kept)
             kept = None
             emit(kind, **fields)
             kept = []
@@ -188,10 +188,10 @@ def deferred(emit: Emit) -> Iterator[Emit]:
     try:
         yield keep
     finally:
-        _tell(emit, kept)
+        _emit_kept(emit, kept)
 
 
-def _tell(emit: Emit, kept: list[tuple[str, dict[str, Any]]] | None) -> None:
+def _emit_kept(emit: Emit, kept: list[tuple[str, dict[str, Any]]] | None) -> None:
     for kind, fields in kept or ():
         try:
             emit(kind, **fields)

@@ -40,7 +40,7 @@ WHOLE_EVERY_MS = 600_000
 """How often a writer looks for old pending instants in the whole timeline. Between such looks it
 sees those after its horizon. A request that arrived late, when its writer was gone, may be below
 it: that instant can never complete, and would hold new readers of increments back for ever."""
-TROUBLE = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
+FAILURES = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
 
 
 class ServiceFailed(UserWarning):

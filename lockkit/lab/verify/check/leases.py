@@ -108,7 +108,7 @@ def no_self_inflicted_loss(lanes: HistoryIndex) -> Iterator[Finding]:
     moments = sorted(
         [*writes, *reported, *breaks, *lanes.grants, *lanes.by_kind["renewed"]], key=_at
     )
-    asked_ms = {each["attempt"]: each.at_ms for each in lanes.by_kind["ask"]}
+    sent_ms = {each["attempt"]: each.at_ms for each in lanes.by_kind["ask"]}
     standing: Event | None = None
     until_ms: dict[str, float] = {}
     started_ms: dict[str, float] = {}
@@ -126,7 +126,7 @@ def no_self_inflicted_loss(lanes: HistoryIndex) -> Iterator[Finding]:
             ended_ms = until_ms.get(each.who)
             if each.kind == "lost" and ended_ms is not None and each.at_ms >= ended_ms - 1:
                 continue  # by its own clock: the lease simply ran out
-            if asked_ms.get(standing["attempt"], each.at_ms) < started_ms.get(each.who, 0.0):
+            if sent_ms.get(standing["attempt"], each.at_ms) < started_ms.get(each.who, 0.0):
                 continue  # of its life before, and late
             what = "lost the lock" if each.kind == "lost" else "must wait"
             because = (

@@ -35,8 +35,13 @@ def _ghost(lanes: HistoryIndex) -> bool:
 
 def never(lanes: HistoryIndex, reached: tuple[str, ...]) -> list[str]:
     """Of what a history must meet to prove something about it, what this one did not."""
-    telling = ["takeover", "ghost", "lost response", *(["roll-forward"] if lanes.published else [])]
-    return [name for name in telling if name not in reached]
+    required = [
+        "takeover",
+        "ghost",
+        "lost response",
+        *(["roll-forward"] if lanes.published else []),
+    ]
+    return [name for name in required if name not in reached]
 
 
 REACHED: dict[str, Callable[[HistoryIndex], bool]] = {

@@ -48,7 +48,7 @@ from lockkit.protocol.state import (
 from lockkit.protocol.state import Event as Input
 
 NAME = "the protocol's own steps"
-TOLD = {
+REPORTED = {
     "held": Granted,
     "renewed": Renewed,
     "lost": LeaseLost,
@@ -152,7 +152,7 @@ class ReplayLane:
                 self.last_request is not None and each["request"] == self.last_request["request"]
             ):
                 self._answer(each)
-            case kind if kind in TOLD:
+            case kind if kind in REPORTED:
                 self._check_report(each)
             case "started":  # what a process told before it was killed may come after the kill
                 self.identity, self.owed, self.last_request = None, [], None
@@ -232,7 +232,7 @@ class ReplayLane:
                 raise ValueError(f"no event of the protocol: {name[:40]!r}")
 
     def _saw(self, each: Event, now: Now) -> ReadAnswered:
-        self._told_so(each, {"missing": "Missing", "unchanged": "NotModified"})
+        self._check_answer(each, {"missing": "Missing", "unchanged": "NotModified"})
         if each["outcome"] == "unchanged":
             return ReadAnswered(now, None, each["date_ms"])
         if each["outcome"] == "missing":
@@ -248,12 +248,12 @@ class ReplayLane:
         )
 
     def _answered(self, each: Event) -> WriteAnswer:
-        self._told_so(each, {})
+        self._check_answer(each, {})
         if each["outcome"] == "Applied":
             return Applied(each["version"])
         return ANSWERS[each["outcome"]]
 
-    def _told_so(self, each: Event, names: dict[str, str]) -> None:
+    def _check_answer(self, each: Event, names: dict[str, str]) -> None:
         """The answer that came is the answer that was heard."""
         if self.last_request is None:
             self._depart("hears an answer, and had asked nothing", each)
@@ -298,7 +298,7 @@ class ReplayLane:
                 self._depart("was told of a write that the store did not do", each, *recorded[:2])
 
     def _check_report(self, each: Event) -> None:
-        action = self._next(each, TOLD[each.kind])
+        action = self._next(each, REPORTED[each.kind])
         match action:
             case Granted(epoch) | Renewed(epoch):
                 same = (each["epoch"], bare(each["version"])) == (epoch, bare(self.state.version))

@@ -73,12 +73,12 @@ class PathStory:
     def walk(self, path: Sequence[tuple[Move, PackedState]]) -> PathStory:
         before = self.world.initial()
         for self._place, (move, after) in enumerate(path, 1):
-            said = self._tell(move, before, after)
+            said = self._describe(move, before, after)
             self.lines.append(f"{self._place:2d}. {said}")
             before = after
         return self
 
-    def _tell(self, move: Move, before: PackedState, after: PackedState) -> str:
+    def _describe(self, move: Move, before: PackedState, after: PackedState) -> str:
         if move.who < 0:
             self._now_ms += TICK_MS
             return "a second passes"

@@ -29,7 +29,7 @@ STEPS = 250
 RUNS_MAX, ROUNDS_MAX, UNLOCKS_MAX = 40, 200, 4
 ONE_HOLDER, NO_SELF_WAIT = "one holder at a time", "nobody waits for a lock of its own"
 ONLY_OWN = "a lock is removed by its holder, or when its run has ended"
-TOLD = "what is told to be unlocked has been"
+REPORTED = "what is told to be unlocked has been"
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class LockRun:
                 self.holding[node.name] = info.id  # as a user who has seen the error would say
                 yield Sleep(dice() * 5)
         if info.id not in self.removed:
-            raise Violated(TOLD, f"{node.name} was told so of {info.id}, and it never was")
+            raise Violated(REPORTED, f"{node.name} was told so of {info.id}, and it never was")
 
     def operator(self, node: Node) -> Procedure[None]:
         dice = self.world.dice.random

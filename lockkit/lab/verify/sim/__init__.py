@@ -97,14 +97,14 @@ def simulate(
         run = scenario.set_up(str(seed), moves, mutant)
         world = run.world
         try:
-            turns = moves
+            left = moves
             for each in branches:
-                turns -= world.play_to(each.move, turns)
+                left -= world.play_to(each.move, left)
                 world.vary(f"{seed}@{each.move}+{each.way}")
             if until is not None:
-                world.play_to(until, turns)
+                world.play_to(until, left)
             else:
-                world.play(turns)
+                world.play(left)
                 run.end()
         except Violated as violated:
             violation = str(violated)

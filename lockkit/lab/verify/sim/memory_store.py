@@ -105,7 +105,7 @@ class SimStore:
                 return self._delete(client, request, key, condition, before, began_ms)
             case List(prefix, after):
                 answer = self._list(prefix, after)
-        self._tell(client, request, answer, before, before, began_ms)
+        self._record(client, request, answer, before, before, began_ms)
         return answer
 
     def admits(self, request: Put) -> bool:
@@ -147,7 +147,7 @@ class SimStore:
             answer = Applied(after.version)
         else:
             answer = PreconditionFailed()
-        self._tell(client, request, answer, before, after, began_ms)
+        self._record(client, request, answer, before, after, began_ms)
         return answer
 
     def _delete(
@@ -155,10 +155,10 @@ class SimStore:
         before: StoredObject | None, began_ms: float,
     ) -> Any:  # fmt: skip
         if before is not None and condition is not None and condition.version != before.version:
-            self._tell(client, request, PreconditionFailed(), before, before, began_ms)
+            self._record(client, request, PreconditionFailed(), before, before, began_ms)
             return PreconditionFailed()
         self.objects.pop(key, None)
-        self._tell(client, request, Applied(""), before, None, began_ms)
+        self._record(client, request, Applied(""), before, None, began_ms)
         return Applied("")
 
     def _list(self, prefix: str, after: str) -> list[ListEntry]:
@@ -174,7 +174,7 @@ class SimStore:
         self._count += 1
         return str(self._count)
 
-    def _tell(
+    def _record(
         self, client: str, request: Sent, answer: Any, before: StoredObject | None,
         after: StoredObject | None, began_ms: float,
     ) -> None:  # fmt: skip

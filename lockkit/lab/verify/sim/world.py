@@ -119,16 +119,16 @@ class SimWorld:
             if self.fault_profile.nodes and self.dice.random() < self.fault_profile.nodes:
                 of_a_node(self)
 
-    def play_to(self, move: int, turns: int) -> int:
+    def play_to(self, move: int, moves_max: int) -> int:
         """Until that many moves were made, in so many turns at most: how many. Raises `Violated`.
 
         Each turn is a move, or time going on because nobody can move.
         """
-        for turn in range(turns):
+        for turn in range(moves_max):
             if self.moves >= move:
                 return turn
             self.play(1)
-        return turns
+        return moves_max
 
     def vary(self, dice: str) -> None:
         """From here on chance falls otherwise: all dice, who ranks first, and when that changes."""

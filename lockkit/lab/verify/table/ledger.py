@@ -111,7 +111,7 @@ class AttemptLedger:
             if (commit := reader.completed_name(key)) is not None:
                 self._completed(commit, write, after)
             elif key.endswith(".requested") and after is not None and write.client != "run":
-                self._asked_for_an_instant(write.client)
+                self._count_instant(write.client)
         elif (file := reader.data_name(key)) is not None:
             self._data(file, after)
 
@@ -149,7 +149,7 @@ class AttemptLedger:
             raise Violated(ROWS, f"{commit.key} holds the rows of {sorted(map(str, tokens))}")
         return known[0]
 
-    def _asked_for_an_instant(self, client: str) -> None:
+    def _count_instant(self, client: str) -> None:
         self.instants[client] += 1
         if self.instants[client] > self.instants_max:
             raise Violated(FEW_INSTANTS, f"{client} asked for {self.instants[client]} in a row")

@@ -68,7 +68,7 @@ class Rerun(Newest):
             for number, (text, by, says) in enumerate(JUMPS)
         ]
         self._others = button(
-            f"Run {RUNS} others from here", self._asked_others, name="others",
+            f"Run {RUNS} others from here", self._run_others, name="others",
             tip="the same past with other random choices: how many go wrong?",
         )  # fmt: skip
         self._stop = button(
@@ -129,7 +129,7 @@ class Rerun(Newest):
         self.moment = moment
         self._errand.ask(lambda _over: self._to(moment))
 
-    def _asked_others(self) -> None:
+    def _run_others(self) -> None:
         moment = self.moment
         self._others.disabled, self._stop.disabled = True, False
         self._errand.ask(lambda over: self._vary(moment, over))

@@ -19,7 +19,7 @@ OF_ITSELF = (Choice.ANSWER, *ANYWAY)
 class RequestLine:
     """One request, and what came of it."""
 
-    asked: str
+    request: str
     answered: str
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from lockkit.lab.widgets.stage.decisions import Decision, ScenarioMoment
-from lockkit.lab.widgets.stage.scenarios import PLAYS, PatternSteps
+from lockkit.lab.widgets.stage.scenarios import SCENARIOS, PatternSteps
 from lockkit.lab.widgets.stage.staged import Stage
 
 COMMIT = "commit"
@@ -16,8 +16,10 @@ COMMIT = "commit"
 def stage(play: str, mistake: str = "") -> Stage:
     """A play from its beginning. Raises `ValueError` for one that there is not."""
     if play != COMMIT:
-        if play not in PLAYS:
-            raise ValueError(f"there is no play {play!r}; there are {COMMIT}, {', '.join(PLAYS)}")
+        if play not in SCENARIOS:
+            raise ValueError(
+                f"there is no play {play!r}; there are {COMMIT}, {', '.join(SCENARIOS)}"
+            )
         return PatternSteps(play, mistake)
     from lockkit.lab.widgets.stage.steps import VARIANTS, Steps
 

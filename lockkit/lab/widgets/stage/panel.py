@@ -111,7 +111,7 @@ class StagePanel:
         """Draw the run; `marks` are the lines, by actor, that the other run has otherwise."""
         self._title.value = f"{STYLE}<b>{escape(title)}</b>"
         for name, html in self._lines.items():
-            html.value = asked_so_far(self.run.actors[name], marks.get(name, ()))
+            html.value = requests_so_far(self.run.actors[name], marks.get(name, ()))
         for (name, what), each in self.buttons.items():
             each.disabled = what not in self.run.choices(name)
             if what in (Choice.PAUSE, Choice.WAKE):
@@ -125,11 +125,11 @@ class StagePanel:
             _draw(self._lanes, self.run)
 
 
-def asked_so_far(actor: Actor, marks: Collection[int] = ()) -> str:
+def requests_so_far(actor: Actor, marks: Collection[int] = ()) -> str:
     """A table of an actor's requests and answers, the next one last; escaped."""
     rows = [
         f"<tr{' class=differs' if number in marks else ''}>"
-        f"<td>{escape(each.asked.replace(*SHORTER))}</td>"
+        f"<td>{escape(each.request.replace(*SHORTER))}</td>"
         f"<td class='{_colour(each.answered)}'>{escape(each.answered)}</td>"
         f"{DIFFERS if number in marks else ''}</tr>"
         for number, each in enumerate(actor.lines)

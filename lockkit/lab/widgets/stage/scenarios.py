@@ -75,7 +75,9 @@ class StageScenario:
 
 
 class PatternSteps(Stage):
-    """W1 and W2 in one of the `PLAYS`, one request at a time, with one of its mistakes planted."""
+    """W1 and W2 in one of the `SCENARIOS`, one request at a time, with one of its mistakes
+    planted.
+    """
 
     refusals = (
         ElectionError, NotLeader, WalError, QueueError, QueueUnknown, StateLocked, NotLocked,
@@ -84,7 +86,7 @@ class PatternSteps(Stage):
 
     def __init__(self, pattern: str = "election", mistake: str = "") -> None:
         known = ", ".join(map(repr, mistakes(pattern)))
-        self.play = play = PLAYS[pattern]
+        self.play = play = SCENARIOS[pattern]
         if mistake not in ("", *play.mistakes):
             raise ValueError(f"{pattern} has no mistake {mistake!r}; it has {known}")
         super().__init__(pattern, mistake)
@@ -201,19 +203,19 @@ def _enqueue(steps: PatternSteps) -> None:
 
 
 def _push() -> Procedure[str]:
-    yield from _asked(Push("push-1", PAYLOAD))
+    yield from _submit(Push("push-1", PAYLOAD))
     return f"pushed {PAYLOAD!r}"
 
 
 def _work() -> Procedure[str]:
-    claimed = yield from _asked(Claim("claim-1", "W2"))
+    claimed = yield from _submit(Claim("claim-1", "W2"))
     if not isinstance(claimed, Claimed):
         return "found no job"
-    yield from _asked(Complete("done-1", claimed.job.id, claimed.job.attempts))
+    yield from _submit(Complete("done-1", claimed.job.id, claimed.job.attempts))
     return f"did {claimed.job.payload!r}"
 
 
-def _asked(operation: Operation) -> Procedure[Answer]:
+def _submit(operation: Operation) -> Procedure[Answer]:
     outcome = yield from commit([operation], QueuePolicy())
     return answer_or_raise(operation, outcome[1][0] if isinstance(outcome, tuple) else outcome)
 
@@ -262,7 +264,7 @@ def _state_kept(steps: PatternSteps) -> Judgement:
     return Judgement(True, f"the lock file is {f'of {there}' if there else 'not there'}")
 
 
-PLAYS = {
+SCENARIOS = {
     "lock": StageScenario(
         lease_play.SAYS, Policy(), lease_play.bring_on,
         lambda steps: Judgement(*lease_play.judge(steps)), lease_play.MISTAKES,
@@ -304,6 +306,6 @@ PLAYS = {
 
 def mistakes(pattern: str) -> tuple[str, ...]:
     """What can be planted in it."""
-    if pattern not in PLAYS:
-        raise ValueError(f"there is no pattern {pattern!r}; there are {', '.join(PLAYS)}")
-    return tuple(PLAYS[pattern].mistakes)
+    if pattern not in SCENARIOS:
+        raise ValueError(f"there is no pattern {pattern!r}; there are {', '.join(SCENARIOS)}")
+    return tuple(SCENARIOS[pattern].mistakes)

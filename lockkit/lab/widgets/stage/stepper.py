@@ -179,7 +179,7 @@ class StageView(Newest):
     def _decide(self, number: int, decision: Decision) -> None:
         run = self.runs[number]
         line = run.decide(decision)
-        reported = f": {line.asked} → {line.answered}" if line and line.answered else ""
+        reported = f": {line.request} → {line.answered}" if line and line.answered else ""
         ended = getattr(run.actors.get(decision.who), "ended", "")
         self._said = f"{decision}{reported}" + (f". {decision.who} ended: {ended}" if ended else "")
 
@@ -204,7 +204,7 @@ class StageView(Newest):
             lines.append(str(run.moment))
             for name, actor in run.actors.items():
                 lines += [f"{name}: {actor.ended or 'under way'}"]
-                lines += [f"  {each.asked} -> {each.answered}" for each in actor.lines]
+                lines += [f"  {each.request} -> {each.answered}" for each in actor.lines]
         if self.difference is not None:
             lines.append(f"difference: {self.difference}")
         return "\n".join(lines)
