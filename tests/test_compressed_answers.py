@@ -125,9 +125,9 @@ def test_only_what_can_be_bounded_is_asked_for(dialect: str) -> None:
         return put_header(self, header, *values)
 
     put_header = connections._Timed.putheader
-    assert connections.asked_for("gzip, deflate, br, zstd") == "gzip, deflate"
-    assert connections.asked_for("identity") == "identity"
-    assert connections.asked_for("br") == "identity"
+    assert connections.accepted_encodings("gzip, deflate, br, zstd") == "gzip, deflate"
+    assert connections.accepted_encodings("identity") == "identity"
+    assert connections.accepted_encodings("br") == "identity"
     with pytest.MonkeyPatch.context() as patch, trickle(refuse) as server:
         patch.setattr(connections._Timed, "putheader", heard)
         store = opened(dialect, server.url)

@@ -1,6 +1,4 @@
-"""Identifiers of the library carry the field's terms; the odd words of its first drafts stay
-out.
-"""
+"""Identifiers of the library carry the field's terms; odd words stay out."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from lockkit.lab.processes.fleet import Fleet, FleetError, leftovers
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.export import embedded, export_html, page_of
 from lockkit.lab.widgets.models import RING, HistoryModel, place, short
-from lockkit.lab.widgets.scene import Grant, Scene, rivals, scene, whole
+from lockkit.lab.widgets.scene import Grant, Scene, overtaken_at, scene, whole
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
 LOCK = "lake/orders/.hoodie/.locks/table_lock.json"
@@ -293,7 +293,7 @@ def test_whose_lease_was_taken_is_found_without_looking_through_the_rest() -> No
     held: list[Grant] = [
         ("W1", 1, 0.0, None, 5.0), ("W1", 2, 6.0, None, 8.0), ("W2", 3, 9.0, None, None),
     ]  # fmt: skip
-    assert rivals(held) == [9.0, 9.0, None]
+    assert overtaken_at(held) == [9.0, 9.0, None]
 
 
 # --- the controls --------------------------------------------------------------------------------

@@ -75,9 +75,7 @@ class StageScenario:
 
 
 class PatternSteps(Stage):
-    """W1 and W2 in one of the `SCENARIOS`, one request at a time, with one of its mistakes
-    planted.
-    """
+    """W1 and W2 in one of the `SCENARIOS`, one request at a time, with a mistake planted."""
 
     refusals = (
         ElectionError, NotLeader, WalError, QueueError, QueueUnknown, StateLocked, NotLocked,
