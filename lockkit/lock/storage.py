@@ -185,7 +185,7 @@ class StorageClient(LeaseClient):
         if self.state.grant is None and self.state.phase is not Phase.IDLE:
             # A second Ctrl-C ended the back-out of the first one: begin where it would have ended.
             self.doubt_what_is_out()
-            self.state, _ = step(self.me, self.state, GiveUp(self.clock.now()), self.policy)
+            self.state, _ = step(self.identity, self.state, GiveUp(self.clock.now()), self.policy)
         self._started_epoch = self.state.floor
 
     def steps(self, event: Event, *, patient: bool = False) -> Procedure[list[Action]]:

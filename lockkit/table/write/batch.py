@@ -30,7 +30,7 @@ from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, load_config
 from lockkit.table.format.timeline import COMMITS, HOODIE, load_timeline, parse_timeline
 from lockkit.table.occ.concurrency import StateChange
 from lockkit.table.occ.covered import read_commit
-from lockkit.table.occ.liveness import HeartbeatRead, end, forget, look
+from lockkit.table.occ.liveness import HeartbeatRead, end, forget, read_heartbeat
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache
 
@@ -118,10 +118,10 @@ class StreamBatch:
         self._version = yield from write_claim(self.query, mine, self._version)
 
     def _take_back(self, instant: str, hold: Hold, base: str) -> Procedure[AttemptState]:
-        known, pulse = yield from _survey(instant)
+        known, heartbeat = yield from _survey(instant)
         # A repeated batch shows that its query's earlier run is over. Where the fence decides, that
         # run may even be alive; where only the lock does, it must have stopped.
-        ended = yield from end(pulse)
+        ended = yield from end(heartbeat)
         if not ended and known.config.mode != FENCED:
             raise TableError(
                 f"batch {self.batch} of query {self.query} is being written as {instant}, by "
@@ -208,5 +208,5 @@ def _survey(instant: str) -> Procedure[tuple[TableCache, HeartbeatRead]]:
     config, version = yield from load_config()
     now = yield from load_timeline(config.names)
     return TableCache(config, version, newest=max(now.commits, default="")), (
-        yield from look(instant)
+        yield from read_heartbeat(instant)
     )

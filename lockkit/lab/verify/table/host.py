@@ -118,15 +118,15 @@ class SimHost:
         else:
             way = self._publish_locked(prepared, strategy)
         world = self.table.world
-        chance, late = self.table.cut_off, FaultKind.LATE in world.weather.of_writes
+        chance, late = self.table.cut_off, FaultKind.LATE in world.fault_profile.of_writes
         cut_off = late and world.dice.random() < chance
         if self.table.clusters_beside:
             cut_off = self._stands_on_old_files(prepared)
-        return self.run(self._cut_off(way) if cut_off and world.weather.writes else way)
+        return self.run(self._cut_off(way) if cut_off and world.fault_profile.writes else way)
 
     def _stands_on_old_files(self, prepared: Prepared) -> bool:
         """Whether it rewrites files, and others have committed since it began."""
-        fence = parse_fence(self.table.world.shelf.objects[FENCE_KEY].body)
+        fence = parse_fence(self.table.world.memory_store.objects[FENCE_KEY].body)
         rewrites = prepared.operation not in (None, "INSERT")
         return rewrites and fence.head.instant not in prepared.transaction.base
 
@@ -232,7 +232,7 @@ def _beside(
         claiming = _claiming(session, request)
         if scout is None or claiming is None:
             return (yield request)
-        answer, _ = yield Parallel((_ask(request), scout.look(claiming)))
+        answer, _ = yield Parallel((_ask(request), scout.prefetch(claiming)))
         return answer
 
     return relay(procedure, ask)
@@ -245,7 +245,7 @@ def _claiming(session: LeaseSession, request: Request) -> bool | None:
             return False
         case Put(key) if key == LOCK_KEY:
             out = session.client.state.out
-            return True if out is not None and out.aim is WritePurpose.CLAIM else None
+            return True if out is not None and out.purpose is WritePurpose.CLAIM else None
         case _:
             return None
 

@@ -69,7 +69,7 @@ class Interruption:
     @classmethod
     def drawn(cls, world: SimWorld, node: Node, commits: Sequence[Completed]) -> Interruption:
         share = 0.0 if world.dice.random() < AT_ONCE else world.dice.random() ** 2
-        can_fail = world.weather.writes > 0
+        can_fail = world.fault_profile.writes > 0
         return cls(
             world, node, 1 + int(share * REQUESTS_MAX), commits,
             is_outage=can_fail and world.dice.random() < OUTAGE,
@@ -105,7 +105,7 @@ class Interruption:
         for _ in range(HANGS_MAX):
             if self.asked_for:
                 instant = self.asked_for.rpartition("/")[2].partition(".")[0]
-                taken = self.asked_for in self.world.shelf.objects
+                taken = self.asked_for in self.world.memory_store.objects
                 later = [each.instant for each in self.commits if each.instant >= instant]
                 if instant in later or (taken and later):
                     return
@@ -184,7 +184,10 @@ class Interruption:
         return None
 
     def _may_be_late(self) -> bool:
-        return self.world.weather.writes > 0 and FaultKind.LATE in self.world.weather.of_writes
+        return (
+            self.world.fault_profile.writes > 0
+            and FaultKind.LATE in self.world.fault_profile.of_writes
+        )
 
     def _send_late(self, request: Put | Delete) -> None:
         now_ms, dice = self.world.time.now_ms, self.world.dice

@@ -28,7 +28,7 @@ class Owners:
     """By instant, and "requested" or "inflight"."""
     rolled_back: set[str] = field(default_factory=set)
 
-    def heard(self, key: str, write: DecidedRequest, after: StoredObject | None) -> None:
+    def on_write(self, key: str, write: DecidedRequest, after: StoredObject | None) -> None:
         """A write was applied. Raises `Violated`."""
         if key == FENCE_KEY and after is not None:
             head = parse_fence(after.body).head

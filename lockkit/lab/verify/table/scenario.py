@@ -47,7 +47,7 @@ from lockkit.table.format.properties import FENCED, HUDI, TableConfig
 from lockkit.table.occ.concurrency import commit_alone
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence
-from lockkit.table.occ.liveness import HEARTBEATS, pulse_of
+from lockkit.table.occ.liveness import HEARTBEATS, heartbeat_of
 from lockkit.table.occ.prepared import prepare
 from lockkit.table.occ.transaction import begin
 from lockkit.table.read.opening import look_at
@@ -114,18 +114,18 @@ class TableRun:
     """Whether every process has ended: then no lock is needed."""
 
     def __post_init__(self) -> None:
-        self.ledger = AttemptLedger(self.world.shelf)
+        self.ledger = AttemptLedger(self.world.memory_store)
         if self.prompt and not self.hasty:
             self.ledger.instants_max = PROMPT_INSTANTS_MAX
 
-    def heard(self, write: DecidedRequest, after: StoredObject | None) -> None:
+    def on_write(self, write: DecidedRequest, after: StoredObject | None) -> None:
         key = getattr(write.request, "key", "")
         if key == LOCK_KEY and after is None:
             self.leases.lock_removed()
-        self.leases.heard(write, after)
-        self.ledger.heard(write, after)
+        self.leases.on_write(write, after)
+        self.ledger.on_write(write, after)
         if self.config.mode == FENCED and not self.world.switches:
-            self.owners.heard(key, write, after)
+            self.owners.on_write(key, write, after)
         if after is not None and not write.before and _PLAN.search(key):
             self._planned(write.client)
         if key == FENCE_KEY and after is not None:
@@ -156,7 +156,7 @@ class TableRun:
 
     def _stalls(self, client: str, chance: float) -> None:
         world = self.world
-        if world.weather.nodes and world.dice.random() < chance:
+        if world.fault_profile.nodes and world.dice.random() < chance:
             stall(world, next(each for each in world.nodes if each.name == client))
 
     def _heartbeat(self, instant: str, client: str, body: bytes) -> None:
@@ -168,7 +168,7 @@ class TableRun:
             self.stopped_runs.add(instant)
         if instant in self.stopped_runs:
             return
-        if heart.believes() and pulse_of(instant, Found(body, "")).ended:
+        if heart.believes() and heartbeat_of(instant, Found(body, "")).ended:
             raise Violated(ALIVE, f"{client} ended the heartbeat of {instant}, which beats")
 
     def noted(self, kind: str, data: Mapping[str, Any]) -> None:
@@ -185,7 +185,9 @@ class TableRun:
     @property
     def prompt(self) -> bool:
         """Whether nothing fails and requests take no time: then a lead over others is kept."""
-        return self.world.weather == CALM and isinstance(self.world.schedule, Prompt | PromptPct)
+        return self.world.fault_profile == CALM and isinstance(
+            self.world.schedule, Prompt | PromptPct
+        )
 
     @property
     def hurried(self) -> bool:
@@ -208,7 +210,7 @@ class TableRun:
         # Leases run out and stores throttle in a calm world, too: then a withdrawal may fail.
         interval_ms = self.world.profile.write_interval_ms
         fails = self.locked or interval_ms or self.interrupts  # Ctrl-C may end a withdrawal, too
-        calm = self.world.weather == CALM and not fails
+        calm = self.world.fault_profile == CALM and not fails
         self.world.finish()
         if calm:
             self.ledger.nothing_pending()
@@ -225,8 +227,8 @@ class TableRun:
         self.at_rest = True
         last = Node("last", VirtualClock(time=self.world.time))
         service = SimService(self, SimHost(self, self.leases.join(last)))
-        look, _ = yield from look_at(None, 0)
-        yield from service.take_back(look, "EAGER")
+        view, _ = yield from look_at(None, 0)
+        yield from service.take_back(view, "EAGER")
         attempt = self.ledger.tries(TrackedAttempt("last", "last", "empty"))
         prepared = yield from prepare(
             (yield from begin()), [], schema=SCHEMA, extra={"token": attempt.token}
@@ -241,11 +243,11 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
     dice = random.Random(f"table {seed}")
     policy = Policy() if mutant is None else mutant.of(Policy())
     profile = PROFILES[dice.choice(SOUND)]
-    weather = CALM if dice.random() < 0.5 else FaultProfile.of(dice)
+    fault_profile = CALM if dice.random() < 0.5 else FaultProfile.of(dice)
     play = dice.choices(("fenced", HUDI, "switch"), (0.86, 0.06, 0.08))[0]
     # Without a fence a writer that is stopped under the lock loses rows, as in Hudi.
     schedules = SCHEDULES if play == FENCED else tuple(SCHEDULES[each] for each in PROMPT)
-    world = SimWorld(seed, steps, profile, CALM if play != FENCED else weather, uniform=True)
+    world = SimWorld(seed, steps, profile, CALM if play != FENCED else fault_profile, uniform=True)
     world.schedule = dice.choice(schedules)(world)
     world.paged = dice.random() < 0.3
     partitioned = dice.random() < 0.5
@@ -258,20 +260,24 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
         world, LeaseRun(world, policy, fence_of(mutant)), config, locked, dice.choice((2, 5, 16)),
         ("region=EU", "region=US") if partitioned else ("",), hasty,
     )
-    _more_trouble(run, random.Random(f"table trouble {seed}"))
+    _more_faults(run, random.Random(f"table trouble {seed}"))
     world.run(create_table(config))
-    world.shelf.heard, world.on_crash, world.on_note = run.heard, run.crashed, run.noted
+    world.memory_store.on_write, world.on_crash, world.on_note = (
+        run.on_write,
+        run.crashed,
+        run.noted,
+    )
     _populate(run, dice, play)
     return run
 
 
-def _more_trouble(run: TableRun, dice: random.Random) -> None:
+def _more_faults(run: TableRun, dice: random.Random) -> None:
     """By dice of its own: a world without it plays as it did before there was any."""
     if dice.random() < 0.4:
         run.interrupts = INTERRUPTS
     if dice.random() < 0.3:
         run.cut_off, run.plans_stall = CUT_OFF_OFTEN, PLANS_STALL
-        run.clusters_beside = CLUSTERS_BESIDE if run.world.weather.writes else 0
+        run.clusters_beside = CLUSTERS_BESIDE if run.world.fault_profile.writes else 0
     if not run.hurried and dice.random() < 0.4:
         run.queries = dice.choice((1, 1, 2)) if run.config.mode == FENCED else 1
     if run.hurried and dice.random() < 0.7:

@@ -58,66 +58,66 @@ class SimService:
                 return
             self.run.ledger.begins(self.node.name)
             try:
-                look, _ = yield from look_at(None, 0)
-                yield from dice.choice((self._tidy, self.clean, self.cluster))(look)
+                view, _ = yield from look_at(None, 0)
+                yield from dice.choice((self._tidy, self.clean, self.cluster))(view)
             except EXPECTED:
                 pass
 
     def cluster_once(self) -> Procedure[None]:
         self.run.ledger.begins(self.node.name)
         try:
-            look, _ = yield from look_at(None, 0)
-            yield from self.cluster(look)
+            view, _ = yield from look_at(None, 0)
+            yield from self.cluster(view)
         except EXPECTED:
             pass
 
-    def _tidy(self, look: TableView) -> Procedure[None]:
+    def _tidy(self, view: TableView) -> Procedure[None]:
         hasty = self.run.hasty and self.run.world.dice.random() < 0.5
-        return self.take_back(look, "EAGER" if hasty else "LAZY")
+        return self.take_back(view, "EAGER" if hasty else "LAZY")
 
-    def take_back(self, look: TableView, policy: Policy = "LAZY") -> Procedure[None]:
+    def take_back(self, view: TableView, policy: Policy = "LAZY") -> Procedure[None]:
         """Finish rollbacks that are half done; roll dead writers back."""
-        names = look.config.names
-        for instant in (yield from half_done(look.config, look.now, "rollback", RULES)):
+        names = view.config.names
+        for instant in (yield from half_done(view.config, view.now, "rollback", RULES)):
             plan = yield from load_rollback_plan(names, instant)
             if plan is not None:
-                yield from self._roll_back(look, plan.target, instant)
+                yield from self._roll_back(view, plan.target, instant)
         now = yield from load_timeline(names)
-        for pulse in (yield from failed_writes(names, now, policy, RULES)):
-            if (yield from end(pulse)):
-                yield from self._roll_back(look, pulse.instant)
+        for heartbeat in (yield from failed_writes(names, now, policy, RULES)):
+            if (yield from end(heartbeat)):
+                yield from self._roll_back(view, heartbeat.instant)
 
     def _roll_back(
-        self, look: TableView, target: str, resume: str | None = None
+        self, view: TableView, target: str, resume: str | None = None
     ) -> Procedure[None]:
         self.run.ledger.begins(self.node.name)
         yield from self.host.hold(lambda _host, held: roll_back(
-            target, held.guard, look.known, believe=held.believe, resume=resume,
-            base=self._base(look),
+            target, held.guard, view.known, believe=held.believe, resume=resume,
+            base=self._base(view),
         ))  # fmt: skip
         yield from forget(target)
         self.run.world.reached.add("rollback")
 
-    def _base(self, look: TableView) -> str:
-        return self.host.base if look.config.mode == HUDI else NO_BASE
+    def _base(self, view: TableView) -> str:
+        return self.host.base if view.config.mode == HUDI else NO_BASE
 
-    def clean(self, look: TableView) -> Procedure[None]:
-        for instant in (yield from half_done(look.config, look.now, "clean", RULES)):
-            yield from resume_clean(instant, look.config.names, look.snapshot)
+    def clean(self, view: TableView) -> Procedure[None]:
+        for instant in (yield from half_done(view.config, view.now, "clean", RULES)):
+            yield from resume_clean(instant, view.config.names, view.snapshot)
         plan = yield from self.host.take_instant(
-            look.config, lambda: plan_clean(look.known, RETAINED, base=self._base(look))
+            view.config, lambda: plan_clean(view.known, RETAINED, base=self._base(view))
         )
         if plan.instant:
-            yield from carry_out(plan, look.config.names)
+            yield from carry_out(plan, view.config.names)
             self.run.world.reached.add("clean")
 
     # --- clustering ------------------------------------------------------------------------------
 
-    def cluster(self, look: TableView) -> Procedure[None]:
+    def cluster(self, view: TableView) -> Procedure[None]:
         """As `lockkit.table.services.rewrite.cluster`, which rewrites parquet."""
-        busy = yield from about_to_go(look.config.names, look.now)
+        busy = yield from about_to_go(view.config.names, view.now)
         layout = ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
-        plan = yield from plan_cluster(look.snapshot, layout, busy=busy, base=self._base(look))
+        plan = yield from plan_cluster(view.snapshot, layout, busy=busy, base=self._base(view))
         if plan is None:
             return
         token = f"{self.node.name}.{self.node.life}/{self.rounds}"
@@ -125,11 +125,11 @@ class SimService:
         attempt = WriteAttempt(self.host)
 
         def files(transaction: Transaction, _heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
-            return self._clustered(look, plan, transaction, mine)
+            return self._clustered(view, plan, transaction, mine)
 
         try:
             committed = yield from attempt.write(
-                look.known, files, action=action_of(look.config.names),
+                view.known, files, action=action_of(view.config.names),
                 plan=format_cluster_plan(plan),
             )  # fmt: skip
         except EXPECTED as error:
@@ -140,10 +140,10 @@ class SimService:
             self.run.world.reached.add("clustering")
 
     def _clustered(
-        self, look: TableView, plan: ReplacePlan, transaction: Transaction, mine: TrackedAttempt
+        self, view: TableView, plan: ReplacePlan, transaction: Transaction, mine: TrackedAttempt
     ) -> Procedure[Prepared | None]:
         """The rewritten files, and their commit; None where the table moved on."""
-        snapshot = yield from load_snapshot(covering=transaction.covered, since=look.snapshot)
+        snapshot = yield from load_snapshot(covering=transaction.covered, since=view.snapshot)
         if not stands(plan, snapshot):
             return None
         assert plan.inputs is not None
