@@ -258,14 +258,14 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
         world, LeaseRun(world, policy, fence_of(mutant)), config, locked, dice.choice((2, 5, 16)),
         ("region=EU", "region=US") if partitioned else ("",), hasty,
     )
-    _more_trouble(run, random.Random(f"table trouble {seed}"))
+    _more_trouble(run, random.Random(f"table trouble {seed}"), play)
     world.run(create_table(config))
     world.shelf.heard, world.on_crash, world.on_note = run.heard, run.crashed, run.noted
     _populate(run, dice, play)
     return run
 
 
-def _more_trouble(run: TableRun, dice: random.Random) -> None:
+def _more_trouble(run: TableRun, dice: random.Random, play: str) -> None:
     """By dice of its own: a world without it plays as it did before there was any."""
     if dice.random() < 0.4:
         run.interrupts = INTERRUPTS
@@ -273,8 +273,8 @@ def _more_trouble(run: TableRun, dice: random.Random) -> None:
         run.cut_off, run.plans_stall = CUT_OFF_OFTEN, PLANS_STALL
         run.clusters_beside = CLUSTERS_BESIDE if run.world.weather.writes else 0
     if not run.hurried and dice.random() < 0.4:
-        run.queries = dice.choice((1, 1, 2)) if run.config.mode == FENCED else 1
-    if run.hurried and dice.random() < 0.7:
+        run.queries = dice.choice((1, 1, 2)) if play == FENCED else 1
+    if run.hurried and play == FENCED and dice.random() < 0.7:
         world = run.world
         world.schedule = PromptOvertaken(
             world.dice, world.passing, SLOW_WRITER, run.ledger.commits
