@@ -40,7 +40,7 @@ class Lock(BaseLock):
 
     `ttl_s` is the lease's length, `renew_interval_s` the time between renewals (None: a tenth of
     it; at least ten must fit, Hudi's rule) and `acquire_timeout` the longest wait of `with` (None:
-    for ever; `timeout` is its older name), in seconds; the defaults are Hudi's. `timeout_s` is the
+    for ever), in seconds; the defaults are Hudi's. `timeout_s` is the
     longest that one request may take, at most a fifth of the lease. `store_options` are those of
     `open_store`; `TypeError` names a keyword that nothing takes. Raises
     `LockBusy` or `LockLost` from `with`, `StoreError` where the store cannot be used,

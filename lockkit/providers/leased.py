@@ -322,7 +322,6 @@ class LeasedLock(BaseLock):
         the request was sent; None: as long as this process.
     :param beat_s: seconds between two renewals; None: it needs none.
     :param acquire_timeout: the longest wait of `with`, in seconds, 60 by default; None: for ever.
-        `timeout` is its older name.
     :param owner: what others see as the holder; a fresh id by default.
     :param client: the name of this handle in events; the owner's by default.
     :param on_danger: `on_danger(lock)`, called from a thread once renewal is overdue.

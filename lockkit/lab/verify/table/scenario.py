@@ -260,7 +260,7 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
         world, LeaseRun(world, policy, fence_of(mutant)), config, locked, dice.choice((2, 5, 16)),
         ("region=EU", "region=US") if partitioned else ("",), hasty,
     )
-    _more_faults(run, random.Random(f"table trouble {seed}"))
+    _more_faults(run, random.Random(f"table trouble {seed}"), play)
     world.run(create_table(config))
     world.memory_store.on_write, world.on_crash, world.on_note = (
         run.on_write,
@@ -271,7 +271,7 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
     return run
 
 
-def _more_faults(run: TableRun, dice: random.Random) -> None:
+def _more_faults(run: TableRun, dice: random.Random, play: str) -> None:
     """By dice of its own: a world without it plays as it did before there was any."""
     if dice.random() < 0.4:
         run.interrupts = INTERRUPTS
@@ -279,8 +279,8 @@ def _more_faults(run: TableRun, dice: random.Random) -> None:
         run.cut_off, run.plans_stall = CUT_OFF_OFTEN, PLANS_STALL
         run.clusters_beside = CLUSTERS_BESIDE if run.world.fault_profile.writes else 0
     if not run.hurried and dice.random() < 0.4:
-        run.queries = dice.choice((1, 1, 2)) if run.config.mode == FENCED else 1
-    if run.hurried and dice.random() < 0.7:
+        run.queries = dice.choice((1, 1, 2)) if play == FENCED else 1
+    if run.hurried and play == FENCED and dice.random() < 0.7:
         world = run.world
         world.schedule = PromptOvertaken(
             world.dice, world.passing, SLOW_WRITER, run.ledger.commits
