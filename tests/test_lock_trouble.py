@@ -30,7 +30,9 @@ from test_stores import canned, refusal
 
 from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost, StoreError, UnsafeStore
+from lockkit.events import Event, event
 from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.verify.check import Kind, replay
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.verify.planting import planted
 from lockkit.lock import grant
@@ -645,26 +647,66 @@ def test_a_throttled_write_is_not_sent_again_before_the_store_can_take_it(emulat
     assert answers == ["applied", "throttled", "applied"]
 
 
+def interrupted(lock: Lock, strikes: Callable[[Any, int], str]) -> None:
+    """One acquire; `strikes(request, n)` says if Ctrl-C comes "before" or "after" request n."""
+    client, clock, nobody, asked = lock._client, Clock(), None, 0
+    way = grant.acquire(client, 0.0, hold=lambda: nobody)  # type: ignore[arg-type,return-value]
+
+    def answer(request: Any) -> Any:
+        nonlocal asked
+        if isinstance(request, Exclusive):
+            return carry_out(request.procedure, answer)
+        asked += isinstance(request, Get | Put)
+        when = strikes(request, asked)
+        if when == "before":
+            raise KeyboardInterrupt
+        found = perform(request, client.store, clock, silent)
+        if when == "after":
+            raise KeyboardInterrupt
+        return found
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(way, answer)
+    assert client.state.phase is not Phase.IDLE, "the back-out came to its end"
+
+
 def test_an_interrupt_of_a_back_out_does_not_spoil_the_next_acquire() -> None:
     """Ctrl-C once while the claim is out, and once more while that claim is looked for."""
     lock = Lock(memory(), ttl_s=TTL_S)
-    client, clock, nobody = lock._client, Clock(), None
-    way = grant.acquire(client, 0.0, hold=lambda: nobody)  # type: ignore[arg-type,return-value]
 
-    def twice(request: Any) -> Any:
-        match request:
-            case Exclusive(procedure):
-                return carry_out(procedure, twice)
-            case Get() if client.state.unsettled:
-                raise KeyboardInterrupt
-            case Put():
-                perform(request, client.store, clock, silent)
-                raise KeyboardInterrupt
-            case _:
-                return perform(request, client.store, clock, silent)
+    def strikes(request: Any, _number: int) -> str:
+        looks_for_it = isinstance(request, Get) and lock._client.state.unsettled
+        return "before" if looks_for_it else "after" if isinstance(request, Put) else ""
 
-    with pytest.raises(KeyboardInterrupt):
-        carry_out(way, twice)
-    assert client.state.phase is not Phase.IDLE
+    interrupted(lock, strikes)
     assert lock.acquire(timeout=5 * TTL_S)  # the claim had landed: it is found, or it expires
+    lock.release()
+
+
+def test_the_history_tells_how_an_interrupted_back_out_ended() -> None:
+    """Else the replay of a run that went well says that it broke the protocol."""
+    told: list[Event] = []
+    lock = Lock(
+        memory(), ttl_s=TTL_S, emit=lambda kind, **data: told.append(event(0, "one", kind, **data))
+    )
+    interrupted(lock, lambda _, number: "before" if number > 1 else "")
+    with lock:
+        pass
+    verdict = replay(told)
+    assert verdict.kind is Kind.VALID, verdict.because
+
+
+def test_a_write_that_met_a_second_interrupt_is_known_after_others_had_their_turn() -> None:
+    """Two take turns. Ctrl-C while one's claim is out, again while it makes sure of that claim.
+
+    It leaves the other a turn then, and looks anew: what it finds is its own write.
+    """
+    url = memory()
+    lock, rival = Lock(url, ttl_s=60.0), Lock(url, ttl_s=60.0)
+    for each in (rival, lock, rival, lock):
+        with each:
+            pass
+    interrupted(lock, lambda request, _: "after" if isinstance(request, Put) else "")
+    assert lock._client.state.out is not None
+    assert lock.acquire(timeout=5), "it waits for the end of its own write"
     lock.release()

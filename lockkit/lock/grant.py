@@ -81,6 +81,7 @@ def acquire(
     try:
         if test is not None and not (yield from _tested(client, test, deadline_ms)):
             return False
+        client.begin()
         wait_s = client.stand_back_s(began_ms, deadline_ms)
         if wait_s > 0:
             yield Sleep(wait_s)
@@ -121,7 +122,6 @@ def _poll(
     client: LeaseClient, deadline_ms: float, floor: int, hold: Hold
 ) -> Procedure[bool]:
     clock = client.clock
-    client.begin()
     failures = 0
     event: Event = AcquireRequested(clock.now(), floor)
     while True:

@@ -185,7 +185,8 @@ class StorageClient(LeaseClient):
         if self.state.grant is None and self.state.phase is not Phase.IDLE:
             # A second Ctrl-C ended the back-out of the first one: begin where it would have ended.
             self.doubt_what_is_out()
-            self.state, _ = step(self.identity, self.state, GiveUp(self.clock.now()), self.policy)
+            give_up = GiveUp(self.clock.now())
+            self._step(give_up, give_up.now.boot_ms, [])
         self._started_epoch = self.state.floor
 
     def steps(self, event: Event, *, patient: bool = False) -> Procedure[list[Action]]:
@@ -256,6 +257,7 @@ class StorageClient(LeaseClient):
     def forget(self) -> None:
         """Look before the next claim: what was seen may be past. Ghosts and epochs are kept."""
         kept = self.state
+        assert kept.out is None, "a write that is out would be forgotten: `begin` comes first"
         self._emit_event("forget", self.clock.now())
         self.state = State(unsettled=kept.unsettled, floor=kept.floor, writes=kept.writes)
 

@@ -63,7 +63,7 @@ class Interruption:
     until_ms: float = 0.0
     struck: bool = False
     raised: bool = False
-    asked_for: str = ""
+    request_key: str = ""
     """The requested file that it was about to create."""
 
     @classmethod
@@ -98,14 +98,14 @@ class Interruption:
         writer has taken that instant.
         """
         dice = self.world.dice
-        if not self.asked_for and dice.random() < 0.5:
+        if not self.request_key and dice.random() < 0.5:
             return
         pause_s = dice.choice(HANG_PAUSES_S)
         seen = len(self.commits)
         for _ in range(HANGS_MAX):
-            if self.asked_for:
-                instant = self.asked_for.rpartition("/")[2].partition(".")[0]
-                taken = self.asked_for in self.world.memory_store.objects
+            if self.request_key:
+                instant = self.request_key.rpartition("/")[2].partition(".")[0]
+                taken = self.request_key in self.world.memory_store.objects
                 later = [each.instant for each in self.commits if each.instant >= instant]
                 if instant in later or (taken and later):
                     return
@@ -162,7 +162,7 @@ class Interruption:
             return (yield from self._unanswered(request))
         way = self.world.dice.random()
         if isinstance(request, Put) and request.key.endswith(".requested"):
-            self.asked_for, way = request.key, way / 2
+            self.request_key, way = request.key, way / 2
         if way < 0.3:
             return None
         if way < 0.6 and isinstance(request, Put | Delete) and self._may_be_late():
