@@ -298,7 +298,7 @@ def test_a_body_that_is_no_lock_record_is_reported_and_exits_1(table: str, body:
     leave(table, body)
     result = run("lock", "show", table)
     assert result.returncode == 1, result.stderr
-    assert "no lock record" in result.stdout
+    assert "not a lock record" in result.stdout
 
 
 def test_a_lost_answer_on_the_way_is_told_and_the_lock_is_held_all_the_same(
@@ -352,7 +352,7 @@ def test_a_buckets_history_is_told_takeovers_and_foreign_bodies_included(
     for line, words in zip(
         lines,
         ("took the lock, epoch 1", "renewed it, epoch 1", "took the lock over from a\\x1b[2J",
-         "b released the lock, epoch 2", "no lock record", "hudi took the lock, no epoch"),
+         "b released the lock, epoch 2", "not a lock record", "hudi took the lock, no epoch"),
         strict=True,
     ):  # fmt: skip
         assert words in line and "\x1b" not in line

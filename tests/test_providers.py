@@ -750,8 +750,8 @@ def test_the_command_line_runs_a_command_under_any_services_lock(tmp_path: Path)
 @pytest.mark.parametrize(
     ("url", "ttl_s", "named"),
     [
-        ("filesystem:///x", 5.0, "takes its options after a [?], and no ttl_s"),
-        ("process://x", None, "keeps no command out"),
+        ("filesystem:///x", 5.0, "takes options after a [?], but not ttl_s"),
+        ("process://x", None, "excludes no command"),
     ],
 )
 def test_the_command_line_refuses_what_such_a_lock_does_not_take(

@@ -98,7 +98,7 @@ def test_show_tells_what_is_pending_and_exits_1_for_what_a_dead_writer_left(
         assert table(server, "show", url, "--json") == 1
     assert "fenced, version 6" in shown and f"{done} was committed last, epoch 1" in shown
     left, held = [each for each in shown.splitlines() if dead.instant in each]
-    assert held.startswith("readers of increments are held back since 20")
+    assert held.startswith("incremental readers are held back since 20")
     assert f"by instant {dead.instant} (writer dead: no heartbeat since 20" in held
     assert f"lockkit table rollback {url} --instant {dead.instant}" in held
     assert "gave up, or was ended" in left
@@ -215,7 +215,7 @@ def test_rollback_takes_back_what_is_dead_and_nothing_that_lives(
         assert dead.instant in (said := capsys.readouterr().out) and lives.instant not in said
         assert set(timeline(store).pending) == {dead.instant, lives.instant}
         assert table(server, "rollback", url) == 0
-        assert f"{dead.instant} is taken back: 1 files deleted" in capsys.readouterr().out
+        assert f"{dead.instant} is rolled back: 1 files deleted" in capsys.readouterr().out
         assert set(timeline(store).pending) == {lives.instant}
         publish(store, lives)
     for instant, why in ((lives.instant, "completed commit"), ("20250101000000000", "not on the")):
@@ -305,7 +305,7 @@ def test_services_of_another_process_serve_until_ctrl_c(
         add(store, each)
     options = ("--set", "hoodie.clustering.inline=true", "--every-s", "600")
     said = interrupted("services", url, "--endpoint", server.s3, *options, ready="served:")
-    assert "1 writers taken back" in said and "5 groups joined" in said
+    assert "1 writers rolled back" in said and "5 groups joined" in said
     assert not timeline(store).pending and lock_is_free(store)
     assert len(run(load_snapshot(), store, CLOCK).slices) == 1
     assert read_table(open_store(url, endpoint=server.s3)).num_rows == 5

@@ -37,7 +37,7 @@ environment, where the service counts grants; on a table it is above the epoch o
 the command's own code (128 + n for signal n); 75 if the lock was busy until the time-out; 76 if the
 lease was lost.
 
-Other services' locks have URLs too; what they take beside the time-out stands after a ?:
+Other services' locks have URLs too. Options other than the time-out follow a ?:
   zookeeper://host:2181,host:2181/base/path/key    dynamodb://region/table/key?endpoint=http://...
   hive://host:9083/database/table                  azure-lease://container/blob?account_url=...
   filesystem:///folder?expire_minutes=5"""
@@ -54,7 +54,7 @@ NOT_EXECUTABLE = 126
 
 
 def add(verbs: Any) -> None:
-    parser = command(verbs, "acquire", help="run a command under it", about=ABOUT, example=EXAMPLE)
+    parser = command(verbs, "acquire", help="run a command with it", about=ABOUT, example=EXAMPLE)
     parser.usage = "lockkit lock acquire [options] URL -- COMMAND [argument ...]"
     parser.add_argument(
         "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///; or above"
@@ -67,7 +67,7 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument(
         "--timeout", type=seconds, metavar="S",
-        help="wait so long (default: for ever; 0: not at all)",
+        help="longest wait (default: for ever; 0: try once)",
     )  # fmt: skip
     add_store(parser, per_request=False)
     parser.set_defaults(run=run, name="lock acquire", extra="s3,gcs,azure")
@@ -93,10 +93,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def rise_above_fence(lock: Lock | LeasedLock) -> bool:
-    """Give the grant an epoch above that of the table's fence, as a commit does; False: it is lost.
+    """Raise the grant's epoch above the table's fence, as a commit does; False: the lease is lost.
 
-    Epochs restart where the lock object was deleted, and the command would get one that was
-    granted before. Raises `TableError` where the fence cannot be read.
+    Epochs restart if the lock object was deleted, and the command would get an epoch that was
+    granted before. Raises `TableError` if the fence cannot be read.
     """
     from lockkit.errors import LockLost
     from lockkit.lock.handle import Lock
@@ -125,16 +125,16 @@ def opened(args: argparse.Namespace) -> Lock | LeasedLock:
     options = store_options(args) | {key: each for key, each in lease.items() if each is not None}
     scheme = args.url.partition("://")[0].lower()
     if scheme == "process":
-        raise ValueError("process:// is a lock within one interpreter: it keeps no command out")
+        raise ValueError("process:// is a lock within one interpreter: it excludes no command")
     if scheme not in SERVICES:
         return Lock(args.url, **{"ttl_s": TTL_S} | options)
     if options:
-        raise ValueError(f"{scheme}:// takes its options after a ?, and no {', '.join(options)}")
+        raise ValueError(f"{scheme}:// takes options after a ?, but not {', '.join(options)}")
     return open_lock(args.url)
 
 
 def released(lock: Lock | LeasedLock) -> int:
-    """Let go; `LOST` if the lease had been lost before the command ended."""
+    """Release the lock; `LOST` if the lease was lost before the command ended."""
     from lockkit.errors import LockLost
 
     with warnings.catch_warnings(record=True) as received:
@@ -150,23 +150,23 @@ def released(lock: Lock | LeasedLock) -> int:
 
 
 def under(lock: Lock | LeasedLock, line: list[str]) -> int:
-    """The command's exit code; it is stopped as soon as the lease is lost."""
+    """Run the command, stop it as soon as the lease is lost, and return its exit code."""
     clock = Clock()
-    # From before the command starts: a signal that came in between would leave it running alone.
+    # Starts before the command: a signal in between would end us and leave the command running.
     with noted(signal.SIGINT, signal.SIGTERM) as received:
         child = start(line, lock.fence.epoch if lock.fence else None)
         while child.poll() is None:
             if not lock.owned():
                 stop(child, signal.SIGTERM)
-                warn("lockkit lock acquire: the command was stopped, for the lease is lost")
+                warn("lockkit lock acquire: the command was stopped, because the lease is lost")
                 return LOST
             if signal.SIGINT in received:
-                # A terminal's Ctrl-C reached the command too; a second would cut its end short.
+                # A terminal's Ctrl-C reached the command too; a second would cut its cleanup short.
                 stop(child, None if sys.stdin.isatty() else signal.SIGINT)
-                raise KeyboardInterrupt  # the lock is released only now, after the work has ended
+                raise KeyboardInterrupt  # the work has ended: now the lock can be released
             if signal.SIGTERM in received:
                 received.remove(signal.SIGTERM)
-                child.terminate()  # its end is ours
+                child.terminate()  # the loop ends with the command
             clock.sleep(POLL_S)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
@@ -183,7 +183,7 @@ def start(line: list[str], epoch: int | None) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def noted(*numbers: signal.Signals) -> Iterator[list[int]]:
-    """While the block runs, these signals are only recorded. One that is ignored stays ignored: a
+    """While the block runs, these signals are only recorded. An ignored signal stays ignored: a
     shell starts background jobs like that, and a Ctrl-C on its terminal is not meant for them.
     """
     received: list[int] = []
@@ -200,7 +200,7 @@ def noted(*numbers: signal.Signals) -> Iterator[list[int]]:
 
 
 def stop(child: subprocess.Popen[bytes], number: signal.Signals | None) -> None:
-    """End a command: as asked, else SIGKILL."""
+    """End a command: by the signal `number` first, then by SIGKILL."""
     if number is not None:
         child.send_signal(number)
     try:

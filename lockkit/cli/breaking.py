@@ -1,4 +1,4 @@
-"""`lockkit lock break`: take a lock away from a holder that is gone, guarded by what was shown."""
+"""`lockkit lock break`: take a lock from a dead holder, guarded by the version that was shown."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from lockkit.table.inspect.standing import LockHolder
 
 ABOUT = """\
-Takes the lock away from a holder that is gone, or repairs a lock object that is no lock record: a
-tombstone replaces the very version that was shown. Its epoch is above every known one: that of the
-lock object, of its old versions, of the table's fence and of earlier breaks. Where the lock object
-has lost its epoch, the new one is at least the time in milliseconds. It is never deleted, and
-.hoodie/.locks/breaks/ records who broke it. Without --version the command only shows what it would
-write. Refused (exit 75) while the lease lasts or is renewed, unless its epoch is typed in; while
+Takes the lock from a dead holder, or repairs a lock object that is not a lock record: a tombstone
+replaces exactly the version that was shown. Its epoch is above every known epoch: that of the lock
+object, of its old versions, of the table's fence and of earlier breaks. If the lock object has lost
+its epoch, the new epoch is at least the time in milliseconds. The object is never deleted, and
+.hoodie/.locks/breaks/ records the user. Without --version the command only shows what it would
+write. It refuses (exit 75) while the lease lasts or is renewed, unless you type in its epoch; while
 another program writes the object; and if the object has changed. Exit 0: broken, or nothing to
 break."""
 
@@ -40,18 +40,18 @@ lockkit lock break s3://bucket/table --version '"6dd671d9771f97132818793a016605a
 
 def add(verbs: Any) -> None:
     parser = command(
-        verbs, "break", help="take it from a dead holder", about=ABOUT, example=EXAMPLE
+        verbs, "break", help="take the lock from a dead holder", about=ABOUT, example=EXAMPLE
     )
     parser.add_argument("url", metavar="URL", help="of the table")
-    parser.add_argument("--version", metavar="V", help="break this one, as it was shown")
+    parser.add_argument("--version", metavar="V", help="the version to break, as it was shown")
     parser.add_argument(
-        "--epoch", type=int, metavar="N", help="although this grant's lease lasts, or is renewed"
+        "--epoch", type=int, metavar="N", help="break it although its lease lasts or is renewed"
     )
     parser.add_argument(
-        "--watch-s", type=float, default=3.0, metavar="S", help="how long to watch it (default 3)"
+        "--watch-s", type=float, default=3.0, metavar="S", help="length of the watch (default 3)"
     )
     parser.add_argument("--json", action="store_true", help="JSON, for programs")
-    add_store(parser, time_is="for all requests together, beside the watch")
+    add_store(parser, time_is="for all requests together, without the watch")
     parser.set_defaults(run=run, name="lock break", extra="s3,gcs,azure")
 
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         except BreakRefused as refused:
             raise CommandError(plain(refused, limit=600), code=BUSY) from None
     said = {"broken": True, "version": done.version, "epoch": done.epoch, "log": done.log}
-    _say(args, said, f"broken: free for the next one, logged as {done.log}")
+    _say(args, said, f"broken: the lock is free now, logged as {done.log}")
     return OK
 
 
@@ -103,12 +103,12 @@ def _preview(args: argparse.Namespace, holder: LockHolder, known: int, source: s
     line = shlex.join(["lockkit", "lock", "break", args.url, "--version", str(version)])
     said = {"broken": False, "breakable": holder.breakable, "why": holder.why, "version": version}
     if not holder.breakable:
-        _say(args, said, "not to be broken now")
+        _say(args, said, "must not be broken now")
         return BUSY
     plan = planned(holder, by=operator_name(), wall_ms=Clock().wall_ms(), known=known)
     if not args.json:
         if holder.state == "garbled":
-            say(f"its epoch goes on from {known}: {source}" if known else source)
+            say(f"its epoch continues from {known}: {source}" if known else source)
         say(f"it would write  {plain(encode(plan.tombstone).decode())}")
         say(f"and log it as   {plan.log}")
     _say(args, said, f"nothing was changed; to break it: {plain(line, limit=1000)}")

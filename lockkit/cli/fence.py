@@ -1,4 +1,4 @@
-"""`lockkit table repair-fence | mode`: what changes a table's fence without a commit."""
+"""`lockkit table repair-fence | mode | accept-instant`: change a table without a commit."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ lockkit table repair-fence s3://bucket/table --yes"""
 
 MODE = """\
 Switches a table between fenced (only lockkit writes it) and hudi (Hudi's writers may, too), through
-the fence, so that no paused writer commits in the mode that was left. Shows what it would do; --yes
-does it, under the table's lock. A switch that was interrupted is finished by the same command."""
+the fence, so that no paused writer commits in the old mode. Shows what it would do; --yes does it,
+under the table's lock. If the switch was interrupted, the same command finishes it."""
 
 MODE_EXAMPLE = """\
 lockkit table mode s3://bucket/table hudi
 lockkit table mode s3://bucket/table hudi --yes"""
 
 ACCEPT = """\
-Lets a table go on after an instant that a writer with a wrong clock took far ahead of all others.
-What it committed stays; new instants follow it until the clocks have caught up. First see that this
-clock is right. Shows what it would do; --yes does it, under the table's lock."""
+Lets writers continue after an instant that a writer with a wrong clock took far ahead of all
+others. Its commit stays; new instants follow it until the clocks have caught up. First check that
+this clock is right. Shows what it would do; --yes does it, under the table's lock."""
 
 ACCEPT_EXAMPLE = """\
 lockkit table accept-instant s3://bucket/table 20290106101200128
@@ -51,7 +51,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser = verb(verbs, "repair-fence", "restore a broken fence", REPAIR, REPAIR_EXAMPLE)
     parser.add_argument(
         "--decided", metavar="T",
-        help="the instant that was decided last, or none; where nothing else shows it",
+        help="the instant that was decided last, or none, if nothing else shows it",
     )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do what is shown")
     parser.set_defaults(run=repair)
@@ -62,7 +62,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=mode)
 
     parser = verb(
-        verbs, "accept-instant", "go on after an instant far ahead", ACCEPT, ACCEPT_EXAMPLE
+        verbs, "accept-instant", "continue after an instant far ahead", ACCEPT, ACCEPT_EXAMPLE
     )
     parser.add_argument("instant", metavar="T", help="the newest instant, as the error names it")
     parser.add_argument("--yes", action="store_true", help="do it")
@@ -83,7 +83,7 @@ def accept_instant(args: argparse.Namespace) -> int:
             say(f"{plain(args.url)}  {found.action} {found.instant}, {found.hours} hours ahead")
         if not args.yes:
             said = {"accepted": False, "instant": found.instant, "hours_ahead": found.hours}
-            _say(args, said, "nothing was changed; to go on from there, add --yes")
+            _say(args, said, "nothing was changed; to accept it, add --yes")
             return OK
         with _locked(args) as lock:
             done = run(accept(args.instant, believe=lock.assert_held), store, Clock())
@@ -108,7 +108,7 @@ def repair(args: argparse.Namespace) -> int:
             _say(args, {"repaired": False} | said, "nothing was changed; to do it, add --yes")
             return OK
         with _locked(args) as lock:
-            plan = _planned(store, args.decided)  # what it would do now, with nobody beside it
+            plan = _planned(store, args.decided)  # what it would do now, under the lock
             forward = () if plan is None else run(
                 carry_out(plan, lock.fence, believe=lock.assert_held), store, Clock()
             )  # fmt: skip
@@ -126,7 +126,7 @@ def _planned(store: Store, decided: str | None) -> FenceRepair | None:
 
 
 def _kept(store: Store) -> list[bytes]:
-    """Old versions of the fence, newest first; none where they cannot be listed."""
+    """Old versions of the fence, newest first; empty if they cannot be listed."""
     from lockkit.errors import StoreError
     from lockkit.table.occ.fence import FENCE_KEY
     from lockkit.table.services.repair import VERSIONS_MAX
@@ -144,7 +144,7 @@ def _lines(url: str, plan: FenceRepair) -> list[str]:
         plain(url),
         f"  the fence    {plain(plan.broken, limit=200)}",
         f"  made from    {plan.source}",
-        f"  last decided {plan.publishes or 'nothing that readers do not see already'}",
+        f"  last decided {plan.publishes or 'only what readers see already'}",
         *([f"  would make   {plan.publishes} visible"] if plan.publishes else []),
     ]
 
@@ -166,19 +166,19 @@ def mode(args: argparse.Namespace) -> int:
         with _locked(args) as lock:
             way = switch_mode(args.mode, lock.fence, believe=lock.assert_held)
             switched = run(way, store, Clock())
-    said = "it is in that mode now" if switched else "it was in that mode already"
+    said = "the table is in that mode now" if switched else "the table was in that mode already"
     _say(args, {"mode": args.mode, "switched": switched}, f"{args.mode}: {said}")
     return OK
 
 
 STEPS = {
     "hudi": (
-        "  to hudi: 1. what the fence decided last is made visible, and the fence is closed;",
-        "           2. the properties say hudi. A fenced writer that is under way is refused.",
+        "  to hudi: 1. publish the fence's last decision, and close the fence;",
+        "           2. set the properties to hudi. A fenced writer under way is refused.",
     ),
     "fenced": (
-        "  to fenced: 1. refused while a commit is under way; else the fence is opened;",
-        "             2. the properties say fenced. Stop Hudi's writers first: they ask no fence.",
+        "  to fenced: 1. open the fence (refused while a commit is under way);",
+        "             2. set the properties to fenced. Stop Hudi's writers first: they ignore it.",
     ),
 }
 

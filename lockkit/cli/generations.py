@@ -1,4 +1,4 @@
-"""A lock object's past and present, as a bucket that keeps versions can tell it."""
+"""A lock object's state now and, if the bucket keeps versions, before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def opened(url: str, options: dict[str, Any]) -> Iterator[Store]:
 
 
 def read_lock(store: Store, unless: Version | None = None) -> Observation | None:
-    """The object as it is now; None where it still has the version `unless`."""
+    """The object as it is now; None if it still has the version `unless`."""
     match store.get(LOCK_KEY, unless=unless, limit=RECORD_BYTES_MAX):
         case Found(body, version, modified_ms, date_ms):
             return Observation(version, decode(body), modified_ms, date_ms)
@@ -46,18 +46,18 @@ def read_lock(store: Store, unless: Version | None = None) -> Observation | None
 
 @dataclass(frozen=True, slots=True)
 class LockStatus:
-    """Who has the lock, in the words of `lock show`."""
+    """The state of the lock, in the words of `lock show`."""
 
     state: str
-    """absent, released, held, overdue (nobody renewed it in time) or garbled."""
+    """absent, released, held, overdue (not renewed in time) or garbled."""
     takeable_in_ms: int | None
-    """None: not by itself, ever."""
+    """None: never without a repair."""
     takeable_by: str
-    """Whose clock says so: the store's, or (Hudi's rule) ours against `validUntil`."""
+    """The clock that decides: the store's, or (Hudi's rule) ours against `validUntil`."""
 
 
 def standing(observation: Observation) -> LockStatus:
-    """What a challenger with the default policy would make of it."""
+    """The lock's state for a challenger with the default policy."""
     match observation.record:
         case None:
             return LockStatus("absent", 0, "")
@@ -82,13 +82,13 @@ def standing(observation: Observation) -> LockStatus:
 
 
 def story_of(kept: Sequence[Generation]) -> list[str]:
-    """The same as a story, oldest first: a bucket keeps what was written, not who was refused."""
+    """The generations in words, oldest first: a bucket keeps writes, not refused attempts."""
     lines = []
     before: Record | Garbled | None = None
     for each in reversed(kept):
         lines.append(f"{clock_time(each.number.modified_ms)}  {_reported(each.record, before)}")
         before = each.record
-    return lines or ["nothing is kept: nobody ever locked this table, or its object is gone"]
+    return lines or ["no version is kept: this table was never locked, or its lock object is gone"]
 
 
 def _reported(record: Record | Garbled | None, before: Record | Garbled | None) -> str:
@@ -96,7 +96,7 @@ def _reported(record: Record | Garbled | None, before: Record | Garbled | None) 
         case None:
             return "the lock object was deleted: the next grant may repeat an epoch"
         case Garbled(why):
-            return f"somebody wrote what is no lock record: {plain(why)}"
+            return f"the content written is not a lock record: {plain(why)}"
     who = plain(record.owner, limit=60)
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
     if record.expired:
@@ -106,5 +106,5 @@ def _reported(record: Record | Garbled | None, before: Record | Garbled | None) 
         return f"{who} took the lock, {epoch}, {until}"
     if (before.owner, before.epoch) == (record.owner, record.epoch):
         return f"{who} renewed it, {epoch}, {until}"
-    taken = f"{plain(before.owner, limit=60)}, who had not released it"
+    taken = f"{plain(before.owner, limit=60)}, which had not released it"
     return f"{who} took the lock over from {taken}, {epoch}, {until}"

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 SHOW = """\
 Shows who holds the table's lock, since when, until when and by which clock. If the bucket keeps
-versions, it also shows the newest generations of the lock object. Reads only. Exit 0; 1 if the
-object is no lock record."""
+versions, it also shows the newest generations of the lock object. It only reads. Exit 0; 1 if the
+object is not a lock record."""
 
 SHOW_EXAMPLE = """\
 lockkit lock show s3://bucket/table
 lockkit lock show az://container/table --json"""
 
 WATCH = """\
-A line for each change of the table's lock, until Ctrl-C. Reads only, conditionally (304), no more
-often than the provider makes worth it."""
+Prints a line for each change of the table's lock, until Ctrl-C. It only reads, conditionally (304),
+no more often than is useful with the provider."""
 
 WATCH_EXAMPLE = "lockkit lock watch gs://bucket/table --json | tee lock.jsonl"
 
@@ -51,7 +51,7 @@ def add(commands: Any) -> None:
     verbs = lock.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     parser = command(
-        verbs, "show", help="who holds it, since when", about=SHOW, example=SHOW_EXAMPLE
+        verbs, "show", help="show the holder, and since when", about=SHOW, example=SHOW_EXAMPLE
     )
     _add_common(parser)
     parser.add_argument(
@@ -91,7 +91,7 @@ def show(args: argparse.Namespace) -> int:
 
     with opened(args.url, store_options(args)) as store:
         observation = read_lock(store)
-        assert observation is not None  # only a conditional read can be told *unchanged*
+        assert observation is not None  # only a conditional read can find the object unchanged
         kept = generations(store, newest=args.newest)
     now = standing(observation)
     if args.json:
@@ -113,17 +113,17 @@ def show(args: argparse.Namespace) -> int:
 
 
 def _sentences(observation: Observation) -> list[str]:
-    """What stands in the object, for people."""
+    """The content of the object, in words."""
     from lockkit.cli.generations import standing
     from lockkit.protocol.record import Garbled
 
     now = standing(observation)
     match observation.record:
         case None:
-            return ["free: nobody ever locked this table"]
+            return ["free: this table was never locked"]
         case Garbled(why):
             return [
-                f"no lock record: {plain(why)}; written {clock_time(observation.modified_ms)}",
+                f"not a lock record: {plain(why)}; written {clock_time(observation.modified_ms)}",
                 "no lockkit client will take it; find out what wrote it, then: lockkit lock break",
             ]
         case record:
@@ -189,7 +189,7 @@ def watch(args: argparse.Namespace) -> int:
         first = True
         while True:
             observation = read_lock(store, unless)
-            # A missing object has no version to be asked about: it is news only once.
+            # A missing object has no version to compare: report it only once.
             if observation is not None and (first or observation.version != unless):
                 if args.json:
                     now = standing(observation)

@@ -1,7 +1,7 @@
 """The command line: `lockkit demo | lab | serve | probe | lock | table | history | check | ...`.
 
-Exit codes: what a command finds is 0, 1 or 2 (each --help says which); 3 is trouble (one or two
-lines on standard error: what, who, what next), 64 a wrong call, 130 Ctrl-C.
+Exit codes: 0, 1 or 2 for the result (each --help says which); 3 for a failure (one or two lines on
+standard error: what, who, what next), 64 for a wrong call, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lockkit.cli import COMMANDS, module_of
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Says what is wrong and where help is; exit 64, since 2 means UNKNOWN here."""
+    """Names the mistake and the help; exits with 64, since 2 means UNKNOWN here."""
 
     def error(self, message: str) -> NoReturn:
         from lockkit.cli.terminal import USAGE
@@ -28,7 +28,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def parser(arguments: Sequence[str]) -> CommandParser:
-    """For these arguments: only the command that they name is imported, the others are listed."""
+    """A parser that imports only the command in `arguments`, and lists the others."""
     top = CommandParser(
         prog="lockkit",
         description="One lock protocol for object stores: use it, break it, prove it.",
@@ -48,13 +48,13 @@ def parser(arguments: Sequence[str]) -> CommandParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # What follows `--` is somebody else's command line, options and all.
+    # The words after `--` are another program's command line, with its options.
     ours, after = given, []
     if "--" in given:
         ours, after = given[: given.index("--")], given[given.index("--") + 1 :]
     if ours[:1] == ["lab"] and not {"-h", "--help"} & set(ours):
-        # Options for JupyterLab need no `--`; only a first word can be the notebook, for `9000`
-        # in `--port 9000` is none.
+        # Options for JupyterLab need no `--`. Only the first word can be the notebook, because
+        # `9000` in `--port 9000` is not one.
         named = 2 if len(ours) > 1 and not ours[1].startswith("-") else 1
         ours, after = ours[:named], ours[named:] + after
     top = parser(ours)
@@ -76,17 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args.after = after
     try:
         code: int = args.run(args)
-        sys.stdout.flush()  # a pipe closed early is noticed here, not at exit
+        sys.stdout.flush()  # notices a closed pipe here, not at exit
         return code
     except KeyboardInterrupt:
-        # A second Ctrl-C, while everything is already coming down, has nothing left to say.
+        # The command already ends: ignore a second Ctrl-C.
         import signal
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         warn(f"lockkit {args.name}: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more on its way out: give it a place to do so (Python docs).
+        # Python flushes stdout again at exit: let it flush to /dev/null (Python docs).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except CommandError as error:
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return EXIT_FAILED
     except Exception as error:
-        # lockkit's own errors say what, who and what next; any other is a bug, with its traceback.
+        # lockkit's own errors say what, who and what next. Any other is a bug: show its traceback.
         if not type(error).__module__.startswith("lockkit."):
             raise
         warn(f"lockkit {args.name}: {plain(error, limit=1000)}")

@@ -1,4 +1,4 @@
-"""What is pending in a table, and whether anybody is at it, in words."""
+"""A table's pending instants, and whether their writers are alive, in words."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ def looked_up(args: argparse.Namespace) -> TableCondition:
 def pending_lines(pending: Sequence[PendingInstant]) -> list[str]:
     rows = [(each.instant, each.action, "inflight" if each.inflight else "requested",
              sign_of_life(each)) for each in pending]  # fmt: skip
-    return table(("pending", "action", "state", "its maker"), rows)
+    return table(("pending", "action", "state", "writer"), rows)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2] if IN_CHECKOUT else _INSTALLED
 
 
 def located(name: str | Path) -> Path:
-    """The file `name`; a `datasets/...` that is not in this folder is the shipped one."""
+    """The file `name`; if `datasets/...` is not in the current folder, the shipped file."""
     path = Path(name)
     if path.parts[:1] == ("datasets",) and not path.exists():
         return ROOT / path

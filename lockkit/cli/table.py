@@ -1,4 +1,4 @@
-"""`lockkit table`: look at a table, or keep it in order (`upkeep`)."""
+"""`lockkit table`: inspect a table, or run its services (`upkeep`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from lockkit.table.occ.condition import HeldBack, TableCondition
     from lockkit.table.occ.fence import Decided
 
-ABOUT = "Look at a table, clean it, join its small files, take back what dead writers left."
+ABOUT = "Inspect a table, clean it, cluster its small files, roll back dead writers."
 
 SHOW = """\
 Shows the mode and version of the table, its latest instants, the pending ones and whether their
 writers are alive, the last decision of the fence, and the instant that holds incremental readers
 back (version 6).
-Reads only. Exit 0; 1 if a writer left something behind."""
+It only reads. Exit 0; 1 if a dead writer left an instant pending."""
 
 SHOW_EXAMPLE = """\
 lockkit table show s3://bucket/table
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     verbs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    parser = _verb(verbs, "show", "mode, instants, who is at what", SHOW, SHOW_EXAMPLE)
+    parser = _verb(verbs, "show", "show mode, instants and active writers", SHOW, SHOW_EXAMPLE)
     parser.add_argument(
         "--newest", type=count, default=10, metavar="N", help="instants (default 10)"
     )
@@ -83,7 +83,7 @@ def show(args: argparse.Namespace) -> int:
         if found.pending:
             say("", *pending_lines(found.pending))
         if held:
-            say("", f"readers of increments are {held.describe(plain(args.url))}")
+            say("", f"incremental readers are {held.describe(plain(args.url))}")
     return FOUND if any(is_left(each) for each in found.pending) else OK
 
 

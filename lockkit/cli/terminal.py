@@ -1,4 +1,4 @@
-"""What a command may put on a terminal: words for people, lines of JSON for programs."""
+"""A command's output: text for people, lines of JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lockkit.events import Event, HistoryNarrator, plain
 if TYPE_CHECKING:
     from lockkit.lab.faults import Faulty
 
-# Exit codes. A finding has its own, so that a script can tell it from trouble with the question.
+# Exit codes. A finding has its own code, so that a script can distinguish it from a failure.
 OK = 0
 FOUND = 1
 UNKNOWN = 2
@@ -40,11 +40,11 @@ NEEDS = {
     "spark": ("fastavro", "grpc", "pandas", "psutil", "pyarrow", "pyspark"),
     "lab": ("anywidget", "boto3", "ipywidgets", "jupyterlab", "plotly", "psutil", "pyarrow"),
 }
-"""Modules of each extra, as far as a command cannot start without them."""
+"""The modules of each extra that a command needs to start."""
 
 
 class CommandError(Exception):
-    """A command cannot go on: what, who, and what next, in a line or two."""
+    """A command cannot continue: what, who, and what next, in one or two lines."""
 
     def __init__(self, message: str, *, code: int = EXIT_FAILED) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class CommandError(Exception):
 
 
 def require(*extras: str) -> None:
-    """`CommandError` that names what is not installed and the command that installs it."""
+    """Raises `CommandError`, which names the missing modules and the command that installs them."""
     needed = {module for extra in extras for module in NEEDS[extra]}
     if missing := sorted(module for module in needed if not _installed(module)):
         wanted = ",".join(extra for extra in extras if set(NEEDS[extra]) & set(missing))
@@ -64,12 +64,12 @@ def require(*extras: str) -> None:
 def _installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # nor is the package that it is in
+    except ModuleNotFoundError:  # its package is missing, too
         return False
 
 
 def seconds(text: str) -> float:
-    """The type of an option that is a time; `nan` and `inf` are none."""
+    """The type of an option that is a time; refuses `nan` and `inf`."""
     value = _number(float, text)
     if not 0 <= value <= SECONDS_MAX:
         raise argparse.ArgumentTypeError(
@@ -85,7 +85,7 @@ def seconds_above_0(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """The type of an option that says how many."""
+    """The type of an option that is a count."""
     value = int(_number(int, text))
     if not 0 <= value <= COUNT_MAX:
         raise argparse.ArgumentTypeError(
@@ -102,13 +102,13 @@ def _number(kind: type[float], text: str) -> float:
 
 
 def say(*lines: str) -> None:
-    """For people, on standard output, at once."""
+    """Print lines for people on standard output, and flush."""
     for line in lines:
         print(line, flush=True)
 
 
 def say_json(value: Any) -> None:
-    """For programs: one line."""
+    """Print one line of JSON for programs."""
     print(json.dumps(value, separators=(", ", ": "), default=str), flush=True)
 
 
@@ -117,7 +117,7 @@ def warn(line: str) -> None:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Columns as wide as their widest cell; columns of numbers to the right."""
+    """Lines with columns as wide as their widest cell; numbers are aligned to the right."""
     right = [
         bool(rows) and all(isinstance(row[i], int | float) for row in rows)
         for i in range(len(head))
@@ -136,9 +136,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
 def command(
     commands: Any, name: str, *, about: str, example: str, help: str = ""
 ) -> argparse.ArgumentParser:
-    """A sub-command whose --help ends with an example that can be pasted.
+    """Add a sub-command whose --help ends with an example to paste.
 
-    `help` is its line in the list of commands; that of a top-level command is in `COMMANDS`.
+    `help` is its line in the list of commands. For a top-level command that line is in `COMMANDS`.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -154,10 +154,10 @@ def add_store(
     parser: argparse.ArgumentParser, *, per_request: bool = True, time_is: str = "per request"
 ) -> None:
     """Options of a command that talks to a store. A lock chooses its own time per request."""
-    parser.add_argument("--endpoint", metavar="URL", help="another server than the provider's own")
+    parser.add_argument("--endpoint", metavar="URL", help="a server other than the provider's own")
     parser.add_argument("--region", metavar="NAME", help="region of an S3 bucket")
     parser.add_argument(
-        "--faults", metavar="FILE", help="what goes wrong on the way (see datasets/faultplans)"
+        "--faults", metavar="FILE", help="faults to inject into requests (see datasets/faultplans)"
     )
     if per_request:
         parser.add_argument(
@@ -177,7 +177,7 @@ def store_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def faulty(path: str) -> Faulty:
-    """The plan in a file, below the SDK; each fault that it makes is told on standard error."""
+    """Injects a file's plan of faults below the SDK, and prints each fault on standard error."""
     from lockkit.cli.shipped import located
     from lockkit.clock import Clock
     from lockkit.lab.faults import FaultError, FaultPlan, Faulty

@@ -1,4 +1,4 @@
-"""`lockkit table clean | cluster | rollback | services`: a table kept in order."""
+"""`lockkit table clean | cluster | rollback | services`: run table services."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser = verb(verbs, "clean", "delete files of old snapshots", CLEAN, CLEAN_EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
     parser.add_argument(
-        "--commits", type=int, default=10, metavar="N", help="that keep theirs (default 10)"
+        "--commits", type=int, default=10, metavar="N", help="commits whose files stay (default 10)"
     )
     parser.set_defaults(run=clean)
 
@@ -79,17 +79,17 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     )
     parser.set_defaults(run=cluster)
 
-    parser = verb(verbs, "rollback", "take a dead writer back", ROLLBACK, ROLLBACK_EXAMPLE)
+    parser = verb(verbs, "rollback", "roll back dead writers", ROLLBACK, ROLLBACK_EXAMPLE)
     parser.add_argument("--instant", metavar="T", help="only this one (default: all)")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be taken back")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be rolled back")
     parser.set_defaults(run=rollback)
 
-    parser = verb(verbs, "services", "keep a table in order", SERVICES, SERVICES_EXAMPLE)
+    parser = verb(verbs, "services", "run all services regularly", SERVICES, SERVICES_EXAMPLE)
     parser.add_argument(
         "--every-s", type=float, default=60.0, metavar="S", help="between two runs (default 60)"
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of Hudi's"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="one of Hudi's options"
     )
     parser.set_defaults(run=services)
 
@@ -107,7 +107,7 @@ def clean(args: argparse.Namespace) -> int:
         try:
             cleaned = service.clean()
         except KeyboardInterrupt:
-            warn("lockkit table clean: what its plan lists is deleted by the next clean")
+            warn("lockkit table clean: the next clean deletes the files of this plan")
             raise
     _say_files(args, "deleted", [path for each in cleaned for path in each.deleted])
     return OK
@@ -131,15 +131,15 @@ def cluster(args: argparse.Namespace) -> int:
         try:
             done = service.cluster()
         except CommitConflict as conflict:
-            why = f"gave way to a writer, nothing changed: {plain(conflict, limit=600)}"
+            why = f"stopped for a writer, nothing was changed: {plain(conflict, limit=600)}"
             raise CommandError(why, code=BUSY) from None
     if args.json:
         say_json({"instant": done.instant if done else None,
                   "replaced": done.replaced if done else 0, "files": done.files if done else 0})
     elif done is None:
-        say("nothing to join: no partition has small files that would come out as fewer")
+        say("nothing to join: no partition has small files that would become fewer")
     else:
-        say(f"{done.instant}: {done.replaced} file groups are {done.files} now")
+        say(f"{done.instant}: {done.replaced} file groups became {done.files}")
     return OK
 
 
@@ -169,38 +169,38 @@ def rollback(args: argparse.Namespace) -> int:
         done = service.take_back(only=None if named is None else {named.instant})
     if named and not done:
         raise CommandError(
-            f"{named.instant} was not taken back: its writer was at it again, or it is a "
-            "clustering that Hudi planned, and Hudi finishes", code=BUSY,
+            f"{named.instant} was not rolled back: its writer is active again, or it is a "
+            "clustering that Hudi planned and will finish", code=BUSY,
         )  # fmt: skip
     for each in done:
         if args.json:
             say_json({"instant": each.target, "committed": isinstance(each, RollbackRefused)})
         elif isinstance(each, RollbackRefused):
-            say(f"{each.target} is committed: its writer was faster; nothing was deleted")
+            say(f"{each.target} is committed: its writer finished first; nothing was deleted")
         else:
-            say(f"{each.target} is taken back: {len(each.deleted)} files deleted")
+            say(f"{each.target} is rolled back: {len(each.deleted)} files deleted")
     if not done and not args.json:
         say("no writer left anything behind")
     return OK
 
 
 def _named(instant: str, found: TableCondition) -> PendingInstant:
-    """What is pending under this name, if it may be taken back."""
+    """The pending instant with this name, if it may be rolled back."""
     for each in found.pending:
         if each.instant != instant:
             continue
         if each.action in ("rollback", "clean"):
-            raise CommandError(f"{instant} is a {each.action}: without --instant it is finished")
+            raise CommandError(f"{instant} is a {each.action}: to finish it, leave --instant out")
         if each.lives:
             raise CommandError(
-                f"{instant} is not taken back: its writer {sign_of_life(each)}; stop it, and wait "
+                f"{instant} is not rolled back: its writer {sign_of_life(each)}; stop it, and wait "
                 "until its heartbeat has expired", code=BUSY,
             )  # fmt: skip
         return each
     action = found.timeline.completed.get(instant)
     if action:
         raise CommandError(
-            f"{instant} is a completed {action}; what is committed is not taken back"
+            f"{instant} is a completed {action}; a committed instant is never rolled back"
         )
     raise CommandError(
         f"{plain(instant, limit=40)} is not on the timeline: lockkit table show lists it"
@@ -224,13 +224,13 @@ def services(args: argparse.Namespace) -> int:
         options[key] = value
     clock = Clock()
     with _service(args, options) as service:
-        _say_served(args, service.run())  # what cannot be at all shows at once, and ends it
+        _say_served(args, service.run())  # a permanent error ends the command here
         while True:
             clock.sleep(args.every_s)
             try:
                 _say_served(args, service.run())
             except FAILURES as error:
-                warn(f"lockkit table services: {plain(error, limit=600)}; going on")
+                warn(f"lockkit table services: {plain(error, limit=600)}; continuing")
 
 
 def _say_served(args: argparse.Namespace, served: ServiceRun) -> None:
@@ -242,17 +242,17 @@ def _say_served(args: argparse.Namespace, served: ServiceRun) -> None:
                   "yielded": served.yielded})  # fmt: skip
     else:
         joined = f"{served.clustered.replaced} groups joined" if served.clustered else "none joined"
-        say(f"served: {len(taken_back)} writers taken back, {cleaned} files cleaned, {joined}")
+        say(f"served: {len(taken_back)} writers rolled back, {cleaned} files cleaned, {joined}")
     if served.yielded and not args.json:
-        say(f"gave way to a writer: {plain(served.yielded, limit=600)}")
+        say(f"clustering stopped for a writer: {plain(served.yielded, limit=600)}")
 
 
-# --- what they share -----------------------------------------------------------------------------
+# --- shared by them -----------------------------------------------------------------------------
 
 
 @contextmanager
 def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[TableService]:
-    """Of another process than the writers'; what it tells of itself is the progress."""
+    """The services in a process of their own; prints their progress."""
     from lockkit.cli.generations import opened
     from lockkit.errors import LockBusy
     from lockkit.table.format.gate import check_options
@@ -276,7 +276,7 @@ def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Tabl
         given = check_options(options)
         if concurrency_mode(given) != SHARED:
             raise CommandError(
-                "these services are another process than the writer, so they need the lock; "
+                "these services run in another process than the writer, so they need the lock; "
                 f"leave {CONCURRENCY_KEY} out", code=USAGE,
             )  # fmt: skip
         concurrency_control = OptimisticConcurrency(open_table_lock(
