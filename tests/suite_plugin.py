@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -28,13 +30,16 @@ GRACE_S = 30
 EXIT_S = 20
 LEAVE_S = 5
 GROUPS = {
-    "spark": 300.0, "spark processes": 300.0, "voila": 150.0, "lab": 150.0, "zookeeper": 60.0,
+    "spark": 300.0, "spark processes": 120.0, "lab": 120.0, "voila": 30.0, "zookeeper": 60.0,
     "hive": 60.0, "tlc": 60.0, "kill points": 60.0, "dynamodb": 30.0,
 }  # fmt: skip
 MARKS = {"slow": 10.0, "spark": 4.0}
 QUICK = 0.3
 """Seconds that a group, a test with this mark, or any other test takes. Only the order counts."""
 SOAK = "soak"
+SOAK_LIST = Path(__file__).with_name("soak.txt")
+GROUP = re.compile(r"@[^]@]*$")
+"""What xdist appends to the id of a test that belongs to a group."""
 
 
 def rest_in_soak(values: Iterable[Any], *quick: Any) -> list[Any]:
@@ -71,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _mark_what_is_listed(config, items)
     if SOAK not in config.option.markexpr:
         later = pytest.mark.skip(reason="it takes long: make soak, or pytest -m soak, runs it")
         for item in items:
@@ -78,6 +84,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(later)
     if hasattr(config, "workerinput"):
         items[:] = by_weight(items)
+
+
+def _mark_what_is_listed(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test of `soak.txt`; raises `UsageError` for a line that names no test."""
+    lines = SOAK_LIST.read_text(encoding="utf-8").splitlines()
+    listed = {f"tests/{each}" for each in lines if each and not each.startswith("#")}
+    missing = set(listed)
+    for item in items:
+        variant = GROUP.sub("", item.nodeid)
+        function = variant.partition("[")[0]
+        if variant in listed or function in listed:
+            item.add_marker(SOAK)
+        missing -= {variant, function}
+    files = {item.nodeid.partition("::")[0] for item in items}
+    stale = sorted(each for each in missing if each.partition("::")[0] in files)
+    narrowed = config.option.keyword or any("::" in each for each in config.args)
+    if stale and not narrowed and not config.option.markexpr:
+        raise pytest.UsageError(f"{SOAK_LIST.name} names tests that do not exist: {stale}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -35,6 +35,7 @@ try:
 except NoJava as missing:
     NO_JAVA = str(missing)
 pytestmark = [
+    pytest.mark.soak,  # in `make test`, test_guarantees.py plays the same in any schedule
     pytest.mark.spark,
     pytest.mark.xdist_group("spark processes"),
     pytest.mark.timeout(240),

@@ -33,6 +33,8 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
     "spark.sql.shuffle.partitions": "2",
+    # The load here is small: compiling each plan costs more CPU than it saves.
+    "spark.sql.codegen.wholeStage": "false",
     # Spark still writes INT96 timestamps by default, and pyarrow reads those as ns.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
