@@ -177,10 +177,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Bounds of the library under which a mistake is looked for; the clean code is right there too."""
 
-NOT_FOUND = {"a refusal after an unknown outcome is final"}
-"""In a minute of CPU: docs/concepts/mistakes.md says why. Every other repair has a seed."""
-
-
 @contextmanager
 def removed(name: str) -> Iterator[None]:
     """While it lasts, this repair is not there."""

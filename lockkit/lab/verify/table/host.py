@@ -17,8 +17,9 @@ from lockkit.lock import grant
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Unknown
 from lockkit.protocol.state import WritePurpose
-from lockkit.runtime import Get, Parallel, Procedure, Put, Request, relay
+from lockkit.runtime import Get, Parallel, Procedure, Put, Request, Sleep, relay
 from lockkit.table.errors import CommitUnknown
+from lockkit.table.format.layout import NO_COMMIT
 from lockkit.table.format.properties import FENCED, TableConfig
 from lockkit.table.occ.commit import Committed, EpochGuard, trust
 from lockkit.table.occ.concurrency import StateChange, commit_alone
@@ -32,7 +33,7 @@ from lockkit.table.write.attempt import AttemptHost
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
 
-CUT_OFF_MS = 20_000
+CUT_OFF_MS, HELD_MS, OVERTAKEN_WAITS_MAX = 20_000, 600_000, 40
 GOOD_GRANT = "a grant is good for a commit"
 EXPECTED = (TableError, LockLost, LockBusy, CommitUnknown, NoAnswer)
 """How a writer's procedure may end, besides well."""
@@ -50,7 +51,7 @@ class SimHost:
     interruption: Interruption | None = None
     """What cuts the attempt under way short."""
     late: LateWrite | None = None
-    """A decision that was sent and has not landed yet."""
+    """A decision that was sent while a clustering began beside it, and has not landed yet."""
 
     def run(self, way: Procedure[T]) -> Procedure[T]:
         return way if self.interruption is None else self.interruption.through(way)
@@ -67,9 +68,9 @@ class SimHost:
         )
 
     def land(self) -> None:
-        """What is still on its way lands now: right after its sender was told what became of it."""
+        """A decision that is still on its way lands now: right after its sender was refused."""
         late, self.late = self.late, None
-        if late is not None and self.table.clusters_beside:
+        if late is not None:
             late.at_ms = min(late.at_ms, self.table.world.time.now_ms)
 
     def beat(self, taken: TakenInstant) -> Procedure[SimHeartbeat]:
@@ -121,14 +122,23 @@ class SimHost:
         chance, late = self.table.cut_off, FaultKind.LATE in world.fault_profile.of_writes
         cut_off = late and world.dice.random() < chance
         if self.table.clusters_beside:
-            cut_off = self._stands_on_old_files(prepared)
-        return self.run(self._cut_off(way) if cut_off and world.fault_profile.writes else way)
+            cut_off = yield from self._is_overtaken(prepared)
+        cut_off = cut_off and world.fault_profile.writes > 0
+        return (yield from self.run(self._cut_off(way) if cut_off else way))
 
-    def _stands_on_old_files(self, prepared: Prepared) -> bool:
-        """Whether it rewrites files, and others have committed since it began."""
-        fence = parse_fence(self.table.world.memory_store.objects[FENCE_KEY].body)
-        rewrites = prepared.operation not in (None, "INSERT")
-        return rewrites and fence.head.instant not in prepared.transaction.base
+    def _is_overtaken(self, prepared: Prepared) -> Procedure[bool]:
+        """A writer that rewrites file groups waits until a later instant is decided, if any is.
+
+        Then a withdrawal of its own does not replace the fence; only a rollback would.
+        """
+        if not (prepared.replaced or any(each.previous != NO_COMMIT for each in prepared.stats)):
+            return False
+        objects = self.table.world.memory_store.objects
+        for _ in range(OVERTAKEN_WAITS_MAX):
+            if parse_fence(objects[FENCE_KEY].body).head.instant > prepared.instant:
+                return True
+            yield Sleep(self.table.world.dice.random() / 4)
+        return False
 
     def _publish_locked(
         self, prepared: Prepared, strategy: ConflictStrategy
@@ -152,12 +162,16 @@ class SimHost:
             while True:
                 if isinstance(request, Put) and request.key == FENCE_KEY:
                     if not landing:
+                        # With a clustering beside it, it lands once its sender is refused (`land`).
                         at_ms = world.time.now_ms + world.dice.random() * CUT_OFF_MS
-                        self.late = LateWrite(
+                        late = LateWrite(
                             node.name, request, world.time.now_ms, at_ms, world.dice.random()
                         )
-                        world.flying.append(self.late)
-                        self.table.cluster_beside(node)
+                        world.flying.append(late)
+                        if self.table.clusters_beside:
+                            late.at_ms += HELD_MS
+                            self.late = late
+                            self.table.cluster_beside(node)
                     landing, answer = True, Unknown("cut off")
                     request = way.send(answer)
                     continue

@@ -145,14 +145,13 @@ class TableRun:
 
     def cluster_beside(self, writer: Node) -> None:
         """A process plans a clustering while the writer's decision is on its way; others sleep."""
-        if self.clusters_beside:
-            self.clusters_beside -= 1
-            for each in self.world.nodes:
-                if each is not writer and each.birth is not None and not each.stalled:
-                    each.stalled, each.stalled_ms = True, self.world.time.now_ms + SLEEPS_MS
-            node = self.world.node(f"{BESIDE}{self.clusters_beside}")
-            service = SimService(self, SimHost(self, self.leases.join(node)))
-            self.world.spawn(node, service.cluster_once())
+        self.clusters_beside -= 1
+        for each in self.world.nodes:
+            if each is not writer and each.birth is not None and not each.stalled:
+                each.stalled, each.stalled_ms = True, self.world.time.now_ms + SLEEPS_MS
+        node = self.world.node(f"{BESIDE}{self.clusters_beside}")
+        service = SimService(self, SimHost(self, self.leases.join(node)))
+        self.world.spawn(node, service.cluster_once())
 
     def _stalls(self, client: str, chance: float) -> None:
         world = self.world

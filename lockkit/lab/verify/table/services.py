@@ -67,7 +67,7 @@ class SimService:
         self.run.ledger.begins(self.node.name)
         try:
             view, _ = yield from look_at(None, 0)
-            yield from self.cluster(view)
+            yield from self.cluster(view, ClusterRules(layout="bucketed"))
         except EXPECTED:
             pass
 
@@ -113,11 +113,11 @@ class SimService:
 
     # --- clustering ------------------------------------------------------------------------------
 
-    def cluster(self, view: TableView) -> Procedure[None]:
+    def cluster(self, view: TableView, rules: ClusterRules | None = None) -> Procedure[None]:
         """As `lockkit.table.services.rewrite.cluster`, which rewrites parquet."""
         busy = yield from about_to_go(view.config.names, view.now)
-        layout = ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
-        plan = yield from plan_cluster(view.snapshot, layout, busy=busy, base=self._base(view))
+        rules = rules or ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
+        plan = yield from plan_cluster(view.snapshot, rules, busy=busy, base=self._base(view))
         if plan is None:
             return
         token = f"{self.node.name}.{self.node.life}/{self.rounds}"

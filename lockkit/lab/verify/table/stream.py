@@ -63,8 +63,10 @@ class SimQuery:
                 yield from self._written(mine, batch)
             except CommitConflict:
                 self.run.ledger.refused(mine, "CommitConflict")
+                self.host.land()
             except EXPECTED as error:
                 self.run.ledger.refused(mine, type(error).__name__)
+                self.host.land()
                 return False
             except CtrlC as interrupt:
                 self.run.ledger.interrupted(mine, getattr(interrupt, "__notes__", []))
