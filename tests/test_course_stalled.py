@@ -89,7 +89,7 @@ def stalled(**other: Any) -> StalledRun:
         kind, because = "INVALID", HOSTILE
 
     said: dict[str, Any] = {
-        "fence": False, "kind": "plain", "decided": HOSTILE, "told": 7, "there": 4,
+        "fence": False, "kind": "plain", "decided": HOSTILE, "reported": 7, "there": 4,
         "events": (WOKEN,), "verdict": Verdict(),
     }  # fmt: skip
     return StalledRun(**said | other)
