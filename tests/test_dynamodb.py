@@ -413,7 +413,7 @@ def test_a_table_with_another_key_is_refused_and_left_alone(dynamodb: Any, sdk: 
     ],
 )  # fmt: skip
 def test_an_item_that_is_no_lock_is_refused_and_never_written_over(item: dict[str, Any]) -> None:
-    with pytest.raises(StoreError, match="none of dynamodb-lock-client's") as refused:
+    with pytest.raises(StoreError, match="not dynamodb-lock-client's") as refused:
         item_of({"key": {"S": "orders"}, **item}, "the lock")
     assert len(str(refused.value)) < 400
 

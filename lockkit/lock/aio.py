@@ -1,8 +1,8 @@
 """The lock for asyncio: `async with AsyncLock(url): ...`, over the procedures that `Lock` runs.
 
-What goes to the store or the lock service goes through a thread, so the event loop never waits for
-it; waiting between two looks is asyncio's own. The lease is renewed by threads, also while the
-event loop is blocked.
+Requests to the store or the lock service run in a thread, so they never block the event loop.
+Waiting between two looks uses asyncio. Threads renew the lease, even while the event loop is
+blocked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class ProcedureHandle(LockHandle, Protocol):
-    """A lock handle that also offers what it does as procedures, as each of lockkit's does."""
+    """A lock handle that also offers its methods as procedures, as all of lockkit's do."""
 
     def acquiring(self, limit_s: float | None, party: object) -> Procedure[bool]: ...
 
@@ -37,19 +37,19 @@ class ProcedureHandle(LockHandle, Protocol):
 
 
 class AsyncLock:
-    """A lock handle whose waiting blocks no event loop.
+    """A lock handle whose waiting does not block the event loop.
 
-    A task that is cancelled while it acquires gives back what it had won, or may yet win, before
-    `CancelledError` goes on: that takes as long as the request under way, and 5 s at most for the
-    release. A release that has begun ends, cancelled or not. The lease is renewed until it is
-    released, or until the event loop's thread ends. `on_danger(lock)` and `on_lost(lock, why)` get
-    the `Lock` and are called from a thread: use `loop.call_soon_threadsafe`. Opening the store's
-    client in the constructor may take a moment.
+    If a task is cancelled while it acquires, what it has won or may still win is released before
+    `CancelledError` is raised. That takes as long as the current request, plus at most 5 s for the
+    release. A release that has begun always completes. The lease is renewed until it is released,
+    or until the event loop's thread ends. `on_danger(lock)` and `on_lost(lock, why)` get the `Lock`
+    and are called from a thread: use `loop.call_soon_threadsafe`. The constructor opens the store's
+    client, which may take a moment.
 
-    :param lock: the URL of a `Lock`, or the handle of any lock (`open_lock`, `Both`), which is used
-        by nothing else then.
-    :param options: what `Lock` takes; only beside a URL.
-    :raises TypeError: for an option that nothing takes, or one beside a handle.
+    :param lock: the URL of a `Lock`, or the handle of any lock (`open_lock`, `Both`); nothing else
+        may use that handle.
+    :param options: the keywords of `Lock`; only with a URL.
+    :raises TypeError: for an unknown option, or an option together with a handle.
     """
 
     def __init__(self, lock: str | ProcedureHandle, **options: Any) -> None:
@@ -78,10 +78,10 @@ class AsyncLock:
         await self.renew()
 
     def cancel(self) -> bool:
-        """As `Lock.cancel`, from any thread: the `acquire` that waits returns False."""
+        """As `Lock.cancel`, from any thread: the waiting `acquire` returns False."""
         return self._lock.cancel()
 
-    # --- what is known without a request ----------------------------------------------------------
+    # --- what needs no request --------------------------------------------------------------------
 
     @property
     def acquire_timeout(self) -> float | None:
@@ -94,7 +94,7 @@ class AsyncLock:
         return getattr(self._lock, "fence")  # noqa: B009 - `Both` has none: two are not comparable
 
     def assert_held(self) -> None:
-        """Raise `LockLost` unless this handle may act as the holder at this moment."""
+        """Raise `LockLost` unless this handle may act as the holder now."""
         self._lock.assert_held()
 
     def owned(self) -> bool:
@@ -105,7 +105,7 @@ class AsyncLock:
         self._lock.mark_committed()
 
     def contenders(self) -> list[str] | None:
-        """As the handle's. None: the service does not know its waiters, as an object store."""
+        """As the handle's. None: the service does not know its waiters (an object store)."""
         return self._lock.contenders()
 
     def busy_reason(self) -> str:
@@ -148,7 +148,7 @@ class AsyncLock:
     # --- the interpreter --------------------------------------------------------------------------
 
     async def _carry_out(self, procedure: Procedure[T]) -> T:
-        """Each request in a thread, each wait in the event loop; errors are met at the request."""
+        """Requests run in a thread, waits in the event loop; errors are raised at the request."""
         try:
             request = procedure.send(None)
             while True:
@@ -171,7 +171,7 @@ class AsyncLock:
 
 
 async def _slept(sleep: Sleep) -> None:
-    """Until the time is over, or another thread has set what the wait listens to."""
+    """Wait until the time is over or another thread sets the sleep's event."""
     woken, loop = sleep.woken, asyncio.get_running_loop()
     if not isinstance(woken, Wakeup):
         await asyncio.sleep(max(0.0, sleep.seconds))
@@ -179,12 +179,12 @@ async def _slept(sleep: Sleep) -> None:
     here = asyncio.Event()
 
     def wake() -> None:
-        with suppress(RuntimeError):  # the loop is closed: nothing waits
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(here.set)
 
     woken.then = wake
     try:
-        if not woken.is_set():  # it may have been set before `then` was
+        if not woken.is_set():  # it may have been set before `then` was assigned
             with suppress(TimeoutError):
                 await asyncio.wait_for(here.wait(), max(0.0, sleep.seconds))
     finally:
@@ -192,7 +192,7 @@ async def _slept(sleep: Sleep) -> None:
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    """What `function` returns. It has ended when this ends, also when the task is cancelled."""
+    """Return what `function` returns. It always completes, even if the task is cancelled."""
     under_way = asyncio.ensure_future(asyncio.to_thread(function))
     try:
         return await asyncio.shield(under_way)
@@ -201,5 +201,5 @@ async def _in_thread(function: Callable[[], T]) -> T:
             with suppress(asyncio.CancelledError, Exception):
                 await asyncio.shield(under_way)
         if not under_way.cancelled():
-            under_way.exception()  # it is known to be lost with the cancellation
+            under_way.exception()  # marks it as seen; the cancellation replaces it
         raise

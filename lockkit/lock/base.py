@@ -1,10 +1,10 @@
 """The handle of a lock, whatever grants it: acquire, hold, renew, release.
 
-`grant` has the steps, `renewal` the threads, and a `LeaseClient` asks the store or the service.
-Here is what a program holds in its hand. `Lock` and the locks of other services add only what is
-particular to them.
+`grant` has the steps, `renewal` the threads, and a `LeaseClient` sends requests to the store or the
+service. This is the part that a program uses. `Lock` and the locks of other services add only what
+is specific to them.
 
-One file because it is one class: what a program holds in its hand, and the refusals that guard it.
+One file because it is one class: its public methods, and the checks that refuse wrong use.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class CallbackFailed(RuntimeWarning):
 
 
 class Cancelled(Exception):
-    """Another thread called `cancel` on the handle that waits; `acquire` returns False."""
+    """Another thread called `cancel` on the waiting handle; `acquire` returns False."""
 
 
 class AcquireWait:
-    """The one acquire of a handle that may be under way; other threads may cancel it."""
+    """The acquire of a handle that may be in progress; other threads may cancel it."""
 
     def __init__(self) -> None:
         self.woken = Wakeup()
-        """Ends a wait early; then `raise_if_cancelled` says why."""
+        """Ends a wait early; then `raise_if_cancelled` gives the reason."""
         self._for: threading.Event | None = None
         self._turn = threading.Lock()
         self._under_way = self._cancelled = False
 
     def begin(self) -> bool:
-        """False if another thread acquires this handle already."""
+        """Return False if another thread is already acquiring this handle."""
         with self._turn:
             begun, self._under_way = not self._under_way, True
             return begun
@@ -66,7 +66,7 @@ class AcquireWait:
             self.woken.clear()
 
     def cancel(self) -> bool:
-        """False if no acquire is under way."""
+        """Return False if no acquire is in progress."""
         with self._turn:
             if self._under_way:
                 self._cancelled = True
@@ -74,7 +74,7 @@ class AcquireWait:
             return self._under_way
 
     def wake(self) -> None:
-        """End the wait that is under way, and the next one."""
+        """End the current wait and the next one."""
         self.woken.set()
         if self._for is not None:
             self._for.set()
@@ -97,14 +97,14 @@ class AcquireWait:
 
 @dataclass(frozen=True, slots=True)
 class FencingToken:
-    """The guard that a commit attaches to its write: which grant it acts under."""
+    """The guard that a commit attaches to its write: the grant that it belongs to."""
 
     epoch: int
     owner: str
 
 
 class BaseLock(ABC):
-    """What all lock handles have in common. One handle has one holder at a time."""
+    """The common part of all lock handles. One handle has one holder at a time."""
 
     _client: LeaseClient
     on_danger: Callable[[Any], None] | None
@@ -123,9 +123,9 @@ class BaseLock(ABC):
     # --- the public face -------------------------------------------------------------------------
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Take the lock; False if it is still another's when the time is over.
+        """Take the lock; False if another owner still holds it at the deadline.
 
-        `timeout=None` waits for ever, 0 tries once. An exception leaves nothing half-held.
+        `timeout=None` waits for ever, 0 tries once. After an exception nothing stays held.
         """
         return self._acquire(settings.limit_s(blocking, timeout))
 
@@ -144,20 +144,20 @@ class BaseLock(ABC):
                 raise
 
     def cancel(self) -> bool:
-        """Make the `acquire` that waits in another thread give up, and return False.
+        """Make the `acquire` that waits in another thread stop and return False.
 
-        False if none is under way. One that is granted the lock meanwhile still returns True.
+        Returns False if none is waiting. An `acquire` that was just granted still returns True.
         """
         return self._waiting.cancel()
 
     def contenders(self) -> list[str] | None:
-        """Who holds and awaits the lock, in order, by one look; None: the service does not know."""
+        """The owners that hold or await the lock, in order; None: the service does not know."""
         return None
 
     def release(self) -> None:
-        """Let go. Raises `LockLost` if it was lost before the work was published.
+        """Release the lock. Raises `LockLost` if it was lost before the work was published.
 
-        Tries again on every transient answer, and warns (`UnprovenRelease`) if none ever came.
+        Retries after every transient answer; warns (`UnprovenRelease`) if none was definite.
         """
         self.release_by(threading.current_thread())
 
@@ -167,11 +167,11 @@ class BaseLock(ABC):
         self._client.carry_out(self.renewing())
 
     def extend(self) -> None:
-        """`renew` under redis-py's name: the lease lasts its whole length again from now."""
+        """`renew` under redis-py's name: the lease's full length starts again now."""
         self.renew()
 
     def assert_held(self) -> None:
-        """Raise `LockLost` unless this handle may act as the holder at this moment. No request."""
+        """Raise `LockLost` unless this handle may act as the holder now. Sends no request."""
         self._guard_process()
         renewal = self._client.renewal
         if renewal is not None:
@@ -179,7 +179,7 @@ class BaseLock(ABC):
         grant.assert_held(self._client, self)
 
     def owned(self) -> bool:
-        """Whether this handle holds it, by its own knowledge. No request."""
+        """Whether this handle holds it, by its own knowledge. Sends no request."""
         return self._pid == os.getpid() and self._client.believes()
 
     @abstractmethod
@@ -187,24 +187,24 @@ class BaseLock(ABC):
         """Whether anybody holds it. One read."""
 
     def mark_committed(self) -> None:
-        """Say that the work under the lock is published: losing the lease is now only a warning."""
+        """Declare the work under the lock published: losing the lease is then only a warning."""
         self._committed = True
 
     def busy_reason(self) -> str:
-        """Who has it, until when, and what next."""
+        """The owner, its end and the next step, as text."""
         return str(self.busy_error())
 
     def busy_error(self) -> LockBusy:
-        """The error for a lock that was not free: its owner, epoch and end as fields."""
+        """The error for a lock that was not free, with owner, epoch and end as fields."""
         return self._client.busy_error()
 
     def close(self) -> None:
-        """Stop renewing, close the client. Does not release: an abandoned lease expires.
+        """Stop renewing and close the client. Does not release: an abandoned lease expires.
 
         A thread that waits in `acquire` gets a `RuntimeError`.
         """
         if self._pid != os.getpid():
-            return  # the parent's connections are not ours to close
+            return  # the parent process owns the connections
         self._closed.set()
         self._waiting.wake()
         self._client.closed = True
@@ -223,7 +223,7 @@ class BaseLock(ABC):
         return f"<{type(self).__name__} {self.url}: {self._standing()}>"
 
     def _standing(self) -> str:
-        """Its state, by its own knowledge. No request."""
+        """Its state, by its own knowledge. Sends no request."""
         client, loss = self._client, self._client.loss
         held, until_ms = client.grant, client.until_ms
         if held is None:
@@ -238,13 +238,13 @@ class BaseLock(ABC):
     # --- as procedures, for threads and for asyncio ----------------------------------------------
 
     def acquiring(self, limit_s: float | None, party: object) -> Procedure[bool]:
-        """`acquire` as a procedure; `party` is the task that it is for."""
+        """`acquire` as a procedure; `party` is the calling task."""
         with self._acquires(party) as client:
             try:
                 return (yield from self._claim(limit_s))
             except Cancelled:
                 return False
-            except GeneratorExit:  # the process is gone, and sends nothing more
+            except GeneratorExit:  # the process is gone and sends nothing more
                 raise
             except BaseException as error:  # a cancellation may come after the grant
                 if client.grant is not None:
@@ -263,7 +263,7 @@ class BaseLock(ABC):
     def _acquires(
         self, party: object, beside: Callable[[bool], None] | None = None
     ) -> Iterator[LeaseClient]:
-        """One acquire at a time, and only of what is not held."""
+        """Allow one acquire at a time, and only if nothing is held."""
         self._guard_process()
         if not self._waiting.begin():
             raise RuntimeError(f"{self}: two threads acquire one handle; give each its own")
@@ -293,7 +293,7 @@ class BaseLock(ABC):
         )
 
     def perform(self, request: Request) -> Any:
-        """One request of `acquiring` or `renewing`, but no `Sleep`."""
+        """One request of `acquiring` or `renewing`, except `Sleep`."""
         return self._client.perform(request)
 
     def renewing(self) -> Procedure[None]:
@@ -307,7 +307,7 @@ class BaseLock(ABC):
         self._conclude(self._client.carry_out(grant.release(self._client)))
 
     def _conclude(self, ended: grant.GrantEnd | None) -> None:
-        """Tell the user how a grant ended."""
+        """Report to the user how a grant ended."""
         if ended is None:
             raise RuntimeError(f"{self}: released, but not held by this handle")
         if not ended.proven:
@@ -320,7 +320,7 @@ class BaseLock(ABC):
             text = f"{self}: {loss.why}, after the work was published"
             warnings.warn(LateLoss(text), stacklevel=4)
 
-    # --- what is particular to a lock ------------------------------------------------------------
+    # --- what a kind of lock overrides -----------------------------------------------------------
 
     owner: str
 
@@ -334,14 +334,14 @@ class BaseLock(ABC):
         """An acquire begins for this party; None: it has ended."""
 
     def _floor(self) -> int:
-        """The next grant's epoch is above this."""
+        """The next grant's epoch must be above this."""
         return 0
 
     def _guard_release(self, party: object) -> None:  # noqa: B027 - most take any
         """Raise `RuntimeError` where this party may not release."""
 
     _test: Callable[[float], None] | None = None
-    """Sees before the first claim that the store enforces conditions; None: nothing to see."""
+    """Checks before the first claim that the store enforces conditions; None: no check needed."""
 
     # --- refusals --------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ class BaseLock(ABC):
 
 
 def _reporter(us: weakref.ref[BaseLock], client: LeaseClient) -> Callable[[str], None]:
-    """Calls the handle's callbacks, if there still is a handle."""
+    """Calls the handle's callbacks while the handle exists."""
 
     def report(kind: str) -> None:
         lock, loss = us(), client.loss
@@ -383,14 +383,14 @@ def _reporter(us: weakref.ref[BaseLock], client: LeaseClient) -> Callable[[str],
         except Exception as error:  # noqa: BLE001 - recorded twice; the lease goes on
             text = f"{name} of the lock of {client.where} raised {error!r}"
             client.emit("note", text=text)
-            with suppress(CallbackFailed):  # where warnings are errors, nobody could catch it here
+            with suppress(CallbackFailed):  # with -W error it would be raised where nobody catches
                 warnings.warn(CallbackFailed(text), stacklevel=2)
 
     return report
 
 
 def leave(release: Callable[[], None], error: object) -> None:
-    """Release at the end of a `with` block that raised `error`, or None; that error goes first."""
+    """Release at the end of a `with` block; the block's own `error` takes precedence."""
     try:
         release()
     except (LockLost, StoreError, RuntimeError, Warning) as failed:
@@ -400,11 +400,11 @@ def leave(release: Callable[[], None], error: object) -> None:
 
 
 def warn_late(error: object, failed: Exception, stacklevel: int = 3) -> None:
-    """A release failed at the end of a block that raised `error`, which is what the user gets."""
+    """A release failed at the end of a block that raised `error`; the caller gets `error`."""
     if isinstance(failed, Warning) or (
         isinstance(error, LockLost) and isinstance(failed, LockLost)
     ):
-        return  # the user was warned, or knows
+        return  # the user was warned or knows it
     late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
-    with suppress(Warning):  # the error of the block goes first, also under -W error
+    with suppress(Warning):  # the block's error takes precedence, even with -W error
         warnings.warn(late(str(failed)), stacklevel=stacklevel)

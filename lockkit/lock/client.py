@@ -1,8 +1,8 @@
 """What acquiring, renewing and releasing need of a client, whatever grants the lock.
 
-`StorageClient` speaks the lease protocol to an object store, `ServiceClient` asks another lock
-service. `grant`, `renewal`, `Lock` and `AsyncLock` know only this class, so that a lease has one
-life, whoever grants it.
+`StorageClient` runs the lease protocol against an object store, `ServiceClient` calls another lock
+service. `grant`, `renewal`, `Lock` and `AsyncLock` use only this class, so every lease has the same
+life cycle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockkit.sinks import Emit
 T = TypeVar("T")
 
 BACK_OUT_S = 5.0
-"""How long an acquire that was interrupted tries to give back what it had won."""
+"""How long an interrupted acquire tries to release what it had won."""
 
 
 class HeldGrant(Protocol):
@@ -34,7 +34,7 @@ class HeldGrant(Protocol):
 
 
 class Wakeup(threading.Event):
-    """An event that can also be waited for in an event loop, which sets `then`."""
+    """An event that an event loop can also wait for; the loop sets `then`."""
 
     then: Callable[[], object] | None = None
 
@@ -47,9 +47,9 @@ class Wakeup(threading.Event):
 
 @dataclass(slots=True, kw_only=True)
 class LeaseClient(ABC):
-    """The state of one handle, and the only way to change it. Feed it only while you have `turn`.
+    """The state of one handle, and the only way to change it. Call it only while holding `turn`.
 
-    `steps` takes an event of the lease protocol and returns what came of it.
+    `steps` takes an event of the lease protocol and returns the resulting actions.
     """
 
     where: str
@@ -58,27 +58,27 @@ class LeaseClient(ABC):
     sink: Emit
     turn: threading.RLock = field(default_factory=threading.RLock)
     ends_ms: float = math.inf
-    """No request is under way after this moment of the boot clock; an acquire or release sets it.
+    """No request continues after this moment of the boot clock; an acquire or release sets it.
     """
     late_ms: float = math.inf
-    """How long a look or claim may take at least, also one that begins at the end of a wait."""
+    """Minimum time for a look or a claim, even one that begins at the end of a wait."""
     undo_ms: float = BACK_OUT_S * 1000
-    """How long requests may go on that settle what a failed acquire may have won."""
+    """Time for the requests that settle what a failed acquire may have won."""
     loss: LeaseLost | None = None
     last_failure: str = ""
     """Why the last request had no useful answer; "" after one that had."""
     closed: bool = False
-    """The connection is closed: nothing can be asked any more."""
+    """The connection is closed: no request is possible any more."""
     renewal: Any = None
     """What renews the grant; None while nothing does."""
     proven_ms: float = 0
-    """When the request that our belief rests on was about to be sent, on the boot clock."""
+    """When the request that proves the grant was about to be sent, on the boot clock."""
     lease_ends_ms: float = 0
-    """When belief in the latest proven request ends, kept after belief has ended."""
+    """When the latest proven grant ends locally; kept after that moment."""
     shaken: bool = False
-    """The connection was lost: a renewal that fails now is a danger at once."""
+    """The connection was lost: a renewal that fails now is reported as danger at once."""
     _state_lock: threading.RLock = field(default_factory=threading.RLock)
-    """Held for one step, never while a request is out: the end of belief needs no turn."""
+    """Held for one step, never during a request: the local expiry does not need it."""
 
     @property
     @abstractmethod
@@ -88,17 +88,17 @@ class LeaseClient(ABC):
     @property
     @abstractmethod
     def until_ms(self) -> float | None:
-        """When belief ends, on the boot clock. None: this client does not believe it holds."""
+        """When the grant ends locally, on the boot clock. None: this client does not hold it."""
 
     @property
     @abstractmethod
     def renew_ms(self) -> float | None:
-        """From one renewal to the next; None: the grant needs none."""
+        """Milliseconds from one renewal to the next; None: no renewal is needed."""
 
     @property
     @abstractmethod
     def release_ms(self) -> float:
-        """How long a release is tried, from now on."""
+        """How long a release is retried from now on, in ms."""
 
     @property
     @abstractmethod
@@ -107,40 +107,40 @@ class LeaseClient(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Before the lock is wanted anew: what was met the last time says nothing now."""
+        """Reset before the next acquire: observations of the last one do not apply."""
 
     @abstractmethod
     def steps(self, event: Event, *, patient: bool = False) -> Procedure[list[Action]]:
-        """Carry out what follows from this event, until nothing more is to be sent.
+        """Carry out what follows from this event, until no request is left to send.
 
-        An error of a request is raised, unless `patient`: then it counts as no answer.
+        A request's error is raised; with `patient` it counts as no answer instead.
         """
 
     @abstractmethod
     def notice_end(self) -> None:
-        """End belief if its time is over. Waits for no request and needs no turn."""
+        """End the grant if its time is over. Waits for no request and does not need `turn`."""
 
     @abstractmethod
     def lose(self, why: str, reason: LossReason = LossReason.STOPPED) -> None:
-        """Stop believing, for a reason that the protocol does not know."""
+        """End the grant for a reason that the protocol does not know."""
 
     @abstractmethod
     def look_s(self) -> float:
-        """Until it is worth asking for the lock again."""
+        """Seconds until the next look is worthwhile."""
 
     @abstractmethod
     def busy_error(self) -> LockBusy:
-        """Who has it, until when, and what to do next."""
+        """The error with the owner, its end and the next step."""
 
-    # --- what only some clients have an answer to -------------------------------------------------
+    # --- what only some clients implement ---------------------------------------------------------
 
     @property
     def freed(self) -> threading.Event | None:
-        """The lock service sets it when it is worth asking sooner; None: it never does."""
+        """Set by the lock service if an earlier look is worthwhile; None: it never is."""
         return None
 
     def stand_back_s(self, began_ms: float, deadline_ms: float) -> float:
-        """How long to leave the lock to others before the first claim."""
+        """Seconds to leave the lock to others before the first claim."""
         return 0.0
 
     def due(self, floor: int) -> Event:
@@ -154,14 +154,14 @@ class LeaseClient(ABC):
         """The lock was released just now."""
 
     def doubt_what_is_out(self) -> None:  # noqa: B027
-        """An interrupt met a request: it may have been carried out, and nobody read the answer."""
+        """A request was interrupted: it may have been carried out, and nobody read the answer."""
 
     def in_doubt(self) -> bool:
-        """Whether a claim is out that nobody answered, and that only another look can settle."""
+        """Whether a claim has no answer, so that only another look can settle it."""
         return False
 
     def taken_away(self, epoch: int) -> LeaseLost | None:
-        """After a release of `epoch`: whether it shows that another had taken the lock before."""
+        """After a release of `epoch`: whether it shows that another client had taken the lock."""
         return None
 
     # --- renewal ----------------------------------------------------------------------------------
@@ -187,11 +187,11 @@ class LeaseClient(ABC):
         return self.until_ms is not None and self.clock.boot_ms() < self.until_ms
 
     def carry_out(self, procedure: Procedure[T]) -> T:
-        """For real, one request at a time."""
+        """Run it for real, one request at a time."""
         return carry_out(procedure, self.perform)
 
     def perform(self, request: Request) -> Any:
-        """One request, for real. What is to go `Exclusive` has this client's turn."""
+        """One real request. An `Exclusive` one takes this client's turn."""
         if isinstance(request, Exclusive):
             with self.turn:
                 return carry_out(request.procedure, self.perform)
@@ -199,12 +199,12 @@ class LeaseClient(ABC):
 
     @abstractmethod
     def perform_one(self, request: Request) -> Any:
-        """One request that may go beside others."""
+        """One request that may run in parallel with others."""
 
     def emit(self, kind: str, **fields: Any) -> None:
         """One event for the history; an observer's error does not reach the lease."""
         self.sink(kind, **fields)
 
     def on_wall(self, boot_ms: float) -> float:
-        """A moment of the boot clock, on the clock that histories are written in."""
+        """A moment of the boot clock, on the clock used in histories."""
         return min(self.clock.wall_ms() + (boot_ms - self.clock.boot_ms()), TIME_MS_MAX)

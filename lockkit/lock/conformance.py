@@ -1,9 +1,9 @@
-"""The proof that a store enforces write conditions, made before a lock or a table relies on them.
+"""The conformance check: a store must enforce write conditions before a lock or table relies on it.
 
 A store that ignores conditions (DigitalOcean Spaces documents this; s3rver and incus #3651 do it)
-lets every client win every race. A store that refuses true conditions (Ceph RGW 16.2 compares the
-quoted ETag that it sent with an unquoted one) lets nobody renew or release a lock. Documentation
-does not tell which of these stands behind an endpoint; three conditional writes do.
+lets every client win every race. On a store that refuses true conditions (Ceph RGW 16.2 compares
+the quoted ETag that it sent with an unquoted one) nobody can renew or release a lock. Documentation
+does not say which kind of store an endpoint is; three conditional writes do.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from lockkit.stores.within import left_s
 TABLE_KEY = ".hoodie/.locks/conditions.json"
 """The scratch object of a lock or a table. It is never deleted: a lock needs no right to delete."""
 KEY = ".lockkit/conditions.json"
-"""The scratch object of everything else."""
+"""The scratch object for everything else."""
 TRIES_MAX = 4
 PAUSE_FIRST_S = 0.05
 PAUSE_LONGEST_S = 2.0
-"""A store that asks for a longer pause is not waited for here; the caller may try again."""
+"""A longer pause requested by a store is not waited for here; the caller may try again."""
 MISMATCHES_MAX = 2
-"""Refused writes over the current version that prove a mismatch; one could be a stale read."""
+"""Refused writes over the current version that prove a mismatch; one might be a stale read."""
 ABOUT = "lockkit tests here whether this store enforces write conditions; you may delete this file"
 
 ProofScope = tuple[str, str, str]
 
 proven: set[ProofScope] = set()
-"""Places that were seen, by this process, to enforce conditions."""
+"""Places where this process has seen conditions enforced."""
 _locks: dict[ProofScope, threading.Lock] = {}
-"""Threads that need the same proof wait for one of them to make it."""
+"""Threads that need the same check wait while one of them makes it."""
 os.register_at_fork(after_in_child=_locks.clear)
 
 
 def prove_conditions(
     store: Store, clock: Clock, *, key: str = KEY, tries_max: int = TRIES_MAX
 ) -> None:
-    """See, once per process, server and bucket, that the store enforces write conditions.
+    """Check once per process, server and bucket that the store enforces write conditions.
 
-    Two paths of one host are two servers. A provider's own servers are not tested. Raises
-    `UnsafeStore` if a false condition passes or a true one does not, and `NoAnswer` if the store
-    did not say within `tries_max` tries and the time of `within`, or another thread's test
-    outlasts it.
+    Two paths of one host count as two servers. A provider's own servers are not tested. Raises
+    `UnsafeStore` if a false condition passes or a true one is refused. Raises `NoAnswer` if the
+    store did not answer within `tries_max` tries and the time of `within`, or if another thread's
+    test takes longer than that.
     """
     place = place_of(store)
     if place is None or place in proven:
@@ -101,10 +101,10 @@ def _prove(store: Store, clock: Clock, key: str, tries_max: int) -> None:
 
 
 def place_of(store: Store) -> ProofScope | None:
-    """What the proof is valid for; None where none is needed."""
+    """The scope of the check; None if no check is needed."""
     if not store.server:
         return None
-    from lockkit.stores.endpoint import is_providers_own  # nothing that files need
+    from lockkit.stores.endpoint import is_providers_own  # not needed for files
 
     if is_providers_own(store.url, store.server):
         return None
@@ -114,8 +114,8 @@ def place_of(store: Store) -> ProofScope | None:
 def prove(name: str, key: str, interval_s: float = 0.0) -> Procedure[str | None]:
     """Three conditional writes to a scratch object: two that must fail, one that must succeed.
 
-    Returns why the store left it open; None if it did not. Several processes may do this at once:
-    a write that failed because another process changed the object proves as much as one that
+    Returns why the result is open; None if it is not. Several processes may do this at once: a
+    write that failed because another process changed the object proves as much as one that
     succeeded.
     """
     current = yield from _current(key, interval_s)
@@ -132,7 +132,7 @@ def prove(name: str, key: str, interval_s: float = 0.0) -> Procedure[str | None]
             break
         match (yield Get(key)):
             case Found(_, version) if version != current:
-                return None  # another process's true condition held, and our false one did not
+                return None  # another process's true condition passed, and our false one did not
             case Found():
                 pass
             case answer:
@@ -148,7 +148,7 @@ def prove(name: str, key: str, interval_s: float = 0.0) -> Procedure[str | None]
 
 
 def prove_creation(name: str, key: str = TABLE_KEY) -> Procedure[None]:
-    """Refuse a store that lets an object be created twice, before the first write that counts."""
+    """Refuse a store that creates an object twice, before the first write that counts."""
     for _ in range(2):
         if not isinstance((yield from _write(key, IfAbsent(), 0.0)), Applied):
             return
@@ -179,7 +179,7 @@ def _current(key: str, interval_s: float) -> Procedure[Version | object]:
     if isinstance(answer, Missing):
         answer = yield from _write(key, IfAbsent(), interval_s)
         if isinstance(answer, PreconditionFailed):
-            answer = yield Get(key)  # another process was quicker
+            answer = yield Get(key)  # another process was faster
     return answer.version if isinstance(answer, Found | Applied) else answer
 
 

@@ -11,7 +11,7 @@ from lockkit.errors import LockBusy
 class LockHandle(Protocol):
     """A handle of one lock. It has one holder at a time and is not reentrant.
 
-    All times are seconds. A method raises `StoreError` where the service cannot be used, and
+    All times are seconds. A method raises `StoreError` if the service cannot be used, and
     `RuntimeError` for double use and for use after fork. `LockLost` comes from `assert_held`,
     `renew`, `extend` and `release` once the grant is over.
     """
@@ -19,7 +19,7 @@ class LockHandle(Protocol):
     acquire_timeout: float | None
     """The longest wait of `with`, its constructor's `acquire_timeout`; None: for ever."""
     lane: str
-    """What events call this handle."""
+    """The handle's name in events."""
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Take the lock; False if it was not free in time, or `cancel` ended the wait.
@@ -29,7 +29,7 @@ class LockHandle(Protocol):
         ...
 
     def release(self) -> None:
-        """Let go. Raises `LockLost` if it was lost before `mark_committed` was called."""
+        """Release it. Raises `LockLost` if it was lost before `mark_committed` was called."""
         ...
 
     def renew(self) -> None:
@@ -41,19 +41,19 @@ class LockHandle(Protocol):
         ...
 
     def cancel(self) -> bool:
-        """Make an `acquire` that waits in another thread return False; False: none waits."""
+        """Make an `acquire` that waits in another thread return False; False: none is waiting."""
         ...
 
     def contenders(self) -> list[str] | None:
-        """Who holds and awaits the lock, in order; None: the service does not know its waiters."""
+        """The owners that hold or await the lock, in order; None: the service does not know."""
         ...
 
     def assert_held(self) -> None:
-        """Raise `LockLost` unless this handle may act as the holder now. No request."""
+        """Raise `LockLost` unless this handle may act as the holder now. Sends no request."""
         ...
 
     def owned(self) -> bool:
-        """Whether this handle holds it, by its own knowledge. No request."""
+        """Whether this handle holds it, by its own knowledge. Sends no request."""
         ...
 
     def locked(self) -> bool:
@@ -61,11 +61,11 @@ class LockHandle(Protocol):
         ...
 
     def mark_committed(self) -> None:
-        """Say that the work is published: losing the lock is then only a warning."""
+        """Declare the work published: losing the lock is then only a warning."""
         ...
 
     def busy_reason(self) -> str:
-        """Who has it, and what next."""
+        """Who holds it, and the next step, as text."""
         ...
 
     def busy_error(self) -> LockBusy:

@@ -1,9 +1,9 @@
 """One grant of the storage lock, from the first claim to the release, as procedures.
 
-`lease.step` decides, `LeaseClient.steps` carries out what it asks. Here is what lies around them:
-when to look again, when to give up, what to settle before giving up, and how long to insist on a
-release. `Lock` runs these procedures against a store, the simulator under its virtual clock, the
-stepper one request at a time.
+`lease.step` decides and `LeaseClient.steps` carries it out. The procedures here handle the rest:
+when to look again, when to give up, what to settle before giving up, and how long to retry a
+release. `Lock` runs them against a store, the simulator under its virtual clock, the stepper one
+request at a time.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from lockkit.runtime import BlockingCall, Exclusive, Procedure, Sleep
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 LATE_S = 3.0
-"""A look or claim has this long at least, also if it begins at the end of a wait; so has settling
-what became of it."""
+"""Minimum time for a look or a claim, even one that begins at the end of a wait, and for settling
+its result."""
 RISES_MAX = 5
-"""Renewals that try to raise an epoch; a second is needed where an older one had landed instead."""
+"""Renewals that try to raise an epoch; a second is needed if an older one had landed instead."""
 
 
 class RenewalThread(Protocol):
-    """What renews a grant beside its user."""
+    """Renews a grant in the background."""
 
     def stop(self) -> None:
-        """Renew no more. Does not wait: a renewal that is under way has the client's turn."""
+        """Stop renewing. Does not wait for a renewal in progress."""
         ...
 
 
 Hold = Callable[[], RenewalThread | None]
-"""Starts the renewal of what was granted; None: it needs none."""
+"""Starts the renewal of a grant; None: no renewal is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class GrantEnd:
     proven: bool
     """Whether the store confirmed the release."""
     loss: LeaseLost | None
-    """Why it was lost before; None: it was not, as far as this client can know."""
+    """Why it was lost earlier; None: it was not lost, as far as this client can know."""
 
 
 # --- acquire --------------------------------------------------------------------------------------
@@ -72,9 +72,9 @@ def acquire(
 ) -> Procedure[bool]:  # fmt: skip
     """Claim the lock until it is granted; False once `limit_s` is over (None: wait for ever).
 
-    `hold` is called in the same turn as the grant. `test(seconds)` sees beforehand that
-    the store enforces conditions; it raises `NoAnswer` where the store did not say in that time.
-    The epoch is above `floor`. Whatever else is raised here leaves nothing held.
+    `hold` is called atomically with the grant. `test(seconds)` checks before the first claim that
+    the store enforces conditions; it raises `NoAnswer` if the store does not answer in that time.
+    The epoch is above `floor`. After any other exception nothing stays held.
     """
     began_ms = client.clock.boot_ms()
     deadline_ms = math.inf if limit_s is None else began_ms + limit_s * 1000
@@ -86,7 +86,7 @@ def acquire(
         if wait_s > 0:
             yield Sleep(wait_s)
         return (yield from _poll(client, deadline_ms, floor, hold))
-    except GeneratorExit:  # the process is gone, and sends nothing more
+    except GeneratorExit:  # the process is gone and sends nothing more
         raise
     except BaseException as error:
         yield from undo(client, interrupted=not isinstance(error, Exception))
@@ -98,7 +98,7 @@ def acquire(
 def _tested(
     client: LeaseClient, test: Callable[[float], None], deadline_ms: float
 ) -> Procedure[bool]:
-    """Before the first claim: whether the store said in time that it enforces conditions."""
+    """Before the first claim: whether the store showed in time that it enforces conditions."""
     clock, failures = client.clock, 0
     while True:
         left_s = max(LATE_S, (deadline_ms - clock.boot_ms()) / 1000)
@@ -138,12 +138,12 @@ def _poll(
         if left_s <= 0:
             settled: bool = yield Exclusive(_last_try(client, hold))
             return settled
-        yield Sleep(min(wait_s, left_s), freed)  # at the deadline it looks once more
+        yield Sleep(min(wait_s, left_s), freed)  # looks once more at the deadline
         event = Tick(clock.now())
 
 
 def _claim(client: LeaseClient, event: Event, hold: Hold) -> Procedure[list[Action]]:
-    """One look or claim, and what follows from its answers."""
+    """One look or claim, and the steps that follow from its answer."""
     reported = yield from client.steps(event)
     if any(isinstance(each, Granted) for each in reported):
         _begin_holding(client, hold)
@@ -159,7 +159,7 @@ def _begin_holding(client: LeaseClient, hold: Hold) -> None:
 
 
 def _last_try(client: LeaseClient, hold: Hold) -> Procedure[bool]:
-    """The time is over. A claim that nobody answered may have won: that is settled first."""
+    """The time is over. First settle a claim without an answer: it may have won."""
     yield from client.steps(GiveUp(client.clock.now()))
     if not client.in_doubt():
         return False
@@ -173,7 +173,7 @@ def _last_try(client: LeaseClient, hold: Hold) -> Procedure[bool]:
 
 
 def undo(client: LeaseClient, *, interrupted: bool) -> Procedure[None]:
-    """After an exception nothing stays half-held: what is ours, or may become so, is released."""
+    """After an exception: release what is held or may still be granted."""
     yield Exclusive(_back_out(client, interrupted=interrupted))
 
 
@@ -195,7 +195,7 @@ def _back_out(client: LeaseClient, *, interrupted: bool) -> Procedure[None]:
 
 def _note_ghost(client: LeaseClient) -> None:
     if client.in_doubt():
-        client.emit("note", text="a claim that nobody answered may be a ghost: it only expires")
+        client.emit("note", text="a claim without an answer may be a ghost: it only expires")
 
 
 # --- renew ----------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def _renew_once(client: LeaseClient, floor: int) -> Procedure[list[Action]]:
 
 
 def assert_held(client: LeaseClient, where: Any) -> None:
-    """Raise `LockLost` unless this client may act as the holder at this moment. No request."""
+    """Raise `LockLost` unless this client may act as the holder now. Sends no request."""
     if client.believes():
         return
     loss, held = client.loss, client.grant
@@ -259,7 +259,7 @@ def lost_error(where: Any, loss: LeaseLost, cure: str) -> LockLost:
 
 
 def release(client: LeaseClient) -> Procedure[GrantEnd | None]:
-    """Release what is held, again and again while the lease lasts; None: nothing is held."""
+    """Release what is held; retry while the lease lasts. None: nothing is held."""
     ended: GrantEnd | None = yield Exclusive(_release(client))
     return ended
 
@@ -269,13 +269,13 @@ def _release(client: LeaseClient) -> Procedure[GrantEnd | None]:
         return None
     stop_renewing(client)
     released = yield from _let_go(client, client.release_ms)
-    # Only now: a process that was stopped learns of its loss when it wants to release.
+    # Only now: a process that was paused notices its loss when it releases.
     loss = client.loss or (client.taken_away(released.epoch) if released.proven else None)
     return GrantEnd(released.proven, loss)
 
 
 def _let_go(client: LeaseClient, for_ms: float, *, patient: bool = False) -> Procedure[Released]:
-    """Release, again and again until the store has said what became of it, or time is over."""
+    """Retry the release until the store gives a definite answer or the time is over."""
     clock = client.clock
     ends_ms = clock.boot_ms() + for_ms
     client.ends_ms = min(client.ends_ms, ends_ms + client.late_ms)
@@ -296,7 +296,7 @@ def _let_go(client: LeaseClient, for_ms: float, *, patient: bool = False) -> Pro
     except GeneratorExit:
         raise
     except BaseException:
-        yield from client.steps(GiveUp(clock.now()))  # the handle is free; the lease runs out
+        yield from client.steps(GiveUp(clock.now()))  # the handle is free; the lease expires
         raise
     finally:
         client.ends_ms = math.inf
@@ -314,7 +314,7 @@ def stop_renewing(client: LeaseClient) -> None:
 
 
 def retry_s(reported: list[Action], failures: int, clock: Clock, left_s: float = math.inf) -> float:
-    """Until the next try: as long as the store asked for, within the `left_s` of a lease."""
+    """Seconds until the next try: the store's request, limited by the `left_s` of a lease."""
     pause = next((each.seconds for each in reported if isinstance(each, Pause)), None)
     return min(left_s, max(requested_s(pause, left_s), _back_off_s(failures, clock)))
 

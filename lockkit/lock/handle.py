@@ -1,8 +1,8 @@
 """The lock: acquire, hold, renew, release, over any store with conditional writes.
 
-The protocol is `lease.step`; `client` carries out what it asks, `heartbeat` renews, and this file
-is what a program holds in its hand. The lock object is Hudi's own, `LOCK_KEY` below the table, so a
-lockkit writer and a Hudi writer exclude each other.
+The protocol is `lease.step`, `StorageClient` runs it and `renewal` renews the lease; this file is
+the class that a program uses. The lock object is Hudi's own, `LOCK_KEY` below the table, so lockkit
+writers and Hudi writers exclude each other.
 
 One file because it is the public class: one place to read what a lock offers.
 """
@@ -39,17 +39,17 @@ class Lock(BaseLock):
     """A lease on a table. One handle has one holder at a time; it is not reentrant.
 
     `ttl_s` is the lease's length, `renew_interval_s` the time between renewals (None: a tenth of
-    it; at least ten must fit, Hudi's rule) and `acquire_timeout` the longest wait of `with` (None:
-    for ever), in seconds; the defaults are Hudi's. `timeout_s` is the
-    longest that one request may take, at most a fifth of the lease. `store_options` are those of
-    `open_store`; `TypeError` names a keyword that nothing takes. Raises
-    `LockBusy` or `LockLost` from `with`, `StoreError` where the store cannot be used,
-    `RuntimeError` for double use and for use after fork. `on_danger(lock)` and `on_lost(lock, why)`
-    are called from a thread that only watches the clock, so no request can delay them. `on_danger`
-    fires first, unless the lease expires at once (a suspended machine); a loss that `release` finds
-    is raised there instead. `emit` is called from that thread and from the one that renews. The
-    lease is renewed as long as the thread lives that acquired it or last used the handle.
-    `store` is one that is open already, at `url`; `close` closes it.
+    `ttl_s`; at least ten must fit, Hudi's rule) and `acquire_timeout` the longest wait of `with`
+    (None: for ever), in seconds; the defaults are Hudi's. `timeout_s` is the longest that one
+    request may take, at most a fifth of the lease. `store_options` are those of `open_store`;
+    `TypeError` names an unknown keyword. Raises `LockBusy` or `LockLost` from `with`, `StoreError`
+    if the store cannot be used, `RuntimeError` for double use and for use after fork.
+
+    `on_danger(lock)` and `on_lost(lock, why)` are called from a thread that only watches the clock,
+    so no request can delay them. `on_danger` fires first, unless the lease expires at once (a
+    suspended machine). A loss that `release` finds is raised there instead. `emit` is called from
+    that thread and from the one that renews. The lease is renewed while the thread lives that
+    acquired it or last used the handle. `store` is an open store at `url`; `close` closes it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Lock(BaseLock):
     ) -> None:
         renew_s = settings.renew_interval_s(ttl_s, renew_interval_s)
         if max(len(owner or ""), len(client)) > NAME_CHARS_MAX:
-            # A lock record that is longer than any reader takes would close the table to all.
+            # A lock record longer than readers accept would block the table for everybody.
             raise ValueError(f"owner and client are names, of at most {NAME_CHARS_MAX} characters")
         if store is not None and store_options:
             raise TypeError(f"store= is open already, and takes no {min(store_options)}=")
@@ -109,9 +109,9 @@ class Lock(BaseLock):
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, str], **options: Any) -> Lock:
-        """A lock as Hudi's own configuration keys describe it; `options` win over them.
+        """A lock from Hudi's own configuration keys; `options` override them.
 
-        Raises `ValueError` naming the key that is missing or cannot be, and warns (`UnknownKey`) of
+        Raises `ValueError` naming the key that is missing or invalid, and warns (`UnknownKey`) of
         a key that has no effect.
         """
         from lockkit.lock import hudi_keys as hudi
@@ -138,23 +138,24 @@ class Lock(BaseLock):
         self, blocking: bool = True, timeout: float | None = None, *,
         beside: Callable[[bool], None] | None = None,
     ) -> bool:  # fmt: skip
-        """Take the lock; False if it is still somebody else's when the time is over.
+        """Take the lock; False if another owner still holds it at the deadline.
 
-        `timeout=None` waits for ever, 0 tries once. If the store never answers it returns about at
-        `timeout`, but tries for 3 s at least. Whatever the store does, it returns at most 6 s after
-        `timeout` (9 s where the store's conditions are tested first): in that time a claim without
-        an answer is looked for once more. An exception (`StoreError`, Ctrl-C) leaves
-        nothing half-held. `beside(claiming)` is called in another thread beside each look at the
-        lock object (False) and each claim of it (True): what it reads beside the claim that wins is
-        as good as read under the lock, since that claim replaced the very version that was seen
-        free before. It must not raise.
+        `timeout=None` waits for ever, 0 tries once. If the store never answers, it returns at about
+        `timeout`, but tries for at least 3 s. In every case it returns at most 6 s after `timeout`
+        (9 s if the store's conditions are tested first): in that time it looks once more for a
+        claim without an answer. After an exception (`StoreError`, Ctrl-C) nothing stays held.
+
+        `beside(claiming)` is called in another thread in parallel with each look at the lock object
+        (False) and each claim of it (True). What it reads during the winning claim counts as read
+        under the lock, because that claim replaced the version that was seen free before. It must
+        not raise.
         """
         return self._acquire(settings.limit_s(blocking, timeout), beside)
 
     def rise_above(self, epoch: int) -> None:
-        """Give this grant an epoch above `epoch`, the fence's, if it has not; for whoever commits.
+        """Raise this grant's epoch above `epoch`, the fence's, if it is not; used by commits.
 
-        Epochs restart where a hand deleted the lock object, or a Hudi writer dropped our fields.
+        Epochs restart if somebody deleted the lock object, or if a Hudi writer dropped our fields.
         One renewal writes the new epoch over exactly our own version of the lock object, so nobody
         can have been granted the lock in between. Raises `LockLost` if it is no longer ours.
         """
@@ -170,7 +171,7 @@ class Lock(BaseLock):
         return not free(self.inspect(), self.clock.now(), self.policy)
 
     def inspect(self) -> LastObservation:
-        """The lock object as it is now; changes nothing, also not in this handle."""
+        """The lock object as it is now. Changes nothing, not even this handle's state."""
         self._guard_process()
         match self.store.get(LOCK_KEY, limit=RECORD_BYTES_MAX):
             case Found() as found:
@@ -183,17 +184,17 @@ class Lock(BaseLock):
         return LastObservation(observation, now_ms, now_ms)
 
     def observe_epoch(self, epoch: int) -> None:
-        """An epoch seen elsewhere, e.g. in the fence: the next grant exceeds it.
+        """Note an epoch that was seen elsewhere, e.g. in the fence: the next grant exceeds it.
 
-        A Hudi writer drops our fields when it rewrites the lock object, and a hand may delete it;
-        the fence still knows how far the epochs had come.
+        A Hudi writer drops our fields when it rewrites the lock object, and somebody may delete it;
+        the fence still has the last epoch.
         """
         if type(epoch) is not int or epoch < 0:
-            raise ValueError(f"{epoch!r} is no epoch: a whole number from 0 up")
+            raise ValueError(f"{epoch!r} is not an epoch: a whole number from 0 up")
         if not is_believed(epoch):
             raise ValueError(
-                f"{epoch} is no epoch of {self}: it leaves no room for the grants to come; a fence "
-                f"that has it is repaired by lockkit table repair-fence {self.url}"
+                f"{epoch} is not an epoch of {self}: it leaves no room for more grants; repair the "
+                f"fence with lockkit table repair-fence {self.url}"
             )
         self._floor_epoch = max(self._floor_epoch, epoch)
 
@@ -209,13 +210,13 @@ class Lock(BaseLock):
 
     @property
     def store_offset_ms(self) -> int | None:
-        """The store's clock less ours, by the last `Date` (floored to a second); None: unknown."""
+        """The store's clock minus ours, by the last `Date` (floored to a second); None: unknown."""
         return self._client.offset_ms
 
     def __str__(self) -> str:
         return f"the lock of {self.url}"
 
-    # --- what is particular to it ----------------------------------------------------------------
+    # --- what overrides `BaseLock` ---------------------------------------------------------------
 
     def _shut(self) -> None:
         self.store.close()
@@ -228,7 +229,7 @@ class Lock(BaseLock):
 
     def _test(self, seconds: float) -> None:
         if not self.store.server:
-            return  # files and memory need no proof
+            return  # files and memory need no check
         from lockkit.lock.conformance import TABLE_KEY, prove_conditions
 
         with within(seconds):

@@ -1,4 +1,4 @@
-"""Hudi's keys that describe a lock: none of them is ignored without a word."""
+"""Hudi's keys that describe a lock. None of them is ignored silently."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PROVIDERS_OWN = {
     PREFIX + "wait_time_ms_between_retry": 1_000,
     PREFIX + "max_wait_time_ms_between_retry": 16_000,
 }
-"""Retries within one try, in practice of ZooKeeper's connection, with Hudi's defaults. lockkit asks
-again after whatever was not answered, until the time is over."""
+"""Retries within one try (in practice, of ZooKeeper's connection), by default as in Hudi. lockkit
+retries every request without an answer until the time is over."""
 HEARTBEAT = PREFIX + "heartbeat_interval_ms"
 AWS = "hoodie.aws."
 AWS_KEYS = {
@@ -33,11 +33,11 @@ AWS_KEYS = {
     "hoodie.aws.secret.key": "aws_secret_access_key",
     "hoodie.aws.session.token": "aws_session_token",
 }
-"""By the names that boto3's client has for them."""
+"""boto3's names for them."""
 AWS_ROLE = ("hoodie.aws.role.arn", "hoodie.aws.role.session.name", "hoodie.aws.role.external.id")
 AWS_CATALOG = "hoodie.aws.glue."
 LIKE = 0.93
-"""Keys that are more alike than this are a misspelling: no two of Hudi's own keys are."""
+"""Keys more similar than this are a misspelling: no two of Hudi's own keys are so similar."""
 SHOWN = 80
 
 KEYS = [
@@ -58,20 +58,19 @@ KEYS = [
     )),
 ]  # fmt: skip
 READ = [*KEYS, BASE_PATH, TABLE_NAME, *AWS_KEYS]
-"""Every key that a lock's configuration may have an effect by."""
+"""Every key that can have an effect on a lock."""
 _TEXT = (PROVIDER, BASE_PATH, TABLE_NAME, *AWS_KEYS)
 
 
 class UnknownKey(UserWarning):
-    """A key that has no effect although it looks as if it had one."""
+    """A key that looks as if it had an effect and has none."""
 
 
 def checked(config: Mapping[str, str], *, stacklevel: int) -> dict[str, str]:
-    """The configuration by its keys in lower case, as a table's options are read too.
+    """The configuration with lower-case keys, as a table's options are read too.
 
-    Raises `ValueError` for a key or a value that cannot be. Warns (`UnknownKey`) of a key that has
-    no effect: a misspelt one, or one that is not Hudi's. Hudi's keys that are about other things
-    than locks pass.
+    Raises `ValueError` for an invalid key or value. Warns (`UnknownKey`) of a key without effect: a
+    misspelt one, or one that is not Hudi's. Hudi's keys that do not concern locks pass unchanged.
     """
     found: dict[str, str] = {}
     for key, value in config.items():
@@ -123,13 +122,13 @@ def _warn_of(name: str, stacklevel: int) -> None:
 
 
 def warn_of_unused(given: Iterable[str], why: str, *, stacklevel: int) -> None:
-    """Credentials that nothing uses: others are used, or none."""
+    """Credentials that nothing uses, because others are used or none are needed."""
     if unused := sorted(set(given) & AWS_KEYS.keys()):
         text = f"{', '.join(unused)} has no effect: {why}"
         warnings.warn(UnknownKey(text), stacklevel=stacklevel)
 
 
-# --- what they say of a storage lock --------------------------------------------------------------
+# --- the settings of a storage lock ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +142,7 @@ class LockSettings:
 
 
 def from_hudi(config: Mapping[str, str]) -> LockSettings:
-    """Hudi's keys, defaults and rules. Raises `ValueError` naming the key that cannot be."""
+    """Hudi's keys, defaults and rules. Raises `ValueError` naming the invalid key."""
     base = config.get(BASE_PATH)
     if not base:
         raise ValueError("hoodie.base.path is missing: a storage lock lives in its table")
@@ -163,14 +162,14 @@ def number(
     config: Mapping[str, str], key: str, default: float, *,
     least: float = -math.inf, most: float = math.inf,
 ) -> float:  # fmt: skip
-    """Values are strings in Java's configuration, and often numbers in Python's."""
+    """A numeric value: a string in Java's configuration, often a number in Python's."""
     said = config.get(key, default)
     try:
         value = float(said)
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{key} is a number, not {said!r}")
+        raise ValueError(f"{key} must be a number, not {said!r}")
     if not least <= value <= most:
         raise ValueError(f"{key} is from {least:g} to {most:g}, not {said!r}")
     return value

@@ -1,4 +1,4 @@
-"""What an election's epoch and a writer's heartbeat need so that a `Renewer` can renew them."""
+"""The common base of an election's epoch and a writer's heartbeat, both renewed by a `Renewer`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class OnStore:
-    """What a `Renewable` that is an object of a store has in common with others."""
+    """The common part of every `Renewable` that is an object of a store."""
 
     shaken = False
 
@@ -23,10 +23,10 @@ class OnStore:
         self.turn = threading.RLock()
 
     def note(self, text: str) -> None:
-        """Without a history there is nothing to do."""
+        """Without a history there is nothing to record."""
 
     def note_danger(self) -> None:
-        """Without a history there is nothing to do."""
+        """Without a history there is nothing to record."""
 
     def carry_out(self, procedure: Procedure[T]) -> T:
         return carry_out(procedure, self._perform)

@@ -1,12 +1,12 @@
 """How often a waiter looks, and when a releaser may compete again.
 
-A waiter cannot queue on an object store: it can only look. Looking too often costs requests, on a
-hot object the holder's own writes; looking too seldom costs hand-off time. So each handle learns,
-from what it sees in the object, how long a turn takes and who else takes turns, and sleeps through
-one turn of each: what emerges is round robin, without a word between them.
+A waiter cannot queue on an object store; it can only poll. Polling too often costs requests, and on
+a contended object it delays the holder's own writes. Polling too seldom delays the hand-off. So
+each handle learns from the object how long a turn takes and who else takes turns, and sleeps for
+one turn of each of them. The result is round robin without any communication.
 
-Others are counted by name, not by how many turns went by between two of one's own: of handles that
-race, the lucky ones would see few, come the sooner, and race the more.
+Others are counted by name, not by the number of turns between two of one's own. Otherwise handles
+that win races would count few others, poll sooner, and race even more.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import math
 from dataclasses import dataclass, field
 
 STREAK_MAX = 64
-"""Grants in a row after which a handle that never met anybody stands back once more."""
+"""Consecutive grants after which a handle that never met anybody stands back once more."""
 CONTENDERS_MAX = 64
-"""Others that are remembered."""
+"""How many others are remembered."""
 LEARN = 0.25
 """Weight of the newest turn in the running averages."""
 LOOK_FLOOR_MS = 20.0
-"""Nobody looks more often than this, however near the store is."""
+"""Shortest time between two looks, however near the store is."""
 THINNING = 0.1
-"""Of a grant's age between two looks: a hand-off is seen at most this much of the hold later."""
+"""Share of a grant's age between two looks; limits how late a hand-off is noticed."""
 SLEEP_LONGEST_MS = 2000.0
-"""Nobody sleeps longer on what was learned: it may be past. Rivals leave, turns shorten."""
+"""Longest sleep based on learned values, which may be stale: others leave, turns become shorter."""
 
 
 def requested_s(requested_s: float | None, left_s: float) -> float:
-    """As long as the store asked to be left alone, but no more than half of the time that is left.
+    """The pause that the store requested, but at most half of the time that is left.
 
     So a `Retry-After` longer than the lease is honoured only as far as the lease permits.
     """
@@ -38,19 +38,19 @@ def requested_s(requested_s: float | None, left_s: float) -> float:
 
 @dataclass(slots=True)
 class PollingPace:
-    """Milliseconds on the handle's boot clock throughout."""
+    """All times are milliseconds on the handle's boot clock."""
 
     write_interval_ms: float = 0.0
-    """The store's own floor between two writes of one object: it cannot be handed over faster."""
+    """The store's minimum time between two writes of one object; a hand-off cannot be faster."""
     trip_ms: float = 0.0
-    """One request and its answer, learned; 0 before the first."""
+    """Average duration of one request and its answer; 0 before the first."""
     turn_ms: float = 0.0
-    """From one grant to the next while somebody waits, learned; 0 before two were seen.
+    """Average time from one grant to the next while somebody waits; 0 before two were seen.
 
-    The hours in which this handle neither held nor wanted the lock are left out: nobody's turn.
+    The time in which this handle neither held nor wanted the lock does not count.
     """
     _met: dict[str, None] = field(default_factory=dict)
-    """Who else writes the object, the one that was seen longest ago first."""
+    """The other writers of the object; the one seen longest ago comes first."""
     _missed: int = 0
     """How many of them took no turn between my last two grants."""
     _epoch: int = 0
@@ -63,16 +63,16 @@ class PollingPace:
 
     @property
     def contenders(self) -> int:
-        """Others that take turns, as far as they were met."""
+        """The number of others that take turns, as far as they were met."""
         return len(self._met)
 
     def answered(self, took_ms: float) -> None:
         self.trip_ms += (LEARN if self.trip_ms else 1.0) * (took_ms - self.trip_ms)
 
     def wants(self, now_ms: float) -> None:
-        """The lock is wanted from now on; until now, and since the release, it was not.
+        """The lock is wanted from now on. It was not wanted since the last release.
 
-        As long as a turn of each rival takes it was theirs, whether this handle wanted it or not.
+        One turn per rival would have been theirs in any case, so that time counts.
         """
         idle_ms = now_ms
         if self._released_ms is not None and self._released_ms >= self._epoch_at_ms:
@@ -80,7 +80,7 @@ class PollingPace:
         self._epoch_at_ms = min(now_ms, self._epoch_at_ms + idle_ms)
 
     def met(self, who: str) -> None:
-        """Somebody else's write is in the object, a grant or a tombstone."""
+        """Another client's write is in the object, a grant or a tombstone."""
         self._met.pop(who, None)
         self._met[who] = None
         if len(self._met) > CONTENDERS_MAX:
@@ -91,12 +91,12 @@ class PollingPace:
             del self._met[who]
 
     def saw(self, epoch: int, now_ms: float) -> None:
-        """A grant of this epoch stands in the object."""
+        """The object holds a grant of this epoch."""
         if epoch <= self._epoch:
             return
         if self._epoch:
             turn = (now_ms - self._epoch_at_ms) / (epoch - self._epoch)
-            # A turn as long as a pause of this process is forgotten at once.
+            # A turn that was long because this process was paused is forgotten at once.
             learn = LEARN if turn > self.turn_ms / 2 > 0 else 1.0
             self.turn_ms += learn * (turn - self.turn_ms)
         self._epoch, self._epoch_at_ms = epoch, now_ms
@@ -110,7 +110,7 @@ class PollingPace:
         else:
             self._streak += 1
         self._stood_back = False
-        # Who was not there twice in a row has left. Once may be my luck: half of them, then.
+        # A client that was absent twice in a row has left. Once may be chance: then drop half.
         missed = max(0, self.contenders - between)
         self._forget(math.ceil(min(missed, self._missed) / 2))
         self._missed = missed
@@ -125,8 +125,8 @@ class PollingPace:
     def stand_back_ms(self, now_ms: float) -> float:
         """How long to leave the lock to others after a release of one's own.
 
-        Nobody can tell a releaser that others wait. One that met others lately leaves them their
-        turns; one that never did tries it after 2 grants in a row, then 4, 8, ... up to 64.
+        A releaser cannot know that others wait. A handle that met others recently waits for their
+        turns. A handle that never met any does so after 2 grants in a row, then 4, 8, ..., 64.
         """
         if self._released_ms is None or self._streak < self._patience:
             return 0.0
@@ -136,18 +136,18 @@ class PollingPace:
 
     @property
     def outdated(self) -> bool:
-        """Others were left their turns, and probably took them: look again before a claim."""
+        """Others were left their turns and probably took them: look again before a claim."""
         return self._stood_back and bool(self._met)
 
     def often_ms(self) -> float:
-        """From one look to the next, for who is next in line."""
+        """Milliseconds between two looks of the client that is next in line."""
         return max(self.trip_ms, LOOK_FLOOR_MS, self.write_interval_ms / 4)
 
     def look_ms(self, waited_grants: int, now_ms: float) -> float:
-        """Until the next look is sent: often for who is next, after their turns for who is not.
+        """Milliseconds to the next look: soon if we are next, otherwise after the others' turns.
 
-        The longer one grant stands, the longer it may yet: looks thin out with its age, so that a
-        holder of minutes is not asked after every trip.
+        The longer a grant has lasted, the longer it may still last. So looks become rarer with its
+        age, and a holder of minutes is not polled after every round trip.
         """
         ahead = self.contenders - waited_grants
         age_ms = now_ms - self._epoch_at_ms if self._epoch else 0.0

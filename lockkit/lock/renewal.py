@@ -1,12 +1,12 @@
 """Renewal: extends what is held, and reports danger and loss on time.
 
-`Renewal` decides what is due, as two procedures: one watches the clock and makes no request, so no
-server can delay a report; the other one sends one renewal. `Renewer` gives each of them a daemon
-thread; the second starts with the first renewal, so a short hold never pays for it.
+`Renewal` decides what is due, in two procedures. One watches the clock and sends no request, so no
+server can delay a report; the other sends one renewal. `Renewer` runs each of them in a daemon
+thread. The second thread starts with the first renewal, so a short hold does not pay for it.
 
-A lease, an epoch of an election and a writer's heartbeat are renewed here. Whatever goes wrong in a
-renewal is a renewal without an answer, then danger, then loss. A `Renewer` does not keep the handle
-alive that it renews for, so a handle that was dropped is not renewed for ever.
+Leases, election epochs and writers' heartbeats are renewed here. Any failure of a renewal counts as
+a renewal without an answer, then as danger, then as loss. A `Renewer` references the handle weakly,
+so a handle that was dropped is not renewed for ever.
 """
 
 from __future__ import annotations
@@ -23,77 +23,77 @@ from lockkit.runtime import Exclusive, Procedure, Sleep
 T = TypeVar("T")
 
 DANGER_AFTER_RENEWALS = 2
-"""Renewal is overdue when none was proven for so many intervals, and one more while one is out."""
+"""Renewal is overdue after this many intervals without proof, plus one while one is in progress."""
 DANGER_SHARE = 0.75
-"""Renewal is overdue, too, once so much of the time has passed in which we believe."""
+"""Renewal is also overdue once this share of the lease has passed."""
 BACK_OFF_FIRST_MS = 50.0
 WATCH_MS_MAX = 60_000.0
-"""The watch looks at the clock this often, whatever is due."""
+"""The watch checks the clock at least this often."""
 
 
 class Renewable(Protocol):
-    """What is renewed while it is held."""
+    """Something that is renewed while it is held."""
 
     @property
     def clock(self) -> Clock:
-        """Whose time counts."""
+        """The clock that decides."""
 
     @property
     def proven_ms(self) -> float:
-        """When the request that our belief rests on was about to be sent, on the boot clock."""
+        """When the request that proves the grant was about to be sent, on the boot clock."""
 
     @property
     def shaken(self) -> bool:
-        """The connection was lost: a renewal that fails now is a danger at once."""
+        """The connection was lost: a renewal that fails now is reported as danger at once."""
 
     @property
     def renew_ms(self) -> float | None:
-        """From one renewal to the next."""
+        """Milliseconds from one renewal to the next."""
 
     @property
     def until_ms(self) -> float | None:
-        """When belief ends, on the boot clock; None: it has ended."""
+        """When the grant ends locally, on the boot clock; None: it has ended."""
 
     def notice_end(self) -> None:
-        """End belief if its time is over. Makes no request."""
+        """End the grant if its time is over. Sends no request."""
 
     def lose(self, why: str) -> None:
-        """End belief at once."""
+        """End the grant at once."""
 
     def renewed(self) -> Procedure[tuple[bool, float | None]]:
-        """One try: whether it is proven, and for how many seconds the server asked for a pause."""
+        """One try: whether it is proven, and the pause in seconds that the server requested."""
 
     def note(self, text: str) -> None:
         """A note for the history."""
 
     def note_danger(self) -> None:
-        """The history hears that renewal is overdue."""
+        """Record in the history that renewal is overdue."""
 
     def carry_out(self, procedure: Procedure[T]) -> T:
-        """For real; what is to go `Exclusive` waits for its turn."""
+        """Run it for real; an `Exclusive` request waits until others have finished."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Renewal:
-    """When something is renewed, in danger, and lost. Ends with the grant, or when stopped."""
+    """Decides when something is renewed, in danger, or lost. Ends with the grant or by `stop`."""
 
     held: Renewable
     start: Callable[[Procedure[None]], bool]
-    """Carries out one renewal beside the watch; False: not now, as a renewal without an answer."""
+    """Starts one renewal in the background; False: impossible now, counts as no answer."""
     orphaned: Callable[[], bool]
-    """Whether nobody is left who could release: then it is no longer renewed."""
+    """Whether nobody is left who could release: then renewal stops."""
     report: Callable[[str], None]
     """`report("danger")` and `report("lost")`, each on time."""
     first_ms: float | None = None
-    """Until the first renewal; None: one interval."""
+    """Milliseconds until the first renewal; None: one interval."""
     stopped: threading.Event = field(default_factory=threading.Event)
     woken: threading.Event = field(default_factory=threading.Event)
     """Ends the wait of the watch."""
     _began_ms: int = 0
     _due_ms: float = 0.0
-    """When the next renewal is to be sent."""
+    """When the next renewal is due."""
     _renewing: bool = False
-    """Whether a renewal is out; only the watch sets it, only the renewal clears it."""
+    """Whether a renewal is in progress; only the watch sets it, only the renewal clears it."""
     _failures: int = 0
     _in_danger: bool = False
     _noted: bool = False
@@ -106,11 +106,11 @@ class Renewal:
     @property
     def _interval_ms(self) -> float:
         interval_ms = self.held.renew_ms
-        assert interval_ms is not None, "what needs no renewal is not renewed"
+        assert interval_ms is not None, "this grant needs no renewal"
         return interval_ms
 
     def stop(self) -> None:
-        """Renew no more. Does not wait: a renewal that is under way has the turn."""
+        """Stop renewing. Does not wait for a renewal in progress."""
         self.stopped.set()
         self.woken.set()
 
@@ -118,7 +118,7 @@ class Renewal:
         return self.stopped.is_set()
 
     def hurry(self) -> None:
-        """Renew now, from any thread: there is reason to doubt the grant."""
+        """Renew now, from any thread, because the grant is in doubt."""
         self._due_ms = 0.0
         self.woken.set()
 
@@ -131,7 +131,7 @@ class Renewal:
             self.woken.clear()
 
     def _look_at_the_clock(self) -> float | None:
-        """How long to wait in ms; None: there is nothing left to watch."""
+        """Milliseconds to wait; None: nothing is left to watch."""
         held = self.held
         if self.stopped.is_set():
             return None
@@ -170,7 +170,7 @@ class Renewal:
     # --- one renewal -----------------------------------------------------------------------------
 
     def renew(self) -> Procedure[None]:
-        """Renew, or settle what is open; sets when the next renewal is due."""
+        """Renew, or settle an open renewal; set when the next one is due."""
         yield Exclusive(self._renew())
         self._renewing = False
         self.woken.set()
@@ -205,12 +205,12 @@ class Renewal:
 
 
 class Renewer:
-    """A `Renewal` in two threads, until stopped, or until what it renews is lost.
+    """Runs a `Renewal` in two threads, until stopped or until the grant is lost.
 
-    `user` is the thread that it renews for: when that has ended without a release, nobody is left
-    who could release, so renewing ends and the grant runs out (Hudi's heartbeat does so too).
-    `lives()` is False once the handle was dropped. `report(kind)` is called from the thread that
-    watches the clock.
+    `user` is the thread that holds the grant. If it ends without a release, nobody is left who
+    could release, so renewal stops and the grant expires (as Hudi's heartbeat does). `lives()` is
+    False once the handle was dropped. `report(kind)` is called from the thread that watches the
+    clock.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class Renewer:
         return self._renewal.stopped.is_set()
 
     def stop(self) -> None:
-        """No more renewals. Does not wait: one that is under way has the turn."""
+        """Stop renewing. Does not wait for a renewal in progress."""
         self._renewal.stop()
 
     def hurry(self) -> None:
@@ -242,7 +242,7 @@ class Renewer:
         self._renewal.hurry()
 
     def used(self) -> None:
-        """The current thread works under the lock now."""
+        """The current thread now works under the lock."""
         if threading.current_thread() is not self._watcher:
             self.user = threading.current_thread()
 
@@ -256,14 +256,14 @@ class Renewer:
             self._report("lost")
         finally:
             self._renewal.stop()
-            self._requested.set()  # so that the other thread ends
+            self._requested.set()  # ends the other thread
 
     def _start(self, renewal: Procedure[None]) -> bool:
         if self._renewer is None:
             renewer = threading.Thread(target=self._renew, name="lockkit-renew", daemon=True)
             try:
                 renewer.start()
-            except RuntimeError:  # the process is at its limit of threads
+            except RuntimeError:  # the process has reached its limit of threads
                 return False
             self._renewer = renewer
         self._next = renewal

@@ -1,8 +1,8 @@
 """One client of one lock object: runs the lease protocol against a real store.
 
-`lease.step` decides; this carries out what it asks, one request at a time, hands the answers back,
-and tells the history what was asked, answered and believed. `steps` is a procedure, so the same
-client runs in the simulator.
+`lease.step` decides. The client carries out each decision, one request at a time, and passes the
+answer back to `lease.step`. It records each request, answer and state change as an event. `steps`
+is a procedure, so the same client runs in the simulator.
 
 One file because each step of the client holds the same lock over the protocol's state.
 """
@@ -76,11 +76,11 @@ from lockkit.stores.within import within
 
 LOCK_KEY = ".hoodie/.locks/table_lock.json"
 REQUESTS_MAX = 64
-"""Requests in a row; the protocol needs far fewer."""
+"""Bound on consecutive requests; the protocol needs far fewer."""
 REQUESTS_BEFORE_PAUSE = 8
-"""A store that fails every write, or rivals that win every race, are met with patience."""
+"""Backs off when the store fails every write or other clients win every race."""
 PLAUSIBLE_MS = 24 * 3_600_000
-"""No lease of anybody's is longer: a `validUntil` beyond it is a wrong clock, or a wrong hand."""
+"""No lease is longer: a `validUntil` beyond it comes from a wrong clock or another program."""
 FLOORED_MS = 1000
 """HTTP dates are floored to a second."""
 OWNER_SHOWN, HOLDER_SHOWN = 64, 80
@@ -93,30 +93,30 @@ EVENT_NAMES = {
 
 
 class ClockSkew(UserWarning):
-    """This machine's clock and the store's differ by more than the drift that is allowed for."""
+    """This machine's clock and the store's differ by more than the configured drift."""
 
 
 class UnexpectedRecord(UserWarning):
-    """The lock object is no lock record, or says something that no lease can mean."""
+    """The lock object is not a lock record, or holds values that no lease can have."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StorageClient(LeaseClient):
-    """The protocol's state, and all that changes it."""
+    """The protocol's state, and everything that changes it."""
 
     store: Store
     identity: Identity
     policy: Policy
     polling: PollingPace
     interval_ms: float = math.inf
-    """From one renewal to the next."""
+    """Milliseconds between two renewals."""
     state: State = field(default_factory=State)
     request_s: float = math.inf
-    """The longest that one request may take, also where the store allows more."""
+    """The longest that one request may take, even if the store allows more."""
     busy: HeldByOther | None = None
     offset_ms: int | None = None
     beside: Callable[[bool], None] | None = None
-    """Called in a thread of its own beside each look (False) and each claim (True)."""
+    """Called in its own thread, in parallel with each look (False) and each claim (True)."""
     _started_epoch: int = 0
     _requests: int = 0
     _steps: int = 0
@@ -138,7 +138,7 @@ class StorageClient(LeaseClient):
 
     @property
     def release_ms(self) -> float:
-        """As long as the lease lasts; a tenth of its length at least."""
+        """The time left on the lease, but at least a tenth of its length."""
         return max(self.lease_ends_ms - self.clock.boot_ms(), self.identity.ttl_ms // 10)
 
     @property
@@ -148,7 +148,7 @@ class StorageClient(LeaseClient):
     # --- polling ---------------------------------------------------------------------------------
 
     def stand_back_s(self, began_ms: float, deadline_ms: float) -> float:
-        """Leave others their turns. A client that met others looks again before it claims."""
+        """Give others a chance. A client that met others looks again before it claims."""
         self.polling.wants(began_ms)
         if deadline_ms <= began_ms:
             return 0.0
@@ -159,7 +159,7 @@ class StorageClient(LeaseClient):
         return wait_ms / 1000
 
     def look_s(self) -> float:
-        """Sooner the longer we have waited; no later than the lease's end."""
+        """Sooner the longer we have waited; no later than lease expiry."""
         clock, busy = self.clock, self.busy
         grants = self.state.floor - self._started_epoch
         look_s = self.polling.look_ms(grants, clock.boot_ms()) / 1000 * clock.uniform(0.9, 1.1)
@@ -183,7 +183,7 @@ class StorageClient(LeaseClient):
         self.busy, self.loss, self.last_failure = None, None, ""
         self._release_in_doubt = False
         if self.state.grant is None and self.state.phase is not Phase.IDLE:
-            # A second Ctrl-C ended the back-out of the first one: begin where it would have ended.
+            # A second Ctrl-C ended the back-out of the first one: start where that was to end.
             self.doubt_what_is_out()
             give_up = GiveUp(self.clock.now())
             self._step(give_up, give_up.now.boot_ms, [])
@@ -192,7 +192,7 @@ class StorageClient(LeaseClient):
     def steps(self, event: Event, *, patient: bool = False) -> Procedure[list[Action]]:
         """Run the protocol from this event until it has nothing more to send.
 
-        A `patient` caller is asked again after a slow answer, before the next request.
+        With `patient` a slow answer returns to the caller before the next request.
         """
         reported: list[Action] = []
         pending: Event | None = event
@@ -214,13 +214,13 @@ class StorageClient(LeaseClient):
     def _step(
         self, event: Event, began_ms: int, reported: list[Action]
     ) -> ReadRecord | WriteRecord | DeleteRecord | None:
-        """One step, and what it tells; the request that it ends with, if any."""
+        """Take one step and record its actions; return the request that it ends with, if any."""
         with self._state_lock:
             self._emit_input(event)
             self.state, actions = step(self.identity, self.state, event, self.policy)
             for action in actions:
                 if isinstance(action, ReadRecord | WriteRecord | DeleteRecord):
-                    assert action is actions[-1], "a request is the last thing that a step asks for"
+                    assert action is actions[-1], "a request must be the last action of a step"
                     return action
                 if isinstance(action, Granted | Renewed):
                     self.proven_ms = began_ms
@@ -243,21 +243,21 @@ class StorageClient(LeaseClient):
         return 1 if patient and slow else REQUESTS_BEFORE_PAUSE
 
     def doubt_what_is_out(self) -> None:
-        """After an interrupt: the write that is out may have been answered, and nobody read it."""
+        """After an interrupt: a pending write may have been answered without anybody reading it."""
         if self.state.out is not None:
             self._doubt(self.state.out.record.attempt, self.state.out.purpose.value)
 
     def in_doubt(self) -> bool:
-        """Whether a claim of ours is out that nobody answered: it may have won, or may yet win."""
+        """Whether a claim of ours has no answer: it may have won, or may still win."""
         return any(
             write.record.attempt in self._in_doubt and not write.record.expired
             for write in self.state.unsettled
         )
 
     def forget(self) -> None:
-        """Look before the next claim: what was seen may be past. Ghosts and epochs are kept."""
+        """Look before the next claim: our observation may be stale. Keeps ghosts and epochs."""
         kept = self.state
-        assert kept.out is None, "a write that is out would be forgotten: `begin` comes first"
+        assert kept.out is None, "a pending write would be forgotten; call `begin` first"
         self._emit_event("forget", self.clock.now())
         self.state = State(unsettled=kept.unsettled, floor=kept.floor, writes=kept.writes)
 
@@ -271,9 +271,9 @@ class StorageClient(LeaseClient):
             self._hear(LeaseLost(grant.epoch, why, reason))
 
     def taken_away(self, epoch: int) -> LeaseLost | None:
-        """After a release of `epoch`: what replaced our record although our lease had not ended.
+        """After a release of `epoch`: what replaced our record before our lease had ended.
 
-        None where a lost answer of our own release leaves it open: then it may have come after us.
+        None if a lost answer to our own release leaves the order open.
         """
         observed = self.state.observed
         if observed is None or self._release_in_doubt:
@@ -305,7 +305,7 @@ class StorageClient(LeaseClient):
             return WriteAnswered(self.clock.now(), Unknown(why))
 
     def _request(self, action: ReadRecord | WriteRecord | DeleteRecord) -> Procedure[Event]:
-        """Ask for one request; its answer as the next event."""
+        """Send one request and return its answer as the next event."""
         out = self.state.out
         op = out.purpose.value if out is not None and not isinstance(action, ReadRecord) else "look"
         attempt = action.record.attempt if isinstance(action, WriteRecord) else ""
@@ -344,7 +344,7 @@ class StorageClient(LeaseClient):
 
     @contextmanager
     def _beside(self, *, claiming: bool, asking: bool) -> Iterator[None]:
-        """What the caller of `acquire` wants to ask meanwhile; it has ended when this ends."""
+        """Run the `beside` callback of `acquire` during this block; it ends before the block."""
         if self.beside is None or not (claiming or asking):
             yield
             return
@@ -356,7 +356,7 @@ class StorageClient(LeaseClient):
             thread.join()
 
     def _asking(self, op: str, attempt: str, request: Get | Put | Delete) -> Procedure[Any]:
-        """Send one request; the history gets an `ask` before it and an `answer` after it."""
+        """Send one request; record an `ask` event before it and an `answer` event after it."""
         self._requests += 1
         number = self._requests
         self.emit("ask", request=number, op=op, key=LOCK_KEY, attempt=attempt)
@@ -367,10 +367,10 @@ class StorageClient(LeaseClient):
             self.last_failure = str(error)
             self._answered(number, op, "refused", "", self.last_failure)
             raise
-        except BaseException:  # an interrupt, most likely, in the middle of a write
+        except BaseException:  # usually an interrupt in the middle of a write
             self._doubt(attempt, op)
             raise
-        if not isinstance(answer, Unknown):  # a time-out says nothing about a trip
+        if not isinstance(answer, Unknown):  # the duration of a time-out is not a round trip
             self.polling.answered(self.clock.boot_ms() - began_ms)
         why = getattr(answer, "why", "")
         self.last_failure = _throttled(answer) if isinstance(answer, Throttled) else why
@@ -391,9 +391,9 @@ class StorageClient(LeaseClient):
         return min(self.request_s, (self.ends_ms - self.clock.boot_ms()) / 1000)
 
     def _throttle_s(self, requested_s: float | None) -> float | None:
-        """A store of one write per second counts attempts too: sooner, the next one fails as well.
+        """The pause for a store that allows one write per second. Failed attempts count as well.
 
-        (cloud.google.com/storage/quotas; delta-rs #2451: those of other writers as well.)
+        (cloud.google.com/storage/quotas; delta-rs #2451: so do those of other writers.)
         """
         interval_s = self.store.capabilities.write_interval_min_s
         if not interval_s:
@@ -405,10 +405,10 @@ class StorageClient(LeaseClient):
             self._in_doubt.add(attempt)
         self._release_in_doubt |= op == WritePurpose.RELEASE.value
 
-    # --- telling ---------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def _emit_input(self, event: Event) -> None:
-        """What the protocol hears next, so that a history can be replayed (`check.replay`)."""
+        """Record the protocol's next event, so that a history can be replayed (`check.replay`)."""
         more: dict[str, Any] = {}
         match event:
             case AcquireRequested(_, floor):
@@ -438,7 +438,7 @@ class StorageClient(LeaseClient):
         )
 
     def _hear(self, action: Action) -> None:
-        """What the protocol tells, for the history and for whoever asks later."""
+        """Record what the protocol reports, and keep what callers read later."""
         until_ms = 0.0
         if self.state.until_ms is not None:
             self.lease_ends_ms = self.state.until_ms
@@ -461,7 +461,7 @@ class StorageClient(LeaseClient):
             case Pause() | ClaimLost():
                 pass
             case ReadRecord() | WriteRecord() | DeleteRecord():
-                raise AssertionError("a request is carried out, not told")
+                raise AssertionError("a request is carried out, not recorded as an event")
             case _:
                 assert_never(action)
 
@@ -502,7 +502,7 @@ class StorageClient(LeaseClient):
         return None
 
     def busy_error(self) -> LockBusy:
-        """Who has it, until when, and what next."""
+        """The error with its owner, its end and the next step."""
         see = f"lockkit lock show {self.where}"
         if self.busy is None:
             why = (
@@ -528,7 +528,7 @@ class StorageClient(LeaseClient):
         )  # fmt: skip
 
     def _compare_clocks(self, date_ms: int, wall_ms: int) -> None:
-        """Keep the offset of the store's clock; warn once of one that is surely over the drift."""
+        """Keep the offset of the store's clock; warn once if it certainly exceeds the drift."""
         self.offset_ms = offset = date_ms - wall_ms
         surely = max(offset, -(offset + FLOORED_MS + round(self.polling.trip_ms)))
         if surely > self.policy.drift_ms:
@@ -547,7 +547,7 @@ class StorageClient(LeaseClient):
 
 
 def request_of(action: ReadRecord | WriteRecord | DeleteRecord) -> Get | Put | Delete:
-    """What the protocol asks for, as one request about the lock object."""
+    """The protocol's action as one request about the lock object."""
     match action:
         case ReadRecord(unless):
             return Get(LOCK_KEY, unless, RECORD_BYTES_MAX)

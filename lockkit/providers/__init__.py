@@ -1,4 +1,4 @@
-"""Other services that grant a lock, behind the face of `lockkit.Lock`: one file each."""
+"""Locks of other services with the interface of `lockkit.Lock`, one file each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ def open_lock(config_or_url: str | Mapping[str, str], **options: Any) -> Lock | 
     """The lock that Hudi's configuration describes, or that a URL names.
 
     A configuration is a mapping with `hoodie.write.lock.provider=<class name>` and that provider's
-    keys, Hudi's defaults where they are left out. By default `with` waits as long as Hudi's
-    LockManager would; a warning (`LongWait`) names the key to change where that is long. URLs:
-
+    keys. Missing keys have Hudi's defaults. By default `with` waits as long as Hudi's LockManager
+    would; if that is long, a warning (`LongWait`) names the key to change. URLs:
         s3://bucket/table  gs://...  az://...  abfss://...  file:///...  memory://...
         zookeeper://host:2181,host:2181/base/path/key
         dynamodb://region/table/key?endpoint=http://127.0.0.1:8000
@@ -25,12 +24,12 @@ def open_lock(config_or_url: str | Mapping[str, str], **options: Any) -> Lock | 
         filesystem:///folder?expire_minutes=5
         process://name
 
-    `options` are those of the lock's class and win over what the configuration says. Every lock
-    takes `ttl_s`, `acquire_timeout` (the longest wait of `with`), `owner`, `client`, `on_danger`,
-    `on_lost`, `emit` and `clock`. A service that grants leases of its own length takes `ttl_s` as
-    its own setting for it (ZooKeeper's session, DynamoDB's lease, a lock file's expiry; Hive's only
-    where the metastore does not tell its own); a lock in one process ends with that process. Raises
-    `ValueError` naming the key or the part of the URL that is missing or cannot be, and `TypeError`
+    `options` are those of the lock's class and override the configuration. Every lock takes
+    `ttl_s`, `acquire_timeout` (the longest wait of `with`), `owner`, `client`, `on_danger`,
+    `on_lost`, `emit` and `clock`. A service with leases of its own takes `ttl_s` as its setting for
+    their length (ZooKeeper's session, DynamoDB's lease, a lock file's expiry; Hive's only if the
+    metastore does not report its own). A lock in one process ends with that process. Raises
+    `ValueError` naming the key or the part of the URL that is missing or invalid, and `TypeError`
     naming a keyword that the lock does not take.
     """
     if isinstance(config_or_url, str):

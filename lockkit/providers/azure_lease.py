@@ -1,8 +1,8 @@
-"""A native lease on an Azure blob: as long as it lasts, the server refuses every other's writes.
+"""A native lease on an Azure blob: while it lasts, the server refuses writes without its id.
 
-The lease's id is ours before it is asked for, so a request whose answer was lost is sent again as
-it was. It guards this one blob and nothing else; for a table's other objects it is a lock as any
-other, without a number that rises.
+The client chooses the lease's id before it sends the request, so a request whose answer was lost is
+repeated unchanged. The lease guards this one blob. For a table's other objects it is an ordinary
+lock without a rising number.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from lockkit.stores import StoreOptions, refuse_secret
 from lockkit.stores.endpoint import Endpoint, ErrorResponse, RefusalKind, Table
 
 TTL_S_MIN, TTL_S_MAX = 15, 60
-"""Azure's limits; or for ever."""
+"""Azure's limits for a lease that ends; a lease may also have no end."""
 BEATS_PER_LEASE = 4
 BEAT_S = 15.0
-"""Of a lease for ever: how soon a broken one is noticed."""
+"""Of a lease without end: how soon its holder notices that it was broken."""
 LOOK_S = 1.0
 TRIES_MAX = 3
-"""One try: ask; make the blob; ask again."""
+"""Rounds of one try: request the lease; create the blob; request it again."""
 FOR_EVER = -1
 NAMELESS = "somebody, by an Azure lease"
 
@@ -54,9 +54,9 @@ T = TypeVar("T")
 class AzureBlobLease(LeasedLock):
     """The lease of the blob at `az://container/blob` (or `abfss://`), made empty if it is absent.
 
-    `ttl_s` is a whole number from 15 to 60, or None: a lease for ever, which only its holder or
-    `break_lease()` ends, so a crash leaves it. `account_url`, `credential`, `endpoint` and what is
-    in `azure` are as for `open_store`. While held, `lease_id` makes a write to the blob pass.
+    `ttl_s` is a whole number from 15 to 60, or None. None is a lease without end: only its holder
+    or `break_lease()` ends it, so it outlives a crash. `account_url`, `credential`, `endpoint` and
+    `azure` are as for `open_store`. While held, writes to the blob must carry `lease_id`.
     """
 
     service = "azure-lease"
@@ -87,7 +87,7 @@ class AzureBlobLease(LeasedLock):
         super().__init__(url, ttl_s=ttl_s, beat_s=beat_s, client=client, **options)
         self._look_s = look_s
         self._id, self._taking, self._giving = "", False, False
-        """The lease's; whether it was asked for, given back, and no answer came."""
+        """The id of a lease whose release was sent and got no answer."""
         parent, _, self._name = url.rpartition("/")
         extra = {"account_url": account_url, "credential": credential, **(azure or {})}
         store = StoreOptions(
@@ -112,27 +112,27 @@ class AzureBlobLease(LeasedLock):
 
     @property
     def lease_id(self) -> str:
-        """For a write to this very blob: `upload_blob(..., lease=lock.lease_id)`.
+        """The lease's id for a write to this blob: `upload_blob(..., lease=lock.lease_id)`.
 
-        Azure refuses any other while the lease lasts (412 LeaseIdMissing, LeaseIdMismatch...), and
-        this one when it is over. Raises `LockLost` where it is not held.
+        While the lease lasts, Azure refuses other writes (412 LeaseIdMissing, LeaseIdMismatch...).
+        Once it is over, Azure refuses this one. Raises `LockLost` if the lock is not held.
         """
         self.assert_held()
         return self._id
 
     def break_lease(self) -> None:
-        """End the blob's lease at once, whoever holds it. Nothing does so by itself.
+        """End the blob's lease at once, whoever holds it. lockkit never does so by itself.
 
-        Its holder's next write is refused, its next beat tells it. Raises `NoAnswer` where nobody
-        said so.
+        Azure refuses the holder's next write and its next renewal. Raises `NoAnswer` if the service
+        did not confirm it.
         """
         ends_now = {"lease_break_period": 0}
         self._has_answered(self._write("break it", lambda: self._lease().break_lease(**ends_now)))
 
-    # --- what the base asks ----------------------------------------------------------------------
+    # --- the provider's requests -----------------------------------------------------------------
 
     def _take(self) -> ServiceGrant | NotFree:
-        if self._giving:  # it may yet land, and would end a grant of the same id
+        if self._giving:  # it may still land, and would end a new grant with the same id
             self._has_answered(self._write("give it back", self._lease().release))
             self._id, self._giving = "", False
         self._id = self._id or self.clock.unique()
@@ -147,8 +147,8 @@ class AzureBlobLease(LeasedLock):
             if self._is_there():
                 return NotFree(NAMELESS, self._look_s)
             made = partial(self._store.put, self._name, b"", IfAbsent())
-            self._events.ask("make its blob", made)  # or somebody else does
-        raise NoAnswer(f"{self}: its blob comes and goes; ask again")
+            self._events.ask("make its blob", made)  # another client may create it first
+        raise NoAnswer(f"{self}: its blob comes and goes; try again")
 
     def _withdraw(self) -> None:
         if self._taking or self._giving:
@@ -163,7 +163,7 @@ class AzureBlobLease(LeasedLock):
         answer = self._write("give it back", self._lease().release)
         lost_before, self._giving = self._giving, self._giving or isinstance(answer, Unknown)
         was_ours = self._has_answered(answer) or lost_before
-        # The next grant has another id: no write of this one's passes under it.
+        # The next grant has another id: a write of this grant cannot pass under it.
         self._id, self._giving = "", False
         if not was_ours:
             raise GrantOver("Azure says that the lease was over, broken or another's")
@@ -200,9 +200,9 @@ class AzureBlobLease(LeasedLock):
             case PreconditionFailed():
                 return False
             case Throttled():
-                raise NoAnswer(f"{self}: throttled; ask again")
+                raise NoAnswer(f"{self}: throttled; try again")
             case Unknown(why):
-                raise NoAnswer(f"{self}: {why}; ask again")
+                raise NoAnswer(f"{self}: {why}; try again")
 
     def _write(self, doing: str, send: Callable[[], object]) -> WriteAnswer:
         said = self._send(doing, send)

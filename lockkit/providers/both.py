@@ -1,9 +1,9 @@
 """Two locks as one, while the writers of a live table move from the first to the second.
 
 A table's writers cannot all change their lock at the same moment. So each moves in two steps: from
-the old lock to both, and, when no writer is left that takes the old one alone, from both to the new
-one. Any two writers then have a lock in common at all times. (Terraform does so where a state moves
-from DynamoDB to its lock file.)
+the old lock to both, and then, once no writer takes only the old one, from both to the new one. Any
+two writers then share a lock at all times. (Terraform moves a state from DynamoDB to its lock file
+in the same way.)
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class DoubleLock:
-    """The old lock, then the new one, under one deadline; given back in reverse.
+    """Takes the old lock, then the new one, under one deadline; releases them in reverse.
 
-    It is held while both are, and lost with either. `acquire_timeout` is that of `with`, in seconds
-    (None: the old lock's). Fences of two services are not comparable: `fences` has that of each.
+    It is held while both are held, and lost if either is lost. `acquire_timeout` is that of `with`,
+    in seconds (None: the old lock's). Fences of two services are not comparable: `fences` has both.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class DoubleLock:
         self.lane = new.lane
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """False if either is still another's when the time is over; then none is held."""
+        """Return False if either is still held by another at the deadline; then holds neither."""
         limit_s = settings.limit_s(blocking, timeout)
         return carry_out(self.acquiring(limit_s, threading.current_thread()), self.perform)
 
@@ -57,8 +57,8 @@ class DoubleLock:
             self._busy = self.new
             got = yield from _calls(self.new, self.new.acquiring(left_s, party))
             if got:
-                self.old.assert_held()  # it may have been lost while the new one was waited for
-        except GeneratorExit:  # the process is gone, and sends nothing more
+                self.old.assert_held()  # it may have been lost during the wait for the new one
+        except GeneratorExit:  # the process is gone and sends nothing more
             raise
         except BaseException:
             yield BlockingCall(partial(self._undo, self.new if got else None, party))
@@ -77,7 +77,7 @@ class DoubleLock:
                 raise AssertionError(f"only calls and waits that can be ended: {request!r}")
 
     def release(self) -> None:
-        """Both, whatever becomes of the first. Raises `LockLost` if either was lost."""
+        """Release both, even if the first fails. Raises `LockLost` if either was lost."""
         self.release_by(threading.current_thread())
 
     def release_by(self, party: object) -> None:
@@ -104,11 +104,11 @@ class DoubleLock:
         return self.old.cancel() or self.new.cancel()
 
     def contenders(self) -> list[str] | None:
-        """Those of the new lock; None where its service does not know them."""
+        """The new lock's contenders; None if its service does not know them."""
         return self.new.contenders()
 
     def assert_held(self) -> None:
-        """Raise `LockLost` unless both are held at this moment. No request."""
+        """Raise `LockLost` unless both are held now. Sends no request."""
         self.old.assert_held()
         self.new.assert_held()
 
@@ -116,7 +116,7 @@ class DoubleLock:
         return self.old.owned() and self.new.owned()
 
     def locked(self) -> bool:
-        """Whether anybody holds either."""
+        """Whether anybody holds either lock."""
         return self.old.locked() or self.new.locked()
 
     def mark_committed(self) -> None:
@@ -155,7 +155,7 @@ class DoubleLock:
         return f"<Both {self.old!r} {self.new!r}>"
 
     def _undo(self, new: Lock | LeasedLock | None, party: object) -> None:
-        """After an exception nothing stays half-held; that exception is what the caller gets."""
+        """After an exception neither lock stays held; the caller gets that exception."""
         for each in (new, self.old):
             try:
                 if each is not None:
@@ -165,7 +165,7 @@ class DoubleLock:
 
 
 def _calls(lock: Lock | LeasedLock, procedure: Procedure[T]) -> Procedure[T]:
-    """The same procedure; what goes to the lock's service is a call of that lock."""
+    """The same procedure, with its requests performed by that lock."""
 
     def ask(request: Request) -> Procedure[Any]:
         if isinstance(request, Sleep):
@@ -175,7 +175,7 @@ def _calls(lock: Lock | LeasedLock, procedure: Procedure[T]) -> Procedure[T]:
     return relay(procedure, ask)
 
 
-if TYPE_CHECKING:  # so that the type checker holds each handle to the contract
+if TYPE_CHECKING:  # the type checker verifies that each handle fulfils the contract
 
     def _handles(lock: Lock, leased: LeasedLock, both: DoubleLock) -> tuple[ProcedureHandle, ...]:
         return lock, leased, both

@@ -1,12 +1,11 @@
-"""A lock that is an item of a DynamoDB table: AWS's dynamodb-lock-client's own, and so Hudi's.
+"""A lock that is an item of a DynamoDB table, as AWS's dynamodb-lock-client (and so Hudi) keeps it.
 
-The item says how long its lease is (`leaseDuration`) and which version of it this is
-(`recordVersionNumber`), but no time: a waiter may take it once it has seen one version for a whole
-lease, by its own clock alone. A release deletes the item, as Hudi's does; one that is kept and
-marked `isReleased` is free as well.
+The item holds the length of its lease (`leaseDuration`) and its version (`recordVersionNumber`),
+but no time. A waiter may take it after seeing the same version for a whole lease by its own clock.
+A release deletes the item, as Hudi's does. An item kept and marked `isReleased` is free too.
 
-The token is counted in an item beside it, which no client of Hudi's touches. It is drawn when the
-lock was won, and then the lock is proven once more: so what was granted earlier has drawn earlier.
+The token comes from a counter in a second item, which Hudi's clients never touch. It is drawn after
+the lock is won, and then the lock is proven again. So an earlier grant has a lower token.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ OWNER, LEASE, VERSION, RELEASED = (
     "ownerName", "leaseDuration", "recordVersionNumber", "isReleased",
 )  # fmt: skip
 COUNTER, EPOCH = "#lockkit-epoch", "epoch"
-"""The counter's key is the lock's with this at its end; its attribute."""
+"""Suffix of the counter item's key, and its attribute."""
 BEATS_PER_LEASE = 3
-"""Hudi's: a heartbeat every third of a lease."""
+"""As Hudi: a heartbeat every third of a lease."""
 LOOK_S = 1.0
-"""How often a waiter looks: dynamodb-lock-client's own pace."""
+"""How often a waiter polls: dynamodb-lock-client's default."""
 TRIES_MAX = 3
-"""One try: look and write; after an unanswered write look, and write once more."""
+"""Rounds of one try: read and write; after an unanswered write, read and write again."""
 VERSIONS_MAX = 50
-"""Unanswered writes that are still recognised; an older one that lands blocks for one lease."""
+"""Unanswered writes that are still recognised. An older one that lands blocks for one lease."""
 KEY_BYTES_MAX = 2048 - len(COUNTER)
 LEASE_TEXT = re.compile(r"\d{1,15}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class LockItem:
-    """The lock's item, by whomever it was written."""
+    """The lock's item, whichever client wrote it."""
 
     version: str
     owner: str
@@ -54,7 +53,7 @@ class LockItem:
 
 @dataclass(frozen=True, slots=True)
 class ItemObservation:
-    """A version of somebody else's item, and since when we know it, by our own clock."""
+    """A version of another owner's item, and since when we have seen it, by our own clock."""
 
     version: str
     since_ms: float
@@ -63,9 +62,9 @@ class ItemObservation:
 class DynamoDBLock(LeasedLock):
     """The item `partition_key` of `table`; Hudi's keys are `hoodie.write.lock.dynamodb.*`.
 
-    `lease_s` is what Hudi takes from `hoodie.write.lock.wait_time_ms`; `region` None: AWS_REGION,
-    else as boto3 is configured. The table is made where there is none, and refused (`StoreError`)
-    where its key is not one string called `key`. A waiter looks every `look_s`. `aws` goes to
+    `lease_s` is `hoodie.write.lock.wait_time_ms` in Hudi. `region` None: AWS_REGION, otherwise
+    boto3's configuration. A missing table is created. A table whose key is not one string called
+    `key` is refused (`StoreError`). A waiter polls every `look_s`. `aws` holds further arguments of
     boto3's client (profile_name, aws_access_key_id, ...).
     """
 
@@ -92,14 +91,16 @@ class DynamoDBLock(LeasedLock):
     ) -> None:
         beat_s = lease_s / BEATS_PER_LEASE if beat_s is None else beat_s
         if not 0 < 2 * beat_s <= lease_s < math.inf:
-            raise ValueError(f"a lease of {lease_s} s has at least two beats, not every {beat_s} s")
+            raise ValueError(
+                f"a lease of {lease_s} s needs at least two renewals; beat_s={beat_s} is too long"
+            )
         if not 0 < len(partition_key.encode()) <= KEY_BYTES_MAX:
             raise ValueError(f"a partition key has 1 to {KEY_BYTES_MAX} bytes")
         where = f"dynamodb://{table}/{partition_key}"
         super().__init__(where, ttl_s=lease_s, beat_s=beat_s, client=client, **options)
         self._key, self._look_s, self._lease = partition_key, look_s, str(round(lease_s * 1000))
         self._versions: deque[str] = deque(maxlen=VERSIONS_MAX)
-        """What the item's version is if it is ours: the proven one, or one that went unanswered."""
+        """The versions that prove the item ours: the confirmed one and those without an answer."""
         self._deleted = False
         self._seen: ItemObservation | None = None
         region = region or os.environ.get("AWS_REGION")
@@ -114,7 +115,7 @@ class DynamoDBLock(LeasedLock):
             creation_timeout_s=creation_timeout_s,
         )  # fmt: skip
 
-    # --- what the base asks ----------------------------------------------------------------------
+    # --- the provider's requests -----------------------------------------------------------------
 
     def _take(self) -> ServiceGrant | NotFree:
         self._table.prepare()
@@ -128,20 +129,20 @@ class DynamoDBLock(LeasedLock):
                     case Applied():
                         pass
                     case Throttled():
-                        raise NoAnswer(f"{self}: throttled; ask again")
+                        raise NoAnswer(f"{self}: throttled; try again")
                     case PreconditionFailed() | Unknown():
-                        continue  # somebody was faster, or we were and were not told: look
+                        continue  # another client wrote, or ours landed without an answer: read
             try:
                 return self._win()
             except GrantOver:
-                continue  # a whole lease went by since our write
-        raise NoAnswer(f"{self}: nobody told what became of our writes; ask again")
+                continue  # a whole lease passed since our write
+        raise NoAnswer(f"{self}: its writes got no definite answer; try again")
 
     def _win(self) -> ServiceGrant:
-        """Draw the token, then prove that nobody else was granted the lock meanwhile."""
+        """Draw the token, then prove that nobody else was granted the lock in between."""
         epoch, sent_ms = self._draw(), self.clock.boot_ms()
         self._renew()
-        self._deleted = False  # of this version, none was sent
+        self._deleted = False  # no deletion of this version was sent
         return ServiceGrant(self._key, epoch, sent_ms)
 
     def _withdraw(self) -> None:
@@ -182,14 +183,14 @@ class DynamoDBLock(LeasedLock):
         return item_of(said["Item"], str(self)) if said and said.get("Item") else None
 
     def _put(self, found: LockItem | None) -> WriteAnswer:
-        """Take it as it was seen: absent, given back, or unchanged for a lease."""
+        """Take it if it is as we read it: absent, released, or unchanged for a lease."""
         if found is None:
             guard: dict[str, Any] = {
                 "ConditionExpression": "attribute_not_exists(#key)",
                 "ExpressionAttributeNames": {"#key": KEY},
             }
         else:
-            # A release that keeps the item leaves its version as it was.
+            # A release that keeps the item does not change its version.
             still = "attribute_exists" if found.free else "attribute_not_exists"
             guard = {
                 "ConditionExpression": f"{VERSION} = :seen AND {still}({RELEASED})",
@@ -204,18 +205,18 @@ class DynamoDBLock(LeasedLock):
         return self._table.write("take it", "put_item", Item=item, **guard)
 
     def _draw(self) -> int:
-        """The next number; one that is drawn and not heard of is skipped."""
+        """Return the next number. A number whose answer is lost is skipped."""
         said = self._table.ask(
             "count the grant", "update_item", Key=_key(self._key + COUNTER),
             UpdateExpression=f"ADD {EPOCH} :one", ExpressionAttributeValues={":one": {"N": "1"}},
             ReturnValues="UPDATED_NEW",
         )  # fmt: skip
         if said is None:
-            raise NoAnswer(f"{self}: its table is gone; ask again")
+            raise NoAnswer(f"{self}: its table is gone; try again")
         return int(said["Attributes"][EPOCH]["N"])
 
     def _renew(self) -> None:
-        """A new version, if the present one is ours; who waits begins to count anew."""
+        """Write a new version if the present one is ours; waiters restart their count."""
         guard, values = self._while_ours()
         new = self.clock.unique()
         self._versions.append(new)
@@ -254,17 +255,17 @@ class DynamoDBLock(LeasedLock):
                 now = "gone" if found is None else f"of {found.owner!r:.200}"
                 raise GrantOver(f"its item is now {now}")
             case Throttled():
-                raise NoAnswer(f"{self}: throttled; ask again")
+                raise NoAnswer(f"{self}: throttled; try again")
             case Unknown(why):
-                raise NoAnswer(f"{self}: {why}; ask again")
+                raise NoAnswer(f"{self}: {why}; try again")
 
 
 def item_of(said: Mapping[str, Any], who: str) -> LockItem:
-    """Raises `StoreError` for an item that is no lock's; nothing is written over it."""
+    """Raise `StoreError` for an item that is not a lock's; nothing overwrites it."""
     version, owner, lease = (said.get(name, {}).get("S") for name in (VERSION, OWNER, LEASE))
     if version is None or owner is None or not LEASE_TEXT.fullmatch(lease or ""):
         raise StoreError(
-            f"{who}: the item there is none of dynamodb-lock-client's (it has "
+            f"{who}: the item there is not dynamodb-lock-client's (it has "
             f"{', '.join(sorted(said))[:200]}); use another partition key, or delete it"
         )
     return LockItem(version, owner, int(lease), RELEASED in said)

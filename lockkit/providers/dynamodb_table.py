@@ -1,4 +1,4 @@
-"""The DynamoDB table that locks are kept in; each request is sent once."""
+"""The DynamoDB table of the locks. Each request is sent once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from lockkit.stores.endpoint import (
 )
 
 KEY = "key"
-"""The attribute that Hudi's lock tables have for their key, a string."""
+"""The key attribute of Hudi's lock tables, a string."""
 NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 BILLING = ("PAY_PER_REQUEST", "PROVISIONED")
 
-# docs.aws.amazon.com: DynamoDB "Error handling". Rows marked (docs) were never met by a test.
+# docs.aws.amazon.com: DynamoDB "Error handling". No test has met the rows marked (docs).
 TABLE: Table = {
     (ANY_STATUS, "ConditionalCheckFailedException"): RefusalKind.CONDITION_FAILED,
-    (ANY_STATUS, "ResourceInUseException"): RefusalKind.CONDITION_FAILED,  # the table is there
+    (ANY_STATUS, "ResourceInUseException"): RefusalKind.CONDITION_FAILED,  # the table exists
     (ANY_STATUS, "ResourceNotFoundException"): RefusalKind.MISSING,
     (ANY_STATUS, "ProvisionedThroughputExceededException"): RefusalKind.THROTTLED,
     (ANY_STATUS, "ThrottlingException"): RefusalKind.THROTTLED,  # (docs)
@@ -37,7 +37,7 @@ TABLE: Table = {
     (
         ANY_STATUS,
         "LimitExceededException",
-    ): RefusalKind.THROTTLED,  # (docs) many tables in the making
+    ): RefusalKind.THROTTLED,  # (docs) many tables are being created
     (ANY_STATUS, "ReplicatedWriteConflictException"): RefusalKind.THROTTLED,  # (docs) global tables
     (408, ANY_CODE): RefusalKind.UNKNOWN,
 }
@@ -46,7 +46,7 @@ CURES: Mapping[tuple[int, str], str] = {
     (ANY_STATUS, "AccessDeniedException"): "these credentials need dynamodb:GetItem, PutItem, "
     "UpdateItem and DeleteItem on its items, DescribeTable, and CreateTable while there is none "
     "(datasets/policies/dynamodb.json)",
-    (ANY_STATUS, "UnrecognizedClientException"): "nobody there knows this access key; check it",
+    (ANY_STATUS, "UnrecognizedClientException"): "AWS does not know this access key; check it",
     (ANY_STATUS, "InvalidSignatureException"): "the secret key or this machine's clock is wrong",
     (ANY_STATUS, "ExpiredTokenException"): "the credentials have expired; log in again",
     (ANY_STATUS, "ValidationException"): "check the names of table and partition key",
@@ -54,7 +54,7 @@ CURES: Mapping[tuple[int, str], str] = {
 
 
 class DynamoTable:
-    """`who` is named in errors. Raises `ValueError` for a name or billing mode that cannot be."""
+    """Errors name `who`. Raises `ValueError` for an invalid name or billing mode."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class DynamoTable:
         self._client.close()
 
     def prepare(self) -> None:
-        """Returns where it is there; raises `NoAnswer` while it is in the making, `StoreError` if
-        it has another key, or never came to be."""
+        """Make sure that the table exists. Raises `NoAnswer` while it is being created, and
+        `StoreError` if its key is another one or it does not become active in time."""
         if self._ready:
             return
         said = self.ask("describe the table", "describe_table")
@@ -110,12 +110,12 @@ class DynamoTable:
         if now_ms - self._making_since_ms >= self._creation_timeout_s * 1000:
             raise StoreError(
                 f"{self._who}: the table {self.name} is not active after "
-                f"{self._creation_timeout_s:g} s; look at it, or raise creation_timeout_s"
+                f"{self._creation_timeout_s:g} s; check it in AWS, or raise creation_timeout_s"
             )
-        raise NoAnswer(f"{self._who}: the table {self.name} is being made; ask again")
+        raise NoAnswer(f"{self._who}: the table {self.name} is being created; try again")
 
     def ask(self, doing: str, operation: str, **about: Any) -> Mapping[str, Any] | None:
-        """The answer to what may be asked again, None if there is no table; raises `NoAnswer`."""
+        """Answer of a repeatable request; None if there is no table. Raises `NoAnswer`."""
         said = self._events.ask(operation, lambda: self._send(doing, operation, about))
         if (
             isinstance(said, ErrorResponse)
@@ -128,7 +128,7 @@ class DynamoTable:
         return said
 
     def write(self, doing: str, operation: str, **about: Any) -> WriteAnswer:
-        """What became of a conditional write; `PreconditionFailed` also where there is no table."""
+        """Result of a conditional write; `PreconditionFailed` also if there is no table."""
         said = self._events.ask(operation, lambda: self._send(doing, operation, about))
         if isinstance(said, ErrorResponse | Unknown):
             return self._endpoint.write(TABLE, said, doing)
@@ -158,7 +158,7 @@ class DynamoTable:
             described = ", ".join(f"{name!r} ({kinds.get(name)})" for name in names)
             raise StoreError(
                 f"{self._who}: the table {self.name} has another key, {described[:300]}; a lock "
-                f"table of Hudi's has one string, {KEY!r}: name another table, which will be made"
+                f"table of Hudi's has one string, {KEY!r}: name another table; it will be created"
             )
 
 

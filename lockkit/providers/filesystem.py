@@ -1,13 +1,13 @@
-"""A lock that is a file: who creates it holds it, who deletes it lets go.
+"""A lock that is a file: creating it takes the lock, deleting it releases the lock.
 
-Hudi's FileSystemBasedLockProvider, whose file this is: `lock`, created where there is none, judged
-by its modification time, deleted at the end. What lockkit does otherwise: the file appears with its
-whole content (a link, not an open), to be read only; a holder renews what can expire; and only a
-file that is still one's own is renewed or deleted, only one that is still too old is broken, both
-under an flock on its folder. Left is one race: a writer that knows no flock (Hudi's own, or another
-host on a file system that passes none on) may replace the file between that look and the deletion.
-(Who is stopped in just that moment keeps an expired file from being broken: better so than that it
-deletes somebody else's when it goes on.)
+The format is that of Hudi's FileSystemBasedLockProvider: a file `lock`, created if there is none,
+judged by its modification time, deleted on release. lockkit differs in four ways. The file appears
+with its whole content (by a link, not an open) and is read-only. A holder renews a file that can
+expire. A file is renewed or deleted only while it is still one's own, and broken only while it is
+still expired. Both happen under an flock on the folder. One race remains: a writer that does not
+use flock (Hudi itself, or another host on a file system that does not share flocks) may replace the
+file between that check and the deletion. (A process that is paused at that point keeps an expired
+file from being broken. That is safer than deleting another owner's file when it resumes.)
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 NAME = "lock"
 FILE_BYTES_MAX = 64 * 1024
-"""Hudi's fields have a place for the holder's whole stack."""
+"""Hudi's fields include the holder's whole stack."""
 BEATS_PER_LEASE = 10
 BEAT_S = 30.0
-"""Without an expiry too: a file that somebody deleted by hand is a lock that is lost."""
+"""Renewed even without an expiry, to notice a file that somebody deleted by hand."""
 RETRY_S = 0.2
 FLOCK_WAIT_S, FLOCK_POLL_S = 1.0, 0.002
 
@@ -54,24 +54,24 @@ _LASTING = {
     errno.EOPNOTSUPP: "this file system has no hard links; choose a folder on another",
     errno.EROFS: "it is mounted read-only",
     errno.ENOENT: "its parent does not exist; is it mounted?",
-    errno.ENOTDIR: "a file stands where a folder is needed; choose another",
+    errno.ENOTDIR: "a file is in the place of a folder; choose another folder",
     errno.EISDIR: "a folder has the lock file's name; choose another",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LockFileContent:
-    """What stands in a lock file; Hudi's and foreign ones have neither attempt nor pid."""
+    """The content of a lock file; Hudi's and foreign ones have neither attempt nor pid."""
 
     attempt: str
     said: str
-    """Who made it, in words."""
+    """Who created it, in words."""
     host: str
     pid: int
     modified_ns: int
 
     def left_behind(self) -> bool:
-        """Whether its process ran on this host and no longer does."""
+        """Whether its process ran on this host and has ended."""
         if not self.pid or self.host != socket.gethostname():
             return False
         try:
@@ -86,9 +86,9 @@ class LockFileContent:
 class FilesystemLock(LeasedLock):
     """The lock file `lock` in `folder` (Hudi: `hoodie.write.lock.filesystem.path`).
 
-    `expire_minutes` as Hudi's key: a file that nobody renewed for so long may be broken by anybody;
-    0: never, so that a crash leaves it to be deleted by hand. All writers should go by the same;
-    the age is told by the file system's clock. Raises `ValueError` for object stores, on which
+    `expire_minutes` as in Hudi: any writer may break a file that was not renewed for so long. 0:
+    never, so after a crash the file must be deleted by hand. All writers should use the same value.
+    The age is measured by the file system's clock. Raises `ValueError` for object stores, on which
     creating a file is not atomic.
     """
 
@@ -119,7 +119,7 @@ class FilesystemLock(LeasedLock):
             f"name, delete {self._file} by hand (an expire_minutes above 0 would do so)",
         )  # fmt: skip
 
-    # --- what the base asks ----------------------------------------------------------------------
+    # --- the provider's requests -----------------------------------------------------------------
 
     def _take(self) -> ServiceGrant | NotFree:
         return self._ask("create", self._create)
@@ -132,7 +132,7 @@ class FilesystemLock(LeasedLock):
 
     def _beat(self, taken: ServiceGrant) -> None:
         def touch() -> None:
-            os.utime(self._file)  # without an expiry too: another writer may go by one
+            os.utime(self._file)  # even without an expiry: another writer may use one
 
         self._ask("renew", lambda: self._while_mine(taken, touch))
 
@@ -166,7 +166,7 @@ class FilesystemLock(LeasedLock):
         return self._held(self._read())
 
     def _write(self, scratch: Path) -> None:
-        """Hudi's three fields as Jackson prints them, then ours; durable before it has its name."""
+        """Hudi's three fields as Jackson prints them, then ours; durable before it is linked."""
         now_ms, host, pid = self.clock.wall_ms(), socket.gethostname(), os.getpid()
         fields = {
             "lockCreateTime": f"{utc(now_ms)[:19].replace('T', ' ')}.{now_ms % 1000:03d}",
@@ -184,7 +184,7 @@ class FilesystemLock(LeasedLock):
         try:
             os.link(scratch, self._file)
         except FileExistsError:
-            # NFS may lose the answer and meet its own link when it asks again (open(2), O_EXCL).
+            # NFS may lose the answer and find its own link on the retry (open(2), O_EXCL).
             return scratch.stat().st_nlink == 2
         return True
 
@@ -223,7 +223,7 @@ class FilesystemLock(LeasedLock):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other lockkit process looks and acts meanwhile, as far as the flock reaches."""
+        """Excludes other lockkit processes, as far as the flock reaches."""
         descriptor = os.open(self._folder, os.O_RDONLY)
         try:
             ends_ms = self.clock.boot_ms() + FLOCK_WAIT_S * 1000
@@ -250,15 +250,15 @@ class FilesystemLock(LeasedLock):
 
 
 def _for_reading(path: str, flags: int) -> int:
-    # Hadoop first looks whether a local file is there, then opens and empties it: what appears in
-    # between, only root can write over then.
+    # Hadoop checks whether a local file exists, then opens and truncates it. A file that appears in
+    # between is read-only, so only root can overwrite it.
     return os.open(path, flags, 0o444)
 
 
 def read(body: bytes, modified_ns: int) -> LockFileContent:
-    """What a lock file says; anything at all is a lock, as with Hudi."""
+    """The content of a lock file. As in Hudi, any content counts as a lock."""
     if not body:
-        # acquireLock (1.2.0) writes its fields only if the file that it created is not to be seen.
+        # Hudi 1.2.0 (acquireLock) writes its fields only if the new file cannot be seen.
         said = f"somebody who left it empty, as Hudi does, since {utc(modified_ns / 1e6)}"
         return LockFileContent("", said, "", 0, modified_ns)
     fields: Any = None
@@ -299,5 +299,5 @@ def _flocked(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True  # not passed on here (NFS): the race that is left, as above
+        return True  # the file system does not support it (NFS): the race described above remains
     return True

@@ -1,8 +1,8 @@
 """The Hive Metastore's lock of a table, as Hudi's HiveMetastoreBasedLockProvider takes it.
 
-`lock` queues a request and says whether it was granted or is WAITING; `check_lock` asks again, and
-keeps the place; who is silent for longer than `hive.txn.timeout` is put out. A request in the queue
-blocks those behind it, also one that nobody asks for any more.
+`lock` queues a request and says whether it was granted or is WAITING. `check_lock` polls it and
+keeps its place. The metastore removes a request that sends nothing for longer than
+`hive.txn.timeout`. A queued request blocks those behind it, even if its client has crashed.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGran
 
 POLL_S = 1.0
 COLUMN_CHARS = 128
-"""Of user, host and agent in the metastore's tables."""
+"""The limit of the columns user, host and agent in the metastore's tables."""
 TIMEOUT, TIMEOUT_DEFAULT = "hive.txn.timeout", "300s"
 GRANTED, WAITING = 1, 2
 SILENT_SHARE = 1 / 3
-"""A holder that was silent for so much of its lease may be dead: said of it to those who wait."""
+"""A holder that was silent for this share of its lease may be dead; waiters are shown this."""
 UNITS_S = {
     "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9,
 }  # fmt: skip
 
 
 def seconds(said: str) -> float:
-    """A time as Hive's configuration has it: `300s`, `5min`, `300`."""
+    """Seconds of a time in Hive's configuration: `300s`, `5min`, `300`."""
     match = re.fullmatch(r"(\d+)\s*(ms|us|ns|s|m|h|d|)(ec|in|our|ay)?s?", said.strip().lower())
     if match is None:
-        raise ValueError(f"{said!r:.50} is no time of Hive's")
+        raise ValueError(f"{said!r:.50} is not a time in Hive's configuration, such as 300s")
     return int(match[1]) * UNITS_S[match[2]]
 
 
 class HiveMetastoreLock(LeasedLock):
     """The exclusive lock of `database`.`table`, which need not exist. The metastore compares names
-    as they are written: `Orders` is another lock than `orders`.
+    as written: `Orders` and `orders` are two locks.
 
-    `uris` is `thrift://host:port,...`, or None for what hive-site.xml says. How long a grant lasts
-    without a heartbeat is the server's `hive.txn.timeout`, which it is asked for (`lease_s` where
-    it does not say); a shorter lease is renewed more often than every `heartbeat_interval_s`. The
-    token is the lock's id, which rises with every request; requests are granted in that order.
+    `uris` is `thrift://host:port,...`; None: the uris in hive-site.xml. A grant without a heartbeat
+    lasts for the server's `hive.txn.timeout`, which is read from it (`lease_s` if it does not
+    answer that). A short lease is renewed more often than every `heartbeat_interval_s`. The token
+    is the lock's id, which rises with every request. Requests are granted in that order.
     """
 
     service = "hive"
@@ -75,22 +75,22 @@ class HiveMetastoreLock(LeasedLock):
         self.database, self.table = database, table
         self._interval_s, self._answer_s = heartbeat_interval_s, answer_s
         self._wire = MetastoreConnection(at, answer_s=answer_s, events=self._events)
-        # Stands in each of our requests: by it we find one that was never answered.
+        # Part of each of our requests: it identifies one that got no answer.
         self._agent = f"lockkit/{self.clock.unique()}"
         self._id: int | None = None
         self._unsettled = self._releasing = False
 
     def contenders(self) -> list[str]:
-        """Who holds the lock and who waits for it, in the order of their requests. One look."""
+        """The owners in request order: the holder first, then those that wait. One request."""
         self._guard_process()
         return [_named(row) for row in self._queue()]
 
-    # --- what the base asks ----------------------------------------------------------------------
+    # --- the provider's requests -----------------------------------------------------------------
 
     def _take(self) -> ServiceGrant | NotFree:
         self._learn_lease()
         if self._releasing and self._id is not None:
-            # The unlock that was never answered may yet be carried out: not under the next grant.
+            # The unanswered unlock may still be carried out, and must not end the next grant.
             self._unlock(self._id)
             self._id, self._releasing = None, False
         if self._id is None and self._unsettled:
@@ -107,10 +107,10 @@ class HiveMetastoreLock(LeasedLock):
         if state == WAITING:
             return self._behind(self._id)
         self._id = None
-        raise NoAnswer(f"{self}: the metastore gave the request up (state {state})")
+        raise NoAnswer(f"{self}: the metastore dropped the request (state {state}); try again")
 
     def _withdraw(self) -> None:
-        """A request that is left WAITING stands in everybody's way until it times out."""
+        """A request left WAITING blocks everybody behind it until it times out."""
         try:
             if self._unsettled:
                 self._found()
@@ -128,7 +128,7 @@ class HiveMetastoreLock(LeasedLock):
 
     def _give_back(self, taken: ServiceGrant) -> None:
         try:
-            # `unlock` is content when there was nothing to unlock.
+            # `unlock` succeeds even if there was nothing to unlock.
             self._heartbeat(taken.handle)
         except GrantOver:
             if not self._releasing:
@@ -168,7 +168,7 @@ class HiveMetastoreLock(LeasedLock):
         what = hive.LockComponent(
             type=hive.EXCLUSIVE, level=hive.TABLE_LEVEL,
             dbname=self.database, tablename=self.table,
-            # A metastore in test mode refuses a request that leaves it out.
+            # A metastore in test mode refuses a request without this field.
             operationType=hive.NO_TXN,
         )  # fmt: skip
         request = hive.LockRequest(
@@ -196,7 +196,7 @@ class HiveMetastoreLock(LeasedLock):
         self._wire.ask("unlock", LockId(lockid=lock_id))
 
     def _queue(self) -> list[Any]:
-        """The table's locks and requests, in the order of their ids."""
+        """The table's locks and requests, in order of their ids."""
         from lockkit.providers.hive_thrift import ShowLocksRequest
 
         request = ShowLocksRequest(dbname=self.database, tablename=self.table)
@@ -205,7 +205,7 @@ class HiveMetastoreLock(LeasedLock):
     # --- the queue -------------------------------------------------------------------------------
 
     def _found(self) -> int | None:
-        """Our earliest request, which was never answered; None: it did not arrive, or not yet."""
+        """Our earliest request that got no answer; None: it did not arrive, or not yet."""
         ours = [row.lockid for row in self._queue() if row.agentInfo == self._agent]
         self._unsettled = bool(ours[1:])
         self._id = ours[0] if ours else None
@@ -215,7 +215,7 @@ class HiveMetastoreLock(LeasedLock):
         rows = {row.lockid: row for row in self._queue()}
         for row in rows.values():
             if row.agentInfo == self._agent and row.lockid != lock_id:
-                self._unlock(row.lockid)  # ours, of an attempt whose answer was lost
+                self._unlock(row.lockid)  # from an attempt of ours whose answer was lost
         own_row = rows.get(lock_id)
         before = rows.get(own_row.blockedByExtId) if own_row is not None else None
         if own_row is None or before is None:
@@ -223,7 +223,7 @@ class HiveMetastoreLock(LeasedLock):
         assert self.ttl_s is not None
         silent_s = (
             own_row.lastheartbeat - before.lastheartbeat
-        ) / 1000  # both by the server's clock
+        ) / 1000  # both times by the server's clock
         return NotFree(_named(before, silent=silent_s > self.ttl_s * SILENT_SHARE), POLL_S)
 
 

@@ -1,7 +1,7 @@
 """The six calls of a Hive Metastore that a lock needs, and their records on the wire.
 
-Names, field numbers and types are those of Apache Hive's hive_metastore.thrift (Apache-2.0); fields
-that nobody here reads or sets are left out, which thrift allows for optional ones.
+Names, field numbers and types are those of Apache Hive's hive_metastore.thrift (Apache-2.0).
+Optional fields that lockkit neither reads nor sets are left out, which thrift allows.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from thrift.protocol.TBase import TBase, TExceptionBase
 from thrift.Thrift import TApplicationException, TMessageType, TType
 
 EXCLUSIVE, TABLE_LEVEL, NO_TXN = 3, 2, 6
-"""Of `LockType`, `LockLevel` and `DataOperationType`."""
+"""Values of `LockType`, `LockLevel` and `DataOperationType`."""
 
 
 def _record(name: str, fields: dict[int, tuple[str, Any]], base: type = TBase) -> Any:
-    """A class with these fields: number -> name, and its type or the record that it is."""
+    """A class with these fields: number -> name, and its type or nested record class."""
     spec: list[Any] = [None] * (max(fields, default=-1) + 1)
     for number, (field, kind) in fields.items():
         match kind:
@@ -51,7 +51,7 @@ LockRequest = _record("LockRequest", {
 })  # fmt: skip
 LockResponse = _record("LockResponse", {1: ("lockid", TType.I64), 2: ("state", TType.I32)})
 LockId = _record("LockId", {1: ("lockid", TType.I64)})
-"""CheckLockRequest, HeartbeatRequest and UnlockRequest alike."""
+"""CheckLockRequest, HeartbeatRequest and UnlockRequest have the same fields."""
 ShowLocksRequest = _record(
     "ShowLocksRequest", {1: ("dbname", TType.STRING), 2: ("tablename", TType.STRING)}
 )
@@ -72,7 +72,7 @@ TxnAborted, TxnOpen = _error("TxnAbortedException"), _error("TxnOpenException")
 ConfigRefused = _error("ConfigValSecurityException")
 
 
-# Of each call: its arguments, what it answers, and its errors in the order of their numbers from 1.
+# Per call: its arguments, the type of its answer, and its errors, numbered from 1.
 _CALLS: dict[str, tuple[list[Any], Any, list[Any]]] = {
     "lock": ([LockRequest], LockResponse, [NoSuchTxn, TxnAborted]),
     "check_lock": ([LockId], LockResponse, [NoSuchTxn, TxnAborted, NoSuchLock]),
@@ -84,7 +84,7 @@ _CALLS: dict[str, tuple[list[Any], Any, list[Any]]] = {
 
 
 def call(protocol: Any, method: str, *arguments: Any) -> Any:
-    """Send one request over an open protocol and read its answer; raises what the answer says."""
+    """Send one request over an open protocol and read its answer. Raises the answer's error."""
     takes, answers, errors = _CALLS[method]
     request_type = _record(
         f"{method}_args", {i: (f"a{i}", kind) for i, kind in enumerate(takes, 1)}

@@ -1,4 +1,4 @@
-"""A connection to a Hive Metastore over thrift: one bounded request at a time."""
+"""A thrift connection to a Hive Metastore; one bounded request at a time."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from lockkit.stores.within import left_s
 
 PORT = 9083
 TEXT_BYTES_MAX, ROWS_MAX = 1 << 20, 100_000
-"""More than this in an answer is no metastore's; nothing is read of it."""
+"""A longer answer is not a metastore's and is not read."""
 SITE = "hive-site.xml"
 SITE_BYTES_MAX = 4 << 20
 
 
 def uris_of_site(folder: Path | None = None) -> str:
-    """`hive.metastore.uris` of `hive-site.xml`, in this folder or in HIVE_CONF_DIR's.
+    """`hive.metastore.uris` of `hive-site.xml` in `folder`, by default HIVE_CONF_DIR.
 
-    Raises `ValueError` where it is not to be found.
+    Raises `ValueError` if it cannot be found.
     """
     named = folder or os.environ.get("HIVE_CONF_DIR")
     if not named:
-        raise ValueError("no metastore is named: give its uris, or set HIVE_CONF_DIR")
+        raise ValueError("no metastore is named: pass uris, or set HIVE_CONF_DIR")
     file = Path(named) / SITE
     try:
         if file.stat().st_size > SITE_BYTES_MAX:
@@ -59,7 +59,7 @@ def servers(uris: str) -> list[tuple[str, int]]:
 
 
 class MetastoreConnection:
-    """To the first server that takes the connection. May be asked from several threads."""
+    """Connects to the first server that accepts. Several threads may use it."""
 
     def __init__(
         self, at: Sequence[tuple[str, int]], *, answer_s: float, events: LeaseEvents
@@ -70,7 +70,7 @@ class MetastoreConnection:
         self._turn = threading.Lock()
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """The answer. Raises `GrantOver` where the lock is no more, `NoAnswer`, `StoreError`."""
+        """Return the answer. Raises `GrantOver` if the lock is gone, `NoAnswer`, `StoreError`."""
         return self._events.ask(method, lambda: self._answer(method, *arguments))
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class MetastoreConnection:
             protocol, whole = self._connected(), True
             try:
                 with deadline(self.answer_s) as mine:
-                    # A metastore's answer has no head that says how long it is.
+                    # A metastore's answer has no header with its length.
                     self._socket.handle.requested(mine)
                     self._socket.handle.answered(200, None)
                     return call(protocol, method, *arguments)
@@ -106,14 +106,14 @@ class MetastoreConnection:
                     f"{self} is no Hive Metastore that locks ({method}: {error}); it must be "
                     "Hive 1 to 4, over plain thrift (no SASL, no TLS)"
                 ) from None
-            except TException as error:  # its database may be back soon
+            except TException as error:  # the metastore's database may be back soon
                 said = getattr(error, "message", None) or repr(error)
                 raise NoAnswer(f"{self} failed ({method}: {said!s:.300})") from None
             except BaseException:
                 whole = False
                 raise
             finally:
-                if not whole:  # the rest of an answer would be taken for the next one
+                if not whole:  # the rest of this answer would be read as the next one
                     self._drop()
 
     def _connected(self) -> Any:

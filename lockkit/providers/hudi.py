@@ -1,4 +1,4 @@
-"""A lock as Hudi's own configuration describes it: the provider's class name and its keys."""
+"""A lock from Hudi's own configuration: the provider's class name and its keys."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ Options = dict[str, Any]
 
 
 def lock_of(config: Config, options: Options) -> Lock | LeasedLock:
-    """The provider's lock; raises `ValueError` naming the key that is missing or cannot be."""
+    """The provider's lock. Raises `ValueError` naming the key that is missing or invalid."""
     config = checked(config, stacklevel=4)
     name = config.get(PROVIDER, DEFAULT_PROVIDER)
     if name not in PROVIDERS:
         known = "\n  ".join(PROVIDERS)
-        raise ValueError(f"{PROVIDER} is {name!r:.200}, which nothing here is; known:\n  {known}")
+        raise ValueError(f"{PROVIDER} is {name!r:.200}, which is not known; known:\n  {known}")
     on_s3 = config.get(BASE_PATH, "").lower().startswith(("s3://", "s3a://"))
     if not name.startswith(_AWS) and not (name == STORAGE_PROVIDER and on_s3):
-        warn_of_unused(config, "this lock is on no service of AWS", stacklevel=4)
+        warn_of_unused(config, "this lock does not use AWS", stacklevel=4)
     patience = patience_of(config)
     return PROVIDERS[name](config, {"acquire_timeout": patience.longest_s} | options)
 
@@ -73,7 +73,7 @@ def _storage(config: Config, options: Options) -> Lock:
 
 
 def _filesystem(config: Config, options: Options) -> LeasedLock:
-    """Set the path where Hudi writes too: `.hoodie` is its releases' default, its next one's is
+    """Set the path if Hudi also writes: by default its releases use `.hoodie`, its next release
     `.hoodie/.aux`.
     """
     from lockkit.providers.filesystem import FilesystemLock
@@ -107,12 +107,12 @@ def _zookeeper_implicit(config: Config, options: Options) -> LeasedLock:
 
 
 def _hosts(config: Config) -> str:
-    """Every host with its port; Hudi connects to `url` as it stands, and never reads `port`."""
+    """Every host with its port. Hudi connects to `url` as written and never reads `port`."""
     url, port = _needed(config, f"{PREFIX}zookeeper.url"), f"{PREFIX}zookeeper.port"
     port_number = int(number(config, port, ZOOKEEPER_PORT, least=1, most=65535))
     hosts = [each if ":" in each else f"{each}:{port_number}" for each in url.split(",")]
     if port_number != ZOOKEEPER_PORT and ":" not in url:
-        text = f"Hudi does not read {port}: where it shares this lock, write its url as {hosts[0]}"
+        text = f"Hudi does not read {port}: if it shares this lock, write its url as {hosts[0]}"
         warnings.warn(UnknownKey(text), stacklevel=5)
     return ",".join(hosts)
 
@@ -127,7 +127,7 @@ def _session(config: Config) -> Options:
 
 
 def _hive(config: Config, options: Options) -> LeasedLock:
-    """Without uris: those of hive-site.xml."""
+    """Without uris: those in hive-site.xml."""
     from lockkit.providers.hive import HiveMetastoreLock
 
     prefix = PREFIX + "hivemetastore."
@@ -158,13 +158,13 @@ def _dynamodb_implicit(config: Config, options: Options) -> LeasedLock:
 
 
 def _dynamodb_item(config: Config, key: str, options: Options) -> LeasedLock:
-    """Hudi's lease is its wait: `hoodie.write.lock.wait_time_ms`."""
+    """In Hudi the lease is the wait: `hoodie.write.lock.wait_time_ms`."""
     from lockkit.providers.dynamodb import DynamoDBLock
 
     prefix = PREFIX + "dynamodb."
     endpoint = config.get(prefix + "endpoint_url")
     if endpoint and "://" not in endpoint:
-        endpoint = f"https://{endpoint}"  # as most of Hudi's examples have it
+        endpoint = f"https://{endpoint}"  # most of Hudi's examples omit the scheme
     capacity = {
         name: int(number(config, prefix + name, default, least=1))
         for name, default in (("read_capacity", 20), ("write_capacity", 10))
@@ -183,7 +183,7 @@ def _dynamodb_item(config: Config, key: str, options: Options) -> LeasedLock:
 
 
 def aws_credentials(config: Config) -> Options:
-    """Hudi's own keys for AWS credentials, as boto3's client names them. `ValueError` for half."""
+    """Hudi's keys for AWS credentials, as boto3's client names them. `ValueError` for half."""
     found: Options = {name: str(config[key]) for key, name in AWS_KEYS.items() if config.get(key)}
     if found and not {"aws_access_key_id", "aws_secret_access_key"} <= found.keys():
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The key that Hudi's "implicit" providers make of a table's path, so that none must be configured.
+"""The key that Hudi's "implicit" providers derive from a table's path, so none is configured.
 
-Hudi's HashID (org.apache.hudi.common.util.hash): XXH64 of the path's UTF-8 bytes, its seed a Java
-int that the widening to long extends by its sign, written as 16 capital hex digits.
+Hudi's HashID (org.apache.hudi.common.util.hash): XXH64 of the path's UTF-8 bytes, written as 16
+upper-case hex digits. The seed is a Java int, sign-extended to long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 
 def key_of_base_path(base_path: str) -> str:
-    """As Hudi spells it: `s3a://` counts as `s3://`; all else, a last slash too, as it stands."""
+    """As Hudi derives it: `s3a://` becomes `s3://`; the rest, with a last slash, is unchanged."""
     path = re.sub("^s3a://", "s3://", base_path, flags=re.IGNORECASE)
     return f"{xxh64(path.encode(), SEED):016X}"
 

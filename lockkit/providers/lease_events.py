@@ -1,4 +1,4 @@
-"""A provider's requests, as a history has them: asked, and what came of each."""
+"""Records a provider's requests and their results as events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OP: ContextVar[str] = ContextVar("lockkit_provider_op", default="look")
 
 @contextmanager
 def during(op: str) -> Iterator[None]:
-    """What this thread asks meanwhile is for that: acquire, renew, release or look."""
+    """Label this thread's requests with their purpose: acquire, renew, release or look."""
     before = _OP.set(op)
     try:
         yield
@@ -30,13 +30,13 @@ def during(op: str) -> Iterator[None]:
 
 
 class LeaseEvents:
-    """Of one lock; `key` is its URL."""
+    """The events of one lock; `key` is its URL."""
 
     def __init__(self, emit: Emit, key: str) -> None:
         self._emit, self._key, self._numbers = emit, key, count(1)
 
     def ask(self, call: str, send: Callable[[], T]) -> T:
-        """What `send` says, once both are told. `call` is the service's own name of the request."""
+        """Call `send` and record request and result. `call` is the service's name for it."""
         number, op = next(self._numbers), _OP.get()
         self._emit("ask", request=number, op=op, key=self._key, attempt="", call=call)
         outcome, why = "refused", ""

@@ -1,9 +1,9 @@
-"""The lock of a service: what a provider has to say, and the client that asks it.
+"""The lock of a service: what a provider implements, and the client that calls it.
 
-A provider says how its service takes, renews, gives back and shows one lock, each as one bounded
-request whose answer it settles. Waiting, renewing, losing and releasing are those of `lock/`.
+A provider takes, renews, releases and shows one lock of its service. Each of these is one bounded
+request whose answer the provider settles. Waiting, renewing, losing and releasing are in `lock/`.
 
-One file because the two halves of one handle are read together: its client and its public face.
+The client and its public handle are in one file because they are read together.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from lockkit.stores.keywords import keywords_of, unknown_keyword
 from lockkit.stores.within import within
 
 MARGIN_S_MAX, MARGIN_SHARE = 1.0, 0.1
-"""A holder stops believing so long before its lease ends, as with the storage lock."""
+"""A holder gives up this long before its lease ends, as with the storage lock."""
 RELEASE_S_MIN = 0.5
-"""A release is tried for so long, however little of the lease is left; for `BACK_OUT_S` at most."""
+"""Minimum time for a release, however little is left of the lease; `BACK_OUT_S` at most."""
 LOOK_S_MIN = 0.001
 
 T = TypeVar("T")
 
 
 class GrantOver(Exception):
-    """The service says that this grant is over: why."""
+    """The service says that this grant is over, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class ServiceGrant:
     """A grant."""
 
     handle: Any
-    """What the service knows it by: a node, an item, a lock id."""
+    """What the service identifies it by: a node, an item, a lock id."""
     token: int | None = None
     """Rises with every grant of this lock; None: the service has no such number."""
     sent_ms: float | None = None
-    """When the request left that proved it, on the boot clock; None: when `_take` was called."""
+    """When the request that proved it was sent (boot clock); None: when `_take` was called."""
 
     @property
     def epoch(self) -> int:
@@ -71,13 +71,13 @@ class ServiceGrant:
 
 @dataclass(frozen=True, slots=True)
 class NotFree:
-    """Another holder has it."""
+    """Another owner holds it."""
 
     owner: str = "somebody else"
     retry_s: float = 1.0
-    """Until it is worth asking again."""
+    """Seconds until the next try is worthwhile."""
     woken: Wakeup | None = None
-    """Set by the service when it is worth asking sooner."""
+    """Set by the service if an earlier try is worthwhile."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,18 +85,18 @@ class ServiceClient(LeaseClient):
     """One handle's grant of a service's lock; the events are those of the lease protocol."""
 
     service: Any
-    """The `LeasedLock`, held weakly: a handle that was dropped must end."""
+    """The `LeasedLock`, referenced weakly: a handle that was dropped must end."""
     ttl_s: float | None
     beat_s: float | None
     held_by: NotFree | None = None
     taken: ServiceGrant | None = None
     ends_at_ms: float | None = None
-    """When belief ends; None: we do not believe that we hold it."""
+    """When our grant ends by our own clock; None: we do not hold it."""
     _requested: bool = False
-    """Whether something of ours may be in the service's queue."""
+    """Whether a request of ours may be in the service's queue."""
     _quitting: bool = False
     _unanswered: NoAnswer | None = None
-    """Of the last request to take it."""
+    """When the last take request was sent."""
 
     @property
     def grant(self) -> ServiceGrant | None:
@@ -203,7 +203,7 @@ class ServiceClient(LeaseClient):
             self.emit("note", text=f"a renewal failed: {error}"[:500])
             return [Pause()]
         with self._state_lock:
-            self.notice_end()  # belief that has ended is not taken up again
+            self.notice_end()  # a grant that has ended locally never comes back
             if self.loss is not None:
                 return [self.loss]
             self._extend(sent_ms)
@@ -226,13 +226,13 @@ class ServiceClient(LeaseClient):
         return [self._end(proven=True)]
 
     def _give_up(self, *, patient: bool) -> Procedure[list[Action]]:
-        """Stop asking, or stop releasing: what is left in the service ends by itself."""
+        """Stop trying; whatever is left in the service ends by itself."""
         if self.taken is not None:
             self._abandon()
             return [self._end(proven=False)]
         unanswered, self._unanswered = self._unanswered, None
         if unanswered is not None and not patient:
-            raise unanswered  # the service did not say that another holds it
+            raise unanswered  # the service did not say that another owner holds it
         if not self._requested:
             return []
         try:
@@ -258,7 +258,7 @@ class ServiceClient(LeaseClient):
 
         return BlockingCall(call)
 
-    # --- belief ----------------------------------------------------------------------------------
+    # --- the local expiry ------------------------------------------------------------------------
 
     def _extend(self, sent_ms: float) -> None:
         ttl_s = self.ttl_s
@@ -275,7 +275,7 @@ class ServiceClient(LeaseClient):
             self.lose("the lease ran out", LossReason.EXPIRED)
 
     def lose(self, why: str, reason: LossReason = LossReason.STOPPED) -> None:
-        """For good: nothing that comes later gives this grant back."""
+        """Final: no later answer gives this grant back."""
         with self._state_lock:
             taken = self.taken
             if taken is None or self.loss is not None:
@@ -313,28 +313,28 @@ class ServiceClient(LeaseClient):
 class LeasedLock(BaseLock):
     """The handle of a lock that a service grants. It is not reentrant.
 
-    `with` raises `LockBusy` or `LockLost`; every method raises `StoreError` where the service
-    cannot be used (`NoAnswer` where it may be later), and `RuntimeError` for double use and for use
-    after fork.
+    `with` raises `LockBusy` or `LockLost`. Every method raises `StoreError` if the service cannot
+    be used (`NoAnswer` if it may be usable later), and `RuntimeError` if it is used twice or after
+    a fork.
 
     :param where: the lock's URL, for messages and events.
     :param ttl_s: how long a grant lasts without a proven renewal, in seconds, counted from before
         the request was sent; None: as long as this process.
-    :param beat_s: seconds between two renewals; None: it needs none.
+    :param beat_s: seconds between two renewals; None: no renewal is needed.
     :param acquire_timeout: the longest wait of `with`, in seconds, 60 by default; None: for ever.
     :param owner: what others see as the holder; a fresh id by default.
     :param client: the name of this handle in events; the owner's by default.
     :param on_danger: `on_danger(lock)`, called from a thread once renewal is overdue.
     :param on_lost: `on_lost(lock, why)`, called from a thread once the grant is lost.
-    :param emit: hears every event of this handle.
-    :param clock: the source of time; a test's.
-    :raises TypeError: for a keyword that the provider does not take; it names those that it takes.
+    :param emit: called with every event of this handle.
+    :param clock: the source of time; tests replace it.
+    :raises TypeError: for a keyword that the provider does not take; it names the known ones.
     """
 
     service = "a lock service"
     lease_keyword: tuple[str, float] | None = None
-    """The provider's own keyword for the length of a lease, and what a second is in its unit. None:
-    a grant ends with its process, so there is no length to choose."""
+    """The provider's own keyword for the length of a lease, and a second in its unit. None: a grant
+    ends with its process, so its length cannot be chosen."""
 
     def __init__(
         self,
@@ -373,22 +373,22 @@ class LeasedLock(BaseLock):
 
     @property
     def beat_s(self) -> float | None:
-        """Seconds from one renewal to the next; None: it needs none."""
+        """Seconds from one renewal to the next; None: no renewal is needed."""
         return self._client.beat_s
 
     def _lasts(self, ttl_s: float | None, beat_s: float | None) -> None:
-        """The service has said how long a grant lasts, and so how often it is renewed."""
+        """Record how long a grant lasts (from the service), and so how often it is renewed."""
         self._client.ttl_s, self._client.beat_s = ttl_s, beat_s
 
     @classmethod
     def keywords(cls) -> set[str]:
-        """Every keyword that this provider takes; its lease's length also goes by `ttl_s`."""
+        """Every keyword that this provider takes; `ttl_s` is also accepted for its lease."""
         classes = [each for each in cls.__mro__ if issubclass(each, LeasedLock)]
         return {"ttl_s"}.union(*map(keywords_of, classes))
 
     @classmethod
     def named(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """`options` with `ttl_s` under the name that the constructor has."""
+        """`options` with `ttl_s` renamed to the constructor's keyword."""
         found = dict(options)
         ttl_s = found.pop("ttl_s", None)
         if ttl_s is not None and cls.lease_keyword is not None:
@@ -398,13 +398,13 @@ class LeasedLock(BaseLock):
             found[name] = ttl_s * unit
         return found
 
-    # --- what a provider says --------------------------------------------------------------------
+    # --- what a provider implements --------------------------------------------------------------
 
     @abstractmethod
     def _take(self) -> ServiceGrant | NotFree:
-        """Ask once. A place in a queue is kept for the next call. Settles what is ambiguous.
+        """Try once, and settle an ambiguous answer. A place in a queue is kept for the next call.
 
-        Raises `NoAnswer` where asking again may help, another `StoreError` where it will not.
+        Raises `NoAnswer` if another try may help, another `StoreError` if it will not.
         """
 
     @abstractmethod
@@ -417,14 +417,14 @@ class LeasedLock(BaseLock):
 
     @abstractmethod
     def _give_back(self, taken: ServiceGrant) -> None:
-        """Returns when the service has confirmed it. Raises `GrantOver` or `NoAnswer`."""
+        """Return once the service has confirmed it. Raises `GrantOver` or `NoAnswer`."""
 
     @abstractmethod
     def _inspect(self) -> NotFree | None:
-        """Who has it now; None: it is free. Changes nothing."""
+        """Who holds it now; None: it is free. Changes nothing."""
 
     def _abandon(self) -> None:
-        """The grant is over for us, and the service may not know: stop what keeps it alive there.
+        """Our grant is over and the service may not know: stop what keeps it alive there.
 
         Returns at once.
         """
@@ -432,15 +432,15 @@ class LeasedLock(BaseLock):
     def _shut(self) -> None:
         """Close what was opened."""
 
-    # --- what a provider hears without asking ----------------------------------------------------
+    # --- notices that the service sends by itself ------------------------------------------------
 
     def _doubt(self) -> None:
-        """Its connection is gone: renew now, and report danger unless that succeeds."""
+        """The connection is gone: renew now, and report danger unless that succeeds."""
         self._client.shaken = True
         self._hurry()
 
     def _note_lost(self, why: str) -> None:
-        """The service says that the grant is over; the renewal's thread calls `on_lost`."""
+        """The service says that the grant is over; the renewal thread calls `on_lost`."""
         self._client.lose(why, LossReason.REVOKED)
         self._hurry()
 
@@ -452,7 +452,7 @@ class LeasedLock(BaseLock):
     # --- the public face -------------------------------------------------------------------------
 
     def locked(self) -> bool:
-        """Whether anybody holds it. One look."""
+        """Whether anybody holds it. One request."""
         self._guard_process()
         return self.owned() or self._inspect() is not None
 

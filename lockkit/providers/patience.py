@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from lockkit.lock.hudi_keys import PAUSE, PROVIDERS_OWN, RETRIES, WAIT, number
 
 LONG_S = 600.0
-"""A wait from which on nobody expects that a job still only waits for its lock."""
+"""From this wait on, a job looks stuck rather than waiting for its lock."""
 WAIT_MS_MAX, RETRIES_MAX = 86_400_000, 1_000_000
 
 
 class LongWait(UserWarning):
-    """The configuration lets a writer wait for its lock much longer than its numbers look."""
+    """The configuration lets a writer wait much longer than its numbers suggest."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitSchedule:
-    """One try waits `wait_s`; after a failed one comes a pause of `pause_s`, `retries` times.
+    """One try waits `wait_s`. After a failed try comes a pause of `pause_s`, `retries` times.
 
-    lockkit asks through the pauses too, for a waiter that leaves loses its place in the queue. What
-    the keys come to is `longest_s`, and that is honoured: as the handle's `timeout`.
+    lockkit also polls during the pauses, because a waiter that leaves loses its place in the queue.
+    The handle's `timeout` is the sum, `longest_s`.
     """
 
     wait_s: float = 60.0
@@ -35,11 +35,11 @@ class WaitSchedule:
 
 
 def patience_of(config: Mapping[str, str]) -> WaitSchedule:
-    """Raises `ValueError` naming the key; warns (`LongWait`) of what is longer than it looks."""
+    """Raises `ValueError` naming the key. Warns (`LongWait`) of an unexpectedly long wait."""
     wait_ms = number(config, WAIT, 60_000, least=0, most=WAIT_MS_MAX)
     retries = number(config, RETRIES, 50, least=0, most=RETRIES_MAX)
     if retries != int(retries):
-        raise ValueError(f"{RETRIES} is a whole number, not {retries:g}")
+        raise ValueError(f"{RETRIES} must be a whole number, not {retries:g}")
     pause_ms = number(config, PAUSE, 5_000, least=0, most=WAIT_MS_MAX)
     for key, default in PROVIDERS_OWN.items():
         number(config, key, default, least=0)

@@ -1,4 +1,4 @@
-"""A lock within one interpreter: between its threads and tasks, and seen by no other process."""
+"""A lock within one interpreter, between its threads and tasks. Other processes do not see it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockkit.lock.client import Wakeup
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 
 LOOK_S = 1.0
-"""A waiter is woken; it looks by itself this often."""
+"""A release wakes a waiter. It also looks by itself this often."""
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class _Slot:
 
     holder: ProcessLock | None = None
     party: Any = None
-    """The thread or the asyncio task that holds it."""
+    """The thread or asyncio task that holds it."""
     grants: int = 0
     waiting: deque[ProcessLock] = field(default_factory=deque)
 
@@ -39,7 +39,7 @@ _TURN = threading.Lock()
 
 
 def _begin_anew() -> None:
-    """A forked child is another process: what its parent's threads hold says nothing to it."""
+    """A forked child starts empty: the locks of its parent's threads do not concern it."""
     global _TURN
     _TURN = threading.Lock()
     _SLOTS.clear()
@@ -52,8 +52,8 @@ class ProcessLock(LeasedLock):
     """The lock of a name among this process's threads, first come first served.
 
     Its token counts the grants of that name. As with Hudi's InProcessLockProvider only the thread
-    that took it may release it, and a thread that asks once more gets a `RuntimeError` instead of
-    waiting for itself; of an `AsyncLock`, the task. It has no lease: it ends with the process.
+    that took it may release it. A thread that takes it twice gets a `RuntimeError` instead of
+    waiting for itself. (With `AsyncLock`, both rules apply to the task.) It ends with the process.
     """
 
     service = "process"

@@ -1,4 +1,4 @@
-"""A lock by its URL: which service, where, which lock."""
+"""A lock from its URL, which names the service, its address and the lock."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Options = dict[str, Any]
 
 
 def lock_at(url: str, options: Options) -> Lock | LeasedLock:
-    """Raises `ValueError` naming the part of the URL that is missing or cannot be."""
+    """Raises `ValueError` naming the part of the URL that is missing or invalid."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if carries_secret(url, with_port=scheme not in STORES):
-        # Messages and histories show the URL.
+        # Messages and histories show the URL, so it must not contain secrets.
         raise ValueError(
             f"a {scheme[:50]}:// URL carries no password, key, token or signature; give "
             "credentials as options"
@@ -34,7 +34,7 @@ def lock_at(url: str, options: Options) -> Lock | LeasedLock:
 
 @dataclass(slots=True)
 class LockUrl:
-    """`scheme://host/parts?said`; what is asked for is taken out of `said`."""
+    """`scheme://host/parts?said`; `query` removes what it reads from `said`."""
 
     scheme: str
     host: str
@@ -42,14 +42,14 @@ class LockUrl:
     said: dict[str, str] = field(default_factory=dict)
 
     def parts(self, *names: str) -> list[str]:
-        """Exactly these, of the path."""
+        """The path's parts, exactly these names."""
         found = [unquote(each) for each in self.path.strip("/").split("/")]
         if len(found) != len(names) or not all(found):
             raise ValueError(f"{self.scheme}:// needs {'/'.join(names)} after its host")
         return found
 
     def query(self, **kinds: Callable[[str], Any]) -> Options:
-        """What stands after `?`, of these names and kinds."""
+        """The parameters after `?`, with these names and types."""
         found = {}
         for name, value in self.said.items():
             if name not in kinds:
@@ -58,7 +58,7 @@ class LockUrl:
             try:
                 found[name] = kinds[name](value)
             except ValueError:
-                # The value is not shown: nobody knows what was pasted there.
+                # The value is not shown: it may be a pasted secret.
                 raise ValueError(
                     f"{self.scheme}://: the value of ?{name}= must be a number"
                 ) from None

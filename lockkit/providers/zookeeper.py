@@ -1,8 +1,8 @@
-"""A lock in ZooKeeper: Curator's InterProcessMutex, as Hudi uses it, with a belief of its own.
+"""A lock in ZooKeeper: Curator's InterProcessMutex, as Hudi uses it, with a local expiry.
 
-Each contender makes an ephemeral node below the lock's; the lowest number holds the lock and the
-others watch the one before them. The node lives as long as the session, which the server ends: a
-client that was stopped for longer cannot know, and so the holder's belief ends by its own clock.
+Each contender creates an ephemeral node below the lock's node. The lowest number holds the lock;
+each of the others watches the node before its own. A node lives as long as its session, which the
+server ends. A client that was paused for longer cannot know, so a grant also expires locally.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGran
 from lockkit.providers.zookeeper_session import CLOSE_S, ZookeeperSession
 
 LOOK_S_MAX = 10.0
-"""A waiter is woken; it looks by itself this often."""
+"""A watch wakes a waiter. It also looks at the queue this often."""
 OWNER_CHARS = 200
 HOLDER = "application_id="
 """What Hudi writes into a contender's node."""
 DELETE_OR_ADMIN = 0x08 | 0x10
-"""Of ZooKeeper's permissions; who has them can take others' grants away."""
+"""ZooKeeper permissions that let a client delete the nodes of others."""
 
 
 def order(name: str) -> str:
-    """What Curator sorts the contenders by: all that follows the last `lock-`."""
+    """Curator's sort key of a contender: the text after the last `lock-`."""
     return name.rpartition("lock-")[2]
 
 
 def in_order(name: str) -> str:
-    """The name; raises `StoreError` after 2^31 contenders, whom ZooKeeper numbers below zero."""
+    """Return `name`; raise `StoreError` if its number is negative (after 2^31 contenders)."""
     if order(name).startswith("-"):
         raise StoreError(
-            f"{name}: ZooKeeper's counter has run over, and Curator sorts -1 before 1: two would "
-            "hold the lock; delete the lock's node when nobody uses it, and it begins anew"
+            f"{name}: ZooKeeper's counter has overflowed. Curator sorts -1 before 1, so two "
+            "clients would hold the lock; delete the lock's node while nobody uses it"
         )
     return name
 
@@ -44,10 +44,10 @@ def in_order(name: str) -> str:
 class ZookeeperLock(LeasedLock):
     """The lock at `base_path`/`lock_key`; `hosts` is `host:port,host:port`.
 
-    The session, and with it the grant, lasts as long as the server granted, at most
-    `session_timeout_s`. With `auth` (scheme and credential: "digest", "user:password") the nodes
-    are that identity's alone; the lock's own node must be too, or let nobody else delete there.
-    The token is the node's czxid, which rises over the whole of ZooKeeper.
+    The grant lasts as long as the session: the time that the server granted, at most
+    `session_timeout_s`. With `auth` (scheme and credential: "digest", "user:password") only that
+    identity may touch the nodes. The lock's own node then needs an ACL that lets nobody else delete
+    below it. The token is the node's czxid, which rises over the whole of ZooKeeper.
     """
 
     service = "zookeeper"
@@ -68,11 +68,11 @@ class ZookeeperLock(LeasedLock):
         self.path = _joined(base_path, lock_key)
         if not session_timeout_s > 0 or not connection_timeout_s > 0:
             raise ValueError("session_timeout_s and connection_timeout_s are seconds, above 0")
-        # Until a server has said what it grants.
+            # Until a server has granted a session.
         super().__init__(f"zookeeper://{hosts}{self.path}", ttl_s=session_timeout_s, **options)
         self._hosts, self._auth, self._kazoo = hosts, auth, dict(kazoo or {})
         self._timeouts_s = session_timeout_s, connection_timeout_s
-        # In the name of each of our nodes: by it we find one whose creation was never answered.
+        # Part of the name of each of our nodes: it identifies a node whose creation got no answer.
         self._guid = self.clock.unique()
         self._session: ZookeeperSession | None = None
         self._place: tuple[str, int] | None = None
@@ -81,16 +81,16 @@ class ZookeeperLock(LeasedLock):
 
     @classmethod
     def of_base_path(cls, hosts: str, base_path: str, **options: Any) -> ZookeeperLock:
-        """Where Hudi's ZookeeperBasedImplicitBasePathLockProvider locks this table."""
+        """The lock of this table as Hudi's ZookeeperBasedImplicitBasePathLockProvider names it."""
         return cls(hosts, f"/tmp/{key_of_base_path(base_path)}", "lock_key", **options)
 
     def contenders(self) -> list[str]:
-        """Who holds the lock and who waits for it, in the order of the queue. A look at each."""
+        """The owners in queue order: the holder first, then those that wait. Reads each node."""
         self._guard_process()
         session = self._opened()
         return [self._owner(session, name) for name in self._contenders(session)]
 
-    # --- what the base asks ----------------------------------------------------------------------
+    # --- the provider's requests -----------------------------------------------------------------
 
     def _take(self) -> ServiceGrant | NotFree:
         session = self._opened()
@@ -102,7 +102,7 @@ class ZookeeperLock(LeasedLock):
         before = names.index(name) - 1
         if before >= 0:
             return self._behind(session, names[before], names[0])
-        # What was read may be old: the session may be over by now, and our node gone.
+        # What was read may be stale: the session may be over by now, and our node deleted.
         path = f"{self.path}/{name}"
         try:
             self._deleting = False
@@ -123,7 +123,7 @@ class ZookeeperLock(LeasedLock):
             self._abandon()
         else:
             if self._unsettled and not ours:
-                self._abandon()  # what was never answered may still arrive
+                self._abandon()  # the unanswered request may still arrive
         self._place, self._unsettled = None, False
 
     def _beat(self, taken: ServiceGrant) -> None:
@@ -141,7 +141,7 @@ class ZookeeperLock(LeasedLock):
             if not self._delete(session, taken.handle) and not self._deleting:
                 raise GrantOver("its node was gone: the session expired, or somebody deleted it")
         except NoAnswer:
-            self._deleting = True  # when it is gone at the next try, that was us
+            self._deleting = True  # if it is gone at the next try, our request deleted it
             raise
         self._place, self._deleting = None, False
 
@@ -151,7 +151,7 @@ class ZookeeperLock(LeasedLock):
         return NotFree(self._owner(session, names[0])) if names else None
 
     def _abandon(self) -> None:
-        """The session keeps our nodes alive for as long as this process does."""
+        """End the session: it keeps our nodes alive for as long as this process runs."""
         session, self._session, self._place = self._session, None, None
         if session is not None:
             session.close("it was ended by its own client")
@@ -169,8 +169,8 @@ class ZookeeperLock(LeasedLock):
         if self._session is None or self._session.over:
             timeout_s, connect_s = self._timeouts_s
             self._place, self._unsettled, self._deleting = None, False, False
-            # A handle that nobody has any more takes its session with it: kazoo's threads would
-            # keep both.
+            # A handle that nobody references any more must end its session: otherwise kazoo's
+            # threads would keep both alive.
             us = weakref.ref(self)
             session = ZookeeperSession(
                 self._hosts, timeout_s=timeout_s, connect_s=connect_s, auth=self._auth,
@@ -191,21 +191,21 @@ class ZookeeperLock(LeasedLock):
         elif what == "suspended":
             self._doubt()
         else:
-            self._hurry()  # connected again: prove it now
+            self._hurry()  # connected again: prove the grant now
 
     # --- the queue -------------------------------------------------------------------------------
 
     def _placed(self, session: ZookeeperSession) -> tuple[str, int]:
-        """Our node's name and czxid; made, unless an earlier request has already."""
+        """Our node's name and czxid. Created unless an earlier request has created it."""
         if self._place is None and self._unsettled:
-            # Another server of the ensemble, which we may be connected to by now, may be behind.
+            # We may now be connected to another server of the ensemble, which may be behind.
             session.ask("sync", self.path)
             for name in self._ours(self._contenders(session)):
                 stat = session.ask("exists", f"{self.path}/{name}")
                 if stat is not None:
                     self._place = name, stat.czxid
                     break
-            self._unsettled = False  # a session's requests stay in order: it came, or never will
+            self._unsettled = False  # a session's requests stay in order: it arrived, or never will
         if self._place is None:
             self._place = self._created(session)
         return self._place
@@ -241,7 +241,7 @@ class ZookeeperLock(LeasedLock):
         return [name for name in names if name.startswith(f"_c_{self._guid}-")]
 
     def _behind(self, session: ZookeeperSession, before: str, first: str) -> NotFree:
-        """Watches the one before us, once."""
+        """Set a watch on the node before ours."""
         seen = self._ahead
         if seen is None or seen[0] != before or seen[1].is_set():
             seen = self._ahead = before, Wakeup()
@@ -250,7 +250,7 @@ class ZookeeperLock(LeasedLock):
         else:
             stat = session.ask("exists", f"{self.path}/{before}")
         if stat is None:
-            seen[1].set()  # it left meanwhile
+            seen[1].set()  # the node is already gone
         return NotFree(self._owner(session, first), LOOK_S_MAX, seen[1])
 
     def _owner(self, session: ZookeeperSession, name: str) -> str:
@@ -264,7 +264,7 @@ class ZookeeperLock(LeasedLock):
         return said.removeprefix(HOLDER)[:OWNER_CHARS] or "somebody who gave no name"
 
     def _delete(self, session: ZookeeperSession, path: str) -> bool:
-        """Whether it was there."""
+        """Return whether the node existed."""
         from kazoo.exceptions import NoNodeError
 
         try:
@@ -273,7 +273,7 @@ class ZookeeperLock(LeasedLock):
             return False
         return True
 
-    # --- who may touch it ------------------------------------------------------------------------
+    # --- access control --------------------------------------------------------------------------
 
     def _acl(self) -> list[Any] | None:
         from kazoo.security import CREATOR_ALL_ACL
@@ -281,7 +281,7 @@ class ZookeeperLock(LeasedLock):
         return list(CREATOR_ALL_ACL) if self._auth is not None else None
 
     def _refuse_open_door(self, session: ZookeeperSession) -> None:
-        """Whoever may delete below the lock's node can delete ours, whatever ours says."""
+        """A client that may delete below the lock's node can delete ours, whatever ACL ours has."""
         granted, _ = session.ask("get_acls", self.path)
         for each in granted:
             if each.id.scheme == "world" and each.perms & DELETE_OR_ADMIN:

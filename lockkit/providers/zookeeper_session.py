@@ -1,4 +1,4 @@
-"""One ZooKeeper session: its requests, each with a limit; when it is over, it is over for good."""
+"""One ZooKeeper session and its bounded requests. A session that is over never comes back."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lockkit.stores.within import left_s
 
 ANSWER_S_MAX, CLOSE_S = 10.0, 1.0
 RECONNECT_S_MAX = 1.0
-"""kazoo's own is a minute, in which most sessions expire."""
+"""kazoo's default is a minute, longer than most sessions last."""
 BEATS = 6
-"""Proofs within one session timeout. A server that is not the leader tells it with its next ping
-whom it has heard; until then the leader counts from the proof before."""
+"""Proofs within one session timeout. A follower reports the sessions it heard from only with its
+next ping to the leader; until then the leader counts from the proof before."""
 
 _LOG = logging.getLogger("lockkit.zookeeper")
-_LOG.addHandler(logging.NullHandler())  # what kazoo would print is told in our own words
-# At DEBUG it prints each request, also the one with the credentials.
+_LOG.addHandler(logging.NullHandler())  # our own messages replace what kazoo would print
+# At DEBUG kazoo prints each request, including the one with the credentials.
 _LOG.addFilter(
     lambda connect_and_note: (
         not any(type(each).__name__ == "Auth" for each in connect_and_note.args or ())
@@ -32,8 +32,8 @@ _LOG.addFilter(
 
 
 class ZookeeperSession:
-    """`heard(what)` is called from kazoo's thread, with "suspended", "connected" or "lost", and
-    must not wait. `kazoo` are more of KazooClient's own arguments: TLS, SASL.
+    """`heard(what)` is called from kazoo's thread with "suspended", "connected" or "lost"; it must
+    not block. `kazoo` holds further arguments of KazooClient: TLS, SASL.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ZookeeperSession:
         return self.granted_s - self.beat_s
 
     def open(self) -> None:
-        """Raises `NoAnswer` if no server has granted a session within the connection timeout."""
+        """Raise `NoAnswer` if no server grants a session within the connection timeout."""
         if self._ready.is_set():
             return
         if not self._started:
@@ -86,17 +86,17 @@ class ZookeeperSession:
             )
 
     def ask(self, request: str, *arguments: Any, **more: Any) -> Any:
-        """The answer to one of KazooClient's requests. kazoo's NoNodeError passes through."""
+        """Return the answer to a KazooClient request. kazoo's NoNodeError passes through."""
         send = getattr(self._client, f"{request}_async")
         return self._events.ask(
             request, lambda: self._answer(request, send, *arguments, **more)
         )
 
     def prove(self, path: str) -> int:
-        """When (boot ms) a request left that only a majority of servers, among them the leader, can
-        have answered, and that says that the node is there. Raises `GrantOver`.
+        """Return when (boot ms) the request left that proved the node. Raises `GrantOver`.
 
-        A read would be answered by one server alone, which may have lost touch with the others.
+        Only a majority of servers that includes the leader can answer it. A single server, which
+        may have lost contact with the others, would answer a plain read.
         """
         from kazoo.exceptions import NoNodeError
 
@@ -104,7 +104,7 @@ class ZookeeperSession:
             raise GrantOver(self.over)
         sent_ms = Clock().boot_ms()
         transaction = self._client.transaction()
-        transaction.check(path, -1)  # any version: it changes nothing, and wakes nobody
+        transaction.check(path, -1)  # any version: changes nothing and triggers no watch
         (said,) = self._events.ask(
             "check", lambda: self._answer("check", transaction.commit_async)
         )
@@ -115,7 +115,7 @@ class ZookeeperSession:
         return sent_ms
 
     def close(self, why: str, *, wait_s: float = 0.0) -> None:
-        """Ends it at the server too, in the background; if that is not heard, it expires there."""
+        """Also end it at the server, in the background. If that fails, it expires there."""
         self.over = self.over or why
         thread = threading.Thread(target=self._stop, name="lockkit-zookeeper-close", daemon=True)
         thread.start()
@@ -153,12 +153,12 @@ class ZookeeperSession:
 
     def _listen(self, state: str) -> None:
         if state == "LOST" and not self.over:
-            self.close("the ZooKeeper session expired")  # or kazoo would begin another
+            self.close("the ZooKeeper session expired")  # otherwise kazoo would open another one
         self._on_event(state.lower())
 
     def _learn_what_is_granted(self) -> None:
-        """A server may grant less than was asked for, and kazoo keeps the answer to itself: what
-        its connection returns, in ms, is two thirds of it.
+        """Note the session timeout that the server granted; it may be less than requested. kazoo
+        does not publish it: its connection returns two thirds of it, in ms.
         """
         connection = self._client._connection
         connect = connection._connect
@@ -172,6 +172,6 @@ class ZookeeperSession:
         connection._connect = connect_and_note
 
     def _stop(self) -> None:
-        with suppress(Exception):  # it expires at the server, heard or not
+        with suppress(Exception):  # the session expires at the server in any case
             self._client.stop()
             self._client.close()

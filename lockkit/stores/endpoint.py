@@ -232,12 +232,12 @@ class Endpoint:
     def listing(self, table: Table, refusal: ErrorResponse | Unknown, doing: str) -> NoReturn:
         """A listing has no half answers: whatever was refused, it is not there."""
         if isinstance(refusal, Unknown):
-            raise NoAnswer(refusal.why, where=self._who, cure="ask again") from None
+            raise NoAnswer(refusal.why, where=self._who, cure="try again") from None
         match self._hear(table, refusal):
             case RefusalKind.THROTTLED | RefusalKind.UNKNOWN:
                 raise NoAnswer(
                     f"cannot {doing}", where=self._who, status=refusal.status,
-                    code=_code_of(refusal), cure="ask again",
+                    code=_code_of(refusal), cure="try again",
                 ) from None  # fmt: skip
             case _:
                 raise self.fault(refusal, doing) from None
