@@ -26,7 +26,7 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # type checkers take it for True; `typing` itself would cost 5 ms
+TYPE_CHECKING = False  # type checkers treat it as True; importing `typing` would cost 5 ms
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
@@ -89,10 +89,10 @@ __all__ = ["__version__", "record", *_EXPORTS]
 
 
 def record(path: str | Path, *, title: str = "") -> AbstractContextManager[Recording]:
-    """`with lockkit.record("run.html"):` what locks tell within the block, as a page with verdict.
+    """`with lockkit.record("run.html"):` writes the block's lock events to a page with a verdict.
 
-    As JSON lines where `path` ends in `.jsonl`. Written at the end at one blow, also where the
-    block raises; more in `lockkit.lab.widgets.recording`.
+    It writes JSON lines if `path` ends in `.jsonl`. Written atomically on exit, even if the block
+    raises. See `lockkit.lab.widgets.recording`.
     """
     from lockkit.lab.widgets.recording import record as recorded
 
@@ -100,7 +100,7 @@ def record(path: str | Path, *, title: str = "") -> AbstractContextManager[Recor
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported from its room when first asked for (PEP 562)."""
+    """A public name, imported from its module at its first use (PEP 562)."""
     if name not in _EXPORTS:
         raise AttributeError(f"module 'lockkit' has no attribute {name!r}")
     from importlib import import_module

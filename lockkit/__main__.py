@@ -1,4 +1,4 @@
-"""`python -m lockkit`: the command line, for where no script is on the PATH."""
+"""`python -m lockkit`: the command line, if no script is on the PATH."""
 
 from __future__ import annotations
 

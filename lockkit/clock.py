@@ -12,15 +12,15 @@ from datetime import UTC, datetime
 from lockkit.errors import utc as utc
 from lockkit.protocol.state import Now
 
-# CLOCK_BOOTTIME counts suspend; time.monotonic() on Linux stands still while a laptop sleeps, so a
-# lease measured by it would outlive its validity. On macOS monotonic stands still too, and the
-# clock that counts sleep is CLOCK_MONOTONIC (mach_continuous_time).
+# CLOCK_BOOTTIME counts suspend. time.monotonic() on Linux stops while a laptop sleeps, so a lease
+# measured by it would outlive its validity. On macOS monotonic stops too; the clock that counts
+# sleep is CLOCK_MONOTONIC (mach_continuous_time).
 _BOOT_ID: int = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
 
 
 @dataclass
 class Clock:
-    """Real time. `offset_ms` shifts the wall clock, to show what a wrong one does."""
+    """Real time. `offset_ms` shifts the wall clock, to show the effect of a wrong one."""
 
     offset_ms: int = 0
     _random: random.Random = field(default_factory=random.Random, repr=False)
@@ -45,7 +45,7 @@ class Clock:
         time.sleep(max(0.0, seconds))
 
     def wait(self, woken: threading.Event, seconds: float) -> bool:
-        """Sleep until `woken` is set or the time is over; tells which."""
+        """Sleep until `woken` is set or the time is over; return whether it was set."""
         return woken.wait(max(0.0, seconds))
 
     def uniform(self, low: float, high: float) -> float:
@@ -60,7 +60,7 @@ def epoch_ms(http_date: str | None) -> int | None:
     """An HTTP date (`Date`, `Last-Modified`) in epoch ms, to the second; None if unreadable."""
     if not http_date:
         return None
-    from email.utils import parsedate_to_datetime  # 12 ms that a lock on files need not spend
+    from email.utils import parsedate_to_datetime  # 12 ms that a lock on files does not need
 
     try:
         return int(parsedate_to_datetime(http_date).timestamp() * 1000)
@@ -69,7 +69,7 @@ def epoch_ms(http_date: str | None) -> int | None:
 
 
 def clock_time(at_ms: float | None) -> str:
-    """Epoch ms as a UTC time of day, with its date; `-` where nobody told us."""
+    """Epoch ms as a UTC time of day, with its date; `-` if unknown."""
     if at_ms is None:
         return "-"
     try:

@@ -1,4 +1,4 @@
-"""A lease's settings: which lengths are sound, and how long to wait."""
+"""A lease's settings: which lengths are valid, and how long to wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TTL_S_MAX = 86_400.0
 
 
 def renew_interval_s(ttl_s: float, requested_s: float | None) -> float:
-    """How often to renew a lease of this length; `ValueError` where either cannot be."""
+    """How often to renew a lease of this length; `ValueError` for an invalid length or interval."""
     if not 0 < ttl_s <= TTL_S_MAX:
         raise ValueError(f"ttl_s is the lease's length in seconds, up to a day; not {ttl_s!r}")
     renew_s = ttl_s / RENEWALS_PER_LEASE if requested_s is None else requested_s

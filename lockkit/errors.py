@@ -1,9 +1,10 @@
-"""The base of all errors, and the errors of locks, stores and tables as such.
+"""The base of all errors, and the errors of locks, stores and tables.
 
-An error says what happened, who is involved and what to do next. Its facts are fields, its text is
-built from them in its constructor, and it carries no credential. Errors can be pickled: Spark and
-multiprocessing carry them between processes. The reasons why a commit failed are in
-`table.errors`, those of the recipes in `recipes.errors`; a program that only locks loads neither.
+An error says what happened, who is involved and what to do next. Its facts are fields. Its
+constructor builds the text from them, and neither contains credentials. Errors can be pickled,
+because Spark and multiprocessing carry them between processes. The reasons why a commit failed are
+in `table.errors`, those of the recipes in `recipes.errors`; a program that only locks loads
+neither.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class LockkitError(Exception):
 
 
 def _restored(kind: type[LockkitError], args: tuple[Any, ...], facts: dict[str, Any]) -> Any:
-    """The error as it was raised: its constructor, which builds the text, is not called again."""
+    """The error as it was raised: the constructor, which builds the text, is not called again."""
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(facts)
@@ -39,8 +40,8 @@ class LockBusy(LockkitError):
     """Another owner holds the lock, or it could not be taken in time. Nothing is held.
 
     `lock` names the lock. `owner`, `holder` (a readable name, "" if there is none) and `epoch` (0:
-    the lock has none) are of the grant that was met last, `until_ms` is when that lease ends by its
-    own record, in epoch ms. `owner` is "" where no holder was seen; then `why` says what was.
+    the lock has none) are those of the last grant seen; `until_ms` is when that lease ends by its
+    own record, in epoch ms. `owner` is "" if no holder was seen; then `why` gives the reason.
     """
 
     def __init__(
@@ -58,11 +59,11 @@ class LockBusy(LockkitError):
 
     @property
     def until(self) -> datetime | None:
-        """`until_ms` as an aware UTC time; None where it is unknown or beyond any calendar."""
+        """`until_ms` as an aware UTC time; None if it is unknown or beyond any calendar."""
         return None if self.until_ms is None else _utc(self.until_ms)
 
     def within(self, context: str) -> LockBusy:
-        """The same facts, as the reason why something larger could not be locked."""
+        """The same facts, for an error about the larger operation that needed the lock."""
         facts = {name: fact for name, fact in vars(self).items() if name != "context"}
         return LockBusy(**facts, context=context)
 
@@ -78,7 +79,7 @@ class LossReason(Enum):
     DELETED = "deleted"
     """The lock object was deleted while it was held."""
     OVERWRITTEN = "overwritten"
-    """The lock object was replaced by something that is no lock record."""
+    """The lock object was replaced by something that is not a lock record."""
     REVOKED = "revoked"
     """The lock service ended the grant."""
     STOPPED = "stopped"
@@ -92,8 +93,8 @@ class LossReason(Enum):
 class LockLost(LockkitError):
     """The lease was lost before the work under it was published.
 
-    `what` names the lock or the commit, `why` says what happened and `reason` which kind of loss it
-    is; `epoch` is that of the grant, 0 where it has none.
+    `what` names the lock or the commit, `why` says what happened and `reason` is the kind of loss;
+    `epoch` is that of the grant, 0 if it has none.
     """
 
     def __init__(
@@ -113,9 +114,9 @@ class BreakRefused(LockkitError):
 class StoreError(LockkitError):
     """The store cannot be used as configured (denied, no bucket, wrong region, bad credentials).
 
-    `where` is the store's URL, and the server where its requests go unless that is the provider's
-    own; neither has a credential in it. `status` and `code` are what that server answered, None and
-    "" where it did not answer or was not asked. `cure` says what to do next.
+    `where` is the store's URL, plus the server of its requests unless it is the provider's own;
+    neither contains credentials. `status` and `code` are the server's answer, None and "" if it did
+    not answer or received no request. `cure` says what to do next.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class StoreError(LockkitError):
 
 
 class NoAnswer(StoreError):
-    """A listing or a past version could not be read for now (throttled, a 5xx, no answer).
+    """A listing or a past version could not be read now (throttled, a 5xx, no answer).
 
     Reading again is safe. Reads and writes of one object answer `Throttled` or `Unknown` instead.
     """
@@ -144,7 +145,7 @@ class UnknownKeyword(LockkitError, TypeError):
 
 
 class HistoryError(LockkitError, ValueError):
-    """A line that is no event: says which line, and what is wrong with it."""
+    """A line that is not an event: names the line, and what is wrong with it."""
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -170,11 +171,11 @@ class Unanswered(TableError):
 
 
 TIME_MS_MAX = 1e15
-"""The year 33658: what lies beyond is no time."""
+"""The year 33658: later values are not times."""
 
 
 def utc(ms: float) -> str:
-    """Epoch ms as `2026-11-21T10:02:31Z`; far outside of any calendar, the number itself."""
+    """Epoch ms as `2026-11-21T10:02:31Z`; beyond any calendar, the number itself."""
     at = _utc(ms)
     return f"{ms:.0f} ms" if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ")
 

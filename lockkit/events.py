@@ -1,8 +1,8 @@
-"""One event schema that everything emits and everything draws; JSON lines in and out.
+"""The one event schema of everything that emits or draws events; JSON lines in and out.
 
-Two kinds of lanes. The *truth* lane is the store's own record of requests (`who == "store"`). The
-*belief* lanes are what each client knew at the time. A stalled client writes nothing: its process
-events come from the supervisor, under the client's name.
+There are two kinds of lanes. The *truth* lane is the store's own record of requests
+(`who == "store"`). The *belief* lanes are what each client knew at the time. A paused client writes
+nothing: the supervisor reports its process events under the client's name.
 
 A line is one JSON object: `at_ms` (epoch ms on the recorder's clock, or virtual ms), `who` (the
 lane), `kind`, and the fields that KINDS names for that kind. More fields are allowed and kept.
@@ -43,9 +43,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     # belief: requests of a client; `op` is acquire, confirm, renew, release, look, or a commit step
     "ask": ("request", "op", "key", "attempt"),
     "answer": ("request", "op", "outcome", "version", "why"),
-    # belief: what `lease.step` hears next, by the client's own clocks: want (with who it is), saw,
-    # blind, answered, tick, beat, quit, give up; or forget, lose and ended (the end of belief while
-    # a request is out), which are none of its events
+    # belief: the next input of `lease.step`, by the client's own clocks: want (with its identity),
+    # saw, blind, answered, tick, beat, quit, give up; or forget, lose and ended (the grant ends
+    # during a request), which are not events of the protocol
     "heard": ("step", "event", "boot_ms", "wall_ms"),
     # belief: the lease; `until_ms` is when belief ends, on this history's clock
     "held": ("epoch", "until_ms", "version"),
@@ -61,15 +61,15 @@ KINDS: dict[str, tuple[str, ...]] = {
     "fenced": ("instant", "epoch"),
     "published": ("instant", "epoch"),
     "refused": ("instant", "epoch", "error", "why"),
-    # belief: a reader's whole look; `groups` = [partition, file id, instant] of each file group
+    # belief: a reader's complete read; `groups` = [partition, file id, instant] of each file group
     "saw": ("began_ms", "groups"),
-    # processes, told by the supervisor
+    # processes, reported by the supervisor
     "started": ("pid",),
     "stalled": ("pid", "why"),
     "resumed": ("pid",),
     "killed": ("pid",),
     "exited": ("pid", "code"),
-    # a fault that was made: `fault` names it, `when` is before or after the store applied it
+    # an injected fault: `fault` names it, `when` is before or after the store applied it
     "fault": ("fault", "when", "client", "method", "key"),
     "note": ("text",),
 }
@@ -98,7 +98,7 @@ class Event:
 
 
 def event(at_ms: float, who: str, kind: str, **data: Any) -> Event:
-    """An event whose fields are checked against KINDS: a typing slip fails where it is made."""
+    """An event whose fields are checked against KINDS: a typing error fails where it is made."""
     absent = [name for name in KINDS[kind] if name not in data]
     if absent:
         raise HistoryError(f"event {kind!r} needs {', '.join(absent)}")
@@ -157,20 +157,20 @@ def write(events: Iterable[Event], file: IO[str]) -> None:
 
 
 def narrate(events: Iterable[Event], *, start_ms: float | None = None) -> list[str]:
-    """One plain sentence for each event worth telling, with its seconds since the start."""
+    """One plain sentence for each notable event, with its seconds since the start."""
     teller = HistoryNarrator(start_ms)
     return [line for each in events if (line := teller.narrate(each)) is not None]
 
 
 @dataclass(slots=True)
 class HistoryNarrator:
-    """Tells a history as it comes; remembers who holds what, so that a stall can say it."""
+    """Describes a history event by event; it tracks the holder, so that a stall can name it."""
 
     start_ms: float | None = None
     _holds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def narrate(self, each: Event) -> str | None:
-        """A line, or None where the event says nothing that the others do not."""
+        """A line, or None if the event adds nothing to the others."""
         if self.start_ms is None:
             self.start_ms = each.at_ms
         match each.kind:
@@ -248,12 +248,12 @@ class HistoryNarrator:
 
 
 def _exchange(each: Event, who: str) -> str | None:
-    """Of requests and answers only what went another way than planned."""
+    """Describe only the requests and answers that went differently than planned."""
     if each.kind == "request":
         if each["answer"] not in ("precondition_failed", "throttled", "error"):
             return None
         if not _decides(str(each["key"])) or "!" in str(each["attempt"]):
-            return None  # a file that was there already; or a write that is to be refused, as proof
+            return None  # a file that already existed, or a write whose refusal is the proof
         why = str(each["answer"]).replace("_", " ")
         return (
             f"the store answers {plain(each['client'])}'s {plain(each['method'])} of "
@@ -286,7 +286,7 @@ def _name(key: object) -> str:
 
 
 def plain(value: object, *, limit: int = 300) -> str:
-    """Text from a bucket or a file, without anything that a terminal would obey."""
+    """Text from a bucket or a file, without any terminal control characters."""
     text = str(value)
     if len(text) > limit:
         text = text[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""Who hears what a handle tells: its own observer, and whoever records the process meanwhile."""
+"""Event sinks: where a handle's events go, its own observer and process-wide recorders."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Emit = Callable[..., None]
 
 
 def silent(_kind: str, **_fields: Any) -> None:
-    """An `Emit` for those who keep no history."""
+    """An `Emit` that discards events."""
 
 
 Listener = Callable[[str, "Event"], None]
-"""`listener(url, event)`: of which lock or table; "" where it is a store's own record."""
+"""`listener(url, event)`: the URL of the lock or table; "" for a store's own record."""
 
-# Of the process, not of a context: a heartbeat's thread, and threads of the block's own, belong in.
+# Process-wide, not per context: heartbeat threads and the block's own threads belong to it.
 _listeners: list[Listener] = []
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Hear everything that is told from now on, by handles that are open already, too.
+    """Receive every event from now on, including those of handles that are already open.
 
-    The listener is called from any thread, in the middle of a lease: it must be quick, and not
+    The listener is called from any thread, in the middle of a lease. It must be fast and must not
     raise.
     """
     _listeners.append(listener)
@@ -54,7 +54,7 @@ class ObserverFailed(UserWarning):
 
 
 def warn_of(kind: str, error: Exception) -> None:
-    """Say that an observer failed; never raises, also under `-W error`."""
+    """Warn that an observer failed; never raises, even under `-W error`."""
     text = (
         f"the observer of {kind!r} raised {error!r:.200}; what it observes goes on, and its "
         "history has a gap"
@@ -65,8 +65,8 @@ def warn_of(kind: str, error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EventSink:
-    """An `Emit` of one handle in the lane `who`: its own observer's, overheard by listeners, and
-    logged.
+    """An `Emit` of one handle in the lane `who`: passes events to its own observer, to listeners
+    and to the log.
 
     An observer cannot fail what it observes: its first error is a warning (`ObserverFailed`).
     """
@@ -88,11 +88,11 @@ class EventSink:
 
     def _emit(self, kind: str, fields: dict[str, Any]) -> None:
         if _listeners:
-            from lockkit.events import event  # the schema, which only a recording needs
+            from lockkit.events import event  # only a recording needs the schema
 
             until_ms = fields.get("until_ms")
             shown = dict(fields)
-            if until_ms is not None:  # a wrong clock's; a history has only one
+            if until_ms is not None:  # undo the wrong clock: a history has one clock
                 shown["until_ms"] = until_ms - self.clock.offset_ms
             overheard(self.url, event(Clock().stamp_ms(), self.who, kind, **shown))
         self.emit(kind, **fields)
@@ -103,7 +103,7 @@ LOG = logging.getLogger("lockkit")
 LOG.addHandler(logging.NullHandler())
 WHY_CHARS_MAX = 500
 
-# What a line says of an event, at which level, and which of the event's fields it shows.
+# For each event: the level, the text and the event's fields of its log line.
 LINES: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "waiting": (logging.INFO, "waits for the lock", ("owner", "epoch", "until_ms")),
     "held": (logging.INFO, "acquired the lock", ("epoch", "until_ms")),

@@ -476,7 +476,7 @@ def test_a_folder_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path)
     with pytest.raises(StoreError, match="is it mounted"):
         FilesystemLock(tmp_path / "no" / "table").acquire(timeout=5)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="a file stands where"):
+    with pytest.raises(StoreError, match="a file is in the place of a folder"):
         FilesystemLock(tmp_path / "file").acquire(timeout=5)
     with pytest.raises(StoreError, match="cannot create its file: "):
         FilesystemLock("/proc/self/fdinfo").acquire(timeout=5)
@@ -651,7 +651,7 @@ def test_a_key_or_a_value_that_cannot_be_is_refused_in_one_sentence(
 def test_credentials_for_another_cloud_than_the_locks_are_not_passed_over(tmp_path: Path) -> None:
     aws = {"hoodie.aws.access.key": "AKIA", "hoodie.aws.secret.key": "s3cret"}
     storage = hudi("StorageBasedLockProvider")
-    with pytest.warns(UnknownKey, match=r"access.key, .*secret.key has no effect.*of AWS") as told:
+    with pytest.warns(UnknownKey, match=r"access.key, .*secret.key has no effect.*AWS") as told:
         open_lock(storage | aws | {"hoodie.base.path": f"file://{tmp_path}"})
     assert "s3cret" not in str(told[0].message)
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
 """What a client does in each row of the transition table: one small function per action. Pure.
 
-Each takes the `StepContext` (one event as the table sees it) and the phase that the row leads to,
-and returns the state after it and the actions to carry out.
+Each takes the `StepContext` (one event, classified for the table) and the phase that the row leads
+to, and returns the state after it and the actions to carry out.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from lockkit.protocol.state import (
 
 @dataclass(slots=True)
 class StepContext:
-    """One event at one client, and what was found out about it so far."""
+    """One event at one client, and what is known about it so far."""
 
     identity: Identity
     state: State
     now: Now
     policy: Policy
     write: PendingWrite | None = None
-    """The write that the event is about: the one that is answered, or the one that was found."""
+    """The write that the event is about: the one that was answered, or the one that was found."""
     after_s: float | None = None
     """How long the store asked us to wait."""
     floor: int = 0
@@ -68,7 +68,7 @@ def look_if_changed(turn: StepContext, to: Phase) -> Step:
 
 
 def look_for_ours(turn: StepContext, to: Phase) -> Step:
-    """A renewal whose fate is not known is out: which version is ours?"""
+    """A renewal with an unknown outcome is pending: which version is ours?"""
     return replace(to_ghost(turn.state), phase=to), (ReadRecord(),)
 
 
@@ -80,13 +80,13 @@ def wait(turn: StepContext, to: Phase) -> Step:
 
 
 def pause(turn: StepContext, to: Phase) -> Step:
-    """This copy was not done; an earlier one may have been. The same bytes go out again later."""
+    """This copy was not applied; an earlier one may have been. Send the same bytes again later."""
     state = turn.state
     return state if state.phase is to else replace(state, phase=to), (Pause(turn.after_s),)
 
 
 def give_way(turn: StepContext, to: Phase) -> Step:
-    """This copy was not done; an earlier one may have been, and is a ghost. Try afresh later."""
+    """This copy was not applied; an earlier one may be a ghost. Start afresh later."""
     return replace(to_ghost(turn.state), phase=to), (Pause(turn.after_s),)
 
 
@@ -108,14 +108,14 @@ def claim(turn: StepContext, to: Phase) -> Step:
 
 
 def next_epoch(state: State) -> int:
-    """Above every epoch that was ever heard of, in the object or elsewhere."""
+    """Above every known epoch, in the object or elsewhere."""
     record = state.observed.observation.record if state.observed else None
     observed = record.epoch if isinstance(record, Record) else 0
     return max(observed, state.floor) + 1
 
 
 def confirm(turn: StepContext, to: Phase) -> Step:
-    """A write of ours was found in the object. Reading is not holding (TOCTOU): CAS over it."""
+    """A read found a write of ours. Reading is not holding (TOCTOU): CAS over it."""
     assert turn.write is not None and turn.state.observed is not None
     valid_until_ms = turn.now.wall_ms + turn.identity.ttl_ms
     record = replace(turn.write.record, valid_until_ms=valid_until_ms, holder=turn.identity.holder)
@@ -123,7 +123,7 @@ def confirm(turn: StepContext, to: Phase) -> Step:
 
 
 def adopt(turn: StepContext, to: Phase) -> Step:
-    """A ghost of our own is taken over, not waited out: a grant with an epoch of its own."""
+    """Take over a ghost of our own instead of waiting for it: a grant with an epoch of its own."""
     assert turn.write is not None
     record = replace(turn.write.record, epoch=next_epoch(turn.state))
     turn.write = replace(turn.write, record=record)
@@ -131,7 +131,7 @@ def adopt(turn: StepContext, to: Phase) -> Step:
 
 
 def make_good(turn: StepContext, to: Phase) -> Step:
-    """Won, but the answer took a whole lease: write again before believing it."""
+    """The claim won, but its answer took a whole lease: write again before acting as the holder."""
     observed = turn.state.observed
     assert turn.write is not None and observed is not None
     turn.state = replace(turn.state, unsettled=(turn.write,))
@@ -143,7 +143,7 @@ def renew(turn: StepContext, to: Phase) -> Step:
     """CAS on our own version.
 
     A grant whose epoch is not above `floor` gets one that is. Nobody can have taken the lock in
-    between: the write replaces exactly our own version. The grant has the new epoch only once the
+    between, because the write replaces exactly our own version. The new epoch counts only once the
     write is proven.
     """
     state, grant = turn.state, turn.state.grant
@@ -154,7 +154,7 @@ def renew(turn: StepContext, to: Phase) -> Step:
 
 
 def leave_tombstone(turn: StepContext, to: Phase) -> Step:
-    """Release the version that is our grant's."""
+    """Release our grant's version."""
     grant = turn.state.grant
     assert grant is not None
     return _tombstone(turn, to, grant, turn.state.version)
@@ -170,8 +170,8 @@ def leave_tombstone_over_ours(turn: StepContext, to: Phase) -> Step:
 def _tombstone(turn: StepContext, to: Phase, record: Record, over: Version | None) -> Step:
     """Marked expired, never deleted: epochs go on, and a late create cannot land (V8, V9).
 
-    It keeps the highest epoch that we know of: a renewal that raised the epoch may have landed
-    after our belief had ended, and then the grant still has the lower one.
+    It keeps the highest known epoch: a renewal that raised the epoch may have landed after our
+    grant had ended locally, and then the grant still has the lower one.
     """
     epoch = max(record.epoch, turn.state.floor)
     return send(turn, to, WritePurpose.RELEASE, replace(record, expired=True, epoch=epoch), over)
@@ -180,7 +180,7 @@ def _tombstone(turn: StepContext, to: Phase, record: Record, over: Version | Non
 def send(
     turn: StepContext, to: Phase, purpose: WritePurpose, record: Record, over: Version | None
 ) -> Step:
-    """A new write, with an attempt of its own: two writes never have equal bytes."""
+    """A new write with its own attempt: two writes never have equal bytes."""
     identity, state = turn.identity, turn.state
     record = replace(record, attempt=f"{identity.handle or identity.owner}/{state.writes + 1}")
     out = PendingWrite(purpose, record, over, turn.now)
@@ -194,18 +194,18 @@ def resend(turn: StepContext, to: Phase) -> Step:
     return replace(turn.state, phase=to), (WriteRecord(out.record, out.over),)
 
 
-# --- what a write or a read led to ---------------------------------------------------------------
+# --- the result of a write or a read -------------------------------------------------------------
 
 
 def applied(state: State, write: PendingWrite, version: Version, now: Now) -> State:
-    """This write is in the object: what our ghosts were to be written over is gone for good."""
+    """This write is in the object: the version that our ghosts would replace is gone for good."""
     observed = LastObservation(Observation(version, write.record), write.sent.boot_ms, now.boot_ms)
     floor = max(state.floor, write.record.epoch)
     return replace(state, out=None, observed=observed, floor=floor, unsettled=())
 
 
 def remember(state: State, observation: Observation | None, date_ms: int | None, now: Now) -> State:
-    """Take in what a read found; a 304 proves the old version, at the store's new time."""
+    """Record what a read found; a 304 confirms the old version at the store's new time."""
     if observation is None:
         assert state.observed is not None, "a 304 needs a version that we named"
         if not _is_newer(state.observed, date_ms, now):
@@ -222,9 +222,9 @@ def remember(state: State, observation: Observation | None, date_ms: int | None,
 
 
 def _is_newer(observed: LastObservation, date_ms: int | None, now: Now) -> bool:
-    """Whether this Date puts the store's clock further on than the one that we go on from.
+    """Whether this Date shows a later time of the store's clock than the one in use.
 
-    Dates are floored: of two about one version, the one that shows more time passed is nearer.
+    Dates are floored: of two for one version, the one that shows more elapsed time is closer.
     """
     if date_ms is None or observed.observation.date_ms is None:
         return date_ms is not None
@@ -232,7 +232,7 @@ def _is_newer(observed: LastObservation, date_ms: int | None, now: Now) -> bool:
 
 
 def hold(turn: StepContext, to: Phase) -> Step:
-    """Believe, until this write's lease ends less the margin."""
+    """Hold the grant until this write's lease ends, less the margin."""
     state, write = turn.state, turn.write
     assert write is not None and state.observed is not None
     epoch = write.record.epoch
@@ -249,7 +249,7 @@ def hold(turn: StepContext, to: Phase) -> Step:
 
 
 def keep_for_release(turn: StepContext, to: Phase) -> Step:
-    """It landed after belief had ended, which nothing revives; a release needs to know of it."""
+    """It landed after the grant had ended, which is final; a release needs to know of it."""
     state, write = turn.state, turn.write
     assert write is not None and state.observed is not None
     return replace(
@@ -258,7 +258,7 @@ def keep_for_release(turn: StepContext, to: Phase) -> Step:
 
 
 def claim_again(turn: StepContext, to: Phase) -> Step:
-    """Beaten, and the lock is free again."""
+    """Another claim won, and the lock is free again."""
     beaten = _beaten(turn)
     state, actions = claim(turn, to)
     return state, (*beaten, *actions)
@@ -276,7 +276,7 @@ def _beaten(turn: StepContext) -> tuple[Action, ...]:
 
 
 def lose(turn: StepContext, to: Phase) -> Step:
-    """Another write stands where our lease should."""
+    """Another write is in the place of our lease."""
     state = turn.state
     assert state.grant is not None and state.observed is not None
     reported = (LeaseLost(state.grant.epoch, *_usurper(state.observed.observation)),)
@@ -285,7 +285,7 @@ def lose(turn: StepContext, to: Phase) -> Step:
 
 
 def _usurper(observation: Observation) -> tuple[str, LossReason]:
-    """What stands where our lease should, for whoever lost it."""
+    """What replaced our lease, for the error of the holder that lost it."""
     match observation.record:
         case None:
             return "the lock object was deleted", LossReason.DELETED
@@ -297,7 +297,7 @@ def _usurper(observation: Observation) -> tuple[str, LossReason]:
 
 
 def stay_lost(turn: StepContext, to: Phase) -> Step:
-    """Too late: nothing revives a belief that has ended. A write that is out becomes a ghost."""
+    """Too late: a grant that has ended never comes back. A pending write becomes a ghost."""
     return replace(to_ghost(turn.state), phase=to), ()
 
 
@@ -320,14 +320,14 @@ def released(turn: StepContext, to: Phase) -> Step:
 
 
 def give_up(turn: StepContext, to: Phase) -> Step:
-    """Nothing more is sent. A claim that is out may yet land: then it is a ghost that expires."""
+    """Send nothing more. A pending claim may still land: then it is a ghost that expires."""
     grant, version = turn.state.grant, turn.state.version
     state = replace(to_ghost(turn.state), phase=to, until_ms=None)
     if grant is None:
         return state, ()
     kept = PendingWrite(
         WritePurpose.CLAIM, grant, version, Now(0, 0)
-    )  # so that the next try knows its own lease
+    )  # so that the next try recognises its own lease
     return _end(replace(state, unsettled=(*state.unsettled, kept)), to, proven=False)
 
 

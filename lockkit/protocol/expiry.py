@@ -1,4 +1,4 @@
-"""When a lease ends: for a challenger who reads it, and, earlier, for its holder. Pure."""
+"""When a lease ends: for a challenger that reads it, and, earlier, for its holder. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from lockkit.protocol.state import Identity, LastObservation, Now, PendingWrite
 
 
 def frees_ms(observed: LastObservation, now: Now, policy: Policy) -> int | None:
-    """When the lease that was seen may be taken, on my boot clock; None: never by itself.
+    """When the observed lease may be taken, on my boot clock; None: never by itself.
 
-    `store` compares two times of the store's own clock. Its Date is carried forward on my boot
-    clock from when the answer came, which is a lower bound of the store's time now.
+    `store` compares two times of the store's own clock. Its Date is advanced by my boot clock from
+    the moment of the answer, which gives a lower bound of the store's time now.
     """
     record = observed.observation.record
     if record is None or (isinstance(record, Record) and record.expired):
@@ -33,7 +33,7 @@ def free(observed: LastObservation, now: Now, policy: Policy) -> bool:
 
 
 def belief_ends_ms(identity: Identity, write: PendingWrite, answered: Now, policy: Policy) -> int:
-    """When to stop believing a grant that this write won, on my boot clock."""
+    """When the grant that this write won ends for its holder, on my boot clock."""
     return counted_from(write, answered).boot_ms + believed_ms(identity, policy)
 
 
@@ -43,5 +43,5 @@ def counted_from(write: PendingWrite, _answered: Now) -> Now:
 
 
 def believed_ms(identity: Identity, policy: Policy) -> int:
-    """The drift is the challenger's only: given to the holder as well, it would cancel out."""
+    """Only the challenger adds the drift: if the holder added it too, it would cancel out."""
     return identity.ttl_ms - min(policy.margin_ms, identity.ttl_ms // 10)

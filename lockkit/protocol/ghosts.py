@@ -1,6 +1,6 @@
-"""What became of a write that was not answered: a read decides. Pure.
+"""What became of a write without an answer: a read decides. Pure.
 
-A ghost is a write of ours that we gave up on: it may have landed, or may yet land.
+A ghost is a write of ours that we gave up on: it may have landed, or may still land.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ def fate(write: PendingWrite, observation: Observation) -> Resolution:
 
 
 def attempt_in(observation: Observation, _write: PendingWrite) -> str | None:
-    """A write is recognised by its attempt, which is unique; several handles may share an owner."""
+    """A write is recognised by its unique attempt, because several handles may share an owner."""
     return observation.record.attempt if isinstance(observation.record, Record) else None
 
 
 def settle_ghosts(state: State, observation: Observation) -> tuple[State, PendingWrite | None]:
-    """Settle old writes against a read: keep those that may yet land, and the one that did.
+    """Settle old writes against a read: keep those that may still land, and the one that landed.
 
-    That one is returned, too. It stays among them until a write of ours has replaced it: who gives
-    up before that must know it for its own next time, and neither wait for it nor leave it there.
+    That one is also returned. It is kept until a write of ours has replaced it: a client that gives
+    up before that must recognise it at its next try, and neither wait for it nor leave it there.
     """
     if not state.unsettled:
         return state, None
@@ -47,7 +47,7 @@ def settle_ghosts(state: State, observation: Observation) -> tuple[State, Pendin
 
 
 def to_ghost(state: State) -> State:
-    """Give up on the write that is out."""
+    """Give up on the pending write."""
     if state.out is None:
         return state
     return replace(state, out=None, unsettled=(*state.unsettled, state.out))

@@ -1,10 +1,10 @@
 """The lease protocol: one pure function from (state, event) to (state, actions).
 
 `TRANSITIONS` is the whole protocol: what a client in this phase does in this case, and which phase
-comes next. `step` finds out which case an event is and takes that row. No clock, no socket, no
-randomness. `Lock` runs it against a real store, the explorer against an adversary, a notebook one
-step at a time. A client has at most one request out; whoever runs the protocol carries it out and
-hands the answer back as the next event.
+comes next. `step` classifies an event and takes that row. It uses no clock, socket or randomness.
+`Lock` runs it against a real store, the explorer against an adversary, a notebook one step at a
+time. A client has at most one request in flight. The code that runs the protocol carries the
+request out and passes the answer back as the next event.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from lockkit.protocol.state import (
 
 
 class EventCase(StrEnum):
-    """What an event amounts to, given what the client knows. The words are the diagram's."""
+    """An event, classified by what the client knows. The values label the diagram."""
 
     WANT = "want"
     WANT_TAKEN = "want where it was taken"
@@ -106,7 +106,7 @@ class Transition(NamedTuple):
 # --- the table -----------------------------------------------------------------------------------
 
 _AMBIGUOUS = {
-    # A 412 is also what a retry of our own success is told.
+    # A retry of our own success is also answered with 412.
     EventCase.REFUSED: Transition(Phase.SETTLING, do.look),
     EventCase.UNANSWERED: Transition(Phase.SETTLING, do.look),
 }
@@ -123,7 +123,7 @@ TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
         EventCase.GHOST: Transition(Phase.CONFIRMING, do.adopt),
         EventCase.LATER: Transition(Phase.LOOKING, do.look),
     },
-    Phase.WAITING: {  # no request is out
+    Phase.WAITING: {  # no request is in flight
         EventCase.LATER: Transition(Phase.LOOKING, do.look_if_changed),
         EventCase.LATER_FREE: Transition(Phase.CLAIMING, do.claim),
     },
@@ -150,7 +150,7 @@ TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
         EventCase.THROTTLED: Transition(Phase.HELD, do.give_way),
         EventCase.THROTTLED_ENDED: Transition(Phase.LOST, do.give_way),
     },
-    Phase.SETTLING: {  # a read says what became of the write that is out
+    Phase.SETTLING: {  # a read shows what became of the pending write
         EventCase.OURS: Transition(Phase.CONFIRMING, do.confirm),
         EventCase.OURS_ENDED: Transition(Phase.LOST, do.stay_lost),
         EventCase.OUT_CLAIM: Transition(Phase.CLAIMING, do.resend),
@@ -160,7 +160,7 @@ TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
         EventCase.OUT_ENDED: Transition(Phase.LOST, do.stay_lost),
         EventCase.BEATEN_FREE: Transition(Phase.CLAIMING, do.claim_again),
         EventCase.BEATEN_TAKEN: Transition(Phase.WAITING, do.wait_again),
-        # The claim is too old to be worth winning; "held": a wall clock was set back meanwhile.
+        # The claim is too old to be worth winning. "held": a wall clock was set back meanwhile.
         EventCase.FREE: Transition(Phase.CLAIMING, do.claim),
         EventCase.TAKEN: Transition(Phase.WAITING, do.wait),
         EventCase.GHOST: Transition(Phase.CONFIRMING, do.adopt),
@@ -170,7 +170,7 @@ TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
         EventCase.RELEASED: Transition(Phase.IDLE, do.released),
         EventCase.LATER: Transition(Phase.SETTLING, do.look),
     },
-    Phase.LOST: {},  # only a release leads on
+    Phase.LOST: {},  # only a release leaves this phase
     Phase.RELEASING: _AMBIGUOUS | {
         EventCase.APPLIED: Transition(Phase.IDLE, do.released),
         EventCase.THROTTLED: Transition(Phase.RELEASING, do.pause),
@@ -180,7 +180,7 @@ TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
         EventCase.NOT_OURS: Transition(Phase.IDLE, do.released),
     },
 }  # fmt: skip
-"""Besides `ANYWHERE`. An event that is no case of the client's phase changes nothing."""
+"""Besides `ANYWHERE`. An event that is not a case of the client's phase changes nothing."""
 
 ANYWHERE: Mapping[EventCase, Transition] = {
     EventCase.QUIT: Transition(Phase.RELEASING, do.leave_tombstone),
@@ -197,11 +197,11 @@ PHASE_OF = {
     WritePurpose.RENEW: Phase.RENEWING,
     WritePurpose.RELEASE: Phase.RELEASING,
 }
-"""Where a client is while a write with this aim is out."""
+"""The phase of a client while a write with this purpose is pending."""
 
 
 def transition(phase: Phase, case: EventCase) -> Transition:
-    """The row of the table. Raises `KeyError` where there is none."""
+    """The row of the table. Raises `KeyError` if there is none."""
     return ANYWHERE.get(case) or TRANSITIONS[phase][case]
 
 
@@ -209,7 +209,7 @@ def transition(phase: Phase, case: EventCase) -> Transition:
 
 
 def step(identity: Identity, state: State, event: Event, policy: Policy) -> Step:
-    """What a client does when `event` happens: the row of the table for the case that it is."""
+    """Classify `event` and apply that row of the table."""
     state, ended = notice_end(state, event.now)
     turn = StepContext(identity, state, event.now, policy)
     phase = state.phase
@@ -217,7 +217,7 @@ def step(identity: Identity, state: State, event: Event, policy: Policy) -> Step
         case ReadAnswered(_, observation, date_ms):
             case = _read_case(turn, observation, date_ms)
         case WriteAnswered(_, answer):
-            assert state.out is not None, "an answer needs a write that is out"
+            assert state.out is not None, "an answer needs a pending write"
             phase = PHASE_OF[state.out.purpose]
             case = _answered(turn, state.out, answer)
         case Tick():
@@ -242,7 +242,7 @@ def step(identity: Identity, state: State, event: Event, policy: Policy) -> Step
 
 
 def notice_end(state: State, now: Now) -> Step:
-    """Belief ends by the clock, also while a request is out; a late answer does not revive it."""
+    """The grant ends by the clock, even during a request; a late answer does not revive it."""
     if state.until_ms is None or now.boot_ms < state.until_ms:
         return state, ()
     ended = transition(Phase.HELD, EventCase.ENDED).to
@@ -250,7 +250,7 @@ def notice_end(state: State, now: Now) -> Step:
     return do.end_belief(state, ended if state.phase is Phase.HELD else state.phase)
 
 
-# --- which case an event is ----------------------------------------------------------------------
+# --- the classification of an event --------------------------------------------------------------
 
 
 def _wanted(turn: StepContext, floor: int) -> EventCase:
@@ -269,7 +269,7 @@ def _read_case(turn: StepContext, new: Observation | None, date_ms: int | None) 
     match state.phase:
         case Phase.LOOKING:
             turn.state, turn.write = settle_ghosts(state, observation)
-            if turn.write is None or turn.write.record.expired:  # also our own old tombstone
+            if turn.write is None or turn.write.record.expired:  # including our own old tombstone
                 return EventCase.FREE if _is_free(turn) else EventCase.TAKEN
             return EventCase.GHOST
         case Phase.SETTLING:
@@ -292,7 +292,7 @@ def _is_free(turn: StepContext) -> bool:
 
 
 def _settled(turn: StepContext, observation: Observation) -> EventCase:
-    """The write that is out met a 412 or no answer: what became of it?"""
+    """The pending write got a 412 or no answer: what became of it?"""
     state = turn.state
     write = turn.write = state.out
     assert write is not None
@@ -316,9 +316,9 @@ def _settled(turn: StepContext, observation: Observation) -> EventCase:
 
 
 def _superseded(turn: StepContext, write: PendingWrite, observation: Observation) -> EventCase:
-    """Another write stands where ours should: a claim lost the race, a holder lost the lock."""
+    """Another write is in the place of ours: a claim lost the race, or a holder lost the lock."""
     turn.state, ghost = settle_ghosts(turn.state, observation)
-    if write.purpose is WritePurpose.RELEASE:  # a renewal given up before may have landed first
+    if write.purpose is WritePurpose.RELEASE:  # an abandoned renewal may have landed first
         return EventCase.RELEASED if ghost is None else EventCase.STILL_OURS
     if turn.state.grant is not None:
         if ghost is None:
@@ -332,7 +332,7 @@ def _superseded(turn: StepContext, write: PendingWrite, observation: Observation
 
 
 def _too_late(state: State, write: PendingWrite) -> bool:
-    """A renewal whose belief has ended: nothing may revive it."""
+    """A renewal whose grant has ended: nothing may revive it."""
     releases = write.purpose is WritePurpose.RELEASE
     return bool(state.grant) and state.until_ms is None and not releases
 
@@ -372,7 +372,7 @@ def _later(turn: StepContext) -> EventCase | None:
     state = turn.state
     match state.phase:
         case Phase.WAITING:
-            # A ghost of ours over the same version does no harm: one of the two lands, and we look.
+            # A ghost of ours over the same version is harmless: one of the two lands, and we look.
             ended = state.observed is not None and _is_free(turn)
             return EventCase.LATER_FREE if ended else EventCase.LATER
         case Phase.LOOKING | Phase.SETTLING:
@@ -391,7 +391,7 @@ def _due(turn: StepContext, floor: int) -> EventCase | None:
 
 
 def _quit(turn: StepContext) -> EventCase:
-    """Belief ends first; only then is the object released."""
+    """First the grant ends locally; only then is the object released."""
     state = turn.state = replace(turn.state, until_ms=None)
     if state.grant is None:
         return EventCase.GIVE_UP  # it was wanted, and is not wanted any more

@@ -1,9 +1,9 @@
 """The answers a store can give, and what an ambiguous one turns out to mean.
 
 A conditional write has exactly four answers. Two are certain refusals of different kinds, one is
-certain success, and `Unknown` means that the write may be done, or may yet be done. Store adapters
-translate status codes and SDK exceptions into these values and decide nothing else; faults of
-configuration (access denied, no such bucket) raise `StoreError` instead: they are not answers.
+certain success, and `Unknown` means that the write may have been applied, or may still be. Store
+adapters translate status codes and SDK exceptions into these values and decide nothing else.
+Configuration errors (access denied, no such bucket) raise `StoreError`: they are not answers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Condition = IfAbsent | IfVersion
 
 
 def over(version: Version | None) -> Condition:
-    """The condition under which a write replaces just what was seen; None: nothing there."""
+    """The condition to replace exactly what was seen; None: nothing was there."""
     return IfAbsent() if version is None else IfVersion(version)
 
 
@@ -51,21 +51,21 @@ class Applied:
 class PreconditionFailed:
     """The store found another version than the condition asked for.
 
-    With hidden retries anywhere on the way, this may be the answer to a second copy of a write
-    whose first copy landed (aws-sdk-java-v2 #6580): the lease reads back before it believes it.
+    If anything on the way retries silently, this may be the answer to a second copy of a write
+    whose first copy landed (aws-sdk-java-v2 #6580). So the lease reads back before it decides.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """Certainly not done: try again, no sooner than `retry_after_s` if the store named a time."""
+    """Certainly not applied: try again, but not before `retry_after_s` if the store named it."""
 
     retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody told us: the request may have been applied, or may yet be."""
+    """No answer: the request may have been applied, or may still be."""
 
     why: str
 
@@ -110,19 +110,19 @@ ReadAnswer = Found | Missing | NotModified | Throttled | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """The object holds the very attempt in question: the write landed."""
+    """The object holds the attempt in question: the write landed."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class NotOurs:
-    """Another write stands where ours should: ours was superseded, or can never land any more."""
+    """Another write is in the place of ours: ours was superseded, or can never land any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class StillOut:
-    """What we wrote over is still there: the write may yet land.
+    """The version that we meant to replace is still there: the write may still land.
 
     Sending the same bytes under the same condition again is safe: at most one copy can land.
     """
@@ -140,8 +140,8 @@ def resolve(
 ) -> Resolution:
     """Classify a write of ours from what a later read found (None, None = the object is missing).
 
-    Recognised by `attempt`, never by owner: an owner may have several writes under way, and an
-    older one proves nothing about this one (RFC-91-2's review; mistake V10 of our explorer).
+    A write is recognised by `attempt`, never by owner: an owner may have several writes in flight,
+    and an older one proves nothing about this one (RFC-91-2's review; mistake V10 of our explorer).
     """
     if seen_attempt is not None and seen_attempt == attempt:
         assert seen_version is not None

@@ -1,7 +1,7 @@
 """The lock object's body: Apache Hudi's lock file, and four fields of ours that Hudi ignores.
 
 `expired`, `validUntil` and `owner` are RFC-91's. lockkit adds `epoch` (rises by one with every
-grant), `attempt` (unique per write), `ttlMs` and `holder`; Hudi drops them when it rewrites it.
+grant), `attempt` (unique per write), `ttlMs` and `holder`. Hudi drops these when it rewrites it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 RECORD_BYTES_MAX = 64 * 1024
 EPOCH_MAX = 2**63 - 1
 EPOCHS_UNKNOWN = 1_000
-"""How many grants may have left no trace that we can still read. Where a lock's epochs were lost
-and are taken from elsewhere (the fence, old versions), the next epoch leaves room for so many."""
+"""How many grants may have left no readable trace. If a lock's epochs were lost and are taken from
+elsewhere (the fence, old versions), the next epoch leaves room for so many."""
 
 EPOCH_BELIEVED_MAX = 2**62
-"""No count of grants reaches it, and no time does. A higher one is a mistake or forged, and is not
-followed: it would leave no room for the grants to come. A lock object that has one is no lock
-record (`lockkit lock break`), and a fence that has one is broken (`lockkit table repair-fence`)."""
+"""No count of grants and no time reaches it. A higher epoch is a mistake or forged and is refused,
+because it would leave no room for further grants. A lock object with one is not a lock record
+(`lockkit lock break`); a fence with one is broken (`lockkit table repair-fence`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Garbled:
-    """A body that is no lock record. Never counts as free: a human decides what it was."""
+    """A body that is not a lock record. It never counts as free: a human decides what it was."""
 
     why: str
 
@@ -59,7 +59,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(body: bytes) -> Record | Garbled:
-    """Hudi's rules: its three fields are required and typed, unknown fields are ignored.
+    """Parse by Hudi's rules: its three fields are required and typed, unknown fields are ignored.
 
     A field of ours with a wrong type counts as absent, as it would for Hudi.
     """
@@ -81,7 +81,7 @@ def decode(body: bytes) -> Record | Garbled:
     if type(owner) is not str:
         return Garbled("'owner' is not a string")
     epoch = fields.get("epoch")
-    if type(epoch) is int and epoch >= EPOCH_BELIEVED_MAX:  # taken for 0, they would begin again
+    if type(epoch) is int and epoch >= EPOCH_BELIEVED_MAX:  # read as 0, epochs would start again
         return Garbled(f"its epoch, {str(epoch)[:40]}, leaves no room for the grants to come")
     return Record(
         owner=owner,
@@ -95,20 +95,20 @@ def decode(body: bytes) -> Record | Garbled:
 
 
 def is_believed(epoch: int) -> bool:
-    """Whether an epoch leaves room for the grants to come (`EPOCH_BELIEVED_MAX`)."""
+    """Whether an epoch leaves room for further grants (`EPOCH_BELIEVED_MAX`)."""
     return epoch >= 0 and epoch_after(epoch) < EPOCH_BELIEVED_MAX
 
 
 def epoch_after(known: int) -> int:
-    """An epoch above every one that was granted, where `known` is only the highest still known."""
+    """An epoch above every one that was granted, if `known` is only the highest still known."""
     return min(known + EPOCHS_UNKNOWN, EPOCH_MAX - 1)
 
 
 def epoch_anew(known: int, wall_ms: int) -> int:
-    """An epoch where the lock object lost its own: above `known`, and never given before.
+    """An epoch for a lock object that lost its own: above `known`, and never granted before.
 
     Every trace may be older than the newest grant by any number of grants. So it is at least the
-    time in milliseconds: no lock is granted a thousand times a second from one loss to the next.
+    time in milliseconds: no lock is granted a thousand times a second between two losses.
     """
     return min(max(epoch_after(known), wall_ms), EPOCH_MAX - 1)
 
@@ -122,7 +122,7 @@ def _text(value: object) -> str:
 
 
 def lease_of(record: Record | None) -> dict[str, Any]:
-    """A lock record's fields, as a `request` carries them."""
+    """A lock record's fields, as a `request` event carries them."""
     if record is None:
         return {}
     return {

@@ -1,6 +1,6 @@
-"""What a lock client knows, hears and asks for: the values that the protocol is written in.
+"""What a lock client knows, receives and requests: the values of the protocol.
 
-Frozen values only. `lease.step` takes a state and an event, and returns a state and actions.
+All are frozen. `lease.step` takes a state and an event, and returns a state and actions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lockkit.protocol.record import Garbled, Record
 class Now:
     """One moment on two clocks of one client, in ms.
 
-    `boot_ms` never jumps and counts suspend: belief is measured on it. `wall_ms` is what others can
-    read: it goes into `validUntil`, and only the `wall` expiry policy ever trusts it.
+    `boot_ms` never jumps and counts suspend; a grant's length is measured on it. `wall_ms` is what
+    others can read: it goes into `validUntil`, and only the `wall` expiry policy relies on it.
     """
 
     boot_ms: int
@@ -29,10 +29,10 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A handle's identity and wishes.
+    """A handle's identity and settings.
 
-    Attempts are named by `handle`, which is unique; an owner may be given to several handles, and
-    would recognise one's writes as the other's (mistake V10).
+    Attempts are named by `handle`, which is unique. Several handles may have the same owner; by the
+    owner, one handle would take another's writes for its own (mistake V10).
     """
 
     owner: str
@@ -57,9 +57,9 @@ class LastObservation:
 
     observation: Observation
     since_ms: int
-    """When I first knew of this version."""
+    """When I first saw this version."""
     read_ms: int
-    """When the answer came that `date_ms` stands in."""
+    """When the answer arrived that contained `date_ms`."""
 
 
 class WritePurpose(Enum):
@@ -71,13 +71,13 @@ class WritePurpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """A conditional write of ours that is out, or whose fate is not known."""
+    """A conditional write of ours that is in flight, or whose outcome is unknown."""
 
     purpose: WritePurpose
     record: Record
     over: Version | None
     sent: Now
-    """The earliest send; sending the same bytes again does not move it."""
+    """The earliest send; sending the same bytes again does not change it."""
 
 
 class Phase(StrEnum):
@@ -98,21 +98,21 @@ class State:
     phase: Phase = Phase.IDLE
     observed: LastObservation | None = None
     out: PendingWrite | None = None
-    """The write under way, or being settled."""
+    """The write in flight, or being settled."""
     unsettled: tuple[PendingWrite, ...] = ()
-    """Ghosts: writes given up on, that may have landed or may yet land."""
+    """Ghosts: abandoned writes that may have landed or may still land."""
     grant: Record | None = None
     version: Version | None = None
-    """Of the object while the grant is ours."""
+    """The object's version while the grant is ours."""
     until_ms: int | None = None
-    """Belief ends then, on my boot clock. None: I do not believe that I hold the lock."""
+    """When my grant ends, on my boot clock. None: I do not hold the lock."""
     floor: int = 0
-    """The highest epoch I ever heard of; the next grant is above it."""
+    """The highest epoch seen so far; the next grant is above it."""
     writes: int = 0
 
 
 def believes(state: State, now: Now) -> bool:
-    """Whether this client may act as the holder at this moment."""
+    """Whether this client may act as the holder now."""
     return state.until_ms is not None and now.boot_ms < state.until_ms
 
 
@@ -121,7 +121,7 @@ def believes(state: State, now: Now) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AcquireRequested:
-    """Somebody asks for the lock. The next grant exceeds the epoch `floor` (the fence's)."""
+    """The user requests the lock. The next grant exceeds the epoch `floor` (the fence's)."""
 
     now: Now
     floor: int = 0
@@ -129,8 +129,8 @@ class AcquireRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswered:
-    """The answer to `ReadRecord`. `sight is None`: nothing changed since the version we named
-    (304).
+    """The answer to `ReadRecord`. None instead of an observation: the named version is still
+    current (304).
     """
 
     now: Now
@@ -156,7 +156,7 @@ class WriteAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: look again, send again, or notice that belief has ended."""
+    """Time has passed: look again, send again, or notice that the grant has ended."""
 
     now: Now
 
@@ -178,7 +178,7 @@ class ReleaseRequested:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Stop trying to settle or release: whatever is out becomes a ghost, which only expires."""
+    """Stop settling or releasing: a pending write becomes a ghost, which only expires."""
 
     now: Now
 
@@ -212,14 +212,14 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecord:
-    """Delete the object (only a switched-off rule does); None: whatever is there."""
+    """Delete the object (only a switched-off rule does so); None: whatever is there."""
 
     over: Version | None
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing to send now: a `Tick` after this long (None: when the runner sees fit)."""
+    """Nothing to send now: a `Tick` after this long (None: when the runner decides)."""
 
     seconds: float | None = None
 
@@ -236,7 +236,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class HeldByOther:
-    """Somebody else's lease; it runs out at `frees_ms` by the policy in force, on my boot clock."""
+    """Another owner's lease; it ends at `frees_ms` by the policy in force, on my boot clock."""
 
     record: Record | Garbled
     frees_ms: int | None

@@ -1,6 +1,6 @@
 """Reads and writes of objects that end with a proven answer, or with `Unanswered`.
 
-Whatever the store says of one request, these ask again within a bound. `settle_write` is the only
+They retry every request within a bound, whatever the store answers. `settle_write` is the only
 place where a conditional write with an ambiguous answer is read back.
 """
 
@@ -27,19 +27,19 @@ from lockkit.runtime import Delete, Get, List, Parallel, Procedure, Put, Sleep
 from lockkit.stores import Listing
 
 TRIES_MAX = 7
-"""About 3 s of pauses in all; a store that is silent for longer is not going to be waited for."""
+"""About 3 s of pauses in all. A store that is silent for longer is not waited for."""
 FIRST_PAUSE_S = 0.05
 AT_ONCE_MAX = 8
-"""Requests of one batch that are under way together; a client keeps connections for three."""
+"""Requests of one batch that run in parallel; a client keeps connections for three."""
 LONGEST_PAUSE_S = 2.0
 RETRY_AFTER_S_MAX = 30.0
-"""However long a store asks to be left alone: a writer that sleeps for an hour tells nobody why."""
+"""Limit for a pause that the store requests: a writer must not sleep silently for an hour."""
 READ_BYTES_MAX = 64_000_000
-"""Of a longer file of the timeline no more is read; whoever parses it refuses its length."""
+"""No more of a timeline file is read; its parser refuses a longer one."""
 
 
 def pause_s(tries: int, after_s: float | None = None) -> float:
-    """The wait after the n-th failure (0-based); within reason what the store asked for."""
+    """The pause after the n-th failure (0-based); the store's request counts within a limit."""
     requested_s = min(RETRY_AFTER_S_MAX, after_s or 0.0)
     return max(requested_s, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**tries))
 
@@ -47,9 +47,9 @@ def pause_s(tries: int, after_s: float | None = None) -> float:
 def read(
     key: str, *, unless: Version | None = None, limit: int | None = READ_BYTES_MAX
 ) -> Procedure[Found | Missing | NotModified]:
-    """The object at `key`; `Unanswered` when the store does not say within the tries.
+    """The object at `key`; raises `Unanswered` if the store does not answer within the tries.
 
-    Of a body that is longer than `limit`, `limit` + 1 bytes.
+    Of a body that is longer than `limit`, `limit` + 1 bytes are returned.
     """
     why = ""
     for tries in range(TRIES_MAX):
@@ -64,14 +64,14 @@ def read(
             case other:
                 raise AssertionError(f"not an answer to a read: {other!r}")
     raise Unanswered(
-        f"{key} could not be read in {TRIES_MAX} tries ({why}); see that the store answers, then "
+        f"{key} could not be read in {TRIES_MAX} tries ({why}); check that the store answers, then "
         "try again",
         doubt=False,
     )
 
 
 def listing(prefix: str, *, after: str = "") -> Procedure[Listing]:
-    """Every object under `prefix` whose key is greater than `after`; else raises `Unanswered`."""
+    """Every object under `prefix` whose key is greater than `after`. May raise `Unanswered`."""
     for tries in range(TRIES_MAX):
         try:
             entries: Listing = yield List(prefix, after)
@@ -81,16 +81,16 @@ def listing(prefix: str, *, after: str = "") -> Procedure[Listing]:
         else:
             return entries
     raise Unanswered(
-        f"{prefix}* could not be listed in {TRIES_MAX} tries ({why}); see that the store answers, "
+        f"{prefix}* could not be listed in {TRIES_MAX} tries ({why}); check that the store answers, "
         "then try again",
         doubt=False,
     )
 
 
 def all_of(procedures: Iterable[Procedure[Any]]) -> Procedure[list[Any]]:
-    """The results of procedures that do not depend on one another, in their order.
+    """The results of independent procedures, in their order.
 
-    Some go out together; the first that raises ends it, after those beside it have ended.
+    Some run in parallel. The first one that raises ends it, after those beside it have ended.
     """
     waiting = list(procedures)
     results: list[Any] = []
@@ -101,10 +101,10 @@ def all_of(procedures: Iterable[Procedure[Any]]) -> Procedure[list[Any]]:
 
 
 def delete(key: str, version: Version | None = None) -> Procedure[None]:
-    """Delete an object that nobody will write again, until that is proven.
+    """Delete an object that nobody will write again, and prove it.
 
-    With `version` only that version is deleted. An object that is gone or was replaced is no error.
-    Raises `Unanswered` when the store does not say within the tries.
+    With `version` only that version is deleted. An object that is gone or was replaced is not an
+    error. Raises `Unanswered` if the store does not answer within the tries.
     """
     why = ""
     for tries in range(TRIES_MAX):
@@ -127,21 +127,21 @@ def settle_write(
     key: str, body: bytes, condition: Condition, *, limit: int | None = READ_BYTES_MAX,
     is_ours: Callable[[bytes], bool] | None = None,
 ) -> Procedure[Version | Found | Missing]:  # fmt: skip
-    """Write `body`, and prove what became of it: its version, or what stands there instead.
+    """Write `body` and prove the outcome: return its version, or what is there instead.
 
-    Sending the same bytes under the same condition any number of times lands at most one copy. So
-    no answer, or a 412 that may be the answer to a hidden second copy, costs a read and, where what
-    was written over is still there, a resend. An object that holds these very bytes counts as
-    written, by whichever client: give `body` an attempt of its own where that matters.
+    Sending the same bytes under the same condition several times lands at most one copy. So no
+    answer, or a 412 (perhaps to a hidden second copy), costs a read; if the version to be replaced
+    is still there, the write is sent again. An object that holds exactly these bytes counts as
+    written, whichever client wrote it: include an attempt in `body` if that matters.
 
     :param key: the object.
     :param body: at most `limit` bytes.
     :param condition: `IfAbsent()`, or `IfVersion` of what was read.
-    :param limit: of a longer object, only so many bytes and one more are read back.
-    :param is_ours: whether a body that was read back is this write; by default the same bytes are.
-    :raises Unanswered: if the store does not say within the tries; `doubt` tells whether the write
-        may have landed, or may yet land.
-    :raises StoreError: as the store's requests, as long as no copy can have landed.
+    :param limit: of a longer object, only `limit` + 1 bytes are read back.
+    :param is_ours: whether a body that was read back is this write; by default equal bytes are.
+    :raises Unanswered: if the store does not answer within the tries; its `doubt` says whether the
+        write may have landed or may still land.
+    :raises StoreError: as the store's requests do, as long as no copy can have landed.
     """
     is_ours = is_ours or body.__eq__
     wrote_over = condition.version if isinstance(condition, IfVersion) else None
@@ -164,17 +164,17 @@ def settle_write(
             standing = _standing((yield from read(key, limit=limit)), is_ours, wrote_over)
             if standing is not None:
                 return standing
-            yield Sleep(pause_s(tries))  # still out: the same write once more
+            yield Sleep(pause_s(tries))  # still pending: send the same write again
         except (StoreError, Unanswered) as error:
             if not doubt:
                 raise
             raise Unanswered(f"{key} may have been written: {error}", doubt=True) from error
-    # Also after nothing but 429: with a hidden retry that is the answer to a second copy.
+    # Also if every answer was 429: with a hidden retry that may be the answer to a second copy.
     standing = _standing((yield from read(key, limit=limit)), is_ours, wrote_over)
     if standing is not None:
         return standing
     raise Unanswered(
-        f"{key} could not be written in {TRIES_MAX} tries ({why or 'it never appeared'}); see that "
+        f"{key} could not be written in {TRIES_MAX} tries ({why or 'it never appeared'}); check that "
         "the store answers, then try again",
         doubt=doubt,
     )
@@ -184,7 +184,7 @@ def _standing(
     found: Found | Missing | NotModified, is_ours: Callable[[bytes], bool],
     wrote_over: Version | None,
 ) -> Version | Found | Missing | None:  # fmt: skip
-    """What a read says of a write; None: what it wrote over is still there, so it may yet land."""
+    """What a read says of a write; None: the old version is still there, so it may still land."""
     match found:
         case Found(standing, version) if is_ours(standing):
             return version
@@ -199,10 +199,10 @@ def _standing(
 
 
 def create(key: str, body: bytes) -> Procedure[Version | Found]:
-    """Create `key`, and prove it: a version where it now holds exactly `body`, else what it holds.
+    """Create `key` and prove it: return its version if it holds exactly `body`, else what it holds.
 
-    As `settle_write`.
+    Errors are those of `settle_write`.
     """
     settled = yield from settle_write(key, body, IfAbsent())
-    assert not isinstance(settled, Missing), "what is missing is still out"
+    assert not isinstance(settled, Missing), "a missing object means that the write is pending"
     return settled
