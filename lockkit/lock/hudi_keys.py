@@ -169,7 +169,7 @@ def number(
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{key} must be a number, not {said!r}")
+        raise ValueError(f"{key} is a number, not {said!r}")
     if not least <= value <= most:
         raise ValueError(f"{key} is from {least:g} to {most:g}, not {said!r}")
     return value

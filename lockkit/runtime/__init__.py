@@ -1,11 +1,10 @@
 """Procedures and the interpreter that runs them for real.
 
-Everything longer than a lease (a commit, a probe, later an election or a queue) is a procedure: a
-generator that yields requests and is sent answers. It holds no client, no clock and no randomness,
-so the same text runs here against a real store, in the simulator, and one step at a time under the
-reader's mouse.
+Everything longer than a lease (a commit, a probe, an election, a queue) is a procedure: a generator
+that yields requests and receives answers. It holds no client, no clock and no randomness. So the
+same code runs here against a real store, in the simulator, and step by step in the stepper.
 
-`proven` has what procedures are made of: read, list, create, delete, settle a write.
+`proven` has the building blocks of procedures: read, list, create, delete, settle a write.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from lockkit.stores.within import left_s, within
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Answered by a `ReadAnswer`; of a body longer than `limit`, only so much and a byte."""
+    """Answered by a `ReadAnswer`; of a body longer than `limit`, only `limit` + 1 bytes."""
 
     key: str
     unless: Version | None = None
@@ -44,9 +43,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Answered by a `Listing`: the objects under `prefix` whose keys are greater than
-    `after`.
-    """
+    """Answered by a `Listing`: the objects under `prefix` whose keys are greater than `after`."""
 
     prefix: str
     after: str = ""
@@ -95,10 +92,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Procedures that do not depend on one another, carried out at once.
+    """Independent procedures that are carried out in parallel.
 
-    Answered by the tuple of what they return. Where some raise, the first of them, in this order,
-    is raised here, after all have ended: nothing of it is still under way.
+    Answered by the tuple of their results. If some raise, the first of them, in this order, is
+    raised here after all have ended: none of them is still running.
     """
 
     procedures: tuple[Generator[Any, Any, Any], ...]
@@ -106,7 +103,7 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Exclusive:
-    """A procedure that no other of the same lock client may run beside; answered by its result."""
+    """A procedure that runs alone among those of its lock client; answered by its result."""
 
     procedure: Generator[Any, Any, Any]
 
@@ -120,18 +117,18 @@ Procedure = Generator[Request, Any, T]
 
 
 class SiblingInterrupted(BaseException):
-    """What was beside this was interrupted; not for a procedure to handle."""
+    """A parallel procedure was interrupted; procedures must not catch this."""
 
 
 def run(
     procedure: Procedure[T], store: Store, clock: Clock, emit: Emit = silent,
     stop: threading.Event | None = None,
 ) -> T:  # fmt: skip
-    """Carry out each request as it is yielded; returns what the procedure returns.
+    """Carry out each request as it is yielded; return what the procedure returns.
 
-    A `StoreError` is thrown into the procedure at the request that met it. Raises
+    A `StoreError` is thrown into the procedure at the request that caused it. Raises
     `SiblingInterrupted` before the next request once `stop` is set. `within` bounds pauses as well
-    as requests: after its end no request is sent and nothing is slept.
+    as requests: after its end nothing is sent and nothing sleeps.
     """
     answer: Any = None
     try:
@@ -153,7 +150,7 @@ def run(
 
 
 def _in_time(request: Request) -> Request:
-    """The same request; a pause is no longer than what `within` leaves."""
+    """The same request; a pause is limited to the time that `within` leaves."""
     left = left_s()
     if isinstance(request, Sleep) and left is not None:
         return Sleep(min(request.seconds, left), request.woken)
@@ -169,7 +166,7 @@ def _log(request: Request, store: Store, answer: object) -> None:
 
 
 def carry_out(procedure: Procedure[T], perform: Callable[[Request], Any]) -> T:
-    """Answer each request by `perform`. What that raises, an interrupt too, is raised at it."""
+    """Answer each request by `perform`. Its exceptions, including interrupts, are raised at it."""
     try:
         request = procedure.send(None)
         while True:
@@ -185,7 +182,7 @@ def carry_out(procedure: Procedure[T], perform: Callable[[Request], Any]) -> T:
 
 
 def relay(procedure: Procedure[T], ask: Callable[[Any], Procedure[Any]]) -> Procedure[T]:
-    """The same procedure, each of its requests asked by `ask`; errors are raised at the request."""
+    """The same procedure, with each request passed to `ask`; errors are raised at the request."""
     try:
         request = procedure.send(None)
         while True:
@@ -206,7 +203,7 @@ def relay(procedure: Procedure[T], ask: Callable[[Any], Procedure[Any]]) -> Proc
 def perform(
     request: Request, store: Store, clock: Clock, emit: Emit, stop: threading.Event | None = None
 ) -> Any:
-    """One request, for real."""
+    """Carry out one real request."""
     match request:
         case Get(key, unless, limit):
             return store.get(key, unless=unless, limit=limit)
@@ -234,7 +231,7 @@ def perform(
         case Parallel(procedures):
             return _at_once(procedures, store, clock, emit, stop or threading.Event())
         case Exclusive():
-            raise AssertionError("whoever runs a lock client's procedures keeps its turn")
+            raise AssertionError("the runner of a lock client's procedures must hold its turn")
         case _:
             assert_never(request)
 
@@ -243,9 +240,9 @@ def _at_once(
     procedures: Sequence[Procedure[Any]], store: Store, clock: Clock, emit: Emit,
     stop: threading.Event,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The first one here, each further one in a thread of its own; all have ended on return.
+    """Run the first one here and each further one in its own thread; all have ended on return.
 
-    After Ctrl-C, which only this thread can meet, each ends with the request that it has sent.
+    After Ctrl-C, which only this thread receives, each ends with the request that it has sent.
     """
     results: list[Any] = [None] * len(procedures)
     errors: dict[int, BaseException] = {}
@@ -266,7 +263,7 @@ def _at_once(
         for place, thread in enumerate(threads, 1):
             try:
                 thread.start()
-            except RuntimeError:  # the process is at its limit of threads: one after the other
+            except RuntimeError:  # no more threads in this process: one after the other
                 alone.append(place)
         for place in alone:
             one(place)

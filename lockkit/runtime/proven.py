@@ -81,8 +81,8 @@ def listing(prefix: str, *, after: str = "") -> Procedure[Listing]:
         else:
             return entries
     raise Unanswered(
-        f"{prefix}* could not be listed in {TRIES_MAX} tries ({why}); check that the store answers, "
-        "then try again",
+        f"{prefix}* could not be listed in {TRIES_MAX} tries ({why}); check that the store "
+        "answers, then try again",
         doubt=False,
     )
 
@@ -174,8 +174,8 @@ def settle_write(
     if standing is not None:
         return standing
     raise Unanswered(
-        f"{key} could not be written in {TRIES_MAX} tries ({why or 'it never appeared'}); check that "
-        "the store answers, then try again",
+        f"{key} could not be written in {TRIES_MAX} tries ({why or 'it never appeared'}); check "
+        "that the store answers, then try again",
         doubt=doubt,
     )
 

@@ -1,10 +1,10 @@
-"""Instants that a wrong clock took far ahead of all others, and how a table goes on after one.
+"""Instants far in the future, taken by a writer with a wrong clock, and how a table goes on.
 
-A new instant is later than every completed one. So a commit, or a rollback, that is days ahead
-would draw every later instant after it, and is not followed until somebody has looked at it. What
-was committed there stays: once that instant is accepted, new ones follow it, until the clocks have
-caught up. (An instant that is only pending blocks no writer, and its rollback is not made ahead of
-it.)
+A new instant is later than every completed one. So a commit or a rollback that is days ahead would
+move every later instant ahead too. Writers refuse to follow it until somebody has looked at it. The
+commit itself stays. Once its instant is accepted, new instants follow it until the clocks have
+caught up. (An instant that is only pending blocks no writer, and its rollback is not placed ahead
+of it.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lockkit.table.occ.mode import say_in_properties
 
 @dataclass(frozen=True, slots=True)
 class FutureInstant:
-    """The newest instant of a table, where it is too far ahead to be followed."""
+    """The newest instant of a table that is too far ahead to be followed."""
 
     instant: str
     action: str
@@ -30,7 +30,7 @@ class FutureInstant:
 
 
 def newest_ahead() -> Procedure[FutureInstant | None]:
-    """None where writers may go on. Reads only."""
+    """None if writers may go on. Reads only."""
     config, _ = yield from load_config()
     now, wall_ms = (yield from load_timeline(config.names)), (yield WallMs())
     if not is_ahead(now.latest, wall_ms, config.accepted):
@@ -40,9 +40,9 @@ def newest_ahead() -> Procedure[FutureInstant | None]:
 
 
 def accept(instant: str, *, believe: Callable[[], None] = trust) -> Procedure[bool]:
-    """Let new instants follow this one, the newest; False if they do already.
+    """Let new instants follow this one, the newest; False if they already do.
 
-    Under the table's lock. Raises `TableError` where another one is the newest.
+    Call it under the table's lock. Raises `TableError` if another instant is the newest.
     """
     found = yield from newest_ahead()
     if found is None:

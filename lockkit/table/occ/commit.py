@@ -1,8 +1,8 @@
 """The commit: the moment after which every reader sees what a transaction wrote.
 
-A procedure, so that the same code runs against a real store, in the simulator, and one request at a
-time. The fence of docs/protocol.md decides: the store refuses a commit whose conflict check did not
-cover everything that was published before it, however long its writer was paused.
+It is a procedure, so the same code runs against a real store, in the simulator, and one request at
+a time. The fence of docs/protocol.md decides: the store refuses a commit whose conflict check did
+not cover everything that was published before it, however long its writer was paused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROUNDS_MAX = 30
 
 
 class Guard(Protocol):
-    """What the lock hands out with a grant: `Lock.fence`."""
+    """The guard that a lock provides with a grant: `Lock.fence`."""
 
     @property
     def epoch(self) -> int: ...
@@ -53,18 +53,18 @@ class Guard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EpochGuard:
-    """The guard of a writer that holds no lock: the epoch that the fence has."""
+    """The guard of a writer that holds no lock: the fence's own epoch."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetched:
-    """What was read while the lock was being acquired; the fence may always be read early.
+    """What was read while the lock was being acquired; the fence may be read early in any case.
 
-    `config_checked` is only true of a read that counts as made under the lock: it was sent when the
-    lock object was known to be free, and the claim that went out beside it replaced that very
-    version, so no one held the lock in between.
+    `config_checked` is true only if the read counts as made under the lock: it was sent when the
+    lock object was known to be free, and the claim sent at the same time replaced that version. So
+    nobody held the lock in between.
     """
 
     seen: FenceRead | None = None
@@ -75,7 +75,7 @@ class Prefetched:
 
 @dataclass(frozen=True, slots=True)
 class DecidedCommit:
-    """A commit that is decided: it cannot be undone, and readers may not see it yet."""
+    """A commit that is decided: it cannot be undone, but readers may not see it yet."""
 
     prepared: Prepared
     decided: Decided
@@ -91,11 +91,11 @@ class Committed:
     instant: str
     epoch: int
     rounds: int
-    """Conflict checks that it took; more than one if a straggler won the fence in between."""
+    """Number of conflict checks; more than one if another writer won the fence in between."""
     rolled_forward: tuple[str, ...]
-    """Commits of others that were decided but not yet visible, and were made so on the way."""
+    """Other writers' decided commits that this commit made visible."""
     completion: str | None = None
-    """Table version 9: when it counts as completed, for readers of increments."""
+    """Table version 9: the completion time, used by incremental readers."""
 
 
 # --- commit -------------------------------------------------------------------------------------
@@ -119,8 +119,8 @@ def commit(
     `CommitUnknown` (the outcome is not known yet), `TableError` or `StoreError` (not committed). A
     refused commit leaves its data files and its requested and inflight files to a table service.
 
-    `fence=None` does as the table's mode says. Without the fence there is only create-if-absent of
-    `T.commit`, as in Hudi, and the commit of a writer that wakes too late is accepted.
+    `fence=None` follows the table's mode. Without the fence there is only create-if-absent of
+    `T.commit`, as in Hudi; then the commit of a writer that was paused too long is accepted.
     """
     fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
     if not fenced:
@@ -140,8 +140,8 @@ def decide(
 ) -> Procedure[DecidedCommit]:
     """The first half of a fenced commit, under the lock: up to the moment of commit.
 
-    The note `checked` goes by between the last look at the lease and the one write that decides:
-    a writer that stops there and wakes too late is what the fence is for.
+    The note `checked` is sent between the last check of the lease and the one write that decides. A
+    writer that is paused there and resumes too late is stopped by the fence.
     """
     return (
         yield from _reported(prepared, guard, _decide(prepared, guard, believe, strategy, ahead))
@@ -149,10 +149,10 @@ def decide(
 
 
 def complete(decision: DecidedCommit) -> Procedure[Committed]:
-    """The second half: create the completed file. The lock may be released meanwhile.
+    """The second half: create the completed file. The lock may be released in the meantime.
 
-    Any later writer would do it for us. Raises `CommitUnknown` if it is not proven there: then the
-    commit is durable, and not yet visible.
+    Any later writer would otherwise create it. Raises `CommitUnknown` if it is not proven to exist:
+    then the commit is durable but not yet visible.
     """
     prepared = decision.prepared
     key = completed_key(prepared.names, decision.decided)
@@ -199,7 +199,7 @@ def _decide(
     strategy: ConflictStrategy,
     ahead: Prefetched,
 ) -> Procedure[DecidedCommit]:
-    """Fence, settle, check, replace the fence: the order is the whole point."""
+    """The order is essential: read the fence, settle, check, replace the fence."""
     names, transaction = prepared.names, prepared.transaction
     work = CommitProgress(prepared, strategy)
     checked = [] if ahead.config_checked else [
@@ -255,7 +255,7 @@ def _decide(
 def _commit_unfenced(
     prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: ConflictStrategy
 ) -> Procedure[Committed]:
-    """List, check, publish: right only while the lock really excludes everybody else."""
+    """List, check, publish: safe only while the lock really excludes all other writers."""
     transaction = prepared.transaction
     now, _, seen = yield from all_of([
         load_timeline(prepared.names, after=transaction.covered.listed_after),
@@ -274,7 +274,7 @@ def _commit_unfenced(
         believe()
         yield _checked(prepared, guard, found.covered)
         nothing = FenceRead(None, None)
-        # Sent once with an unknown outcome, it keeps its time: two names would complete it twice.
+        # A resend after an unknown outcome keeps its time: two names would complete it twice.
         completion = prepared.sent_as.get(COMPLETION) or (yield from completion_time(
             prepared.names, nothing, *_later_than(prepared), *now.completion.values()
         ))  # fmt: skip
@@ -286,7 +286,7 @@ def _commit_unfenced(
         if isinstance(error, Unanswered) and not error.doubt:
             raise
         if isinstance(error, StoreError):
-            raise  # refused by configuration, so certainly not done
+            raise  # refused by configuration, so certainly not applied
         if landed.completion:
             prepared.sent_as[COMPLETION] = landed.completion
         raise CommitUnknown(prepared.instant, str(error), (key,)) from error
@@ -302,8 +302,8 @@ def _commit_unfenced(
 def _prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
     """Raise unless what was decided under our instant has our bytes, and so our attempt.
 
-    An instant belongs to one attempt. If a foreign writer took it all the same, its commit must not
-    be acknowledged as ours.
+    An instant belongs to one attempt. If a foreign writer took it anyway, its commit must not be
+    acknowledged as ours.
     """
     key = completed_key(prepared.names, landed)
     match (yield from read(key)):
@@ -316,7 +316,7 @@ def _prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
             return  # ours, or not published yet: `complete` proves what it creates
 
 
-# --- what both ask --------------------------------------------------------------------------------
+# --- checks of both ways --------------------------------------------------------------------------
 
 
 def _judge(work: CommitProgress, found: TableChanges) -> None:

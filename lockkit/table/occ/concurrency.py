@@ -1,10 +1,10 @@
-"""Concurrency control: how writers and services of one table keep their state changes apart.
+"""Concurrency control: how writers and services of one table serialise their state changes.
 
-Hudi's `hoodie.write.concurrency.mode`. `single_writer`: one process writes, with its services
-inline (model A) or in threads beside it (B). A mutex is enough, and no lock request is sent.
-`optimistic_concurrency_control`: several processes write or run services (C), under the table's
-lock. On a fenced table a wrong choice loses nothing, because the fence decides and refuses the
-commit. On a table in `hudi` mode only the lock excludes a second process.
+This is Hudi's `hoodie.write.concurrency.mode`. `single_writer`: one process writes, with its
+services inline (model A) or in threads (B). A mutex is enough, and no lock request is sent.
+`optimistic_concurrency_control`: several processes write or run services (C) under the table's
+lock. On a fenced table a wrong choice loses nothing, because the fence refuses the commit. On a
+table in `hudi` mode only the lock excludes a second process.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ SINGLE, SHARED = "single_writer", "optimistic_concurrency_control"
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A held lock or mutex: what a state change attaches to its decision, and how it checks the
-    lease.
+    """A held lock or mutex: the guard of a state change's decision, and the check of the lease.
 
-    `believe` raises `LockLost` once the turn is over. After a commit, `mark_committed` says that it
-    is.
+    `believe` raises `LockLost` once the lease or the turn is over. Call `mark_committed` after the
+    commit.
     """
 
     guard: Guard
@@ -60,7 +59,7 @@ class StateChange:
 
 
 def see_conditions(store: Store, clock: Clock) -> None:
-    """Raise `UnsafeStore` where the table's server ignores write conditions. Files need no test."""
+    """Raise `UnsafeStore` if the table's server ignores write conditions. Files need no test."""
     if store.server:
         from lockkit.lock.conformance import TABLE_KEY, prove_conditions
 
@@ -68,7 +67,7 @@ def see_conditions(store: Store, clock: Clock) -> None:
 
 
 class ConcurrencyControl(Protocol):
-    """What a writer and its services share. `hold` is for state changes that are not commits."""
+    """Shared by a writer and its services. `hold` is for state changes that are not commits."""
 
     @property
     def mode(self) -> str: ...
@@ -84,7 +83,7 @@ class ConcurrencyControl(Protocol):
 
 
 class SingleWriter:
-    """`single_writer`: the threads of this process take turns; no lock request is ever sent."""
+    """`single_writer`: the threads of this process use a mutex; no lock request is ever sent."""
 
     mode = SINGLE
 
@@ -120,7 +119,7 @@ class OptimisticConcurrency:
 
     def __init__(self, lock: LockHandle) -> None:
         self.lock = lock
-        self._mutex = threading.Lock()  # a lock has one holder: its threads take turns first
+        self._mutex = threading.Lock()  # a lock handle has one holder, so its threads queue here
 
     @contextmanager
     def hold(self) -> Iterator[StateChange]:
@@ -146,9 +145,9 @@ class OptimisticConcurrency:
 def control_of(
     options: Mapping[str, Any], open_lock: Callable[[], LockHandle]
 ) -> ConcurrencyControl:
-    """By `CONCURRENCY_KEY`; raises `TableError` for an unknown mode.
+    """Chosen by `CONCURRENCY_KEY`; raises `TableError` for an unknown mode.
 
-    By default through the lock (Hudi's default is `single_writer`), because others may write too.
+    The default is the lock (Hudi's is `single_writer`), because others may write too.
     """
     return (
         SingleWriter()
@@ -158,7 +157,7 @@ def control_of(
 
 
 def refuse_unused_lock(options: Mapping[str, Any], lock: object) -> None:
-    """Raise `TableError` where `lock` was passed and no commit would acquire it."""
+    """Raise `TableError` if `lock` was passed and no commit would acquire it."""
     if lock is not None and concurrency_mode(options) == SINGLE:
         raise TableError(
             f"lock= was passed, but {CONCURRENCY_KEY}={SINGLE} takes no lock; leave one of them out"
@@ -170,11 +169,10 @@ def concurrency_mode(options: Mapping[str, Any]) -> str:
 
 
 def guard_of(lock: LockHandle) -> Guard:
-    """What a state change that is no commit attaches to its decision.
+    """The guard of a state change that is not a commit.
 
-    Only the epochs of the table's own lock object count on with those of the fence. A number of
-    another service cannot be compared with them, so under its lock the fence keeps the epoch that
-    it has.
+    Only the epochs of the table's own lock object continue those of the fence. Another service's
+    numbers cannot be compared with them, so under its lock the fence keeps its epoch.
     """
     return lock.fence if isinstance(lock, Lock) else EpochGuard(0)
 
@@ -187,7 +185,7 @@ def _publish_under(
     emit: Emit,
     strategy: ConflictStrategy,
 ) -> Committed:
-    """Publish under another service's lock; where the table has a fence, the fence decides."""
+    """Publish under another service's lock; if the table has a fence, the fence decides."""
     way = commit_alone(prepared, strategy=strategy, believe=lock.assert_held, newer=1)
     with note_if_interrupted(prepared), deferred(emit) as later, held(lock) as published:
         done: Committed = run(way, store, clock, later)
@@ -199,11 +197,11 @@ def commit_alone(
     prepared: Prepared, *, strategy: ConflictStrategy = SIMPLE, believe: Callable[[], None] = trust,
     newer: int = 0,
 ) -> Procedure[Committed]:  # fmt: skip
-    """Publish without the table's own lock object: this commit brings no epoch of its own.
+    """Publish without the table's own lock object: this commit has no epoch of its own.
 
-    It decides by the fence's epoch, raised by `newer`: under another service's lock by one, so that
-    the fence refuses a holder of an earlier grant that wakes too late. Raises `LockLost` where
-    another holder decided since this began to read: commit it again.
+    It decides with the fence's epoch, raised by `newer`. Under another service's lock that is one,
+    so the fence refuses a holder of an earlier grant that resumes too late. Raises `LockLost` if
+    another holder decided since this call began to read: commit again.
     """
     if prepared.transaction.config.mode != FENCED:
         return (yield from commit(prepared, EpochGuard(0), believe=believe, strategy=strategy))

@@ -1,7 +1,7 @@
-"""The condition of a table: what is pending, who works on it, and which readers wait for it.
+"""The condition of a table: what is pending, which writers are active, which readers wait.
 
-Only on tables of version 6, where increments follow the order of the instants (`incremental`), does
-a pending commit hold readers back.
+A pending commit holds readers back only on tables of version 6, where incremental reads follow the
+order of the instants (`incremental`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class PendingInstant:
 
     instant: str
     action: str
-    """`clustering` also in version 6, whose files are called `replacecommit`."""
+    """`clustering` also in version 6, whose files are named `replacecommit`."""
     inflight: bool
     heartbeat: HeartbeatRead
     age_ms: int
-    """Since its last beat; without a heartbeat, since it was begun."""
+    """Since its last heartbeat; without a heartbeat, since it began."""
     lives: bool
-    """Whether somebody may be at it, or take it up as Hudi does its own clusterings. Unknown
-    for a rollback or a clean: any run of a service finishes it."""
+    """Whether a writer may be working on it, or may resume it as Hudi does its own clusterings.
+    Unknown for a rollback or a clean: any run of a service finishes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableCondition:
-    """A table as one look found it."""
+    """A table as one inspection found it."""
 
     config: TableConfig
     timeline: Timeline
@@ -59,7 +59,7 @@ def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[TableCondit
 def unfinished(
     names: TimelineNames, now: Timeline, instant: str, wall_ms: int, rules: HeartbeatRules
 ) -> Procedure[PendingInstant]:
-    """What a pending instant is, and whether anybody works on it: one read, or two."""
+    """What a pending instant is, and whether a writer works on it: one or two reads."""
     action = now.pending[instant]
     alone = replace(now, pending={instant: action})
     plan = (yield from clusterings(names, alone)).get(instant)
@@ -82,7 +82,7 @@ class ReaderHeldBack(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """Why an increment ends before the newest commit."""
+    """Why an incremental read ends before the newest commit."""
 
     instant: str
     """The pending instant that the reader waits for."""
@@ -94,14 +94,14 @@ class HeldBack:
     last_beat_ms: int | None
     """The writer's last heartbeat; None if it never sent one."""
     waiting: int
-    """Completed commits behind it, which the increment leaves out."""
+    """Number of completed commits behind it, which the incremental read leaves out."""
 
     @property
     def since(self) -> str:
         return clock_time(self.since_ms)
 
     def describe(self, url: str = "URL") -> str:
-        """What holds the reader back, and what to do next; `url` is for the command to run."""
+        """What holds the reader back, and the next step; the command uses `url`."""
         beat = None if self.last_beat_ms is None else clock_time(self.last_beat_ms)
         if self.alive:
             writer = f"alive: last heartbeat {beat}" if beat else "alive: no heartbeat yet"
@@ -126,9 +126,9 @@ def held_back(
     names: TimelineNames, now: Timeline, start: str = "", end: str | None = None, *,
     rules: HeartbeatRules = HeartbeatRules(),
 ) -> Procedure[HeldBack | None]:  # fmt: skip
-    """What holds increments of (`start`, `end`] back; None in version 9, and where no commit waits.
+    """What holds increments of (`start`, `end`] back; None in version 9, or if no commit waits.
 
-    Reads one heartbeat where something does.
+    Reads one heartbeat if something does.
     """
     barrier, waiting = _barrier(names, now, start, end)
     if not waiting:
@@ -138,7 +138,7 @@ def held_back(
 
 
 def held_in(found: TableCondition) -> HeldBack | None:
-    """The same of a table that was looked at already."""
+    """The same for a table that was already inspected."""
     barrier, waiting = _barrier(found.config.names, found.timeline, "", None)
     by = next((each for each in found.pending if each.instant == barrier), None)
     return _held_by(by, waiting) if by and waiting else None

@@ -1,11 +1,11 @@
 """Conflicts: what another commit did that makes this one impossible, and what to do about it.
 
 Pure. Each rule is a named check of one transaction against one other: a commit that completed since
-the transaction began, or a plan or writer that is still pending. A table chooses the checks by the
-kinds of the two; the first conflict is reported. The rules are Hudi's for overlapping sets
-of (partition, file id), with its three strategies. One rule is stricter: an overwrite of a
-partition conflicts with every other write in it, because a file group that one of the two never saw
-would stay beside the other's rows.
+the transaction began, or a plan or writer that is still pending. The kinds of the two select the
+checks in a table; the first conflict is reported. The rules are Hudi's for overlapping sets of
+(partition, file id), with its three strategies. One rule is stricter: an overwrite of a partition
+conflicts with every other write in it. Otherwise a file group that one of the two never saw would
+remain beside the other's rows.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from lockkit.table.occ.conflicting import (
 _BUCKET = re.compile(r"[0-9]{8}")
 STRATEGY_KEY = "hoodie.write.lock.conflict.resolution.strategy"
 
-# --- who has to be checked -----------------------------------------------------------------------
+# --- which commits are checked --------------------------------------------------------------------
 
 
 def winners(mine: OwnChanges, now: Timeline) -> list[str]:
     """Commits that completed since the transaction began, oldest first.
 
-    A difference of sets, not of times: a commit with an older instant may well complete later.
+    A difference of sets, not of times: a commit with an older instant may complete later.
     """
     return [each for each in now.commits if each != mine.instant and not mine.covers(each)]
 
@@ -51,7 +51,7 @@ PendingCheck = Callable[[OwnChanges, Pending, Unit | None], Conflict | None]
 
 
 def also_rewrote(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
-    """Both wrote a new slice of one file group: the later would hide the earlier's rows."""
+    """Both wrote a new slice of one file group: the later one would hide the earlier one's rows."""
     return _on_shared(
         mine.writes, other.writes, unit, other, "also rewrote",
         "begin again on the table as it is now, and write that file group anew",
@@ -67,7 +67,7 @@ def replaced_our_input(mine: OwnChanges, other: Winner, unit: Unit | None) -> Co
 
 
 def wrote_what_i_replace(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
-    """Taking the file group away would take rows away that were never read."""
+    """Removing the file group would remove rows that were never read."""
     return _on_shared(
         mine.replaced, other.writes, unit, other, "wrote a new slice of",
         "replacing that file group would lose its rows: begin again and read it as it is now",
@@ -75,7 +75,7 @@ def wrote_what_i_replace(mine: OwnChanges, other: Winner, unit: Unit | None) -> 
 
 
 def replaced_it_too(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
-    """Both put something in the place of one file group: its rows would be there twice."""
+    """Both replaced one file group: its rows would exist twice."""
     return _on_shared(
         mine.replaced, other.replaced, unit, other, "has already replaced",
         "its rows live in other file groups now: begin again on the table as it is now",
@@ -83,9 +83,9 @@ def replaced_it_too(mine: OwnChanges, other: Winner, unit: Unit | None) -> Confl
 
 
 def overwrote_our_partition(mine: OwnChanges, other: Winner, _unit: Unit | None) -> Conflict | None:
-    """It wrote the partition anew without my rows: a key that both bring would be there twice.
+    """It rewrote the partition without my rows: a key that both bring would exist twice.
 
-    Also where mine is a new file group, which the overwrite could not name.
+    This includes a new file group of mine, which the overwrite could not name.
     """
     return _inside(
         mine.writes, other.overwrites, other, "overwrote the partition of",
@@ -94,7 +94,7 @@ def overwrote_our_partition(mine: OwnChanges, other: Winner, _unit: Unit | None)
 
 
 def wrote_where_i_overwrite(mine: OwnChanges, other: Winner, _unit: Unit | None) -> Conflict | None:
-    """It added a file group that I never saw, and so could not take away with the others."""
+    """It added a file group that I never saw, and so could not replace with the others."""
     return _inside(
         other.writes, mine.overwrites, other, "wrote, where this commit overwrites,",
         "begin again, and overwrite the partition as it is now",
@@ -102,7 +102,7 @@ def wrote_where_i_overwrite(mine: OwnChanges, other: Winner, _unit: Unit | None)
 
 
 def overwrote_it_too(mine: OwnChanges, other: Winner, _unit: Unit | None) -> Conflict | None:
-    """Each took away what it knew and not what the other brought: both would be there."""
+    """Each replaced what it knew but not what the other brought: both would remain."""
     both = mine.overwrites & other.overwrites
     if not both:
         return None
@@ -135,14 +135,14 @@ def overlaps(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | N
 
 
 def compacted_after_us(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
-    """A compaction of an earlier instant only folded logs that lie before mine; a later did not."""
+    """A compaction with an earlier instant only folded logs before mine; a later one did not."""
     return None if other.instant < mine.instant else overlaps(mine, other, unit)
 
 
 def rolled_us_back(
     mine: OwnChanges, other: Winner | Pending, _unit: Unit | None
 ) -> Conflict | None:
-    """Another writer rolled this one back as dead."""
+    """Another writer rolled this one back as failed."""
     if mine.instant not in other.takes_back:
         return None
     return Conflict(
@@ -162,7 +162,7 @@ def planned(mine: OwnChanges, other: Pending, unit: Unit | None) -> Conflict | N
 
 
 def planned_after_us(mine: OwnChanges, other: Pending, unit: Unit | None) -> Conflict | None:
-    """An earlier one checks for itself, when it completes after this commit."""
+    """An earlier plan is not checked here: it checks when it completes, after this commit."""
     return None if other.instant < mine.instant else planned(mine, other, unit)
 
 
@@ -177,7 +177,7 @@ def yields_to_writer(mine: OwnChanges, other: Pending, unit: Unit | None) -> Con
 
 
 def shared(ours: Groups, theirs: Groups, unit: Unit | None) -> Groups:
-    """File groups of ours that have their unit in common with one of theirs."""
+    """Our file groups that share a unit with one of theirs."""
     if unit is None:
         return ours & theirs
     units = {unit(each) for each in theirs}
@@ -196,7 +196,7 @@ def _on_shared(
     return Conflict(other.instant, min(same or both), cause, cure, other.action)
 
 
-# --- which check speaks ---------------------------------------------------------------------------
+# --- which checks apply ---------------------------------------------------------------------------
 
 _REWRITES: Mapping[Kind, Check] = {
     "ingestion": overlaps,
@@ -206,7 +206,7 @@ _REWRITES: Mapping[Kind, Check] = {
     "log compaction": overlaps,
     "rollback": rolled_us_back,
 }
-# Log blocks of one file group are ordered by their readers: only a later base file hides them.
+# Readers order the log blocks of one file group, so only a later base file hides them.
 _LOGS: Mapping[Kind, Check] = {"compaction": compacted_after_us, "rollback": rolled_us_back}
 
 MATRIX: Mapping[Kind, Mapping[Kind, Check]] = {
@@ -216,7 +216,7 @@ MATRIX: Mapping[Kind, Mapping[Kind, Check]] = {
     "compaction": _REWRITES,
     "log compaction": _LOGS,
 }
-"""What is asked of mine (first) and a winner (second); what does not stand here goes together."""
+"""The checks of my kind (first) against a winner's kind; a missing pair cannot conflict."""
 
 _PLANS: Mapping[Kind, PendingCheck] = {
     "clustering": planned,
@@ -248,20 +248,20 @@ _WRITERS_FIRST: Mapping[Kind, Mapping[Kind, PendingCheck]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConflictStrategy:
-    """What counts as one place of two writers, and who gives way to what is still pending."""
+    """What counts as one place for two writers, and which one yields to what is pending."""
 
     name: str
     hudi: str
     """Hudi's class, without its package."""
     pending: Mapping[Kind, Mapping[Kind, PendingCheck]]
     unit: Unit | None = None
-    """What counts as one thing; None: the file group."""
+    """The unit of conflict; None: the file group."""
 
 
 def bucket_of(group: FileGroup) -> FileGroup:
     """(partition, bucket): a file id begins with eight digits, as Hudi's BucketIdentifier reads it.
 
-    A file id that does not begin so belongs to no bucket, and stands for itself.
+    Any other file id belongs to no bucket and stands for itself.
     """
     partition, file_id = group
     return (partition, file_id[:8]) if _BUCKET.match(file_id) else group
@@ -313,7 +313,7 @@ def find_conflict(
 
 
 def outgrown(mine: CommitFiles, other: CommitFiles) -> Conflict | None:
-    """The later of two has all columns of the earlier, of their types: readers go by the newest."""
+    """The later of two must have all columns of the earlier one: readers use the newest schema."""
     if not mine.schema or not other.schema or mine.schema == other.schema:
         return None
     earlier, later = sorted((mine, other), key=lambda each: each.instant)
@@ -329,7 +329,7 @@ def outgrown(mine: CommitFiles, other: CommitFiles) -> Conflict | None:
     return None
 
 
-# --- what this version cannot judge -------------------------------------------------------------
+# --- what this version cannot check --------------------------------------------------------------
 
 _UNREADABLE = {
     "deltacommit": "log files belong to a merge-on-read table",
@@ -341,10 +341,10 @@ _UNREADABLE = {
 
 
 def refuse_unreadable(now: Timeline, *, known: frozenset[str]) -> None:
-    """Raise rather than guess, where the timeline holds an action that decides over this commit.
+    """Raise if the timeline holds an action that affects this commit and is not understood.
 
-    A completed action that was there when the transaction began (`known`) is history, except where
-    it shows that base files alone do not show what is in the table.
+    A completed action that existed when the transaction began (`known`) is history, unless it shows
+    that base files alone do not contain all of the table.
     """
     for instant, action in now.completed.items():
         if action == "deltacommit" or (action in _UNREADABLE and instant not in known):
@@ -362,7 +362,7 @@ def _unreadable(instant: str, action: str, why: str) -> TableError:
 
 
 def refuse_missing(mine: OwnChanges, now: Timeline) -> None:
-    """Raise if the timeline lost an instant that the transaction's snapshot stands on."""
+    """Raise if the timeline lost an instant that the transaction's snapshot is based on."""
     if gone := sorted(mine.base - now.completed.keys()):
         raise TableError(
             f"{len(gone)} instants that {mine.instant} had read are gone from the timeline, "

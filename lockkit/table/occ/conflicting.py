@@ -1,6 +1,6 @@
 """The two sides of a conflict check: a transaction that is about to commit, and the others.
 
-What each of them wrote, replaced or will replace, and the error for two that conflict.
+Each has what it wrote, replaced or will replace. Also the error for two that conflict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lockkit.table.format.layout import NOWHERE, CommitFiles, FileGroup, Overwri
 Kind = Literal[
     "ingestion", "overwrite", "clustering", "compaction", "log compaction", "rollback"
 ]  # fmt: skip
-"""What an instant is to another; an overwrite and a clustering take file groups away."""
+"""The kind of an instant; an overwrite and a clustering replace file groups."""
 
 Groups = frozenset[FileGroup]
 _NONE: Groups = frozenset()
@@ -22,7 +22,7 @@ _NONE: Groups = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class OwnChanges:
-    """What a transaction wants to publish, and what it had read."""
+    """What a transaction wants to publish, and what it has read."""
 
     instant: str
     base: frozenset[str]
@@ -30,14 +30,14 @@ class OwnChanges:
     writes: Groups
     """File groups that get a new slice."""
     replaced: Groups = _NONE
-    """File groups that it takes away: clustering, insert_overwrite."""
+    """File groups that it replaces: clustering, insert_overwrite."""
     operation: str = "UPSERT"
     pending: frozenset[str] = frozenset()
-    """Instants that were under way when it began."""
+    """Instants that were pending when it began."""
     horizon: str = ""
     """Completed instants up to this one are covered too, unless they were pending."""
     overwrites: Overwritten = NOWHERE
-    """Where it removes every row: no row that it has not seen may have been added there."""
+    """Where it removes every row: rows that it has not seen must not have been added there."""
 
     def covers(self, instant: str) -> bool:
         """Whether its snapshot holds that instant, if that instant is completed."""
@@ -54,11 +54,11 @@ class Winner:
     """File groups that got a new slice."""
     replaced: Groups = _NONE
     operation: str = ""
-    """Hudi's name, where it is known: it distinguishes a compaction from other commits."""
+    """Hudi's name, if known: it distinguishes a compaction from other commits."""
     takes_back: frozenset[str] = frozenset()
     """Of a rollback: the instants that will never be visible."""
     overwrites: Overwritten = NOWHERE
-    """Where it took every row away."""
+    """Where it removed every row."""
 
     @classmethod
     def of(cls, files: CommitFiles, action: str = "commit") -> Winner:
@@ -86,11 +86,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """One reason not to commit: which instant, on which file group, why, and the way out."""
+    """One reason not to commit: which instant, on which file group, why, and what to do."""
 
     instant: str
     group: FileGroup | None
-    """None where no single file group is to blame."""
+    """None if no single file group is the cause."""
     cause: str
     cure: str
     action: str = "commit"
@@ -105,7 +105,7 @@ class Conflict:
 
 
 def kind_of(action: str, operation: str = "") -> Kind:
-    """What an instant is to others: a completed compaction, say, is called `T.commit`."""
+    """The kind of an instant: a completed compaction, for example, is called `T.commit`."""
     if action == "rollback" or action == "restore":
         return "rollback"
     if operation == "COMPACT" or action == "compaction":

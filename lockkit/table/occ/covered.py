@@ -1,21 +1,21 @@
-"""Covered: which commits a snapshot is made of, in a size that does not grow with the table's age.
+"""Covered: which commits a snapshot consists of, in a size that does not grow with the table's age.
 
-The horizon is an instant at or below which every commit is covered and nothing can ever be newly
-completed, nor taken back. Where lockkit alone writes (`fenced` mode) it is found in one listing:
-the newest completed commit that no pending one precedes. For let H be that, and T < H. What can
-still complete T?
+The horizon is an instant at or below which every commit is covered, no instant can newly complete,
+and none is taken back. If only lockkit writes (`fenced` mode), one listing finds it: it is the
+newest completed commit that no pending one precedes. Let H be that commit, and T < H. Can T still
+complete?
 
-- T's requested file was there in the listing: then T was pending, and H would be below it; or T
-  was completed, and is covered. A completed instant stays: `T.commit` beats every rollback plan.
-- It was not there, and is created later: its writer lists *after* creating it, sees H completed,
-  and takes a new instant (`begin`). This holds for every action that ends in a commit.
-- It was there earlier and was rolled back: the rollback's entry in the fence is what the commit
-  would have to replace unseen, so the store refuses it (docs/protocol.md, rule F4).
-- It is created by a write that was under way for long: its writer either proved it, and then
-  listed, or gave up; and no other writer may begin an instant that exists.
+- T's requested file was in the listing. Then T was pending, and H would be below it; or T was
+  completed, and is covered. A completed instant stays: `T.commit` beats every rollback plan.
+- T is created after the listing. Its writer lists *after* creating it, sees H completed, and takes
+  a new instant (`begin`). This holds for every action that ends in a commit.
+- T was created earlier and rolled back. The commit would have to replace the rollback's entry in
+  the fence without having seen it, so the store refuses it (docs/protocol.md, rule F4).
+- T is created by a write that was in flight for long. Its writer either proved it and then listed,
+  or gave up; and no other writer may begin an instant that exists.
 
-In `hudi` mode instants come from other clocks under a lock that may lapse: there is no horizon, and
-each commit is named.
+In `hudi` mode instants come from other clocks under a lock that may expire. There is no horizon,
+and each commit is named.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from lockkit.table.format.layout import CommitFiles, parse_commit
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 
 HARMLESS = frozenset({"clean", "rollback", "savepoint"})
-"""Pending actions that never end as a commit, and so hold back no horizon and no pull."""
+"""Pending actions that never end as a commit, and so hold back neither a horizon nor a read."""
 _DIGITS = 17
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedHorizon:
-    """Every commit at or below `horizon`, `settled` in number, and the `later` ones by name."""
+    """Every commit at or below `horizon` (`settled` of them), and the `later` ones by name."""
 
     horizon: str = ""
     settled: int = 0
     later: frozenset[str] = frozenset()
     completion: str = ""
-    """The greatest completion time of the settled ones; empty in layout 1."""
+    """The greatest completion time of the settled commits; empty in layout 1."""
 
     def __contains__(self, instant: object) -> bool:
         return isinstance(instant, str) and (instant <= self.horizon or instant in self.later)
 
     @property
     def newest(self) -> str:
-        """The greatest instant that is covered; empty where nothing is."""
+        """The greatest covered instant; empty if nothing is covered."""
         return max(self.later, default=self.horizon)
 
     @property
@@ -59,14 +59,14 @@ class CheckedHorizon:
 
     @property
     def listed_after(self) -> str:
-        """Where a listing begins that shows whether the horizon itself is still there."""
+        """Where a listing must begin to show whether the horizon itself still exists."""
         return instant_of(instant_ms(self.horizon) - 1) if self.horizon else ""
 
     def stands_in(self, now: Timeline, after: str) -> bool:
-        """Whether a listing of what is later than `after` still shows what is covered.
+        """Whether a listing of everything later than `after` still shows what is covered.
 
-        It does not where the table was restored to an earlier state or made anew in one place.
-        Where the listing is whole, the settled ones are counted too.
+        It does not if the table was restored to an earlier state or created again in its place. If
+        the listing is complete, the settled commits are counted too.
         """
         commits = set(now.commits)
         if not self.later <= commits or (self.horizon and self.horizon not in commits):
@@ -75,9 +75,9 @@ class CheckedHorizon:
 
 
 def settle(before: CheckedHorizon, now: Timeline, wanted: Iterable[str]) -> CheckedHorizon:
-    """`before` and the `wanted` commits of a listing; the horizon is raised as far as it may."""
+    """`before` plus the `wanted` commits of a listing, with the horizon as high as possible."""
     wanted = set(wanted)
-    # A shorter instant would sort by its text elsewhere than by its time.
+    # A shorter instant would sort differently as text than by its time.
     barrier = min(
         (each for each in (*now.commits, *pending_commits(now))
          if each > before.horizon and (each not in wanted or len(each) != _DIGITS)),
@@ -94,12 +94,12 @@ def settle(before: CheckedHorizon, now: Timeline, wanted: Iterable[str]) -> Chec
 
 
 def pending_commits(now: Timeline) -> list[str]:
-    """Pending instants that may yet end as a commit, oldest first."""
+    """Pending instants that may still end as a commit, oldest first."""
     return [each for each, action in now.pending.items() if action not in HARMLESS]
 
 
 def first_pending(now: Timeline, after: str = "") -> str:
-    """The first of them that is later than `after`; "~", which sorts behind all, if there is none.
+    """The first pending commit later than `after`; "~", which sorts after all, if there is none.
     """
     return min((each for each in pending_commits(now) if each > after), default="~")
 

@@ -1,4 +1,4 @@
-"""Making a table: the fence first, then the properties, on a store that keeps conditions."""
+"""Creating a table: the fence first, then the properties, on a store that enforces conditions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from lockkit.table.format.properties import (
 from lockkit.table.occ.fence import FENCE_KEY, format_fence, opened
 
 CREATED = "created with the table"
-"""The attempt of a table's first fence: all who make the same table write the same fence."""
+"""The attempt of a table's first fence: concurrent creators of a table write the same fence."""
 
 
 def create_table(config: TableConfig) -> Procedure[TableConfig]:
-    """Make the table, or find it there already, the same; `TableError` if it is another one.
+    """Create the table, or find the same one; `TableError` if a different one exists.
 
-    A store that ignores conditions, where each writer would make a table of its own, is refused
-    (`UnsafeStore`) before anything of the table is written. A fenced table has its fence before its
-    properties: from then on a fence that is missing was lost, and is never begun anew in silence.
+    A store that ignores conditions would let each writer create its own table. It is refused
+    (`UnsafeStore`) before anything of the table is written. A fenced table gets its fence before
+    its properties. So a missing fence was lost later, and is never silently replaced.
     """
     yield from refuse_half_rewritten()
     match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):

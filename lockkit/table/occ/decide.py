@@ -1,6 +1,6 @@
-"""The decision: replacing the fence, so that exactly one of the writers that read it goes on.
+"""The decision: replacing the fence, so that exactly one of the writers that read it succeeds.
 
-Commits and rollbacks both decide this way.
+Both commits and rollbacks decide in this way.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def completion_time(
 ) -> Procedure[str | None]:
     """Layout 2: now, but later than these instants and than every completion so far; else None.
 
-    Chosen before the fence is replaced and carried in it, so that the writer and a
-    process that rolls it forward create the same name.
+    It is chosen before the fence is replaced, and the fence carries it. So the writer and a process
+    that rolls it forward create the same name.
     """
     if names.layout == 1:
         return None
@@ -57,7 +57,7 @@ def completion_time(
 
 
 def refuse_closed(seen: FenceRead) -> None:
-    """Raise if the table has left the fenced mode: nothing is decided by its fence any more."""
+    """Raise if the table has left the fenced mode: its fence decides nothing any more."""
     if seen.fence is not None and seen.fence.head.kind == CLOSED:
         raise TableError(
             "the table is no longer in fenced mode; nothing was committed. Begin again. If its "
@@ -68,7 +68,7 @@ def refuse_closed(seen: FenceRead) -> None:
 
 
 def refuse_open(seen: FenceRead) -> None:
-    """Raise if a table that is not fenced has a fence by which a paused writer may still decide."""
+    """Raise if a table in `hudi` mode has a fence that a paused writer could still decide with."""
     if seen.fence is not None and seen.fence.head.kind != CLOSED:
         raise TableError(
             "the table's mode is hudi, and its fence is open: a writer that began in fenced mode "
@@ -78,7 +78,7 @@ def refuse_open(seen: FenceRead) -> None:
 
 
 def commits_under_way(now: Timeline) -> frozenset[str]:
-    """Pending instants whose final inflight file is there: any of them may have been decided."""
+    """Pending instants whose final inflight file exists: any of them may have been decided."""
     return frozenset(
         instant for instant, action in now.pending.items()
         if action in ACTIONS and instant in now.inflight
@@ -86,7 +86,7 @@ def commits_under_way(now: Timeline) -> frozenset[str]:
 
 
 def lost_fence(instants: Iterable[str]) -> BrokenFence:
-    """The error for a table in use that has no fence, and what its fence may have decided."""
+    """The error for a table in use without a fence, and what its fence may have decided."""
     listed = ", ".join(sorted(instants)[:5])
     undecided = f"; it may have decided {listed}, which no reader sees yet" if listed else ""
     return BrokenFence(
@@ -106,11 +106,11 @@ def is_in_use(now: Timeline) -> bool:
 def settle(
     names: TimelineNames, seen: FenceRead, proven: frozenset[str], rolled_forward: list[str]
 ) -> Procedure[None]:
-    """Make sure that what the fence decided last has its completed file; nothing is decided before.
+    """Make sure that the fence's last decision has its completed file before deciding anything.
 
-    `proven` are instants that were seen completed. If the file is not there, its writer died or
-    sleeps between deciding and publishing, and we publish for it. Earlier
-    decisions need no check: the writer that replaced them has settled them.
+    `proven` are instants that were seen completed. If the file is missing, its writer crashed or is
+    paused between deciding and publishing, and we publish for it. Earlier decisions need no check:
+    the writer that replaced them has settled them.
     """
     if seen.fence is None or seen.fence.head.kind != COMMIT:
         return
@@ -147,9 +147,9 @@ def settle(
 def replace_fence(names: TimelineNames, seen: FenceRead, entry: Fence) -> Procedure[bool]:
     """Replace the fence that was read: the moment of decision. False: it did not, and never will.
 
-    The lease is not asked again once the write is out: sending the same bytes under the same
-    condition decides nothing new, and only so can it be found out what became of the first copy.
-    Raises `CommitUnknown` where neither the fence nor the completed file shows the outcome.
+    Once the write is sent the lease is not checked again: sending the same bytes under the same
+    condition decides nothing new, and is the only way to learn the result of the first copy. Raises
+    `CommitUnknown` if neither the fence nor the completed file shows the outcome.
     """
     body, condition = format_fence(entry), over(seen.version)
     settled: Version | Found | Missing | None = None
@@ -163,7 +163,7 @@ def replace_fence(names: TimelineNames, seen: FenceRead, entry: Fence) -> Proced
     except Exception as error:
         if settled is None and _is_not_done(error):
             raise
-        # A write that may have decided is out: only its outcome counts now.
+        # A write that may have decided is in flight: only its outcome counts now.
         raise unknown(names, entry.head, str(error)) from error
 
 
@@ -175,13 +175,13 @@ def _is_not_done(error: Exception) -> bool:
 def _was_superseded(
     names: TimelineNames, seen: FenceRead, entry: Fence, now: FenceRead
 ) -> Procedure[bool]:
-    """The fence holds somebody else's entry: was ours there in between?
+    """The fence holds another writer's entry: was ours there in between?
 
-    The writer that replaced it carried on its window. If ours is not in it, although the window
-    reaches back to what we replaced, ours never landed, and since the version that it asked for is
-    gone, never will. Where the window is too short the completed file decides, which a superseder
-    makes sure of *before* it replaces: only where `T.inflight` is missing too has somebody archived
-    or rolled back the instant, and the outcome is unknown.
+    The writer that replaced it carried its window on. If the window reaches back to what we
+    replaced and ours is not in it, ours never landed. It never will, because the version that it
+    requires is gone. If the window is too short, the completed file decides: a writer that replaces
+    a decision first makes sure of that file. Only if `T.inflight` is missing too was the instant
+    archived or rolled back, and the outcome is unknown.
     """
     mine = entry.head
     if now.fence is None:

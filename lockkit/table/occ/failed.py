@@ -2,8 +2,8 @@
 
 `hoodie.clean.failed.writes.policy`. EAGER: before each write, a table's only writer rolls back
 every pending instant that is not its own. LAZY: a service rolls back instants whose heartbeat has
-expired. NEVER: they stay. A clustering of ours whose process died is rolled back under each policy,
-because writers give way to its plan. A clustering of Hudi's is left to Hudi.
+expired. NEVER: they stay. A lockkit clustering whose process crashed is rolled back under each
+policy, because writers yield to its plan. A clustering of Hudi's is left to Hudi.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def failed_writes(
     *,
     own: Collection[str] = (),
 ) -> Procedure[tuple[HeartbeatRead, ...]]:
-    """Pending instants that may be rolled back, each once `end(pulse)` returned True.
+    """Pending instants that may be rolled back, each after `end(pulse)` has returned True.
 
-    `own` are instants that this process works on.
+    `own` are the instants of this process.
     """
     plans = yield from clusterings(names, now)
     spare = frozenset(plans) | frozenset(own)
@@ -53,15 +53,15 @@ def failed_writes(
         )
         if policy == "EAGER" or expired(heartbeat, wall_ms, rules):
             plans_dead.append(heartbeat)
-    if plans_dead and policy != "EAGER":  # its maker deletes its heartbeat when it has committed
+    if plans_dead and policy != "EAGER":  # its writer deletes its heartbeat when it has committed
         again = yield from load_timeline(names)
         plans_dead = [each for each in plans_dead if each.instant in again.pending]
     return (*dead, *plans_dead)
 
 
 def clusterings(names: TimelineNames, now: Timeline) -> Procedure[dict[str, ReplacePlan]]:
-    """The pending clusterings by instant, Hudi's included; in version 6 they share an overwrite's
-    action.
+    """The pending clusterings by instant, including Hudi's; in version 6 their files are named as
+    an overwrite's.
     """
     found = {}
     for instant, action in now.pending.items():
@@ -77,7 +77,7 @@ def clusterings(names: TimelineNames, now: Timeline) -> Procedure[dict[str, Repl
 
 
 def leftovers(names: TimelineNames, rules: HeartbeatRules) -> Procedure[tuple[str, ...]]:
-    """Instants that are over, whose writer left an expired heartbeat behind."""
+    """Completed instants whose writer left an expired heartbeat behind."""
     listed = yield from listing(HEARTBEATS)
     now, wall_ms, found = (yield from load_timeline(names)), (yield WallMs()), []
     for instant in (each.key.removeprefix(HEARTBEATS) for each in listed):
@@ -98,10 +98,10 @@ def about_to_go(names: TimelineNames, now: Timeline) -> Procedure[frozenset[File
 def half_done(
     config: TableConfig, now: Timeline, action: str, rules: HeartbeatRules
 ) -> Procedure[tuple[str, ...]]:
-    """Pending rollbacks or cleans to be finished by their plan.
+    """Pending rollbacks or cleans that must be finished by their plan.
 
-    On a fenced table all of them: finishing one that another process works on is harmless. Where
-    Hudi writes too it would find a second completed file, so there only abandoned ones.
+    On a fenced table these are all: finishing one that another process works on is harmless. If
+    Hudi writes too, it would find a second completed file, so only abandoned ones are finished.
     """
     wall_ms = yield WallMs()
     left_ms = 0 if config.mode == FENCED else rules.ttl_ms + rules.drift_ms

@@ -1,9 +1,9 @@
 """The fence: the object whose replacement is the moment of commit.
 
-`.hoodie/.locks/fence.json` names what was decided last, and what each of the latest decisions
-wrote, so that a conflict check needs no listing. A commit replaces exactly the fence that
-it read before it checked for conflicts; if anything was decided in between, the store refuses it.
-docs/protocol.md section 4 has the rules, each with the counterexample it closes.
+`.hoodie/.locks/fence.json` names the last decision and what each of the latest decisions wrote, so
+a conflict check needs no listing. A commit replaces exactly the fence that it read before it
+checked for conflicts. If anything was decided in between, the store refuses it. docs/protocol.md
+section 4 has the rules, each with the counterexample that it excludes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from lockkit.table.format.timeline import HOODIE, instant_ms
 FENCE_KEY = HOODIE + ".locks/fence.json"
 FENCE_BYTES_MAX = 1_000_000
 FORMAT = 2
-"""Another format may say something that must not be read as a commit."""
+"""A file of another format may mean something that must not be read as a commit."""
 WINDOW_MAX = 32
-"""Decisions that a fence remembers; a check that reaches further back lists the timeline."""
+"""Number of decisions in a fence; a check that reaches further back lists the timeline."""
 GROUPS_MAX = 100
-"""File groups that are named for each; of a wider commit the check reads its own file."""
+"""Number of file groups named per decision; for a wider commit the check reads its own file."""
 WINDOW_GROUPS_MAX = 400
 _INSTANT = re.compile(r"2(?:[0-9]{16}|[0-9]{13})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT, ROLLBACK, CLOSED = "commit", "rollback", "closed"
 NO_INSTANT = "20000101000000000"
-"""What a decision names that is about no commit: no writer ever takes this instant."""
+"""The instant of a decision that concerns no commit: no writer ever takes it."""
 REPLACES = "replacecommit"
 """The action of every overwrite; in table version 6 also that of a clustering."""
 ACTIONS = ("commit", REPLACES, "clustering")
@@ -48,21 +48,21 @@ WHOLE_TABLE = "whole table"
 class Decided:
     """One decision: an instant was committed, or was rolled back and will never be.
 
-    `closed` decides about no instant: the table left the fenced mode, so nothing more is decided
-    by this fence until the table is back in that mode (`mode.py`).
+    `closed` concerns no instant: the table left the fenced mode, so this fence decides nothing more
+    until the table is back in that mode (`mode.py`).
     """
 
     kind: str
     instant: str
     action: str = "commit"
-    """What its inflight file is called by: `commit`, `replacecommit` or `clustering`."""
+    """The action in its inflight file's name: `commit`, `replacecommit` or `clustering`."""
     completion: str | None = None
     """Table version 9: the time in the completed file's name (of a rollback: in its own)."""
     writes: frozenset[FileGroup] | None = frozenset()
     """File groups that got a new slice; None: too many to be named here."""
     replaced: frozenset[FileGroup] | None = frozenset()
     overwrites: Overwritten | None = field(default=NOWHERE, compare=False)
-    """Where it took every row away; None: not recorded here; its own file says it.
+    """Where it removed every row; None: not recorded here, its own file says it.
 
     Not compared: an older lockkit that carries the entry on leaves this out, and it is still the
     same decision.
@@ -71,7 +71,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The latest decisions, oldest first; the last of them is what this very fence decided."""
+    """The latest decisions, oldest first; this fence made the last of them."""
 
     epoch: int
     attempt: str
@@ -88,16 +88,15 @@ class Fence:
         return self.window[-1]
 
     def decision_on(self, instant: str) -> Decided | None:
-        """The latest decision about an instant that the window still holds."""
+        """The latest decision about an instant, if the window still holds it."""
         return next((each for each in reversed(self.window) if each.instant == instant), None)
 
     def since(self, base: frozenset[str], horizon: str = "") -> tuple[Decided, ...] | None:
-        """What was decided after all that `base` covers; None if the window does not reach back far
-        enough.
+        """The decisions after everything that `base` covers; None if the window is too short.
 
-        `base` comes from one listing, and before anything is decided the decision before it is
-        completed. So everything up to a covered decision is covered. Instants up to `horizon`
-        count as covered (`Transaction.horizon`).
+        `base` comes from one listing, and the previous decision is completed before a new one is
+        made. So everything up to a covered decision is covered. Instants up to `horizon` count as
+        covered (`Transaction.horizon`).
         """
         for place in range(len(self.window) - 1, -1, -1):
             each = self.window[place]
@@ -108,7 +107,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class FenceRead:
-    """The fence as read; both None where there is none (`decide.lost_fence`)."""
+    """The fence as read; both None if there is none (`decide.lost_fence`)."""
 
     fence: Fence | None
     version: Version | None
@@ -125,14 +124,14 @@ def digest(body: bytes) -> str:
 def opened(
     epoch: int, attempt: str, *, whole: bool = False, completion: str | None = None
 ) -> Fence:
-    """A fence that has decided nothing yet; `whole` where nothing was decided without it either."""
+    """A fence without decisions; `whole` if nothing was decided without a fence either."""
     return Fence(epoch, attempt, "", (Decided(ROLLBACK, NO_INSTANT),), whole, completion)
 
 
 def follow(
     before: Fence | None, decided: Decided, *, epoch: int, attempt: str, sha256: str, whole: bool
 ) -> Fence:
-    """The fence that decides one thing more; `whole` says what is so if there was none before."""
+    """The fence with one more decision; `whole` is used if there was no fence before."""
     if decided.writes is None or _named(decided) > GROUPS_MAX:
         decided = replace(decided, writes=None, replaced=None, overwrites=None)
     window = [*(before.window if before else ()), decided]
@@ -166,7 +165,7 @@ def _named(decided: Decided) -> int:
 
 
 def format_fence(fence: Fence) -> bytes:
-    """`instant` and `attempt` stand at the top, where a server's record finds them."""
+    """`instant` and `attempt` come first, where a server's request record finds them."""
     return json.dumps(
         {
             "format": FORMAT,
@@ -198,7 +197,7 @@ def _to_json(each: Decided) -> dict[str, Any]:
 
 
 def parse_fence(body: bytes) -> Fence:
-    """The fence, or a `TableError`: under an unreadable fence nothing may be committed."""
+    """The fence, or a `TableError`: nothing may be committed under an unreadable fence."""
     fence = parse_whatever_epoch(body)
     if not is_believed(fence.epoch):
         raise _broken(f"its epoch, {fence.epoch}, leaves no room for the grants to come")
@@ -206,7 +205,7 @@ def parse_fence(body: bytes) -> Fence:
 
 
 def parse_whatever_epoch(body: bytes) -> Fence:
-    """The same, for a repair: also a fence whose epoch is beyond any count of grants."""
+    """The same for a repair: accepts an epoch beyond any count of grants."""
     if len(body) > FENCE_BYTES_MAX:
         raise _broken(f"{len(body)} bytes")
     try:
@@ -250,7 +249,7 @@ def _broken(why: str) -> BrokenFence:
 
 
 def refuse_newer(fields: Mapping[str, Any]) -> None:
-    """Raise `NewerFence` if the format is a later one than this lockkit knows."""
+    """Raise `NewerFence` if the format is newer than this lockkit's."""
     written = fields.get("format")
     if type(written) is int and written > FORMAT:
         raise NewerFence(
@@ -274,7 +273,7 @@ def _from_json(fields: Any) -> Decided:
 
 
 def _overwritten(fields: Mapping[str, Any], action: str) -> Overwritten | None:
-    """A replacecommit of which nothing is said was decided, or carried on, by an older lockkit."""
+    """A replacecommit without this field was decided, or carried on, by an older lockkit."""
     match fields.get("overwrites"):
         case None:
             return None if action == REPLACES else NOWHERE
@@ -309,7 +308,7 @@ def _instant_or_none(fields: Mapping[str, Any], name: str) -> str | None:
 
 
 def _is_instant(value: object) -> TypeGuard[str]:
-    """Digits that are a date, and one that the timeline's listing shows (`KeyNaming.prefix`)."""
+    """Digits that form a date, and that the timeline's listing shows (`KeyNaming.prefix`)."""
     if not isinstance(value, str) or not _INSTANT.fullmatch(value):
         return False
     try:
