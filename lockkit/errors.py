@@ -1,10 +1,9 @@
 """The base of all errors, and the errors of locks, stores and tables.
 
-An error says what happened, who is involved and what to do next. Its facts are fields. Its
-constructor builds the text from them, and neither contains credentials. Errors can be pickled,
-because Spark and multiprocessing carry them between processes. The reasons why a commit failed are
-in `table.errors`, those of the recipes in `recipes.errors`; a program that only locks loads
-neither.
+An error says what happened, who is involved and what to do next. Its facts are fields. Its text is
+built from them, and neither contains credentials. Errors can be pickled (for Spark and
+multiprocessing). The errors of a commit are in `table.errors`, those of the recipes in
+`recipes.errors`; a program that only locks loads neither.
 """
 
 from __future__ import annotations

@@ -65,8 +65,7 @@ def warn_of(kind: str, error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EventSink:
-    """An `Emit` of one handle in the lane `who`: passes events to its own observer, to listeners
-    and to the log.
+    """An `Emit` of one handle in the lane `who`, for its observer, listeners and the log.
 
     An observer cannot fail what it observes: its first error is a warning (`ObserverFailed`).
     """

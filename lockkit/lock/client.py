@@ -58,8 +58,7 @@ class LeaseClient(ABC):
     sink: Emit
     turn: threading.RLock = field(default_factory=threading.RLock)
     ends_ms: float = math.inf
-    """No request continues after this moment of the boot clock; an acquire or release sets it.
-    """
+    """No request continues after this moment of the boot clock. Set by acquire and release."""
     late_ms: float = math.inf
     """Minimum time for a look or a claim, even one that begins at the end of a wait."""
     undo_ms: float = BACK_OUT_S * 1000

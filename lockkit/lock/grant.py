@@ -35,8 +35,7 @@ from lockkit.runtime import BlockingCall, Exclusive, Procedure, Sleep
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 LATE_S = 3.0
-"""Minimum time for a look or a claim, even one that begins at the end of a wait, and for settling
-its result."""
+"""Minimum time for a look or a claim at the end of a wait, and for settling its result."""
 RISES_MAX = 5
 """Renewals that try to raise an epoch; a second is needed if an older one had landed instead."""
 

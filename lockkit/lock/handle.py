@@ -44,7 +44,6 @@ class Lock(BaseLock):
     request may take, at most a fifth of the lease. `store_options` are those of `open_store`;
     `TypeError` names an unknown keyword. Raises `LockBusy` or `LockLost` from `with`, `StoreError`
     if the store cannot be used, `RuntimeError` for double use and for use after fork.
-
     `on_danger(lock)` and `on_lost(lock, why)` are called from a thread that only watches the clock,
     so no request can delay them. `on_danger` fires first, unless the lease expires at once (a
     suspended machine). A loss that `release` finds is raised there instead. `emit` is called from

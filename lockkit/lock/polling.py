@@ -45,10 +45,8 @@ class PollingPace:
     trip_ms: float = 0.0
     """Average duration of one request and its answer; 0 before the first."""
     turn_ms: float = 0.0
-    """Average time from one grant to the next while somebody waits; 0 before two were seen.
-
-    The time in which this handle neither held nor wanted the lock does not count.
-    """
+    """Average time from one grant to the next while somebody waits; 0 before two were seen. Time in
+    which this handle neither held nor wanted the lock does not count."""
     _met: dict[str, None] = field(default_factory=dict)
     """The other writers of the object; the one seen longest ago comes first."""
     _missed: int = 0

@@ -391,10 +391,8 @@ class StorageClient(LeaseClient):
         return min(self.request_s, (self.ends_ms - self.clock.boot_ms()) / 1000)
 
     def _throttle_s(self, requested_s: float | None) -> float | None:
-        """The pause for a store that allows one write per second. Failed attempts count as well.
-
-        (cloud.google.com/storage/quotas; delta-rs #2451: so do those of other writers.)
-        """
+        """The pause for a store that allows one write per second. Failed attempts count as well
+        (cloud.google.com/storage/quotas), also other writers' (delta-rs #2451)."""
         interval_s = self.store.capabilities.write_interval_min_s
         if not interval_s:
             return requested_s

@@ -129,9 +129,7 @@ class AcquireRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswered:
-    """The answer to `ReadRecord`. None instead of an observation: the named version is still
-    current (304).
-    """
+    """The answer to `ReadRecord`; no observation: the named version is still current (304)."""
 
     now: Now
     observation: Observation | None

@@ -3,7 +3,7 @@
 A provider takes, renews, releases and shows one lock of its service. Each of these is one bounded
 request whose answer the provider settles. Waiting, renewing, losing and releasing are in `lock/`.
 
-The client and its public handle are in one file because they are read together.
+One file because the client and its public handle are read together.
 """
 
 from __future__ import annotations

@@ -151,9 +151,7 @@ class Store(Protocol):
         ...
 
     def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
-        """As `get`, but the body goes into a file; what was not `Found` may have left a
-        part.
-        """
+        """As `get`, but the body goes into a file. Without `Found` it may hold a part of it."""
         ...
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
