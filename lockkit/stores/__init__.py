@@ -1,6 +1,6 @@
 """Object stores behind one small protocol: get, put if, list, delete, versions.
 
-Adapters translate; they never retry, never wait and never decide. `open_store(url)` chooses one:
+Adapters translate; they never retry, wait or decide. `open_store(url)` chooses one:
 `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` (also `abfss://`), `file:///path`,
 `memory://name`. Credentials come from each SDK's own chain and are never kept or shown.
 """
@@ -21,7 +21,7 @@ from lockkit.stores.secret import carries_secret
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a provider documents. `probe` finds out what an endpoint really does."""
+    """What a provider documents. `probe` tests what an endpoint really does."""
 
     name: str
     poll_min_s: float
@@ -37,7 +37,7 @@ class Capabilities:
     """One answer to a listing shows the objects of one moment.
 
     S3, GCS and Azure document that a listing shows every write that was acknowledged before it was
-    sent. That one page is a single moment is how they behave, and is not written down anywhere.
+    sent. That one page shows a single moment is observed behaviour and documented nowhere.
     """
     keeps_versions: bool = False
     """`versions(key)` can list old versions, if the bucket keeps them."""
@@ -53,10 +53,10 @@ class ListEntry:
 
 
 class Listing(list[ListEntry]):
-    """The objects of a listing, and whether they were all there at one moment.
+    """The objects of a listing, and whether they all existed at one moment.
 
-    `snapshot` is False where the store answered in several pages: what was written between two
-    pages may be missing although something later is shown.
+    `snapshot` is False if the store answered in several pages: a write made between two pages may
+    be missing although a later one is shown.
     """
 
     def __init__(self, entries: Iterable[ListEntry], *, snapshot: bool = True) -> None:
@@ -82,14 +82,14 @@ CHUNK_BYTES = 1 << 20
 
 
 class Hooks(Protocol):
-    """What stands between an SDK's client and the network, as `lockkit.lab.faults.Faulty` does."""
+    """A layer between an SDK's client and the network, such as `lockkit.lab.faults.Faulty`."""
 
     def install(self, client: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What every adapter takes, whatever the provider."""
+    """Options of every adapter, for all providers."""
 
     endpoint: str | None = None
     """Another server than the provider's own, e.g. `http://127.0.0.1:9000`."""
@@ -97,15 +97,15 @@ class StoreOptions:
     """The longest that one call may take in all, from name resolution to the last byte.
 
     A call whose body is longer than 256 KiB has one more second for each further 64 KiB, up to two
-    hours; an answer's body counts where its length is announced. A listing has this time for each
-    page. Past it, a call is `Unknown`, a listing `NoAnswer`.
+    hours; an answer's body counts if its length is announced. A listing has this time for each
+    page. After it, a call is `Unknown` and a listing raises `NoAnswer`.
     """
     client: str = ""
-    """A name for this client; sent in the User-Agent, so that a server's record can name it."""
+    """This client's name; sent in the User-Agent, so that a server's request record shows it."""
     attempts: int = 1
-    """How often the SDK may send one request. Once, for whatever decides: a lock, a timeline."""
+    """How often the SDK may send one request. Once for requests that decide: a lock, a timeline."""
     faults: Hooks | None = None
-    """What is to go wrong below the SDK's retries."""
+    """The faults to inject below the SDK's retries."""
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
     """Provider options, passed on to the SDK client (region_name, account_url, credential)."""
 
@@ -115,12 +115,12 @@ class Store(Protocol):
 
     url: str
     options: StoreOptions
-    """What it was opened with, so that `reopen` can open it once more."""
+    """The options that it was opened with, so that `reopen` can open it again."""
     server: str
     """Where the opened client really sends its requests, as `scheme://host:port/path`.
 
-    Not only `options.endpoint` decides this: so do profiles, environment variables and connection
-    strings. Empty for a store without a server.
+    Profiles, environment variables and connection strings also decide this, not only
+    `options.endpoint`. Empty for a store without a server.
     """
     capabilities: Capabilities
 
@@ -129,8 +129,8 @@ class Store(Protocol):
     ) -> ReadAnswer:
         """The object, or `NotModified` if it still has version `unless`.
 
-        With `limit`, at most `limit` + 1 bytes of the body are read: a longer one shows itself
-        by its length, and 10 MB of noise under a lock's name costs nobody 10 MB.
+        With `limit`, at most `limit` + 1 bytes of the body are read. The length then shows that it
+        is longer, and 10 MB of garbage in a lock's place do not cost each client 10 MB.
         """
         ...
 
@@ -141,8 +141,8 @@ class Store(Protocol):
     def list(self, prefix: str, after: str = "") -> Listing:
         """Every object whose key starts with `prefix` and is greater than `after`, in key order.
 
-        All pages; the listing says whether it is a snapshot. Where the provider can, it begins at
-        `after`, so that what lies before costs nothing.
+        All pages; the listing says whether it is a snapshot. If the provider supports it, the
+        listing starts at `after`, so that earlier keys cost nothing.
         """
         ...
 
@@ -162,7 +162,7 @@ class Store(Protocol):
         ...
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:
-        """Past versions, newest first; only the current one where the bucket keeps none."""
+        """Past versions, newest first; only the current one if the bucket keeps none."""
         ...
 
     def get_version(self, key: str, version: ObjectVersion) -> bytes:

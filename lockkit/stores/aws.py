@@ -1,6 +1,6 @@
-"""A client for one AWS service, made to send each request once, and what its errors mean.
+"""A client for one AWS service that sends each request once, and the meaning of its errors.
 
-It is botocore's, which boto3 only wraps: boto3's transfers and resources take time to load.
+It uses botocore directly, because boto3's transfers and resources take time to load.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lockkit.stores.endpoint import (
 from lockkit.stores.tokens import Awaited, TokenRenewal
 
 NONSENSE = (botocore.parsers.ResponseParserError, ValueError)
-"""What the SDK raises over an answer that it cannot read."""
+"""What the SDK raises for an answer that it cannot read."""
 SDK_ERRORS = (
     botocore.exceptions.BotoCoreError,
     botocore.exceptions.ClientError,
@@ -42,7 +42,7 @@ SDK_ERRORS = (
     OSError,
     *NONSENSE,
 )
-# Raised by botocore before anything is sent: whose fault, and the cure.
+# Raised by botocore before anything is sent: the cause and the cure.
 UNSENT: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
     (
         (
@@ -74,7 +74,7 @@ UNSENT: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
 
 
 def refusal(error: Exception, endpoint: Endpoint, doing: str) -> ErrorResponse | Unknown:
-    """What the service said, or `Unknown` where it said nothing; raises what was never sent."""
+    """What the service answered, or `Unknown` without an answer; raises what was never sent."""
     if isinstance(error, botocore.exceptions.ClientError):
         return _said(error)
     for kinds, why, cure in UNSENT:
@@ -105,7 +105,7 @@ def _said(error: botocore.exceptions.ClientError) -> ErrorResponse:
 
 
 def keywords() -> frozenset[str]:
-    """What `client` takes in `options.extra`: botocore's own parameters, and a profile's name."""
+    """The names that `options.extra` may hold: botocore's parameters, and a profile's name."""
     taken = inspect.signature(botocore.session.Session.create_client).parameters
     return frozenset(taken) - {"self", "service_name", "endpoint_url"} | {"profile_name"}
 
@@ -114,10 +114,10 @@ def client(
     service: str, options: StoreOptions, endpoint: str | None, own: Config = Config(), *,
     elsewhere: Config = Config(),
 ) -> Any:  # fmt: skip
-    """`options.extra` may name profile, region and credentials; `own` is the service's own part.
+    """`options.extra` may name profile, region and credentials; `own` is specific to the service.
 
-    A loopback endpoint is reached without proxy, and with any credentials. `elsewhere` is added for
-    a server that is not Amazon's, wherever its address was configured.
+    A loopback endpoint is reached without a proxy and with any credentials. `elsewhere` is added
+    for a server that is not Amazon's, wherever its address was configured.
     """
     extra = dict(options.extra)
     opening = Deadline(max(options.timeout_s, tokens.OPENING_S_MIN))
@@ -128,12 +128,12 @@ def client(
         own = own.merge(elsewhere)
     connect_s, read_s = timeouts_s(options.timeout_s)
     config = Config(
-        # One attempt: a hidden retry of a write that landed is told 412 (aws-sdk-java-v2 #6580).
+        # One attempt: a hidden retry of a write that landed gets a 412 (aws-sdk-java-v2 #6580).
         retries={"mode": "standard", "total_max_attempts": options.attempts},
         connect_timeout=connect_s,
         read_timeout=read_s,
         max_pool_connections=CONNECTIONS_MAX,
-        # The whole of it: botocore builds its own from 16 parts, twice per request.
+        # The complete User-Agent: botocore builds its own from 16 parts, twice per request.
         user_agent=agent(options.client),
     ).merge(own)
     if endpoint and is_loopback(endpoint):
@@ -142,8 +142,8 @@ def client(
     if endpoint and not (extra.get("region_name") or session.get_config_variable("region")):
         extra["region_name"] = "us-east-1"
     if endpoint and is_loopback(endpoint) and "aws_access_key_id" not in extra:
-        # The embedded server takes any credentials, and a laptop may have none; asking a cloud's
-        # metadata service for some would cost seconds and be of no use to a loopback server.
+        # The embedded server accepts any credentials, and a laptop may have none. Requesting some
+        # from a cloud's metadata service takes seconds and is useless for a loopback server.
         session.get_component("credential_provider").remove("iam-role")
         if Awaited(session.get_credentials).within(opening) is None:
             extra |= {"aws_access_key_id": "lockkit", "aws_secret_access_key": "lockkit"}
@@ -158,11 +158,11 @@ def client(
 
 
 class _TimedAwsCredentials:
-    """A client's credentials that are renewed in the time of the call that needs them.
+    """A client's credentials, renewed within the time of the call that needs them.
 
     botocore renews them while it signs a request, by requests (STS, SSO, IMDS) or a program
-    (credential_process) that may take for ever. Some minutes before they must be renewed, a call
-    goes on with the old ones while the new ones are fetched.
+    (credential_process) that may never end. For some minutes before they must be renewed, a call
+    continues with the old ones while the new ones are fetched.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -183,9 +183,9 @@ class _TimedAwsCredentials:
 
 
 def _share_loader(session: botocore.session.Session) -> None:
-    """Read and parse the service's description once for a process: it takes 0.2 s of CPU each time.
+    """Read and parse the service's description once per process: it takes 0.2 s of CPU each time.
 
-    The loader remembers what it read, and nobody changes it: all clients of a session share it.
+    The loader caches what it read, and nobody changes it, so all clients of a session share it.
     """
     path = session.get_config_variable("data_path") or ""
     session.register_component("data_loader", _loader(path))
@@ -200,7 +200,7 @@ def _loader(path: str) -> botocore.loaders.Loader:
 
 
 class _Every(list[str]):
-    """The services that there are: the loader fails anyway for one whose folder is missing."""
+    """Claims to contain every service: the loader fails anyway if a service has no folder."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -211,9 +211,9 @@ def _configured(
 ) -> str | None:
     """The server that the environment or ~/.aws/config names; None: Amazon's own.
 
-    A client is opened to find out, for botocore's rules have many parts: AWS_ENDPOINT_URL and its
-    variants, `endpoint_url`, `services`, and the settings that switch those off. It sends nothing,
-    and its credentials are made up, so that none are looked for.
+    A client is created to find out, because botocore's rules have many parts: AWS_ENDPOINT_URL and
+    its variants, `endpoint_url`, `services`, and the settings that switch those off. It sends
+    nothing, and has dummy credentials, so that none are searched for.
     """
     region = extra.get("region_name") or session.get_config_variable("region") or "us-east-1"
     unused = {"aws_access_key_id": "unused", "aws_secret_access_key": "unused"}

@@ -58,18 +58,18 @@ from lockkit.stores.endpoint import (
 from lockkit.stores.tokens import TokenRenewal, is_good
 
 # learn.microsoft.com/rest/api/storageservices: "Blob service error codes", "Specifying conditional
-# headers". Rows marked (docs) were never met by a test or a probe of ours.
+# headers". No test or probe of ours has met the rows marked (docs).
 TABLE: Table = {
     **HTTP,
     (ANY_STATUS, "ConditionNotMet"): RefusalKind.CONDITION_FAILED,
     (304, "ConditionNotMet"): RefusalKind.UNCHANGED,
-    # The opposite of S3's 409: somebody's object is there.
+    # The opposite of S3's 409: an object already exists there.
     (409, "BlobAlreadyExists"): RefusalKind.CONDITION_FAILED,
     (404, "BlobNotFound"): RefusalKind.MISSING,
-    # A native lease on the blob: no condition of ours failed, and waiting need not help. (docs)
+    # A native lease on the blob: no condition of ours failed, and waiting may not help. (docs)
     (412, "LeaseIdMissing"): RefusalKind.FAULT,
     (412, "LeaseIdMismatchWithBlobOperation"): RefusalKind.FAULT,
-    # The container's name is being freed; nothing was written, and nothing will be. (docs)
+    # The container's name is being freed; nothing was or will be written. (docs)
     (409, "ContainerBeingDeleted"): RefusalKind.FAULT,
 }
 
@@ -87,8 +87,8 @@ CURES: Mapping[tuple[int, str], str] = {
 }
 
 API_VERSION = "2023-11-03"
-"""Older than the SDK's own default, which servers of last month refuse (azurite 3.37.0:
-InvalidHeaderValue); nothing newer is needed here."""
+"""Older than the SDK's default, which recent servers refuse (azurite 3.37.0: InvalidHeaderValue);
+nothing newer is needed here."""
 
 DEVELOPMENT_ACCOUNT = "devstoreaccount1"
 # Public: Microsoft's documentation names it for local servers ("Use the Azurite emulator").
@@ -96,14 +96,14 @@ DEVELOPMENT_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 
-# Its credentials log a paragraph per way to log in; to nowhere, unless the program asks for it.
+# The SDK logs a paragraph for each way to log in; discarded unless the program configures logging.
 logging.getLogger("azure").addHandler(logging.NullHandler())
 
 TOKENS_MAX = 8
 """One for each scope and tenant that the service asked for, and one for each challenge."""
 
 NONSENSE = (ValueError, AttributeError)
-"""What the SDK raises over an answer that it cannot read (UnicodeDecodeError is a ValueError)."""
+"""What the SDK raises for an answer that it cannot read (UnicodeDecodeError is a ValueError)."""
 SDK_ERRORS = (azure.core.exceptions.AzureError, DeadlinePassed, OSError, *NONSENSE)
 
 
@@ -136,7 +136,7 @@ class AzureStore:
         self.refusals = self._endpoint.refusals
         try:
             self._client = _client(container, account_host, options)
-        except ValueError as error:  # the SDK's word for a malformed URL, name or key
+        except ValueError as error:  # the SDK's error for a malformed URL, name or key
             raise self._endpoint.misconfigured(error) from None
         account = self._client.url.partition("?")[0].rpartition("/")[0]
         self._endpoint.opened(account)  # without the container
@@ -220,7 +220,7 @@ class AzureStore:
         return Found(b"", _quoted(download.properties.etag))
 
     def list(self, prefix: str, after: str = "") -> Listing:
-        """All of `prefix` is sent, up to `after` too: this API version cannot begin at a name."""
+        """The server sends all of `prefix`: this API version cannot start at a name."""
         with self._translated(f"list {prefix}*") as call:
             pages = list(self._pages(call, self._full(prefix)))
         entries = (
@@ -259,7 +259,7 @@ class AzureStore:
                 version=_quoted(blob.etag),
                 modified_ms=int(blob.last_modified.timestamp() * 1000),
                 size=blob.size,
-                # Where the account keeps no versions, what is listed is what is there.
+                # If the account keeps no versions, the listing shows the current blob.
                 current=blob.version_id is None or bool(blob.is_current_version),
                 id=blob.version_id or "",
             )
@@ -296,7 +296,7 @@ class AzureStore:
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[Deadline]:
-        """For requests that have no half answers: whatever goes wrong is raised."""
+        """For requests without partial answers: every error is raised."""
         try:
             with self._endpoint.call() as call:
                 yield call
@@ -304,7 +304,7 @@ class AzureStore:
             self._endpoint.listing(TABLE, self.refusal(error, doing), doing)
 
     def refusal(self, error: Exception, doing: str) -> ErrorResponse | Unknown:
-        """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
+        """What the store answered, or `Unknown` without an answer; raises what was never sent."""
         response = getattr(error, "response", None)
         status = getattr(error, "status_code", None)
         if response is not None and status:
@@ -338,10 +338,10 @@ def _keep_headers(into: dict[str, str]) -> Any:
 
 
 class TimedCredential:
-    """A credential whose tokens are requested in the time of the call that needs them.
+    """A credential whose tokens are requested within the time of the call that needs them.
 
     azure-core requests a new one in the last five minutes of the old one, or when the service
-    challenges it (`claims`). While a renewal lasts, calls go on with the old one.
+    challenges it (`claims`). During a renewal, calls continue with the old one.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -354,7 +354,7 @@ class TimedCredential:
         return partial(self._in_time, found) if name in ("get_token", "get_token_info") else found
 
     def _in_time(self, ask: Any, *scopes: str, **options: Any) -> Any:
-        """The token, or the one before it where that is still good."""
+        """The token, or the previous one if it is still valid."""
         call = current()
         if call is None:
             return ask(*scopes, **options)
@@ -391,9 +391,9 @@ def _client(container: str, account_host: str, options: StoreOptions) -> Contain
     extra = dict(options.extra)
     connect_s, read_s = timeouts_s(options.timeout_s)
     settings: dict[str, Any] = {
-        # One attempt: a hidden retry of a write that landed is told 409 (azure-sdk-for-net #29944).
+        # One attempt: a hidden retry of a write that landed gets a 409 (azure-sdk-for-net #29944).
         "retry_total": options.attempts - 1,
-        # Conditions were tested at the server that was named, and no other may get the request.
+        # Conditions were tested at the named server; no other server may get the request.
         "permit_redirects": False,
         "connection_timeout": connect_s,
         "read_timeout": read_s,
@@ -431,9 +431,9 @@ def _client(container: str, account_host: str, options: StoreOptions) -> Contain
 
 
 def _refuse_other_account(container: str, account_host: str, account_url: str) -> None:
-    """Where the URL names an account and the address another, one would be ignored.
+    """If the URL names one account and the address another, one of them would be ignored.
 
-    A domain of one's own, without a path, does not tell its account.
+    A custom domain without a path does not show its account.
     """
     named = account_host.partition(".")[0].lower()
     parts = urlsplit(account_url)
@@ -449,7 +449,7 @@ def _refuse_other_account(container: str, account_host: str, account_url: str) -
 
 def _account_url(account_host: str, endpoint: str | None) -> str:
     if endpoint:
-        # A local server keeps its account in the path; Azure's own hosts carry it in the name.
+        # A local server has its account in the path; Azure's own hosts have it in their name.
         has_account = urlsplit(endpoint).path.strip("/") or ".blob.core." in endpoint
         named = account_host.partition(".")[0] or DEVELOPMENT_ACCOUNT
         return endpoint if has_account else f"{endpoint.rstrip('/')}/{named}"

@@ -1,4 +1,4 @@
-"""What lies below a prefix of a store, as a store: by the same client, whose keys it lengthens."""
+"""A sub-store: the objects below a prefix of a store, through the same client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockkit.stores import Listing, ObjectVersion, Store
 
 
 class SubStore:
-    """Many of them share one client: an SDK's costs some 10 MB. Closing one closes nothing."""
+    """Many share one client: an SDK's client costs some 10 MB. Closing one closes nothing."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self.url = f"{store.url}/{prefix}"
@@ -48,4 +48,4 @@ class SubStore:
         return self._store.get_version(self._prefix + key, version)
 
     def close(self) -> None:
-        """Whoever opened the store closes it."""
+        """The code that opened the store closes it."""

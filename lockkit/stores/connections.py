@@ -1,6 +1,6 @@
-"""The SDKs' connections, made to keep the deadline of the call that uses them.
+"""SDK connections that keep the deadline of the call that uses them.
 
-boto3, google-cloud-storage and azure-storage-blob all send by urllib3. Its pools are given
+boto3, google-cloud-storage and azure-storage-blob all send through urllib3. Its pools get
 connections whose name resolution, connect, TLS handshake, request and answer together take no
 longer than the call may.
 """
@@ -24,9 +24,9 @@ from lockkit.stores.deadline import Deadline, DeadlinePassed, current
 from lockkit.stores.timed_socket import OVERHEAD_BYTES_MAX, AnswerTooLong, TimedSocket
 
 INFLATED_BYTES_MAX = 32 * 1024 * 1024
-"""The most that a compressed answer may make; a page of a listing makes some MB."""
+"""Limit of a decompressed answer; a page of a listing has some MB."""
 INFLATE_BYTES = 256 * 1024
-"""How much is inflated between two looks at the clock."""
+"""How much is decompressed between two checks of the deadline."""
 GZIP_MAGIC = b"\x1f\x8b"
 ENCODINGS = ("gzip", "x-gzip", "deflate")
 
@@ -77,7 +77,7 @@ class _Timed(HTTPConnection):
         super().request(*args, **options)
 
     def getresponse(self) -> Any:
-        sock = self.sock  # the connection lets go of it where the answer is to end it
+        sock = self.sock  # the connection drops it if the answer closes the connection
         answer = super().getresponse()
         if isinstance(sock, TimedSocket):
             sock.answered(answer.status, answer.length_remaining)
@@ -85,7 +85,7 @@ class _Timed(HTTPConnection):
         if encoding not in ("", "identity"):
             succeeded = 200 <= answer.status < 300
             length = INFLATED_BYTES_MAX if succeeded else OVERHEAD_BYTES_MAX
-            # In the place of urllib3's own, which knows neither a length nor a deadline.
+            # Replaces urllib3's decoder, which knows neither a length nor a deadline.
             decoder: Any = _Inflater(encoding, length, current())
             answer._decoder = decoder
         return answer
@@ -101,7 +101,7 @@ class _Timed(HTTPConnection):
             super().connect()
         except (OSError, HTTPError):
             if call is not None:
-                call.left_s()  # the call's own end is told as such
+                call.left_s()  # if the call's own time is over, that is the error
             raise
         self.sock: Any = TimedSocket(self.sock, call)
 
@@ -147,9 +147,9 @@ class _Timed(HTTPConnection):
 
 
 class _Inflater:
-    """What an answer's gzip or deflate makes, up to a length and within the call's time."""
+    """Decompresses an answer's gzip or deflate, up to a length and within the call's time."""
 
-    has_unconsumed_tail = False  # what urllib3 2.6 and newer ask of a decoder
+    has_unconsumed_tail = False  # read by urllib3 2.6 and newer
 
     def __init__(self, encoding: str, bytes_max: int, call: Deadline | None) -> None:
         self._known = encoding in ENCODINGS
@@ -192,7 +192,7 @@ class _Inflater:
 
 
 def accepted_encodings(accepted: str) -> str:
-    """An Accept-Encoding without what `_Inflater` does not know (br, zstd)."""
+    """An Accept-Encoding without encodings that `_Inflater` does not know (br, zstd)."""
     names = [each.strip() for each in accepted.split(",")]
     known = [name for name in names if re.split(r"[ ;]", name)[0] in (*ENCODINGS, "identity")]
     return ", ".join(known) or "identity"
@@ -211,7 +211,7 @@ def _is_address(name: str) -> bool:
 
 
 def _resolve(connection: HTTPConnection, name: str, call: Deadline) -> list[str]:
-    """In a thread of its own, for a new connection only: the system's resolver knows no timeout."""
+    """In its own thread, for new connections only: the system's resolver has no timeout."""
     found: list[Any] = []
 
     def ask() -> None:
@@ -226,7 +226,7 @@ def _resolve(connection: HTTPConnection, name: str, call: Deadline) -> list[str]
     thread = threading.Thread(target=ask, name="lockkit-resolve", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no more threads: the resolver's own patience is the bound
+    except RuntimeError:  # no more threads: then only the resolver's own timeout applies
         ask()
     else:
         thread.join(call.left_s())

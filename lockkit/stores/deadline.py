@@ -1,15 +1,15 @@
 """How long one call to a store may take in all, whatever its server sends.
 
 An SDK's own timeouts bound each wait for bytes, so a server that sends one byte a second can hold a
-request for hours. Here each call has a total, counted from its first byte on the network:
-`timeout_s`, and beyond `FREE_BYTES` as much time as the bodies that were moved take at `RATE_MIN`.
-So a large body may take as long as it needs while it makes progress, and a trickle may not.
+request for hours. Here each call has a total time, counted from its first byte on the network:
+`timeout_s`, plus the time that its bodies beyond `FREE_BYTES` take at `RATE_MIN`. So a large body
+may take long while it makes progress, and a slow trickle may not.
 
-Only bytes that the caller wants earn time: the request that is sent, and the body of a successful
-answer, up to its Content-Length and to what was asked for. Headers, interim answers (1xx), error
-bodies and bodies of unknown length earn none, so a server that floods a client holds no call.
+Only bytes that the caller wants add time: the request that is sent, and the body of a successful
+answer, up to its Content-Length and to the requested length. Headers, interim answers (1xx), error
+bodies and bodies of unknown length add none, so a server cannot hold a call by flooding it.
 
-The deadline belongs to the thread that makes the call. `timed_socket` keeps it on each read
+The deadline belongs to the thread that makes the call. `timed_socket` enforces it on each read
 and write; no other thread is needed.
 """
 
@@ -28,11 +28,11 @@ from lockkit.stores.within import limit_ms
 FREE_BYTES = 256 * 1024
 """A call that moves no more than this has `timeout_s` in all; a page of a listing is no longer."""
 RATE_MIN = 64 * 1024
-"""Bytes per second, on average, below which a larger body is given up."""
+"""Bytes per second, on average; a slower large body is abandoned."""
 PAUSE_S = 30.0
-"""What an SDK that may retry can spend between two attempts."""
+"""The time that a retrying SDK can spend between two attempts."""
 EARNED_S_MAX = 2 * 3600.0
-"""The most that a call can earn, whatever Content-Length its server claims."""
+"""The most time that a call can gain, whatever Content-Length its server claims."""
 
 T = TypeVar("T")
 
@@ -41,14 +41,14 @@ _thread = threading.local()
 
 
 class DeadlinePassed(Exception):
-    """A call took longer than it may. What became of its request is unknown.
+    """A call took longer than it may. The outcome of its request is unknown.
 
-    Not an `OSError`: SDKs retry those, Azure's even where retries are switched off.
+    Not an `OSError`: SDKs retry those, and Azure's does so even with retries switched off.
     """
 
 
 class Deadline:
-    """Of one call: one request, or few that belong together. Starts with the first byte."""
+    """The deadline of one call: one request, or a few related ones. Starts with the first byte."""
 
     __slots__ = ("_attempt_ends_ms", "_attempts", "_bytes", "_ends_ms", "_limit_ms", "_sent_bytes",
                  "_timeout_ms", "_wanted_bytes")  # fmt: skip
@@ -61,7 +61,7 @@ class Deadline:
         self._wanted_bytes = math.inf
 
     def begin(self) -> None:
-        """A request is about to go out: the call's first one, a further one, or a retry."""
+        """A request is about to be sent: the call's first one, a further one, or a retry."""
         now_ms = _clock.boot_ms()
         if self._ends_ms is None:
             pauses_ms = PAUSE_S * 1000 * (self._attempts - 1)
@@ -70,19 +70,19 @@ class Deadline:
         self._sent_bytes = self._bytes
 
     def restart(self) -> None:
-        """The next request has the whole time again, as the next page of a listing has."""
+        """Give the next request the whole time again, e.g. for the next page of a listing."""
         self._ends_ms, self._bytes = None, 0
 
     def want(self, count: float) -> None:
-        """The caller asked for no more than so many bytes: those beyond earn no time."""
+        """The caller wants only `count` bytes: those beyond add no time."""
         self._wanted_bytes = min(self._wanted_bytes, count)
 
     def sent(self, count: int) -> None:
-        """So many bytes were sent: progress, which may earn more time."""
+        """Bytes of the request were sent: progress, which may add time."""
         self._bytes += count
 
     def received(self, count: int) -> None:
-        """The same for the body of a successful answer."""
+        """Bytes of a successful answer's body were received: progress, which may add time."""
         counted = int(min(count, self._wanted_bytes))
         self._wanted_bytes -= counted
         self._bytes += counted
@@ -90,8 +90,8 @@ class Deadline:
     def left_s(self) -> float:
         """Seconds that are left, more than 0.
 
-        Raises `DeadlinePassed` when the call's time is over; `TimeoutError`, which an SDK may
-        retry, when only that of this attempt is.
+        Raises `DeadlinePassed` if the call's time is over, and `TimeoutError`, which an SDK may
+        retry, if only that of this attempt is.
         """
         if self._ends_ms is None:
             self.begin()
@@ -107,7 +107,7 @@ class Deadline:
 
 
 def earned_ms(moved: int) -> float:
-    """How much more time a call has that moved so many bytes."""
+    """The additional time of a call that moved so many bytes."""
     return min(max(0, moved - FREE_BYTES) / RATE_MIN, EARNED_S_MAX) * 1000
 
 
@@ -118,7 +118,7 @@ def current() -> Deadline | None:
 
 @contextmanager
 def deadline(timeout_s: float, attempts: int = 1) -> Iterator[Deadline]:
-    """A call's time; a call made inside of another shares the outer one's."""
+    """The deadline of a call; a call inside another one shares the outer deadline."""
     outer = current()
     if outer is not None:
         yield outer
@@ -132,9 +132,9 @@ def deadline(timeout_s: float, attempts: int = 1) -> Iterator[Deadline]:
 
 
 def in_time(method: Callable[..., T]) -> Callable[..., T]:
-    """A store's method as one call with a deadline, by the store's `_endpoint`.
+    """Run a store's method as one call with a deadline, through the store's `_endpoint`.
 
-    Its `limit`, where it has one, is all that the call wants to read.
+    Its `limit`, if it has one, is all that the call wants to read.
     """
 
     @wraps(method)

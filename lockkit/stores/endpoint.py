@@ -1,11 +1,9 @@
-"""An HTTP store's endpoint: what its refusals and its silences mean.
+"""An HTTP store's endpoint: the meaning of its refusals and of missing answers.
 
-Each adapter brings its provider's tables, (status, error code) -> `RefusalKind`, and turns its
-SDK's
-exceptions into an `ErrorResponse`; here both become answers or a `StoreError`. Never by exception
-class
-alone: SDKs rename (azure-core calls a 412 ResourceExistsError), and a failed condition has been
-seen to arrive with status 200 (aws-sdk-java-v2 #6023).
+Each adapter has its provider's tables, (status, error code) -> `RefusalKind`, and turns its SDK's
+exceptions into an `ErrorResponse`. Both become answers or a `StoreError` here, never by exception
+class alone: SDKs rename (azure-core calls a 412 ResourceExistsError), and a failed condition has
+arrived with status 200 (aws-sdk-java-v2 #6023).
 
 One file because each adapter reads its provider's answers by the same tables and errors.
 """
@@ -46,11 +44,11 @@ CODE_CHARS_MAX = 60
 REFUSALS_MAX = 200
 CAUSES_MAX = 50
 RETRY_AFTER_S_MAX = 300.0
-"""No store that was met asks for more than some seconds; a longer wait is somebody's mistake."""
+"""Stores ask for some seconds at most; a longer wait is an error."""
 
 
 class RefusalKind(Enum):
-    """What a refusal says about the request; which answer that is depends on the operation."""
+    """What a refusal says about the request; the operation decides which answer that is."""
 
     CONDITION_FAILED = "the condition failed"
     THROTTLED = "certainly not done, for now"
@@ -75,7 +73,7 @@ HTTP: Table = {
     # (terraform #37143).
     (501, ANY_CODE): RefusalKind.FAULT,
 }
-"""What all providers agree on; each adds its own rows."""
+"""The rows common to all providers; each adds its own."""
 
 HTTP_CURES: Mapping[tuple[int, str], str] = {
     **{(status, ANY_CODE): "it sends us elsewhere; check the endpoint" for status in REDIRECTS},
@@ -87,12 +85,12 @@ HTTP_CURES: Mapping[tuple[int, str], str] = {
 
 
 def meaning(table: Table, status: int, code: str) -> RefusalKind:
-    """By status and code, else by code alone, else by status alone, else by family."""
+    """The kind by status and code, else by code alone, else by status alone, else by family."""
     for row in ((status, code), (ANY_STATUS, code), (status, ANY_CODE)):
         if row in table and (row[0] or row[1]):
             return table[row]
-    # Every 5xx, 503 included: one was seen after the write had been applied. An odd 2xx or 3xx
-    # tells as little. Any other 4xx says that the request itself is wrong.
+    # Every 5xx is open, including 503: one was seen after the write had been applied. So is an odd
+    # 2xx or 3xx. Any other 4xx says that the request itself is wrong.
     return RefusalKind.FAULT if 400 <= status < 500 else RefusalKind.UNKNOWN
 
 
@@ -143,14 +141,14 @@ under `.amazonaws.com`, `.googleapis.com` or `.windows.net`.
 _SCHEMES = {"s3a": "s3", "abfs": "az", "abfss": "az"}
 
 CONNECTIONS_MAX = 32
-"""Connections that a client keeps: one more under way at a time is thrown away after its request.
+"""Connections that a client keeps; each further one is closed after its request.
 
-A writer's batches go out beside one another: new files, partitions' files, the timeline's listing.
+A writer's batches run in parallel: new files, partitions' files, the timeline's listing.
 """
 
 
 class Endpoint:
-    """Who answers for one store of one process, and what was heard from there."""
+    """The server of one store in one process, and what it has answered so far."""
 
     def __init__(
         self, url: str, options: StoreOptions, *, cures: Mapping[tuple[int, str], str]
@@ -169,9 +167,9 @@ class Endpoint:
 
     @contextmanager
     def call(self) -> Iterator[Deadline]:
-        """Around each call of the SDK: it has a total deadline, and belongs to this process.
+        """Surrounds each call of the SDK: sets a total deadline, and refuses another process.
 
-        A forked child shares sockets and locks with its parent.
+        A forked child would share sockets and locks with its parent.
         """
         if os.getpid() != self._pid:
             raise StoreError(
@@ -206,7 +204,7 @@ class Endpoint:
                 return Unknown(f"{said(refusal)} to {doing}")
 
     def delete(self, table: Table, refusal: ErrorResponse | Unknown, doing: str) -> WriteAnswer:
-        """As `write`, but what is not there needs no deleting."""
+        """As `write`, but an object that is missing counts as deleted."""
         if isinstance(refusal, Unknown):
             return refusal
         if meaning(table, refusal.status, refusal.code) is RefusalKind.MISSING:
@@ -230,7 +228,7 @@ class Endpoint:
                 return Unknown(f"{said(refusal)} to {doing}")
 
     def listing(self, table: Table, refusal: ErrorResponse | Unknown, doing: str) -> NoReturn:
-        """A listing has no half answers: whatever was refused, it is not there."""
+        """A listing has no partial answers: every refusal is raised."""
         if isinstance(refusal, Unknown):
             raise NoAnswer(refusal.why, where=self._who, cure="try again") from None
         match self._hear(table, refusal):
@@ -244,7 +242,7 @@ class Endpoint:
 
     def silence(self, error: BaseException, doing: str) -> Unknown:
         """No answer came. Never "not sent": Azure's ServiceRequestError has been seen after one
-        that was applied. What can never have reached anybody is a fault, and raises."""
+        that was applied. A request that cannot have reached any server is a fault, and raises."""
         causes = list(chain(error))
         for cause in causes:
             if isinstance(cause, AnswerTooLong):
@@ -257,14 +255,14 @@ class Endpoint:
                     f"cannot {doing}, its certificate is not trusted ({cause.verify_message})",
                     where=self._who, cure="check the endpoint and the CA bundle",
                 ) from None
-            # Once it has answered, the name was right: a resolver may fail for a moment.
+            # Once it has answered, the name was right: a resolver may fail temporarily.
             unresolved = isinstance(cause, socket.gaierror) or "NameResolution" in _name(cause)
             if unresolved and not self._has_answered:
                 raise StoreError(
                     f"cannot {doing}, the name of its host does not resolve (DNS)", where=self._who,
                     cure="check the endpoint or region for a typing slip, and the network",
                 ) from None  # fmt: skip
-        # Class names only: the texts carry URLs, and a URL may carry a signature.
+        # Class names only: the texts contain URLs, and a URL may contain a signature.
         refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes)
         why = "connection refused" if refused else _name(causes[-1])
         first = _name(error)
@@ -273,7 +271,7 @@ class Endpoint:
     def nonsense(self, error: BaseException, doing: str) -> Unknown:
         """An answer that the SDK could not read: a captive portal's page, a proxy's, a torn one.
 
-        What became of the request nobody knows; and such pages come and go.
+        The outcome of the request is unknown, and such pages come and go.
         """
         return Unknown(f"no sensible answer to {doing} (the SDK failed: {_name(error)})")
 
@@ -291,14 +289,14 @@ class Endpoint:
         )  # fmt: skip
 
     def misconfigured(self, error: BaseException) -> StoreError:
-        """The SDK would not even begin. By name only: its text may quote a key or a password."""
+        """The SDK refused to start. Only the error's name is shown: its text may quote a key."""
         return self.unusable(
             f"cannot open it, the SDK refused its configuration ({_name(error)})",
             "check the URL, the endpoint and the credentials that were given",
         )
 
     def unusable(self, why: str, cure: str) -> StoreError:
-        """A fault found on this side, before any request."""
+        """A fault found by the client, before any request."""
         return StoreError(why, where=self._who, cure=cure)
 
     def _hear(self, table: Table, refusal: ErrorResponse) -> RefusalKind:
@@ -315,23 +313,23 @@ def said(refusal: ErrorResponse) -> str:
 
 def _code_of(refusal: ErrorResponse) -> str:
     code = code_of(refusal.code)
-    return "" if code == str(refusal.status) else code  # botocore repeats it where there is none
+    return "" if code == str(refusal.status) else code  # botocore repeats the status if none
 
 
 def code_of(text: object) -> str:
-    """An error code fit for a message: what comes over the wire is untrusted."""
+    """An error code that is safe in a message: what comes over the wire is untrusted."""
     return re.sub(r"[^A-Za-z0-9._-]", "", str(text))[:CODE_CHARS_MAX]
 
 
 def host(endpoint: str) -> str:
-    """Host and port; never the user name and password that a URL can carry."""
+    """Host and port, without the user name and password that a URL can contain."""
     return urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").netloc.rpartition("@")[2]
 
 
 def server_of(address: str) -> str:
     """`scheme://host:port/path` of a client's URL, without query and credentials.
 
-    One gateway may send each path to another server, with conditions of its own.
+    One gateway may send each path to another server with its own conditions.
     """
     parts = urlsplit(address)
     return f"{parts.scheme}://{host(address)}{parts.path.rstrip('/')}"
@@ -367,9 +365,9 @@ def agent(client: str) -> str:
 
 
 def seconds(retry_after: str | None) -> float | None:
-    """Retry-After in seconds, at most `RETRY_AFTER_S_MAX`: it comes from anywhere, `inf` included.
+    """Retry-After in seconds, at most `RETRY_AFTER_S_MAX`; untrusted, it may even be `inf`.
 
-    The HTTP-date form is rare here, and counts as unsaid.
+    The HTTP-date form is rare here and counts as missing.
     """
     try:
         seconds = float(retry_after or "nan")
@@ -388,7 +386,7 @@ def timeouts_s(timeout_s: float) -> tuple[float, float]:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what is wrapped in it, however each library wraps; the innermost last."""
+    """The error and the errors wrapped in it, however each library wraps; the innermost last."""
     queue: list[BaseException] = [error]
     seen: set[int] = set()
     while queue and len(seen) < CAUSES_MAX:

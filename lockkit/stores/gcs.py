@@ -70,8 +70,8 @@ from lockkit.stores.endpoint import (
 from lockkit.stores.tokens import Awaited, TokenRenewal, is_good
 
 # cloud.google.com/storage/docs/json_api/v1/status-codes and /docs/request-preconditions. GCS says
-# `notFound` of an object and of a bucket alike; `noSuchBucket` is our name for the latter, told by
-# its message (unconfirmed on the real service, as every row here).
+# `notFound` for both an object and a bucket; `noSuchBucket` is our name for the latter, recognised
+# by its message (unconfirmed on the real service, as is every row here).
 TABLE: Table = {
     **HTTP,
     (ANY_STATUS, "conditionNotMet"): RefusalKind.CONDITION_FAILED,
@@ -80,7 +80,7 @@ TABLE: Table = {
     (404, ANY_CODE): RefusalKind.MISSING,
     (404, "noSuchBucket"): RefusalKind.FAULT,
 }
-# A write to a missing object is told 412; so a 404 to a write is about the bucket.
+# A write to a missing object gets a 412, so a 404 to a write is about the bucket.
 WRITES: Table = {**TABLE, (404, ANY_CODE): RefusalKind.FAULT}
 
 CURES: Mapping[tuple[int, str], str] = {
@@ -95,7 +95,7 @@ CURES: Mapping[tuple[int, str], str] = {
 CREDENTIALS_CURE = "run `gcloud auth application-default login`, or pass credentials=..."
 ERROR_BYTES_MAX = 100_000
 NONSENSE = (ValueError, AttributeError)
-"""What the SDK raises over an answer that it cannot read."""
+"""What the SDK raises for an answer that it cannot read."""
 SDK_ERRORS = (
     google.api_core.exceptions.GoogleAPIError,
     google.auth.exceptions.GoogleAuthError,
@@ -179,7 +179,7 @@ class GcsStore:
             case IfVersion(version) if version.isdecimal():
                 generation = int(version)
             case _:
-                return PreconditionFailed()  # no generation ever looks like that
+                return PreconditionFailed()  # a generation never looks like that
         blob = self._bucket.blob(self._full(key))
         try:
             blob.upload_from_string(
@@ -298,10 +298,10 @@ class GcsStore:
         return f"{self._prefix}/{key}" if self._prefix else key
 
     def _download(self, key: str, query: str) -> requests.Response:
-        """The SDK's own session, not its download: that one drops Date and Last-Modified.
+        """Uses the SDK's own session, not its download, which drops Date and Last-Modified.
 
         That the real service sends Last-Modified with a download is unconfirmed (Google's own
-        testbench sends none); without it `modified_ms` is None, and leases expire by wall clock.
+        testbench sends none). Without it `modified_ms` is None, and leases expire by wall clock.
         """
         name = quote(self._full(key), safe="")
         answer: requests.Response = self._client._http.get(
@@ -335,7 +335,7 @@ class GcsStore:
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[Deadline]:
-        """For requests that have no half answers: whatever goes wrong is raised."""
+        """For requests without partial answers: every error is raised."""
         try:
             with self._endpoint.call() as call:
                 yield call
@@ -343,7 +343,7 @@ class GcsStore:
             self._endpoint.listing(WRITES, self._refusal(error, doing), doing)
 
     def _refusal(self, error: Exception, doing: str) -> ErrorResponse | Unknown:
-        """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
+        """What the store answered, or `Unknown` without an answer; raises what was never sent."""
         response = getattr(error, "response", None)
         if response is not None:
             return _refusal(response)
@@ -361,7 +361,7 @@ class GcsStore:
 
 
 def _refusal(response: requests.Response) -> ErrorResponse:
-    # Not `.text`: of a body that names no charset it analyses every byte, for seconds.
+    # Not `.text`: without a charset in the answer it analyses every byte, for seconds.
     text = response.content[:ERROR_BYTES_MAX].decode("utf-8", "replace")
     return ErrorResponse(
         status=response.status_code,
@@ -372,7 +372,7 @@ def _refusal(response: requests.Response) -> ErrorResponse:
 
 
 def _code(status: int, text: str) -> str:
-    """The `reason` of the JSON error; a download tells it in plain text only."""
+    """The `reason` of the JSON error; a download has it in plain text only."""
     if status == 404 and "bucket does not exist" in text:
         return "noSuchBucket"
     try:
@@ -382,10 +382,10 @@ def _code(status: int, text: str) -> str:
 
 
 class _TimedGoogleCredentials:
-    """A client's credentials that are renewed in the time of the call that needs them.
+    """A client's credentials, renewed within the time of the call that needs them.
 
-    google-auth renews a token 3 min 45 s before its end. While that lasts, calls go on with the old
-    one.
+    google-auth renews a token 3 min 45 s before its end. During a renewal, calls continue with the
+    old one.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -422,23 +422,23 @@ def _client(options: StoreOptions) -> google.cloud.storage.Client:
                 "as api_endpoint in client_options, and leave endpoint= out"
             )
         extra["client_options"] = {"api_endpoint": options.endpoint.rstrip("/")}
-        # A server of one's own has no Google accounts; one that Google runs has.
+        # A local server has no Google accounts; one that Google runs has.
         extra.setdefault("use_auth_w_custom_endpoint", options.endpoint.startswith("https://"))
-    # To find credentials may mean to ask a metadata server or to run a program.
+    # Finding credentials may require a metadata server or another program.
     opening = Deadline(max(options.timeout_s, tokens.OPENING_S_MIN))
     about = ClientInfo(user_agent=agent(options.client))
     client = Awaited(lambda: google.cloud.storage.Client(client_info=about, **extra)).within(
         opening
     )
-    # The SDK follows redirects of all but downloads. Conditions were tested at the server that was
-    # named, and no other may get the request.
+    # The SDK follows redirects, except for downloads. Conditions were tested at the named server;
+    # no other server may get the request.
     client._http.get_redirect_target = lambda _answer: None
     if is_loopback(client.api_endpoint):
         client._http.trust_env = False  # HTTP_PROXY leads to another machine
     for each in client._http.adapters.values():
         each.init_poolmanager(CONNECTIONS_MAX, CONNECTIONS_MAX)
     keep_deadlines_of(client._http)
-    renewal = getattr(client._http, "_auth_request_session", None)  # asks for its tokens
+    renewal = getattr(client._http, "_auth_request_session", None)  # requests its tokens
     if renewal is not None:
         keep_deadlines_of(renewal)
     client._http.credentials = _TimedGoogleCredentials(client._http.credentials)

@@ -1,6 +1,6 @@
-"""Which keyword arguments a function and the store behind it take; what is not one is named.
+"""The keyword arguments of a function and of the store behind it; unknown ones are named.
 
-Loaded only where a caller gives options of a store: most give none, and `inspect` is slow to load.
+Loaded only if a caller passes a store's options: most pass none, and `inspect` is slow to load.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def check_keywords(
 
     `also` are keywords that `who` passes on elsewhere.
 
-    A misspelt option must never be passed over: `Lock(url, ttl=30)` would hold for 300 s.
+    A misspelt option must never be ignored: `Lock(url, ttl=30)` would hold for 300 s.
     """
     own = keywords_of(open_store)
     if foreign := set(given) - own:
@@ -46,7 +46,7 @@ def keywords_of(who: Callable[..., Any]) -> set[str]:
 
 
 def unknown_keyword(who: str, unknown: Iterable[str], known: Iterable[str]) -> UnknownKeyword:
-    """The error for keywords that `who` does not take: it names the nearest, and all valid ones."""
+    """The error for unknown keywords: it names the most similar one, and all valid ones."""
     first, names = min(unknown), sorted(known)
     near = difflib.get_close_matches(first, names, n=1, cutoff=0.5)
     meant = f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,19 +1,19 @@
 """A store in a directory: plain files that any reader of the table can open.
 
-How one key changes, all of it under an exclusive flock on the key's directory:
+A key changes in three steps, under an exclusive flock on the key's directory:
 
-1. look at the file, judge the condition;
+1. stat the file and check the condition;
 2. write the body to `.lockkit.tmp` beside it, give it a modification time later than any the key
    has had, fsync it;
 3. rename it over the key, fsync the directory.
 
-The version is that modification time (ns) with the inode number, so it needs no sidecar: there
-are not two things that a crash could leave disagreeing. `kill -9` before the rename leaves the
-old state and a `.lockkit.tmp` that the next writer truncates; after it, the new state. The kernel
-drops a dead process's flock, so nobody waits for a corpse. A reader takes no lock: it sees
-the whole of whichever file the name pointed at.
+The version is that modification time (ns) plus the inode number. No second file stores it, so a
+crash cannot leave the two different. `kill -9` before the rename leaves the old state and a
+`.lockkit.tmp` that the next writer truncates; after it, the new state. The kernel releases a dead
+process's flock, so nobody waits for it. A reader takes no lock: it sees the whole of the file that
+the name referred to.
 
-One host only: flock on a directory is not passed on by NFS (it fails there, and says so).
+One host only: NFS does not support flock on a directory (it fails there, with an error).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ FLOCK_POLL_S = 0.002
 READINGS_MAX = 40
 """How often a listing reads a folder in which files keep appearing."""
 DIRECTORY_TRIES_MAX = 100
-"""How often a directory may be removed between our opening it and our locking it."""
+"""How often a directory may be removed between opening and locking it."""
 
 
 class LocalStore:
@@ -130,7 +130,7 @@ class LocalStore:
             raise self._fault(f"write {key}", error) from None
 
     def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
-        """Many writers of large files do not wait for each other: the lock is held for a link."""
+        """Writers of large files do not wait for each other: the lock is held only for a link."""
         path = self._path(key)
         scratch = path.with_name(f"{SCRATCH}-{self._clock.unique()}")
         try:
@@ -163,15 +163,15 @@ class LocalStore:
             raise self._fault(f"read {key}", error) from None
 
     def list(self, prefix: str, after: str = "") -> Listing:
-        """A snapshot, whoever else writes there: the names of two readings in a row that agree.
+        """A snapshot, even if others write: reads the names until two consecutive readings agree.
 
-        The kernel hands out a folder in pieces of 32 KB, and names come and go between two pieces,
-        so one reading may show a file and miss an older one. (The folder's modification time does
-        not reveal that: it moves in steps of some ms.) But between two readings there is a moment.
-        A name of the first was there at that moment, unless it was deleted; and a name that was
-        there at that moment is in the second, unless it was deleted. If both readings found the
-        same names, these are the files of that moment. Of files that appeared and were gone again
-        while we read, nothing is said.
+        The kernel returns a folder in pieces of 32 KB, and names change between two pieces, so one
+        reading may show a file and miss an older one. (The folder's modification time does not
+        reveal that: it moves in steps of some ms.) But there is a moment between two readings. A
+        name in the first reading existed at that moment, unless it was deleted. A name that existed
+        at that moment is in the second reading, unless it was deleted. So if both readings have the
+        same names, these are the files of that moment. Files that appeared and disappeared while we
+        read may be missing.
         """
         names = self._names(prefix, after)
         for _ in range(READINGS_MAX - 1):
@@ -184,7 +184,7 @@ class LocalStore:
         )
 
     def _names(self, prefix: str, after: str) -> builtins.list[str]:
-        """One reading: keys in order. A folder that cannot be read is an error, and not empty."""
+        """One reading: keys in order. A folder that cannot be read is an error, not empty."""
         found: builtins.list[str] = []
         folders = [prefix.rpartition("/")[0] + "/" if "/" in prefix else ""]
         while folders:
@@ -208,7 +208,7 @@ class LocalStore:
         return sorted(found)
 
     def _entries(self, names: builtins.list[str]) -> builtins.list[ListEntry] | None:
-        """Sizes and versions; None where a file is gone already."""
+        """Sizes and versions; None if a file has been deleted."""
         found = []
         for key in names:
             if (status := _status(f"{self._root}/{key}")) is None:
@@ -253,7 +253,7 @@ class LocalStore:
         return shown(self)
 
     def close(self) -> None:
-        """Nothing is held open between operations; so a fork does no harm either."""
+        """Nothing is held open between operations, so a fork is harmless too."""
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")
@@ -262,12 +262,12 @@ class LocalStore:
         return self._root / key
 
     def _prepare(self, scratch: Path, body: bytes, replaced: os.stat_result | None) -> Version:
-        """The new state, durable under its scratch name; its version is already final."""
+        """The new state, durable under its temporary name; its version is already final."""
         with scratch.open("wb") as file:
             file.write(body)
             file.flush()
-            # Strictly later than the state it replaces: an inode number may be used again, and
-            # the kernel's own times move in steps of some ms, so two states could look alike.
+            # Strictly later than the state it replaces: inode numbers are reused, and the kernel's
+            # own times move in steps of some ms, so two states could look alike.
             mtime_ns = self._clock.wall_ns()
             if replaced is not None:
                 mtime_ns = max(mtime_ns, replaced.st_mtime_ns + 1)
@@ -283,13 +283,13 @@ class LocalStore:
 
     @contextmanager
     def _locked(self, directory: Path, *, timeout_s: float) -> Iterator[int]:
-        """An exclusive flock on `directory`, made if need be; TimeoutError when it stays taken."""
+        """An exclusive flock on `directory`, created if missing; TimeoutError if it stays taken."""
         deadline_ms = self._clock.boot_ms() + int(timeout_s * 1000)
         for _ in range(DIRECTORY_TRIES_MAX):
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except FileNotFoundError:  # removed by `_prune` since
+            except FileNotFoundError:  # `_prune` has removed it since
                 continue
             try:
                 self._flock(descriptor, deadline_ms)
@@ -310,10 +310,10 @@ class LocalStore:
                 self._clock.sleep(FLOCK_POLL_S)
 
     def _prune(self, directory: Path) -> None:
-        """Remove `directory`, whose lock we hold, and its parents, where deletion emptied them.
+        """Remove `directory`, whose lock we hold, and its parents, if deletion emptied them.
 
-        An object store has no directories; whoever waits for the lock of one that goes away
-        notices (`_same`) and makes it anew.
+        An object store has no directories. A process that waits for the lock of a removed directory
+        notices it (`_same`) and creates it again.
         """
         if directory == self._root:
             return
@@ -357,6 +357,6 @@ def _version(status: os.stat_result) -> Version:
 
 
 def _same(descriptor: int, directory: Path) -> bool:
-    """Whether the locked directory is still the one that has the name."""
+    """Whether the locked directory is still the one with that name."""
     ours, named = os.fstat(descriptor), _status(directory)
     return named is not None and (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)

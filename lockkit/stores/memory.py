@@ -1,6 +1,6 @@
-"""A store in this process's memory: the reference that the other adapters are held against.
+"""A store in this process's memory: the reference for the other adapters.
 
-Every rule of the `Store` protocol in the fewest lines. Stores opened by one name are one store
+It has every rule of the `Store` protocol in the fewest lines. Stores with one name are one store
 (`memory://name`, with or without a prefix); all versions are kept until the process ends.
 """
 
@@ -41,7 +41,7 @@ from lockkit.stores import (
 
 @dataclass
 class _Namespace:
-    """What one name holds: per key its states, oldest first; a body of None is a deletion."""
+    """The content of one name: per key its states, oldest first; a body of None is a deletion."""
 
     states: dict[str, list[tuple[int, int, bytes | None]]] = field(default_factory=dict)
     last_version: int = 0
@@ -162,15 +162,15 @@ class MemoryStore:
         return shown(self)
 
     def close(self) -> None:
-        """Nothing to close; what the name holds stays until the process ends."""
+        """Nothing to close; the content stays until the process ends."""
 
     def _full(self, key: str) -> str:
         return f"{self._prefix}/{key}" if self._prefix else key
 
     @contextmanager
     def _entered(self) -> Iterator[_Namespace]:
-        """The shelf, with its door held for the length of one operation."""
-        # A forked child holds a *copy*: two "locks" of one name that exclude nobody.
+        """This name's content, locked for one operation."""
+        # A forked child has a *copy*: two "locks" of one name that exclude nobody.
         if os.getpid() != self._pid:
             raise StoreError(
                 f"{self.url} was opened by process {self._pid} and used by {os.getpid()} after a "

@@ -1,4 +1,4 @@
-"""Amazon S3, and what speaks its language, through boto3."""
+"""Amazon S3 and compatible stores, through botocore."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from lockkit.stores.endpoint import (
 from lockkit.stores.s3_parts import put_in_parts
 
 # docs.aws.amazon.com: S3 API "Error responses" and User Guide "Conditional writes" / "Conditional
-# deletes". Rows marked (docs) were never met by a test or a probe of ours.
+# deletes". No test or probe of ours has met the rows marked (docs).
 TABLE: Table = {
     **HTTP,
     # By its code under any status: seen with status 200 (aws-sdk-java-v2 #6023), which botocore
@@ -58,7 +58,7 @@ TABLE: Table = {
     # S3 answers 404, not 412, to If-Match on a missing object; Ceph and Ozone answer 412.
     (404, "NoSuchKey"): RefusalKind.MISSING,
     (400, "RequestTimeout"): RefusalKind.UNKNOWN,  # (docs) the body did not arrive in time
-    # To a completion: another copy of it was there before, or the upload was taken back.
+    # Answer to a completion: another copy of it came first, or the upload was aborted.
     (404, "NoSuchUpload"): RefusalKind.UNKNOWN,
 }
 
@@ -85,14 +85,14 @@ CURES: Mapping[tuple[int, str], str] = {
 }
 
 ELSEWHERE = Config(s3={"addressing_style": "path"})
-"""For servers that are not Amazon's: few of them answer to a host name per bucket."""
+"""For servers that are not Amazon's: few of them have a host name per bucket."""
 
 WRITE_INTERVAL_S = {".r2.cloudflarestorage.com": 1.0}
 """Hosts that throttle writes to one key (R2's limits page: one per second)."""
 
 
 class S3Store:
-    """`s3://bucket/prefix`. With `multipart_bytes=n` what is longer than that goes in parts."""
+    """`s3://bucket/prefix`. With `multipart_bytes=n` a longer body is sent in parts."""
 
     @staticmethod
     def keywords() -> frozenset[str]:
@@ -131,7 +131,7 @@ class S3Store:
         try:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key), **condition)
             self._endpoint.mark_answered()
-            # Not a Range: an empty object answers 416 to any. Closing drops what was not read.
+            # Not a Range: an empty object answers it with 416. Closing drops the unread rest.
             with closing(answer["Body"]) as stream:
                 body = stream.read() if limit is None else stream.read(limit + 1)
         except aws.SDK_ERRORS as error:
@@ -237,7 +237,7 @@ class S3Store:
             for item in page.get("Versions", []) + page.get("DeleteMarkers", []):
                 if item["Key"] == full:
                     found.append(_object_version(item))
-        # Two kinds come in two lists; within a second only the provider's own order tells.
+        # The two kinds come in two lists; within a second only the provider's order is known.
         return sorted(found, key=lambda v: (v.current, v.modified_ms), reverse=True)
 
     def get_version(self, key: str, version: ObjectVersion) -> bytes:
@@ -270,7 +270,7 @@ class S3Store:
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[Deadline]:
-        """For requests that have no half answers: whatever goes wrong is raised."""
+        """For requests without partial answers: every error is raised."""
         try:
             with self._endpoint.call() as call:
                 yield call
@@ -291,13 +291,13 @@ def _object_version(item: dict[str, Any]) -> ObjectVersion:
 
 def _client(options: StoreOptions) -> Any:
     own = Config(
-        # SDK checksums (aws-chunked trailers since 2025) are refused by many S3-likes; the length
-        # is checked by HTTP, the content by whoever parses it.
+        # SDK checksums (aws-chunked trailers since 2025) are refused by many S3-likes. HTTP checks
+        # the length, and the parser checks the content.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
     client = aws.client("s3", options, options.endpoint, own, elsewhere=ELSEWHERE)
-    # Bodies here are small: waiting for "100 Continue" would cost each write a round trip.
+    # Bodies are small here: waiting for "100 Continue" would cost each write a round trip.
     client.meta.events.unregister("before-call.s3", botocore.handlers.add_expect_header)
     client.meta.events.register_last("before-parameter-build.s3", _stay)
     if options.faults is not None:

@@ -1,4 +1,4 @@
-"""A conditional write in parts: S3's multipart upload, whose completion bears the condition."""
+"""A conditional write in parts: S3's multipart upload, whose completion has the condition."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from lockkit.protocol.outcome import Applied, Throttled, Unknown, WriteAnswer
 from lockkit.stores import aws
 
 PART_BYTES = 8 << 20
-"""S3 asks for at least 5 MiB in each part but the last, and takes 10,000 of them."""
+"""S3 requires at least 5 MiB in each part except the last, and allows 10,000 parts."""
 
 
 def put_in_parts(
     client: Any, where: Mapping[str, str], body: bytes, condition: Mapping[str, str],
     meant: Callable[[Exception], WriteAnswer],
 ) -> WriteAnswer:  # fmt: skip
-    """One upload, completed once. `meant` tells what an error of the SDK means for a write.
+    """One upload, completed once. `meant` translates an error of the SDK for a write.
 
-    Before the completion was sent nothing can be there, whatever went wrong; then it counts as
-    throttled: try again, which is a new upload (as S3 asks for after its 409).
+    Before the completion is sent, the object cannot exist. An error up to then counts as throttled:
+    try again, with a new upload (as S3 requires after its 409).
     """
     upload, completing = "", False
     try:
@@ -49,7 +49,7 @@ def put_in_parts(
 
 
 def _abort(client: Any, where: Mapping[str, str], upload: str) -> None:
-    """Parts cost money until somebody takes them back; what was completed stays."""
+    """Parts cost money until they are deleted. A completed upload is not affected."""
     if upload:
         with suppress(*aws.SDK_ERRORS):
             client.abort_multipart_upload(**where, UploadId=upload)

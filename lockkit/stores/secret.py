@@ -9,7 +9,7 @@ import re
 from urllib.parse import unquote
 
 CODINGS_MAX = 3
-"""How often a URL may be percent-encoded around the credential that is looked for."""
+"""How many layers of percent-encoding are removed to find a credential."""
 
 _PARAMETER = re.compile(
     r"(?:^|[?&;#])\s*(?:"
@@ -23,14 +23,14 @@ _USER = re.compile(r"://[^/?#@]*:[^/?#]*@")
 """user:password@, as RFC 3986 (3.2.1) writes it."""
 _PORT = re.compile(r":\d+(?=,|$)")
 _BARE_BUCKETS = ("s3", "s3a", "gs")
-"""Their buckets' names have neither `:` nor `@`. Azure writes container@account."""
+"""Their buckets' names contain neither `:` nor `@`. Azure writes container@account."""
 
 
 def carries_secret(url: str, *, with_port: bool = False) -> bool:
-    """Whether `url` has a password, a signature, a token or a key in it.
+    """Whether `url` contains a password, a signature, a token or a key.
 
-    A password may have a `/` in it, as half of AWS's secret keys do. `with_port` says that hosts
-    with port numbers may stand before the first slash, as in the URLs of services.
+    A password may contain a `/`, as half of AWS's secret keys do. `with_port` says that hosts with
+    port numbers may come before the first slash, as in the URLs of services.
     """
     for _ in range(CODINGS_MAX):
         if _PARAMETER.search(url) or _USER.search(url) or _has_user(url, with_port):

@@ -1,6 +1,6 @@
-"""A socket whose reads and writes keep the deadline of the call that they are made for.
+"""A socket whose reads and writes keep the deadline of the call that uses it.
 
-No other thread is needed. Only clients that speak HTTP load this.
+It needs no other thread. Only HTTP clients load this module.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from lockkit.stores.deadline import Deadline, DeadlinePassed, earned_ms
 SEND_BYTES = 64 * 1024
 """How much of a body is sent at a time."""
 OVERHEAD_BYTES_MAX = 1024 * 1024
-"""The headers, interim answers and error body of one request; what is longer is no store's."""
+"""Limit of the headers, interim answers and error body of one request; no store sends more."""
 BUFFER_BYTES = 4 * 1024 * 1024
-"""How much of what was sent the system may still hold back: the answer waits until it has left."""
+"""Sent bytes that the system may still buffer: the answer can only come after they have left."""
 
 
 class AnswerTooLong(DeadlinePassed):
-    """The server sends more than the call has any use for: it was given up before its time."""
+    """The server sends more than the call can use; the call is abandoned early."""
 
 
 class TimedSocket:
     """A connected socket, TLS or not, whose reads and writes keep the call's deadline.
 
-    The timeout that the SDK sets still bounds each wait for bytes. Only the wait for the answer to
-    a large body may be longer, by the time that what is still in the system's buffers may take.
+    The SDK's timeout still bounds each wait for bytes. Only the wait for the answer to a large body
+    may be longer, by the time that the bytes in the system's buffers may take.
     """
 
     def __init__(self, inner: Any, call: Deadline | None) -> None:
@@ -45,12 +45,12 @@ class TimedSocket:
         return getattr(self._inner, name)
 
     def begin(self, call: Deadline | None) -> None:
-        """A request of this call goes out: what comes next is the head of its answer."""
+        """A request of this call is about to be sent; the head of its answer comes next."""
         self.deadline = call
         self._body_bytes, self._overhead_bytes = 0, OVERHEAD_BYTES_MAX
 
     def answered(self, status: int, length: int | None) -> None:
-        """The head of an answer is complete: whether its body is one that the caller wants."""
+        """The head of an answer is complete: note whether the caller wants its body."""
         if 200 <= status < 300:
             self._body_bytes, self._overhead_bytes = length or 0, math.inf
 
@@ -74,7 +74,7 @@ class TimedSocket:
         return count
 
     def sendall(self, data: Any, *args: Any) -> None:
-        # In parts: `socket.sendall` has the timeout of one wait for all of it.
+        # In parts, because `socket.sendall` applies one wait's timeout to all of it.
         view = memoryview(data).cast("B")
         for at in range(0, len(view), SEND_BYTES):
             part = view[at : at + SEND_BYTES]
@@ -82,14 +82,14 @@ class TimedSocket:
             self._sent(len(part))
 
     def makefile(self, mode: str = "r", buffering: int | None = None, **_: Any) -> Any:
-        """As `http.client` asks for it, to read; each read goes through `recv_into`."""
+        """For `http.client`, to read; each read goes through `recv_into`."""
         assert mode == "rb", f"opened to {mode!r}, only reading is timed"
         self._files += 1
         raw = socket.SocketIO(self, "r")  # type: ignore[arg-type]
         return io.BufferedReader(raw, buffering or io.DEFAULT_BUFFER_SIZE)
 
     def close(self) -> None:
-        """At once, or when the last file made of it is closed, as a socket does."""
+        """Close at once, or with the last file made of it, as a socket does."""
         self._closed = True
         if self._files <= 0:
             self._inner.close()
@@ -109,7 +109,7 @@ class TimedSocket:
         try:
             return act(*args)
         except TimeoutError:
-            self.deadline.left_s()  # the call's own end is told as such
+            self.deadline.left_s()  # if the call's own time is over, that is the error
             raise
 
     def _buffered_s(self) -> float:
@@ -121,7 +121,7 @@ class TimedSocket:
             self.deadline.sent(count)
 
     def _received(self, count: int) -> None:
-        """Raises `AnswerTooLong` where no store sends so much before or instead of a body."""
+        """Raises `AnswerTooLong` if more comes before or instead of a body than any store sends."""
         self._unanswered = 0
         body = min(count, self._body_bytes)
         self._body_bytes -= body

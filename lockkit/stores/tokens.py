@@ -1,8 +1,8 @@
 """Credentials and tokens, requested within the time of the call that needs them.
 
-SDKs renew them by requests (IMDS, STS, OAuth) or by programs, which keep no deadline of ours. So
-each renewal runs in a thread of its own, and a call waits for it no longer than it may. While the
-current credentials are still good, no call waits at all.
+SDKs renew them by requests (IMDS, STS, OAuth) or by programs, which do not keep our deadlines. So
+each renewal runs in its own thread, and a call waits for it only within its own time. While the
+current credentials are still valid, no call waits at all.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from lockkit.clock import Clock
 from lockkit.stores.deadline import Deadline, DeadlinePassed, deadline
 
 OPENING_S_MIN = 30.0
-"""How long opening a client may at least take: it reads files, and may run a program."""
+"""Minimum time for opening a client: it reads files, and may run a program."""
 RENEWAL_S_MAX = 60.0
-"""After this long a renewal that got no answer no longer keeps the next one from starting."""
+"""After this time a renewal without an answer no longer prevents the next one."""
 VALID_MS_MIN = 30_000
-"""A token that ends sooner than this is not sent any more: its request may be under way longer."""
+"""A token that ends sooner than this is not sent: its request may take longer."""
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ _clock = Clock()
 
 
 class Awaited(Generic[T]):
-    """The result of a function that runs in a thread of its own."""
+    """The result of a function that runs in its own thread."""
 
     def __init__(self, ask: Callable[[], T]) -> None:
         self._ask = ask
@@ -37,7 +37,7 @@ class Awaited(Generic[T]):
         self._thread = threading.Thread(target=self._run, name="lockkit-credentials", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # no more threads: the SDK's own timeouts are the bound
+        except RuntimeError:  # no more threads: then only the SDK's own timeouts apply
             self._run()
 
     @property
@@ -46,7 +46,7 @@ class Awaited(Generic[T]):
         return late or not self._thread.is_alive()
 
     def found(self) -> T | None:
-        """The result, if it is there."""
+        """The result, if it is available."""
         return self._found[0] if self._found else None
 
     def within(self, call: Deadline) -> T:
@@ -68,14 +68,14 @@ class Awaited(Generic[T]):
 
 
 class TokenRenewal(Generic[T]):
-    """Renews credentials, once at a time: calls that need them wait for the same answer."""
+    """Renews credentials, one renewal at a time: all calls wait for the same answer."""
 
     def __init__(self) -> None:
         self._under_way: Awaited[T] | None = None
         self._lock = threading.Lock()
 
     def begin(self, ask: Callable[[], T]) -> Awaited[T]:
-        """The renewal that is under way, else a new one."""
+        """The renewal in progress, otherwise a new one."""
         with self._lock:
             if self._under_way is None or self._under_way.is_over:
                 self._under_way = Awaited(ask)

@@ -1,6 +1,6 @@
-"""How long a thread may ask a store, whatever the store itself allows.
+"""A time limit for a thread's requests to a store, whatever the store itself allows.
 
-Apart from `deadline`, which keeps the limit on a network: a lock on files needs only this.
+Separate from `deadline`, which enforces network limits: a lock on files needs only this.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def limit_ms() -> float:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """No call that this thread makes inside takes longer than that, whatever its store allows.
+    """Limit all calls that this thread makes inside to `seconds` in total.
 
-    All calls share the time. One that begins after it ends at once, unanswered, so that a procedure
-    (`runtime.run`) inside ends in that time, however many requests and pauses it has.
+    A call that begins later ends at once without an answer. So a procedure (`runtime.run`) inside
+    ends in that time, however many requests and pauses it has.
     """
     outer_ms = limit_ms()
     _thread.limit_ms = min(outer_ms, _clock.boot_ms() + seconds * 1000)
@@ -38,6 +38,6 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def left_s() -> float | None:
-    """What `within` leaves this thread, in seconds; None where it sets no limit."""
+    """The seconds that `within` leaves this thread; None if it sets no limit."""
     ends_ms = limit_ms()
     return None if ends_ms == math.inf else max(0.0, (ends_ms - _clock.boot_ms()) / 1000)
