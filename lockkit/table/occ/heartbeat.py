@@ -1,8 +1,8 @@
 """The heartbeat of a writer: while it is fresh, no other writer rolls its instant back.
 
-Each beat replaces the version of the beat before with bytes that never were there. So a heartbeat
-that another writer ended is never revived, however long its writer was paused, and that writer
-learns at its next beat that it must stop, not hours later at its commit.
+Each beat replaces the version of the beat before with new, unique bytes. So a heartbeat that
+another writer ended is never revived, however long its writer was paused. That writer learns at its
+next beat that it must stop, not hours later at its commit.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ BACK_OFF_FIRST_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatState:
-    """How far a writer's heartbeat has come."""
+    """The progress of a writer's heartbeat."""
 
     instant: str
     ttl_ms: int
     holder: str = ""
     """Host and process, for humans."""
     version: Version | None = None
-    """Of the last beat that was proven; None before the first."""
+    """Version of the last proven beat; None before the first."""
     out: frozenset[str] = frozenset()
-    """Attempts sent since then whose fate is not known; empty right after a proven beat."""
+    """Attempts sent since then whose outcome is unknown; empty right after a proven beat."""
 
 
 def beat(now: HeartbeatState) -> Procedure[HeartbeatState]:
-    """One more beat: sent once, and read back once if there was no answer.
+    """Send one more beat, once; read it back once if there was no answer.
 
     An unproven beat is returned with its attempt in `out`, or unchanged if the store was too busy;
     the next call settles it. Raises `HeartbeatExpired` if another writer ended the heartbeat.
     """
-    attempt = yield Unique()  # of every sending: a late copy must not look like the version we own
+    attempt = yield Unique()  # new for each send: a late copy must not look like the version we own
     body = {"instant": now.instant, "attempt": attempt, "ttlMs": now.ttl_ms, "holder": now.holder}
     out = now.out | {attempt}
-    # Sent once (not `settle_write`): belief runs on meanwhile, and the next beat settles this one.
+    # Sent once (not `settle_write`): time runs on, and the next beat settles this one.
     match (yield Put(heartbeat_key(now.instant), json.dumps(body).encode(), over(now.version))):
         case Applied(version):
             return replace(now, version=version, out=frozenset())
@@ -85,7 +85,7 @@ def beat(now: HeartbeatState) -> Procedure[HeartbeatState]:
         return replace(now, out=out)
     match found:
         case Found() if heartbeat_of(now.instant, found).attempt in out:
-            # The others of `out` asked for a version that is gone: none of them can land any more.
+            # The others of `out` require a version that is gone: none of them can land any more.
             return replace(now, version=found.version, out=frozenset())
         case Found(_, version) if version != now.version:
             raise HeartbeatExpired(now.instant, "another writer ended it, or has this instant")
@@ -96,10 +96,10 @@ def beat(now: HeartbeatState) -> Procedure[HeartbeatState]:
 
 
 def start(now: HeartbeatState) -> Procedure[HeartbeatState]:
-    """Beat until it is proven; `Unanswered` if the store is silent for that long.
+    """Beat until it is proven; `Unanswered` if the store is silent for too long.
 
-    Before the instant's requested file is created, where Hudi writes to the table too: Hudi rolls
-    back at once what has no heartbeat.
+    If Hudi also writes to the table, call it before the instant's requested file is created: Hudi
+    rolls back at once an instant without a heartbeat.
     """
     for tries in range(TRIES_MAX):
         after = yield from beat(now)
@@ -116,10 +116,10 @@ def start(now: HeartbeatState) -> Procedure[HeartbeatState]:
 
 @dataclass(slots=True)
 class HeartbeatSchedule:
-    """A writer's heartbeat as the writer knows it: when to beat again, and until when to go on.
+    """The writer's own view of its heartbeat: when to beat again, and when to stop writing.
 
-    The caller waits between the beats, and beats once at a time: in a thread (`Heartbeat`),
-    or in the simulator.
+    The caller waits between the beats and sends one at a time: in a thread (`Heartbeat`), or in the
+    simulator.
     """
 
     now: HeartbeatState
@@ -128,11 +128,11 @@ class HeartbeatSchedule:
     quiet: bool = False
     """Whether there may be no beat at all, because the write is short."""
     lost: str | None = None
-    """Why others may take this writer for dead."""
+    """Why other writers may treat this one as dead."""
     since_ms: int = field(init=False)
-    """The earliest sending that the next proof may prove."""
+    """The earliest send that the next proof may prove."""
     proven_ms: int = field(init=False)
-    """When the beat was sent that the belief rests on."""
+    """When the last proven beat was sent."""
     _failures: int = 0
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class HeartbeatSchedule:
 
     @property
     def until_ms(self) -> int:
-        """From then on others may take this writer for dead."""
+        """From then on other writers may treat this one as dead."""
         return self.proven_ms + self.rules.belief_ms
 
     @property
@@ -148,7 +148,7 @@ class HeartbeatSchedule:
         return self.rules.interval_ms / 1000
 
     def assert_alive(self) -> None:
-        """Raise `HeartbeatExpired` once others may take this writer for dead."""
+        """Raise `HeartbeatExpired` once other writers may treat this one as dead."""
         if self.lost is None and self.clock.boot_ms() >= self.until_ms:
             self.lost = f"no beat was proven for {self.rules.belief_ms} ms"
         if self.lost is not None:
@@ -159,7 +159,7 @@ class HeartbeatSchedule:
         self.now = yield from start(self.now)
 
     def beat(self) -> Procedure[float | None]:
-        """One more beat; after how many seconds the next is due, or None once all is lost."""
+        """Send one more beat; return the seconds until the next, or None once all is lost."""
         proven = yield from self.renewed()
         if self.lost is not None:
             return None
@@ -171,7 +171,7 @@ class HeartbeatSchedule:
         )
 
     def renewed(self) -> Procedure[bool]:
-        """One more beat: whether it is proven."""
+        """Send one more beat; return whether it is proven."""
         try:
             self.assert_alive()
             return (yield from self._beat())
@@ -182,7 +182,7 @@ class HeartbeatSchedule:
         return False
 
     def _beat(self) -> Procedure[bool]:
-        """Whether it is proven. It counts from the earliest sending that it may prove."""
+        """Whether it is proven. It counts from the earliest send that it may prove."""
         sent_ms = self.clock.boot_ms()
         self.since_ms = self.since_ms if self.now.out else sent_ms
         before = self.now
@@ -198,7 +198,7 @@ class HeartbeatSchedule:
             yield from forget(self.now.instant)
 
     def give_up(self) -> Procedure[None]:
-        """The instant will not be committed: others need not wait until it expires."""
+        """The instant will not be committed: others need not wait until the heartbeat expires."""
         if not self._is_silent():
             yield from end(HeartbeatRead(self.now.instant, self.now.version))
 
@@ -207,21 +207,20 @@ class HeartbeatSchedule:
 
 
 class Heartbeat:
-    """Renews a writer's heartbeat from construction on; `assert_alive` before every step that
-    matters.
+    """Renews a writer's heartbeat from construction on. Call `assert_alive` before each important
+    step.
 
-    `with` gives it up on leaving, unless `finish` was called, or the commit may have been made all
-    the same (`CommitUnknown`, Ctrl-C): then it expires by itself.
-
+    `with` ends the heartbeat on leaving, unless `finish` was called or the commit may have been
+    made anyway (`CommitUnknown`, Ctrl-C): then it expires by itself.
     :param instant: whose heartbeat it is.
     :param store: the table's.
     :param clock: the source of time.
     :param rules: how often it beats, and after how many missed beats a writer counts as dead.
-    :param begun: goes on from this beat, which was made before.
-    :param quiet_s: the first beat comes only after so many seconds: an instant counts as dead only
-        after its time to live, so a short write needs no heartbeat. None: it is made at once.
-    :raises HeartbeatExpired: where the instant's heartbeat is not to be had.
-    :raises Unanswered: where the store does not answer.
+    :param begun: a beat that was made before; continues from it.
+    :param quiet_s: the first beat comes only after so many seconds. An instant counts as dead only
+        after its time to live, so a short write needs no heartbeat. None: at once.
+    :raises HeartbeatExpired: if another writer ended the instant's heartbeat or has the instant.
+    :raises Unanswered: if the store does not answer.
     """
 
     def __init__(
@@ -253,7 +252,7 @@ class Heartbeat:
 
     @property
     def user(self) -> threading.Thread:
-        """The thread that writes: when it has ended, the heartbeat is renewed no more."""
+        """The thread that writes: once it has ended, the heartbeat is not renewed any more."""
         return self._renewer.user
 
     @user.setter
@@ -262,15 +261,15 @@ class Heartbeat:
 
     def _report(self, kind: str) -> None:
         if kind == "lost":
-            with suppress(Exception):  # whatever a cancelled job's engine may raise
+            with suppress(Exception):  # cancelling a job may raise anything
                 self.on_lost()
 
     def assert_alive(self) -> None:
-        """Raise `HeartbeatExpired` once others may take this writer for dead."""
+        """Raise `HeartbeatExpired` once other writers may treat this one as dead."""
         self._beats.assert_alive()
 
     def stop(self) -> None:
-        """No more beats; what is there expires by itself. Does not wait for one under way."""
+        """No more beats; the last one expires by itself. Does not wait for one in progress."""
         self._stopped = True
         self._renewer.stop()
 
@@ -278,15 +277,15 @@ class Heartbeat:
         """The instant is committed: its heartbeat is not needed any more."""
         self.stop()
         if self._beats.quiet:
-            with self._turn:  # the first beat may be under way
+            with self._turn:  # the first beat may be in progress
                 run(self._beats.finish(), self._store, self._clock)
         else:
             run(self._beats.finish(), self._store, self._clock)
 
     def give_up(self) -> None:
-        """The instant will not be committed: others need not wait until it expires."""
+        """The instant will not be committed: others need not wait until the heartbeat expires."""
         self.stop()
-        with self._turn, suppress(StoreError, Unanswered):  # then it expires by itself
+        with self._turn, suppress(StoreError, Unanswered):  # otherwise it expires by itself
             run(self._beats.give_up(), self._store, self._clock)
 
     def __enter__(self) -> Heartbeat:

@@ -1,10 +1,10 @@
 """Liveness: which writers of a table are alive, and which pending instants are abandoned.
 
-`.hoodie/.heartbeat/<instant>` is rewritten at an interval by the writer of that instant
-(`heartbeat`). Before an instant is rolled back its heartbeat is ended, by replacing exactly the
-version that was seen to have expired; if that fails, the writer is alive. (Hudi overwrites an empty
-file unconditionally. Such heartbeats are understood, but ending one is not final: equal bytes have
-equal versions.)
+The writer of an instant rewrites `.hoodie/.heartbeat/<instant>` at an interval (`heartbeat`).
+Before an instant is rolled back, its heartbeat is ended: exactly the version that was seen to have
+expired is replaced. If that fails, the writer is alive. (Hudi unconditionally overwrites an empty
+file. Such heartbeats are understood, but ending one is not final, because equal bytes have equal
+versions.)
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ HEARTBEATS = HOODIE + ".heartbeat/"
 INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
 MISSES_KEY = "hoodie.client.heartbeat.tolerable.misses"
 POLICY_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
-"""Of the two names of one setting, the newer goes first."""
+"""Two names of one setting; the newer one takes precedence."""
 INTERVAL_MS_MIN = 1_000
 TTL_MS_MAX = 86_400_000
 BODY_BYTES_MAX = 2_000
 MARGIN_MS = 1_000
 
 _WRITES = frozenset({"commit", "replacecommit"})
-"""A clustering, a clean, a rollback that did not complete is taken up again by its own service."""
+"""A clustering, a clean or a rollback that did not complete is resumed by its own service."""
 
 Policy = Literal["EAGER", "LAZY", "NEVER"]
 _POLICIES: tuple[Policy, ...] = ("EAGER", "LAZY", "NEVER")
@@ -49,16 +49,16 @@ _POLICIES: tuple[Policy, ...] = ("EAGER", "LAZY", "NEVER")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRules:
-    """When a writer is taken for dead; the defaults are Hudi's."""
+    """When a writer counts as dead; the defaults are Hudi's."""
 
     interval_ms: int = 60_000
     misses: int = 2
     expiry: Expiry = Expiry.STORE
     """Judged by the store's clock where it reports one, else by this machine's (`WALL`)."""
     slack_ms: int = 2_000
-    """`STORE`: 1 s of flooring by HTTP dates, and up to 1 s between the store's front ends."""
+    """`STORE`: 1 s because HTTP dates are floored, and up to 1 s between the store's front ends."""
     drift_ms: int = 500
-    """`WALL`: how far another's clock may be off."""
+    """`WALL`: how far another machine's clock may be off."""
 
     @property
     def ttl_ms(self) -> int:
@@ -66,12 +66,12 @@ class HeartbeatRules:
 
     @property
     def belief_ms(self) -> int:
-        """How long its writer believes in a beat: it stops before anybody may end it."""
+        """How long a writer relies on a beat: it stops before anybody may end it."""
         return self.ttl_ms - min(MARGIN_MS, self.ttl_ms // 10)
 
 
 def heartbeat_rules(options: Mapping[str, Any]) -> HeartbeatRules:
-    """From Hudi's option names; `TableError` names one that cannot be."""
+    """From Hudi's option names; `TableError` names an invalid one."""
     default = HeartbeatRules()
     return HeartbeatRules(
         interval_ms=whole(
@@ -82,9 +82,9 @@ def heartbeat_rules(options: Mapping[str, Any]) -> HeartbeatRules:
 
 
 def failed_writes_policy(options: Mapping[str, Any], *, writers: int = 1) -> Policy:
-    """Which dead writers are rolled back: EAGER by default, LAZY where several may write.
+    """Which dead writers are rolled back: EAGER by default, LAZY if several may write.
 
-    `TableError` where the option says EAGER among several writers: it would kill live ones.
+    `TableError` if the option says EAGER for several writers: it would roll back live ones.
     """
     usual: Policy = "LAZY" if writers > 1 else "EAGER"
     policy = one_of(options, *POLICY_KEYS, of=_POLICIES, default=usual)
@@ -108,12 +108,12 @@ class HeartbeatRead:
     """None: there is no such object."""
     attempt: str | None = None
     ttl_ms: int | None = None
-    """What its writer promised; None where the body says nothing (Hudi's is empty)."""
+    """The lifetime that its writer declared; None if the body has none (Hudi's is empty)."""
     ended: bool = False
     modified_ms: int | None = None
     date_ms: int | None = None
     holder: str = ""
-    """Who beats, as it says itself; for humans."""
+    """The writer's description of itself; for humans."""
 
 
 def heartbeat_key(instant: str) -> str:
@@ -121,7 +121,7 @@ def heartbeat_key(instant: str) -> str:
 
 
 def heartbeat_of(instant: str, answer: Found | Missing) -> HeartbeatRead:
-    """What an object says. A body that is not ours is a sign of life, and promises nothing."""
+    """Parse an object. A body that is not ours is a sign of life without a declared lifetime."""
     if isinstance(answer, Missing):
         return HeartbeatRead(instant, None)
     try:
@@ -143,10 +143,11 @@ def heartbeat_of(instant: str, answer: Found | Missing) -> HeartbeatRead:
 
 
 def expired(heartbeat: HeartbeatRead, wall_ms: int, rules: HeartbeatRules) -> bool:
-    """Whether its writer has certainly stopped, if it keeps the rules.
+    """Whether its writer has certainly stopped, if it follows the rules.
 
-    Where there is no heartbeat it counts when the instant was taken: its writer may be about to
-    start one. The instant's own time, by its writer's clock, counts only where that is not known.
+    Without a heartbeat the time counts from when the instant was taken, because its writer may be
+    about to start one. The instant's own time, by its writer's clock, counts only if that is
+    unknown.
     """
     if heartbeat.ended:
         return True
@@ -160,7 +161,7 @@ def expired(heartbeat: HeartbeatRead, wall_ms: int, rules: HeartbeatRules) -> bo
 
 
 def read_heartbeat(instant: str, requested: str = "") -> Procedure[HeartbeatRead]:
-    """Of an instant without a heartbeat the times are those of `requested`, its first file."""
+    """Without a heartbeat, its times are those of `requested`, the instant's first file."""
     match (yield from read(heartbeat_key(instant), limit=BODY_BYTES_MAX)):
         case Missing() if requested:
             pass
@@ -186,10 +187,10 @@ def lives(instant: str, rules: HeartbeatRules, requested: str = "") -> Procedure
 
 
 def end(heartbeat: HeartbeatRead) -> Procedure[bool]:
-    """End the heartbeat that was seen, before its instant is rolled back. False: its writer lives.
+    """End the observed heartbeat before its instant is rolled back. False: its writer is alive.
 
-    Replaces that very version by a tombstone, so that every later beat is refused, a late start
-    too; where none was there, it is created. `forget` it when the rollback is done.
+    Replaces exactly that version by a tombstone, so that every later beat is refused, even a late
+    start. If there was none, the tombstone is created. `forget` it after the rollback.
     """
     key = heartbeat_key(heartbeat.instant)
     body = {"instant": heartbeat.instant, "attempt": (yield Unique()), "ended": True}
@@ -208,7 +209,7 @@ def forget(instant: str) -> Procedure[None]:
 
 
 def discard(key: str) -> Procedure[None]:
-    """Delete what says nothing to anybody any more: a file that stays is not an error."""
+    """Delete a file that is no longer needed; if it stays, that is not an error."""
     for tries in range(TRIES_MAX):
         try:
             match (yield Delete(key)):
@@ -231,12 +232,12 @@ def dead_instants(
     rules: HeartbeatRules = HeartbeatRules(),
     spare: frozenset[str] = frozenset(),
 ) -> Procedure[tuple[HeartbeatRead, ...]]:
-    """Pending writes that may be rolled back, oldest first, each after `end(pulse)` said True.
+    """Pending writes that may be rolled back, oldest first, each after `end(pulse)` returned True.
 
-    EAGER: every one but mine (for a table's only writer). LAZY: those whose heartbeat has expired,
-    and which a timeline that is loaded after that still shows as pending: a writer deletes its
-    heartbeat when it has committed. NEVER: none. `spare` are plans that their table service will
-    take up again (a clustering of version 6 is called `replacecommit`, as an overwrite is).
+    EAGER: every one but mine (for a table's only writer). LAZY: those whose heartbeat has expired
+    and which a timeline loaded after that still shows as pending, because a writer deletes its
+    heartbeat after its commit. NEVER: none. `spare` are plans that their table service will resume
+    (in version 6 a clustering is called `replacecommit`, as an overwrite is).
     """
     if policy == "NEVER":
         return ()

@@ -1,4 +1,4 @@
-"""The lock of a table's commits: which one Hudi's options name, and how its handle is opened."""
+"""The lock for a table's commits: which one Hudi's options name, and how its handle is opened."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def open_table_lock(
     url: str, options: Mapping[str, Any], *, clock: Clock, emit: Emit = silent, client: str = "",
     how: Mapping[str, Any] | None = None, **store_options: Any,
 ) -> LockHandle:  # fmt: skip
-    """The lock that the provider named by `options` grants; by default the table's own lock object.
+    """The lock of the provider that `options` name; by default the table's own lock object.
 
-    `how` are keywords of the lock itself, and win over `options`. `store_options` reach the table's
-    store, and so only the lock object in it. Raises `TableError` for a provider or a value that
-    cannot be.
+    `how` are keywords of the lock itself and override `options`. `store_options` are used for the
+    table's store, and so only for a lock object in it. Raises `TableError` for an invalid provider
+    or value.
     """
     said = {
         name: str(value) for name, value in lowered(options).items() if value not in (None, "")
@@ -37,7 +37,7 @@ def open_table_lock(
     try:
         if not said:
             return Lock(base, **{**store_options, **own})
-        from lockkit.lock import hudi_keys as hudi  # which a table without options does not need
+        from lockkit.lock import hudi_keys as hudi  # not needed for a table without options
 
         locks = {*hudi.KEYS, *hudi.AWS_KEYS}
         config = {name: value for name, value in said.items() if name in locks}
@@ -48,7 +48,7 @@ def open_table_lock(
         if not said.get(hudi.PROVIDER):
             config[hudi.PROVIDER] = STORAGE_PROVIDER
             if hudi.RETRIES not in said and hudi.PAUSE not in said:
-                # Without a provider that Hudi shares, its wait is one try's.
+                # Without a provider that Hudi shares, Hudi's wait means one try.
                 config[hudi.RETRIES] = "0"
         if config[hudi.PROVIDER] == STORAGE_PROVIDER:
             own = {**store_options, **own}
@@ -61,7 +61,7 @@ def open_table_lock(
 
 
 def _base_path(url: str, said: Mapping[str, str]) -> str:
-    """The path as `options` spell it, of which Hudi's implicit keys are made; else `url`."""
+    """The path as `options` spell it, from which Hudi's implicit keys are derived; else `url`."""
     named = said.get(BASE_PATH) or url
     if carries_secret(named) or carries_secret(url):
         raise TableError(

@@ -1,8 +1,8 @@
-"""Markers: which data files a writer is about to write, recorded before it writes them.
+"""Markers: the data files that a writer is about to write, recorded before it writes them.
 
 `.hoodie/.temp/<instant>/<data file's path>.marker.CREATE|MERGE`, empty, as Hudi's direct markers.
-A rollback finds a dead writer's files by them, including those of failed tasks. And a writer that
-would lose its commit to one that began earlier stops before its work is wasted.
+With them a rollback finds a dead writer's files, including those of failed tasks. And a writer that
+would lose its commit to one that began earlier can stop before its work is wasted.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Io = Literal["CREATE", "MERGE", "APPEND"]
 
 _INSTANT = re.compile(r"[0-9]{17}|[0-9]{14}")
 _MARKER = re.compile(r"(?:(.+)/)?([^/_]+)_([^/]+)\.marker\.(CREATE|MERGE|APPEND)", re.S)
-# Hudi's timeline server keeps the names of its markers in files of lines, beside their type's.
+# Hudi's timeline server keeps its markers' names as lines of files, beside a file with their type.
 _SERVED = re.compile(r"MARKERS\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A data file that an instant wrote, or was about to write."""
+    """A data file that an instant wrote or was about to write."""
 
     path: str
     group: FileGroup
@@ -53,7 +53,7 @@ class Marker:
 
 
 def early_detection(options: Mapping[str, Any]) -> bool:
-    """Whether Hudi's options ask for `early_conflict`; `TableError` if not for one of ours."""
+    """Whether Hudi's options enable `early_conflict`; `TableError` for another strategy."""
     strategy = str(options.get(EARLY_STRATEGY_KEY, EARLY_STRATEGY))
     wanted = flag(options, EARLY_KEY)
     if wanted and strategy.rpartition(".")[2] != EARLY_STRATEGY:
@@ -65,23 +65,23 @@ def early_detection(options: Mapping[str, Any]) -> bool:
 
 
 def early_commits(options: Mapping[str, Any]) -> bool:
-    """Whether Hudi's options ask for `overtaken` as well."""
+    """Whether Hudi's options also enable `overtaken`."""
     return early_detection(options) and flag(options, EARLY_COMMITS_KEY)
 
 
 def marker_key(instant: str, path: str, io: Io) -> str:
-    """Of the data file at `path`, which is relative to the table and begins with its partition."""
+    """The key for the data file at `path`, relative to the table, partition first."""
     assert io in get_args(Io), io
     return f"{MARKERS}{instant}/{path}.marker.{io}"
 
 
 def mark(instant: str, path: str, io: Io) -> Procedure[None]:
-    """Before the data file is written: proven, so that no data file is ever without its marker."""
+    """Written and proven before the data file, so that no data file exists without its marker."""
     yield from create(marker_key(instant, path, io), b"")
 
 
 def unmark(instant: str) -> Procedure[None]:
-    """After the commit, or the end of a rollback: the markers are no longer needed."""
+    """After the commit or the end of a rollback: the markers are no longer needed."""
     entries: list[ListEntry] = yield from listing(f"{MARKERS}{instant}/")
     yield from all_of(discard(each.key) for each in entries)
 
@@ -99,7 +99,7 @@ def files_of(instant: str) -> Procedure[tuple[Marker, ...]]:
 
 
 def parse_marker(name: str) -> Marker | None:
-    """What a name below the instant's folder says; None if it is no marker, or leads elsewhere."""
+    """Parse a name below the instant's folder; None if it is no marker, or leads elsewhere."""
     match = _MARKER.fullmatch(name)
     if match is None or not is_inside(name):
         return None
@@ -128,9 +128,9 @@ def early_conflict(
 ) -> Procedure[None]:
     """Raise `EarlyConflict` if a living writer of an earlier instant has marked what I write.
 
-    Ask after marking: of two writers that mark one file group, the later instant then sees the
-    earlier's marker, or marked it first and sees it when it asks again. Only the later one yields,
-    so two never stop each other. What `mine` covers is committed, and no rival any more.
+    Check after marking. Of two writers that mark one file group, the later instant then sees the
+    earlier one's marker, or it marked first and sees the marker at its next check. Only the later
+    one stops, so two never stop each other. Commits in `mine` are done and cannot conflict.
     """
     entries: list[ListEntry] = yield from listing(HEARTBEATS)
     for instant in (os.path.basename(each.key) for each in entries):
@@ -150,7 +150,7 @@ def early_conflict(
 def overtaken(
     names: TimelineNames, mine: OwnChanges, *, strategy: ConflictStrategy = SIMPLE
 ) -> Procedure[None]:
-    """Raise `EarlyConflict` if a commit that completed since I began has decided against me."""
+    """Raise `EarlyConflict` if a commit that completed since I began conflicts with mine."""
     now = yield from load_timeline(names, after=mine.horizon)
     won = []
     for instant in winners(mine, now):
@@ -163,11 +163,11 @@ def overtaken(
 def at_work(
     names: TimelineNames, now: Timeline, *, mine: str, rules: HeartbeatRules = HeartbeatRules()
 ) -> Procedure[tuple[Pending, ...]]:
-    """Writers that live and have not committed, with what they marked: `prefer_writer` asks.
+    """Writers that live and have not committed, with what they marked; for `prefer_writer`.
 
-    `inputs` is None where nothing is marked yet. Hudi's table services give way to such a one only
-    under `hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution`; else leave it
-    out.
+    `inputs` is None if nothing is marked yet. Hudi's table services yield to such a writer only
+    under `hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution`; otherwise leave
+    it out.
     """
     found = []
     for instant, action in now.pending.items():

@@ -51,12 +51,12 @@ from lockkit.table.occ.fence import (
 def switch_mode(
     mode: str, guard: Guard, *, believe: Callable[[], None] = trust
 ) -> Procedure[bool]:  # fmt: skip
-    """Put the table into this mode, while holding its lock; False if it is in it already.
+    """Put the table into this mode, while holding its lock; False if it is already in it.
 
-    To `hudi`: what the fence decided last is made visible, then the fence is closed. A fenced
-    writer that was paused finds the fence changed and is refused. To `fenced`: refused while a
-    commit is under way, which could still be published without the fence; then the fence is opened.
-    A switch that was interrupted is finished, or taken back, by another one. Raises `TableError`.
+    To `hudi`: the fence's last decision is made visible, then the fence is closed. A paused fenced
+    writer finds the fence changed and is refused. To `fenced`: refused while a commit is in
+    progress that could still be published without the fence; then the fence is opened. A second
+    call finishes or reverts an interrupted switch. Raises `TableError`.
     """
     if mode not in (FENCED, HUDI):
         raise TableError(f"a table's mode is {FENCED} or {HUDI}, not {mode[:40]!r}")
@@ -106,7 +106,7 @@ def _refuse_under_way(now: Timeline) -> None:
 
 
 def _opening(config: TableConfig, seen: FenceRead, now: Timeline, guard: Guard) -> Procedure[Fence]:
-    """It remembers no decision: what was committed in `hudi` mode is not in its window."""
+    """It remembers no decision: commits made in `hudi` mode are not in its window."""
     before = seen.fence
     if before is None and config.mode == FENCED and is_in_use(now):
         raise lost_fence(commits_under_way(now))
@@ -127,9 +127,9 @@ def _say_in_properties(mode: str, believe: Callable[[], None]) -> Procedure[bool
 def say_in_properties(
     news: Callable[[TableConfig], dict[str, str]], believe: Callable[[], None]
 ) -> Procedure[bool]:
-    """Write what `news` makes of the table's config over exactly the properties that were read.
+    """Write the result of `news` on the table's config over exactly the properties that were read.
 
-    False where it makes nothing of them and nothing was tried before.
+    False if it returns nothing and no write was tried before.
     """
     for tries in range(TRIES_MAX):
         match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
@@ -141,7 +141,7 @@ def say_in_properties(
         if not changed:
             return tries > 0
         believe()
-        # Sent once (not `settle_write`): each sending needs `believe()` right before it.
+        # Sent once (not `settle_write`): each send needs `believe()` directly before it.
         match (yield Put(PROPERTIES_KEY, format_properties({**keys, **changed}), over(version))):
             case Applied():
                 return True

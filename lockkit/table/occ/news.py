@@ -1,6 +1,6 @@
-"""News: what happened to a table since a transaction began, as its conflict check needs it.
+"""News: what happened to a table since a transaction began, for its conflict check.
 
-From the fence's own window where that reaches back far enough, else from one listing.
+It comes from the fence's own window if that reaches back far enough, otherwise from one listing.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class TableChanges:
 
 
 def news_of(work: CommitProgress, seen: FenceRead) -> Procedure[TableChanges]:
-    """From the fence's own window where that reaches back far enough, else from a listing.
+    """From the fence's own window if that reaches back far enough, otherwise from a listing.
 
-    Plans that were pending when the transaction began are looked at; a plan that was made since
-    meets this commit when it wants to complete, and is the one that gives way.
+    Plans that were pending when the transaction began are checked. A plan made since then meets
+    this commit when it wants to complete, and is the one that yields.
     """
     prepared, fence = work.prepared, seen.fence
     transaction = prepared.transaction
@@ -72,7 +72,7 @@ def news_of(work: CommitProgress, seen: FenceRead) -> Procedure[TableChanges]:
 
 
 def _strangers(prepared: Prepared, seen: FenceRead) -> bool:
-    """Whether the transaction's listing held commits that the fence should know, and does not.
+    """Whether the transaction's listing had commits that the fence should know and does not.
 
     They were made without the fence, so its window is not complete.
     """
@@ -83,10 +83,10 @@ def _strangers(prepared: Prepared, seen: FenceRead) -> bool:
 
 
 def _winner(work: CommitProgress, each: Decided) -> Procedure[Winner]:
-    """Its write sets: as the fence names them, or, of a wide commit, from its own file.
+    """Its write sets: as the fence names them, or, for a wide commit, from its own file.
 
-    So too where one of the two adds columns: its file has the schema. And where the fence does not
-    say what a replacecommit overwrote, because an older lockkit wrote that entry.
+    Also from its file if one of the two adds columns, because the file has the schema; and if the
+    fence does not say what a replacecommit overwrote, because an older lockkit wrote that entry.
     """
     match each.writes, each.replaced, each.overwrites:
         case frozenset() as writes, frozenset() as replaced, Overwritten() as overwrites:
@@ -127,9 +127,9 @@ def _listed(work: CommitProgress, seen: FenceRead) -> Procedure[TableChanges]:
 
 
 def _refuse_lost(now: Timeline, own: str) -> Procedure[None]:
-    """Raise `BrokenFence` where a table in use has no fence.
+    """Raise `BrokenFence` if a table in use has no fence.
 
-    Tables are made with one. One that was made without may get its fence from its first commit;
+    Tables are created with one. A table created without one may get it from its first commit;
     another writer's first commit may have come between the read of the fence and this listing.
     """
     others = replace(now, inflight=now.inflight - {own})
@@ -138,7 +138,7 @@ def _refuse_lost(now: Timeline, own: str) -> Procedure[None]:
 
 
 def news_listed(work: CommitProgress, now: Timeline) -> Procedure[TableChanges]:
-    """The same from a listing that is there already."""
+    """The same from an existing listing."""
     prepared, names = work.prepared, work.prepared.names
     mine = prepared.mine
     if mine.instant in now.completed:

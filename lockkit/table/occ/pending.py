@@ -1,4 +1,4 @@
-"""What is pending and decides over others: plans of table services, and rollbacks under way."""
+"""What is pending and affects others: plans of table services, and rollbacks in progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_pending(
 ) -> Procedure[tuple[Pending, ...]]:
     """The plans among a timeline's pending instants; also rollbacks completed after `since`.
 
-    A plan that is gone was completed or taken back meanwhile: the fence has changed with it.
+    A plan that is gone was completed or rolled back meanwhile: the fence has changed with it.
     """
     reads = [
         *(_pending(names, instant, action) for instant, action in now.pending.items()
@@ -40,10 +40,10 @@ def _pending(names: TimelineNames, instant: str, action: str) -> Procedure[Pendi
     key = names.requested(instant, action)
     match (yield from read(key)):
         case Found(body, _):
-            from lockkit.table.format.plans import parse_replace_plan  # few commits meet a plan
+            from lockkit.table.format.plans import parse_replace_plan  # few commits need it
 
             planned = parse_replace_plan(key, body)
-            # An insert_overwrite asks for no plan: what it replaces shows when it completes.
+            # An insert_overwrite needs no plan: what it replaces shows when it completes.
             kind = "clustering" if planned.clusters else "replacecommit"
             return Pending(instant, kind, planned.inputs)
         case _missing:
@@ -51,7 +51,7 @@ def _pending(names: TimelineNames, instant: str, action: str) -> Procedure[Pendi
 
 
 def load_rollback_plan(names: TimelineNames, instant: str) -> Procedure[RollbackPlan | None]:
-    """What a rollback takes back; None if its plan is gone: it was completed and tidied away."""
+    """What a rollback removes; None if its plan is gone: it was completed and cleaned up."""
     key = names.requested(instant, "rollback")
     match (yield from read(key)):
         case Found(body, _):

@@ -1,6 +1,6 @@
 """A prepared transaction: its data files are written, and its commit's bytes are final.
 
-They are in `T.inflight`, from which any writer can roll the commit forward.
+The bytes are in `T.inflight`, from which any writer can roll the commit forward.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Prepared:
     stats: tuple[WriteStat, ...]
     replaced: frozenset[FileGroup]
     operation: str
-    """Hudi's name for what it does."""
+    """Hudi's name for its operation."""
     body: bytes
     grows: bool = False
-    """Whether its schema has columns that its snapshot's has not; other writers then check it."""
+    """Whether its schema has columns that its snapshot has not; other writers then check it."""
     sent_as: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """Without the fence: what a commit of unknown outcome was sent with, to be sent again."""
+    """Without the fence: the write of a commit with unknown outcome, to be sent again."""
 
     @property
     def sha256(self) -> str:
@@ -82,12 +82,12 @@ def prepare(
     extra: Mapping[str, str] | None = None,
     grows: bool = False,
 ) -> Procedure[Prepared]:
-    """Write `T.inflight`, the very bytes that `T.commit` will have; no lock is needed for it.
+    """Write `T.inflight`, with exactly the bytes that `T.commit` will have; needs no lock.
 
-    The data files are there, because a roll-forward needs them. `schema` comes from
-    `avro_schema`; partitions not in `known_partitions` get their metadata file, if absent.
-    `replaced` are the file groups that a replacecommit takes away; `grows` is to be true where
-    `schema` is not the snapshot's.
+    The data files must exist, because a roll-forward needs them. `schema` comes from `avro_schema`;
+    partitions not in `known_partitions` get their metadata file if it is absent. `replaced` are the
+    file groups that a replacecommit removes. `grows` must be true if `schema` differs from the
+    snapshot's.
     """
     stats = tuple(stats)
     for stat in stats:
@@ -116,7 +116,7 @@ def draft(
     replaced: frozenset[FileGroup] = frozenset(),
     extra: Mapping[str, str] | None = None,
 ) -> Procedure[bytes]:
-    """Write the inflight file of an instant whose survey may still be under way; its bytes."""
+    """Write the inflight file of an instant whose survey may be in progress; return its bytes."""
     _refuse_stats(taken, stats)
     body = format_commit(
         stats, operation=operation, schema=schema, attempt=taken.attempt, action=taken.action,

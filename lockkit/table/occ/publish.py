@@ -1,8 +1,8 @@
 """Publishing: committing a prepared transaction under the table's lock, with parallel requests.
 
-Uncontended: the claim of the lock goes out beside the reads of the fence and of the table's
-properties, then the fence is replaced, then the completed file is created while the lock is
-released. Three round trips instead of six.
+Without contention: the claim of the lock is sent in parallel with the reads of the fence and the
+table's properties. Then the fence is replaced. Then the completed file is created while the lock is
+released. That takes three round trips instead of six.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def publish(
 ) -> Committed:
     """Acquire the lock, commit, release it. Raises `LockBusy`, and what `commit` raises.
 
-    `fence=None` does as the table's mode says. Once the commit is decided nothing but
-    `CommitUnknown` or an interrupt is raised: neither the release nor an observer can fail it.
+    `fence=None` follows the table's mode. Once the commit is decided, nothing but `CommitUnknown`
+    or an interrupt is raised: neither the release nor an observer can fail it.
     """
     fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
     with note_if_interrupted(prepared), deferred(emit) as later:
@@ -71,7 +71,7 @@ class CommitLock(Protocol):
     """The table's own lock, for one commit: held by threads here, by tasks in the simulator.
 
     `run` carries out one step of the commit. `complete` runs a step while the lock is released;
-    before it nothing that can fail for lack of resources is left to be done.
+    everything that can fail for lack of resources must be done before it.
     """
 
     @property
@@ -97,9 +97,7 @@ def publish_under(
     strategy: ConflictStrategy = SIMPLE,
     fenced: bool = True,
 ) -> Procedure[Committed]:
-    """Acquire, decide, then complete beside the release. The same code for every kind of
-    `CommitLock`.
-    """
+    """Acquire, decide, then complete while releasing. The same code for every `CommitLock`."""
     scout = Prefetcher(prepared) if fenced else None
     try:
         yield from hold.acquire(scout)
@@ -113,7 +111,7 @@ def publish_under(
             prepared, hold.guard, believe=hold.believe, strategy=strategy, ahead=scout.ahead
         ))  # fmt: skip
         return (yield from hold.complete(complete(decision)))
-    except GeneratorExit:  # its process is gone: requests are no longer carried out
+    except GeneratorExit:  # its process is gone and sends nothing more
         raise
     except BaseException as error:
         yield from hold.leave(error)
@@ -123,8 +121,8 @@ def publish_under(
 def _rise_above_fence(hold: CommitLock, scout: Prefetcher) -> Procedure[None]:
     """Make sure, before the grant is used, that its epoch is above the fence's.
 
-    A lock object that was deleted, or rewritten by Hudi, starts its epochs again from 1, and a
-    commit under such an epoch would be refused as superseded.
+    If a lock object was deleted or rewritten by Hudi, its epochs start again from 1, and a commit
+    with such an epoch would be refused as superseded.
     """
     if scout.ahead.seen is None:
         scout.ahead = replace(scout.ahead, seen=(yield from hold.run(read_fence())))
@@ -140,7 +138,7 @@ def _already(committed: Committed) -> Procedure[Committed]:
 
 @contextmanager
 def note_if_interrupted(prepared: Prepared) -> Iterator[None]:
-    """Ctrl-C ends the commit at any point, perhaps after the write that decides it."""
+    """Ctrl-C can end the commit at any point, perhaps after the write that decides it."""
     try:
         yield
     except CommitUnknown as unknown:
@@ -168,8 +166,8 @@ def deferred(emit: Emit) -> Iterator[Emit]:
     """An `Emit` that runs no observer between a commit's deciding write and its acknowledgement.
 
     `checked` is the last event before that write. Events after it are kept until the next `checked`
-    (then the write decided nothing) or until the block ends. What an observer raises then is a
-    warning (`ObserverFailed`): an error would tell the caller that the commit failed.
+    (then the write decided nothing) or until the block ends. An observer's error then becomes a
+    warning (`ObserverFailed`), because an error would tell the caller that the commit failed.
     """
     kept: list[tuple[str, dict[str, Any]]] | None = None
 
@@ -201,7 +199,7 @@ def _emit_kept(emit: Emit, kept: list[tuple[str, dict[str, Any]]] | None) -> Non
 
 @contextmanager
 def held(lock: LockHandle) -> Iterator[Callable[[], None]]:
-    """As `with lock`; once the block has called what it is given, the release cannot fail it."""
+    """As `with lock`; once the block has called the given function, the release cannot fail it."""
     done = False
 
     def mark_committed() -> None:
@@ -228,7 +226,7 @@ def release_after(lock: LockHandle, error: BaseException, acquired: bool) -> Non
     """Release after `error`, if the lock was acquired; `error` is the one that is raised.
 
     An interrupt may come between the grant and its return. An error of `acquire` itself leaves the
-    lock alone: another thread of this handle may hold it.
+    lock alone, because another thread of this handle may hold it.
     """
 
     def release() -> None:
@@ -240,7 +238,7 @@ def release_after(lock: LockHandle, error: BaseException, acquired: bool) -> Non
 
 
 class _LockCommit:
-    """A `Lock`, whose requests go out from its own threads: none of these procedures yields."""
+    """A `Lock` whose requests are sent from its own threads: none of these procedures yields."""
 
     def __init__(self, lock: Lock, store: Store, clock: Clock, emit: Emit) -> None:
         self._lock, self._store, self._clock, self._emit = lock, store, clock, emit
@@ -294,9 +292,9 @@ class _LockCommit:
 
 
 class _ReleaseThread(threading.Thread):
-    """Releases the lock beside the write of the completed file, once the commit is decided.
+    """Releases the lock in parallel with the write of the completed file, after the decision.
 
-    Begun before anything is decided: a process at its limit of threads releases in its own thread.
+    It is started before anything is decided. If there are no more threads, the caller releases.
     """
 
     def __init__(self, lock: LockHandle) -> None:
@@ -332,16 +330,16 @@ def _let_go(lock: LockHandle) -> None:
 
 @dataclass(slots=True)
 class Prefetcher:
-    """Reads what the commit needs first, beside the lock's own requests (`Lock.acquire`)."""
+    """Reads what the commit needs first, in parallel with the lock's requests (`Lock.acquire`)."""
 
     prepared: Prepared
     ahead: Prefetched = field(default_factory=Prefetched)
 
     def prefetch(self, claiming: bool) -> Procedure[None]:
-        """One look beside one request for the lock; replaces `ahead`.
+        """One read in parallel with one request for the lock; replaces `ahead`.
 
-        A check of the config counts only if it was made beside the latest request: the holders
-        since an earlier one may have changed the table.
+        A check of the config counts only if it was made in parallel with the latest request: since
+        an earlier one, other holders may have changed the table.
         """
         self.ahead = replace(self.ahead, config_checked=False)
         try:

@@ -1,7 +1,7 @@
-"""The rollback of an instant: a dead writer's by others, or its own writer's (`withdraw`).
+"""The rollback of an instant: of a dead writer by others, or by its own writer (`withdraw`).
 
-docs/protocol.md, rule F4. `liveness` decides whether a writer is dead. The writer may be alive all
-the same, and in the middle of its commit: the fence decides between the two, and nothing is deleted
+docs/protocol.md, rule F4. `liveness` decides whether a writer is dead. The writer may be alive
+nevertheless, in the middle of its commit. The fence decides between the two, and nothing is deleted
 before it has decided for the rollback.
 """
 
@@ -57,7 +57,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class RollbackRefused:
-    """An instant that is committed: its writer, or somebody for it, was faster."""
+    """An instant that is committed: its writer, or another one for it, was faster."""
 
     target: str
 
@@ -72,13 +72,14 @@ def roll_back(
     base: str = NO_BASE,
     paths: Collection[str] | None = None,
 ) -> Procedure[RolledBack | RollbackRefused]:
-    """Take the pending commit `target` back, under the lock, or find that it is committed.
+    """Roll back the pending commit `target`, under the lock, or find that it is committed.
 
-    `base` is the table's address (`hadoop_base`), which Hudi needs to finish this if we die.
-    `resume` is a rollback of it that is pending already: its maker died, and its plan is carried
-    out. `paths` are the files that the instant wrote, where its own writer knows them all; else its
-    markers or a listing of the table show them. Raises `CommitUnknown` where it is unknown whether
-    it was decided (nothing was deleted), `LockLost` (nor then), `TableError` or `StoreError`.
+    `base` is the table's address (`hadoop_base`), which Hudi needs to finish this if we crash.
+    `resume` is a rollback of it that is already pending: its process crashed, and its plan is
+    carried out. `paths` are the files that the instant wrote, if its own writer knows them all;
+    otherwise its markers or a listing of the table show them. Raises `CommitUnknown` if it is
+    unknown whether it was decided, or `LockLost` (in both cases nothing was deleted), `TableError`
+    or `StoreError`.
     """
     names, fenced = known.config.names, known.config.mode == FENCED
     if not (fenced or base):
@@ -98,7 +99,7 @@ def roll_back(
         if fenced and seen.fence is None and (known.newest or under_way):
             raise lost_fence(under_way)
         if target in own.completed:
-            if plan is not None:  # it decided nothing, and need not be carried out
+            if plan is not None:  # it decided nothing and need not be carried out
                 yield from _drop(plan, names)
             return RollbackRefused(target)
         if plan is None:
@@ -126,7 +127,7 @@ def roll_back(
 
 
 def _files_of(names: TimelineNames, target: str) -> Procedure[Timeline]:
-    """How far one instant got: a listing of its own few files."""
+    """The progress of one instant: a listing of its own few files."""
     entries = yield from listing(names.folder + target)
     return parse_timeline(entries, names)
 
@@ -137,7 +138,7 @@ def _files_of(names: TimelineNames, target: str) -> Procedure[Timeline]:
 def _write_plan(
     target: str, own: Timeline, known: TableCache, base: str, paths: Collection[str] | None
 ) -> Procedure[RollbackPlan]:
-    """Durably, before the decision: a rollback that is left half done is finished by its plan."""
+    """Written before the decision: a rollback that is left half done is finished by its plan."""
     from lockkit.table.format.plans import RollbackPlan, format_rollback_plan  # few writers need it
 
     action = own.pending.get(target, "commit")
@@ -146,8 +147,8 @@ def _write_plan(
     else:
         files = _with_partitions(paths)
     plan = RollbackPlan("", target, action, files, base)
-    # After its target, which a completed rollback dooms. But one that is days ahead would block
-    # all writers, and no right clock takes that instant again.
+    # Later than its target, which a completed rollback invalidates. But a rollback that is days
+    # ahead would block all writers, and no correct clock takes that instant again.
     ahead = is_ahead(target, (yield WallMs()), known.config.accepted)
     later = known if ahead else replace(known, newest=max(known.newest, target))
     taken = yield from take(later, action="rollback", plan=format_rollback_plan(plan))
@@ -157,8 +158,8 @@ def _write_plan(
 def written_by(target: str) -> Procedure[tuple[tuple[str, str], ...]]:
     """(partition, path) of every file that the instant wrote or meant to write.
 
-    Its markers name them, which are written before the files. Without markers only a listing of the
-    whole table finds them, including those of failed tasks.
+    Its markers, written before the files, name them. Without markers only a listing of the whole
+    table finds them, including those of failed tasks.
     """
     paths = {each.path for each in (yield from files_of(target)) if _is_data_of(each.path, target)}
     if not paths:
@@ -177,7 +178,7 @@ def _with_partitions(paths: Collection[str]) -> tuple[tuple[str, str], ...]:
 
 def _drop(plan: RollbackPlan, names: TimelineNames) -> Procedure[None]:
     """Delete a plan that decided nothing, by the versions that hold it: its instant may be taken
-    again, and the file of another rollback is not ours to delete.
+    again, and the file of another rollback must stay.
     """
     from lockkit.table.format.plans import parse_rollback_plan  # as above
 
@@ -201,7 +202,7 @@ def _is_data_of(key: str, target: str) -> bool:
 def _carry_out(
     plan: RollbackPlan, names: TimelineNames, completion: str | None
 ) -> Procedure[RolledBack]:
-    """Delete, the instant's own files last: until then the next one finds what is left to do."""
+    """Delete, the instant's own files last: until then the next run finds what is left to do."""
     from lockkit.table.format.plans import format_rollback  # as above
 
     began_ms = yield WallMs()
@@ -220,10 +221,10 @@ def _carry_out(
 
 
 def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:
-    """Delete the files that `target`, which is not decided yet, wrote and will not name.
+    """Delete the files that the undecided `target` wrote and will not name.
 
-    Of a task that was done again both files would stay, and other readers take what is there for
-    what was committed: Hudi's go by the instant in a file's name.
+    A repeated task leaves two files, and other readers (Hudi's go by the instant in a file's name)
+    would read both as committed.
     """
     files = yield from written_by(target)
     yield from all_of(delete(path) for _, path in files if path not in kept)
@@ -240,20 +241,20 @@ def withdraw(
     base: str = NO_BASE,
     paths: Collection[str] | None = None,
 ) -> Procedure[RolledBack | RollbackRefused | None]:
-    """Take an own instant back that was certainly not decided; None where no rollback was needed.
+    """Take back an own instant that was certainly not decided; None if no rollback was needed.
 
     A pending instant holds back incremental readers of a version 6 table, and the horizon of every
     table. So a writer that was refused, failed or was interrupted does not leave its instant.
 
-    Where a later instant is completed, its own files are deleted: every later survey of the
-    instant fails. Otherwise a rollback ensures that first: the instant is never used again. An
-    instant that turns out to be another attempt's is left as it is. `paths` as for `roll_back`,
-    and the same errors.
+    If a later instant is completed, its own files are deleted: every later survey of the instant
+    fails. Otherwise a rollback first ensures that the instant is never used again. An instant that
+    turns out to be another attempt's is left as it is. `paths` and the errors are those of
+    `roll_back`.
     """
     names, instant = taken.names, taken.instant
     now = yield from load_timeline(names, after=CheckedHorizon(taken.known.horizon).listed_after)
     if instant not in now.pending:
-        return None  # never taken; or somebody took us for dead, and rolled it back
+        return None  # never taken; or another writer treated us as dead and rolled it back
     if now.latest < instant:
         if not (yield from is_ours(taken, now)):
             return None
@@ -263,7 +264,7 @@ def withdraw(
     if paths is None:
         paths = [path for _, path in (yield from written_by(instant))]
     yield from discard(taken, now, paths)
-    if taken.version:  # it was ours, so its markers are; else another attempt may have it
+    if taken.version:  # it was ours, so its markers are too; else another attempt may have it
         yield from unmark(instant)
     return None
 
@@ -275,5 +276,5 @@ def settle_own(
     match (yield from read(taken.requested)):
         case Found(body, _) if body == taken.body:
             return (yield from roll_back(taken.instant, EpochGuard(0), taken.known, paths=paths))
-        case _:  # never taken, or rolled back: then what we sent can decide nothing any more
+        case _:  # never taken, or rolled back: what we sent can decide nothing any more
             return (yield from withdraw(taken, EpochGuard(0), paths=paths))

@@ -1,7 +1,7 @@
-"""A transaction: a writer's instant, from taking it to the bytes that its commit will have.
+"""A transaction: a writer's instant, from taking it to the final bytes of its commit.
 
-`begin`, then the caller's data files, then `prepare`. On a fenced table none of it needs the lock
-(where Hudi writes too, `begin` does), and none of it is visible to a reader.
+`begin`, then the caller's data files, then `prepare`. On a fenced table none of this needs the lock
+(if Hudi writes too, `begin` does), and readers see none of it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from lockkit.table.occ.covered import CheckedHorizon, settle
 from lockkit.table.occ.pending import load_rollback_plan
 
 TAKES_MAX = 50
-"""How many instants in a row may be taken by others before `take` gives up."""
+"""How many consecutive instants others may take before `take` gives up."""
 OVERTAKEN_MAX = 16
-"""How many instants in a row may be of no use before `begin` gives up."""
+"""How many consecutive instants may be useless before `begin` gives up."""
 LEAD_FIRST_MS, LEAD_MAX_MS = 50, 10_000
 
 
@@ -44,11 +44,11 @@ class TableCache:
 
     config: TableConfig
     config_version: Version
-    """Checked again by every commit, under the lock."""
+    """Every commit checks it again under the lock."""
     horizon: str = ""
-    """Instants up to it are covered, and not listed any more (`CheckedHorizon`)."""
+    """Instants up to it are covered and not listed any more (`CheckedHorizon`)."""
     newest: str = ""
-    """The newest completed commit or rollback that was seen; a new instant is later."""
+    """The newest completed commit or rollback seen; a new instant is later."""
 
     def after(self, now: Timeline) -> TableCache:
         """The same, after a listing that began behind `horizon`."""
@@ -68,7 +68,7 @@ class TakenInstant:
     action: str
     known: TableCache
     body: bytes = field(repr=False)
-    """Of its requested file; it holds the attempt, so it proves whose the instant is."""
+    """The attempt in its requested file; it proves whose the instant is."""
     version: Version
     """The requested file's, as it was created."""
 
@@ -91,7 +91,7 @@ Trying = Callable[[TakenInstant], None]
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A writer's place on the timeline, and what the table was when it took it."""
+    """A writer's place on the timeline, and the state of the table when it was taken."""
 
     taken: TakenInstant
     timeline: Timeline
@@ -116,12 +116,12 @@ class Transaction:
 
     @property
     def base(self) -> frozenset[str]:
-        """Commits later than the horizon; a clean may share its instant with one to come."""
+        """Commits later than the horizon; a clean may share its instant with a later one."""
         return frozenset(self.timeline.commits)
 
     @property
     def covered(self) -> CheckedHorizon:
-        """What it stands on: read the table with `load_snapshot(covering=covered)`."""
+        """Its snapshot: read the table with `load_snapshot(covering=covered)`."""
         return CheckedHorizon(self.horizon, later=self.base)
 
     @property
@@ -142,9 +142,9 @@ def begin(
     known: TableCache | None = None, *, action: str = "commit", plan: bytes = b"",
     trying: Trying = untold,
 ) -> Procedure[Transaction]:  # fmt: skip
-    """Take an instant on the timeline; `TableError` if this is no table that may be written to.
+    """Take an instant on the timeline; `TableError` if this is no writable table.
 
-    `plan` is what its requested file says: nothing for a commit. `trying` as for `take`.
+    `plan` is the content of its requested file: empty for a commit. `trying` as for `take`.
     """
     known = known or TableCache(*(yield from load_config()))
     for tries in range(OVERTAKEN_MAX):
@@ -152,7 +152,7 @@ def begin(
             known, action=action, plan=plan, lead_ms=lead_ms(tries), trying=trying
         )
         transaction, now = yield from survey(taken)
-        # An inflight file that is there before ours is another's: what a dead process sent late.
+        # An inflight file that exists before ours is another's, sent late by a dead process.
         if transaction is not None and taken.instant not in now.inflight:
             return transaction
         yield from discard(taken, now)
@@ -163,7 +163,7 @@ def begin(
 def lead_ms(tries: int) -> int:
     """How far ahead of the newest instant the next try begins, after `tries` useless instants.
 
-    A writer whose clock is slow begins right after the newest instant that it saw, and every commit
+    A writer with a slow clock begins right after the newest instant that it saw, and every commit
     in between overtakes it. With a growing lead it is overtaken a few times at most.
     """
     return min(LEAD_MAX_MS, LEAD_FIRST_MS * 2 ** (tries - 1)) if tries else 0
@@ -184,7 +184,7 @@ def take(
 
     The file's content proves that it is ours, also after a lost answer or a 412 caused by a hidden
     retry of our own request. `trying` is called with each instant before its file is sent, without
-    a version: after an interrupt the file may be there.
+    a version: after an interrupt the file may exist.
     """
     attempt = yield Unique()
     body = first_file(action, plan, attempt, known.config.version)
@@ -197,17 +197,17 @@ def take(
         made = yield from create(known.config.names.requested(instant, action), body)
         if not isinstance(made, Found):
             return TakenInstant(instant, attempt, action, known, body, made)
-        # Writers that met at one instant spread over the next ones.
+        # Writers that collide at one instant spread over the next ones.
         at_ms += len(LANES) * (1 + zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
     raise TableError(f"{TAKES_MAX} instants up to {instant} were taken by others; try again")
 
 
 def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
-    """The bytes of `T.<action>.requested`: the plan, stamped with the attempt that it belongs to.
+    """The bytes of `T.<action>.requested`: the plan, stamped with its attempt.
 
-    Hudi's own file for a commit is empty. Ours is a commit's metadata without any file: where Hudi
-    reads the file at all (to resolve conflicts, to archive), it reads it as that, and an empty one
-    as the same.
+    Hudi's own file for a commit is empty. Ours is a commit's metadata without any file. If Hudi
+    reads the file (to resolve conflicts, to archive), it reads it as that, which is equivalent to
+    an empty one.
     """
     if plan:
         return stamp(plan, ATTEMPT, attempt)
@@ -219,16 +219,16 @@ def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
 
 
 def survey(taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
-    """What the table is, now that the instant is taken; no transaction if it is useless.
+    """The state of the table now that the instant is taken; no transaction if it is useless.
 
     An instant is useless
     - if a later instant is completed (`Timeline.latest`): a rewrite must sort after every slice
-      that it reads, and readers of increments and horizons have passed it;
+      that it reads, and incremental readers and horizons have passed it;
     - if its requested file is not ours any more: another writer rolled it back as dead;
-    - if a rollback that is under way names it;
-    - if another action asked for it too (a writer that knows no lanes): two actions of one instant
-      would take each other's files for their own.
-    Then the caller deletes what it wrote (`discard`), and takes another one.
+    - if a rollback in progress names it;
+    - if another action requested it too (a writer that knows no lanes): two actions of one instant
+      would mistake each other's files for their own.
+    Then the caller deletes what it wrote (`discard`) and takes another one.
     """
     horizon = taken.known.horizon
     now = yield from load_timeline(taken.names, after=CheckedHorizon(horizon).listed_after)
@@ -262,10 +262,10 @@ def own_version(taken: TakenInstant, now: Timeline) -> Procedure[Version | None]
 
 
 def _named(taken: TakenInstant, now: Timeline) -> Procedure[bool]:
-    """Whether a rollback that is under way names this instant.
+    """Whether a rollback in progress names this instant.
 
-    A later one writes its plan after this listing, and so decides after all that the listing
-    covers: the commit will meet it in the fence.
+    A later rollback writes its plan after this listing, and so decides after everything that the
+    listing covers: the commit will find it in the fence.
     """
     for instant, done in now.rollbacks.items():
         plan = None if done else (yield from load_rollback_plan(taken.names, instant))
@@ -278,9 +278,9 @@ def discard(taken: TakenInstant, now: Timeline, paths: Iterable[str] = ()) -> Pr
     """Delete what a useless instant left, `paths` first; `now` was listed after it was taken.
 
     A timeline file is deleted only if it holds this attempt, and by the version that was read. One
-    exception: where the instant is ours and a later one is completed, every other survey of it
-    fails too, so any inflight file beside ours is rubbish and is deleted by name. Without an answer
-    from the store, the rest is left to the rollback of dead writers.
+    exception: if the instant is ours and a later one is completed, every other survey of it fails
+    too, so any inflight file beside ours is garbage and is deleted by name. If the store does not
+    answer, the rest is left to the rollback of dead writers.
     """
     requested, inflight = taken.requested, taken.names.inflight(taken.instant, taken.action)
     try:
@@ -291,7 +291,7 @@ def discard(taken: TakenInstant, now: Timeline, paths: Iterable[str] = ()) -> Pr
                 yield from delete(inflight)
             yield from delete(requested, ours)
         elif taken.instant in now.inflight:
-            # A rollback may have taken the requested file before our inflight file landed.
+            # A rollback may have deleted the requested file before our inflight file landed.
             late = yield from read(inflight)
             if isinstance(late, Found) and _attempt_in(inflight, late.body) == taken.attempt:
                 yield from delete(inflight, late.version)
@@ -302,5 +302,5 @@ def discard(taken: TakenInstant, now: Timeline, paths: Iterable[str] = ()) -> Pr
 def _attempt_in(key: str, body: bytes) -> str | None:
     try:
         return parse_commit("", key, body).attempt
-    except TableError:  # half written, or something else's
+    except TableError:  # half written, or another program's
         return None
