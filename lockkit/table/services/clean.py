@@ -1,13 +1,13 @@
 """The clean: deletes the files that no reader inside the retention can see any more.
 
-It writes a durable plan, then deletes the files, then records the result. Any process that finds a
-clean half done finishes it by its plan. The fence is not needed here, because a plan cannot become
+It writes a durable plan, then deletes the files, then records the result. If a clean was left half
+done, any process finishes it by its plan. The fence is not needed, because a plan cannot become
 wrong. It lists slices that a newer slice of the same group superseded before the oldest retained
 commit, and groups that were replaced before it. A superseded slice stays superseded: completed
-commits are never rolled back, a pending commit older than the retention holds the retention back,
-and no commit can begin there any more (`covered`; in `hudi` mode the plan is made under the lock,
-as Hudi's is). No file name is used twice, because it ends with its instant. So a cleaner that was
-paused for hours after planning deletes only garbage, and two cleaners with one plan are harmless.
+commits are never rolled back, an older pending commit holds the retention back, and no commit can
+begin there any more (`covered`; in `hudi` mode the plan is made under the lock, as Hudi's is). No
+file name is used twice, because it ends with its instant. So a cleaner that was paused for hours
+after planning deletes only garbage, and two cleaners with one plan are harmless.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from lockkit.table.services.rules import CleanRules
 
 FIRST = "19700101000000000"
 COMMITS_AT_ONCE = 2_000
-"""Commits whose garbage one clean looks for; the next one goes on from there."""
+"""Commits whose garbage one clean looks for; the next one continues from there."""
 EMPTY_AFTER = 100
 """After so many commits without garbage an empty clean is recorded: they are not read again."""
 
@@ -58,7 +58,7 @@ class Cleaned:
     deleted: tuple[str, ...]
 
 
-# --- the retention: which commits keep the files that they show (pure) ----------------------------
+# --- the retention: which commits keep their files (pure) -----------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Lineage:
 
 
 def retained_from(now: Timeline, rules: CleanRules, wall_ms: int) -> str | None:
-    """The oldest commit that keeps its files; None: all do; "~": none needs more than the newest.
+    """The oldest commit that keeps its files; None: all do; "~": only the newest slices stay.
 
     Never later than a pending commit, whose writer reads the slices before it.
     """
@@ -95,8 +95,8 @@ def retained_from(now: Timeline, rules: CleanRules, wall_ms: int) -> str | None:
             oldest = before[-1]
     if not now.completion or oldest == "~":
         return oldest
-    # Readers of increments go by completion times (layout 2), and an older commit may have a later
-    # one: what completed when this one did, or after it, is inside the retention too.
+    # Incremental readers use completion times (layout 2), and an older commit may have a later
+    # one. So commits that completed when this one did, or later, are inside the retention too.
     since = min(now.completion[each] for each in commits if at_ms(each) >= at_ms(oldest))
     return min((each for each in commits if now.completion[each] >= since), key=instant_ms)
 
@@ -104,7 +104,7 @@ def retained_from(now: Timeline, rules: CleanRules, wall_ms: int) -> str | None:
 def garbage(
     lineage: Lineage, retain_from: str, *, versions: int = 1, saved: Collection[str] = ()
 ) -> frozenset[str]:
-    """The instants of the slices that go; `saved` are commits that keep all that they show."""
+    """The instants of the slices to delete; `saved` commits keep everything that they show."""
     gone = lineage.gone is not None and at_ms(lineage.gone) < at_ms(retain_from)
     before = [each for each in lineage.instants if at_ms(each) < at_ms(retain_from)]
     newest = 0 if gone else versions
@@ -129,8 +129,8 @@ def plan_clean(
 ) -> Procedure[CleanPlan]:
     """Write the plan. Its `instant` is "" if there is nothing to delete; then nothing was written.
 
-    In `hudi` mode under the lock. `base` as for `roll_back`; `since` is the `retain_from` of an
-    earlier plan that came to nothing. Cleans that are pending already are `resume_clean`'s.
+    In `hudi` mode call it under the lock. `base` as for `roll_back`; `since` is the `retain_from`
+    of an earlier plan without result. Pending cleans are `resume_clean`'s task.
     """
     found, commits = yield from _look(known, rules, base, since)
     if not found.files and commits <= EMPTY_AFTER:
@@ -150,7 +150,7 @@ def preview_clean(
 def _look(
     known: TableCache, rules: CleanRules, base: str, since: str
 ) -> Procedure[tuple[CleanPlan, int]]:
-    """The plan, and how many commits were looked at for it since the last clean by commits."""
+    """The plan, and how many commits were checked for it since the last clean by commits."""
     names, by_commits = known.config.names, rules.by_commits
     now = yield from load_timeline(names)
     refuse_log_files(now)
@@ -166,7 +166,7 @@ def _look(
         retain_from, wanted = wanted[COMMITS_AT_ONCE], wanted[:COMMITS_AT_ONCE]
     commits = yield from all_of(read_commit(names, each, now) for each in wanted)
     work = _CleanWork.of(commits, retain_from, 1 if by_commits else rules.versions, now)
-    if not by_commits:  # no earlier clean says which files are gone
+    if not by_commits:  # no earlier clean shows which files are gone
         work.older |= work.lineages.keys()
     files = yield from work.files()
     return CleanPlan(
@@ -176,7 +176,7 @@ def _look(
 
 
 def _cleaned_until(names: TimelineNames, now: Timeline) -> Procedure[str]:
-    """What the last clean retained from: it has dealt with all that was superseded before."""
+    """What the last clean retained from: it has handled everything superseded before."""
     cleans = [each for each, action in now.completed.items() if action == "clean"]
     for instant in sorted(cleans, reverse=True):
         key = names.completed(instant, "clean", now.completion.get(instant))
@@ -192,7 +192,7 @@ def _cleaned_until(names: TimelineNames, now: Timeline) -> Procedure[str]:
 
 @dataclass(slots=True)
 class _CleanWork:
-    """The garbage of some commits, on its way to the paths of its files."""
+    """Collects the garbage of some commits as the paths of its files."""
 
     retain_from: str
     versions: int
@@ -201,7 +201,7 @@ class _CleanWork:
     lineages: dict[FileGroup, Lineage] = field(default_factory=dict)
     paths: dict[tuple[FileGroup, str], str] = field(default_factory=dict)
     older: set[FileGroup] = field(default_factory=set)
-    """Groups to be looked up: these commits do not name the paths of all their slices."""
+    """Groups to look up: these commits do not name the paths of all their slices."""
 
     @classmethod
     def of(
@@ -239,7 +239,7 @@ class _CleanWork:
             for each in listed:
                 if (at := _instant_in(each.key)) and at not in self.pending:
                     standing.setdefault(at, []).append(each.key)
-            if gone:  # what was superseded earlier and is still there goes too
+            if gone:  # older superseded files that still exist are deleted too
                 every = tuple(sorted({*lineage.instants, *standing}, key=instant_ms))
                 doomed = self._doomed(replace(lineage, instants=every))
             paths = [path for at in doomed for path in standing.get(at, ())]
@@ -264,7 +264,7 @@ def carry_out(plan: CleanPlan, names: TimelineNames) -> Procedure[Cleaned]:
     yield from create(names.inflight(plan.instant, "clean"), b"")
     yield from all_of(delete(path) for _, path in plan.files)
     took_ms = (yield WallMs()) - began_ms
-    # Nothing is ordered by a clean's completion time; all who finish it derive the same one.
+    # Nothing depends on a clean's completion time; all processes that finish it derive the same.
     done = instant_of(instant_ms(plan.instant) + 1) if names.layout == 2 else None
     key = names.completed(plan.instant, "clean", done)
     yield from create(key, format_clean(plan, took_ms=took_ms))
@@ -275,7 +275,7 @@ def carry_out(plan: CleanPlan, names: TimelineNames) -> Procedure[Cleaned]:
 def resume_clean(
     instant: str, names: TimelineNames, snapshot: Snapshot
 ) -> Procedure[Cleaned | None]:
-    """Finish a clean whose process died; None if another process has finished it.
+    """Finish a clean whose process crashed; None if another process has finished it.
 
     `snapshot` is the current one. Raises `TableError` if the plan names a file of the snapshot: no
     clean plans that.
@@ -291,7 +291,7 @@ def resume_clean(
 
 
 def refuse_live(key: str, files: Files, slices: Sequence[Slice]) -> None:
-    """Raise if the plan at `key` would take files away that readers see now."""
+    """Raise if the plan at `key` would delete files that readers see now."""
     live = {path for _, path in files} & {each.path for each in slices}
     if live:
         raise TableError(

@@ -25,11 +25,11 @@ from lockkit.table.services.rules import LAYOUT_KEY, TARGET_KEY, ClusterRules
 
 INPUTS_MAX = 10_000
 LISTED_APART_MAX = 16
-"""Partitions that are listed one by one; of more the whole table is, a thousand keys at a time."""
+"""Up to so many partitions are listed one by one; for more, the whole table is listed."""
 
 
 def action_of(names: TimelineNames) -> str:
-    """What a clustering is called while it is pending; completed it is a replacecommit."""
+    """What a clustering is called while it is pending; when completed it is a replacecommit."""
     return "replacecommit" if names.layout == 1 else "clustering"
 
 
@@ -55,7 +55,7 @@ def plan_cluster(
     busy: Collection[FileGroup] = (),
     base: str = NO_BASE,
 ) -> Procedure[ReplacePlan | None]:
-    """Which file groups of the snapshot are to be rewritten; None if none is. Writes nothing.
+    """The file groups of the snapshot to be rewritten; None if there are none. Writes nothing.
 
     Partitions with a `busy` group are left alone. `base` as for `roll_back`.
     """
@@ -69,7 +69,7 @@ def plan_cluster(
         ways = [listing("")]
     for listed in (yield from all_of(ways)):
         sizes.update({each.key: each.size for each in listed})
-    # What another service has cleaned meanwhile was replaced before: that partition moved on.
+    # Another service has cleaned it meanwhile, so it was replaced before: the partition changed.
     moved = {each.partition for each in slices if each.path not in sizes}
     sized = [SizedSlice(each, sizes[each.path]) for each in slices if each.partition not in moved]
     groups = choose(sized, rules, buckets=snapshot.config.buckets)
@@ -80,7 +80,7 @@ def plan_cluster(
 
 
 def _listed(partition: str) -> Procedure[list[ListEntry]]:
-    # A table without partitions has its files beside `.hoodie/`, which may hold far more.
+    # A table without partitions has its files beside `.hoodie/`, which may contain far more.
     return listing(f"{partition}/") if partition else listing("", after=HOODIE + "~")
 
 
@@ -89,7 +89,7 @@ def choose(
 ) -> tuple[ClusteringGroup, ...]:
     """Pure: the groups of one rewrite; a partition's small files packed together, smallest first.
 
-    What would not come out as fewer files is left alone.
+    Files that would not become fewer are left alone.
     """
     chosen: list[ClusteringGroup] = []
     by_partition = groupby(
@@ -104,7 +104,7 @@ def choose(
 
 
 def _into_larger(here: list[SizedSlice], rules: ClusterRules) -> Iterator[ClusteringGroup]:
-    """Not the bucketed ones: they are few, and where upserts look."""
+    """Without the bucketed groups: they are few, and upserts look there."""
     free = (each for each in here if not each.bucketed)
     small = sorted((each for each in free if each.size_bytes < rules.small_file_bytes), key=_order)
     for pack in _packs(small, rules.group_bytes_max):
@@ -116,7 +116,7 @@ def _into_larger(here: list[SizedSlice], rules: ClusterRules) -> Iterator[Cluste
 def _into_buckets(
     here: list[SizedSlice], rules: ClusterRules, buckets: int
 ) -> Iterator[ClusteringGroup]:
-    """The bucketed groups too: a bucket's rows are all in one group, or a key would have two."""
+    """With the bucketed groups: a bucket's rows must be in one group, or a key exists twice."""
     free = sorted((each for each in here if not each.bucketed), key=_order)
     if not free:
         return
@@ -146,8 +146,8 @@ def _input(each: SizedSlice) -> ClusteringInput:
 
 
 def stands(plan: ReplacePlan, snapshot: Snapshot) -> bool:
-    """Whether each input is still the latest slice of its file group; and, of a plan to fill
-    buckets, whether it has all the bucketed ones: two groups of one bucket may have one key twice.
+    """Whether each input is still the latest slice of its file group. A plan that fills buckets
+    must also contain all bucketed groups: two groups of one bucket may have one key twice.
     """
     inputs = {(each.partition, each.file_id): each.path
               for group in plan.groups for each in group.slices}  # fmt: skip

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class ServiceContext:
-    """One table, its store, and how this process takes its turns on it."""
+    """One table, its store, and how this process serialises its state changes."""
 
     url: str
     store: Store
@@ -52,12 +52,12 @@ class ServiceContext:
         self.emit("note", text=text, instant=instant)
 
     def base(self, config: TableConfig) -> str:
-        """The table's address in plans, where Hudi may have to finish them."""
+        """The table's address in plans, in case Hudi has to finish them."""
         return hadoop_base(self.url) if config.mode == HUDI else NO_BASE
 
     @contextmanager
     def taking_an_instant(self, config: TableConfig) -> Iterator[None]:
-        """Where Hudi writes too, under the lock; a mutex costs nothing."""
+        """Under the lock if Hudi writes too; a mutex is cheap."""
         turn = config.mode == HUDI or self.concurrency_control.mode == SINGLE
         with self.concurrency_control.hold() if turn else nullcontext():
             yield
@@ -90,7 +90,7 @@ class ThreadHeartbeat(Heartbeat):
 
 @dataclass(slots=True)
 class StoreHost:
-    """A process that writes through `desk`, and beats by `rules`."""
+    """A process that writes through `context`, with heartbeats by `rules`."""
 
     context: ServiceContext
     rules: HeartbeatRules

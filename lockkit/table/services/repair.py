@@ -1,8 +1,8 @@
-"""The repair of a fence that cannot be read, or that is gone.
+"""The repair of a fence that is missing or cannot be read.
 
-A broken fence may have decided one commit that no reader sees yet: each decision is made only after
-the one before it is visible, so at most the last one is not. A repair has to find that commit. It
-never deletes anything.
+A broken fence may have decided one commit that no reader sees yet. It is one at most, because each
+decision is made only after the one before it is visible. A repair has to find that commit. It never
+deletes anything.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 
 NOTHING = "none"
-"""What an operator says who knows that the fence decided no commit that is not visible."""
+"""The operator's statement that the fence decided no commit that is not yet visible."""
 VERSIONS_MAX = 20
-"""Old versions of the fence that are read; damage that was written over more often is rare."""
+"""Old versions of the fence that are read; damage that was overwritten more often is rare."""
 STORE_SLACK_MS = 2_000
-"""Times of two objects of one store are compared only where they differ by more (`Rules`)."""
+"""Times of two objects of one store are compared only if they differ by more (`Rules`)."""
 _HEADER = re.compile(
     rb'\{"format":%d,"epoch":([0-9]{1,19}),"instant":"([0-9]{14,17})","attempt":"[^"]*",'
     rb'"sha256":"([0-9a-f]{64}|)"(?:,"completion":(?:"([0-9]{17})"|null)[,}])?' % FORMAT
@@ -65,12 +65,12 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FenceHeader:
-    """What the first fields of a damaged fence still say: its last decision."""
+    """The last decision, from the first fields of a damaged fence."""
 
     epoch: int
     instant: str
     sha256: str
-    """Of the commit's inflight file; empty where the last decision was no commit."""
+    """Digest of the commit's inflight file; empty if the last decision was no commit."""
     completion: str | None
 
 
@@ -86,16 +86,16 @@ class RepairCandidate:
 
 @dataclass(frozen=True, slots=True)
 class FenceRepair:
-    """What a repair writes, and over what. Making it changes nothing."""
+    """What a repair writes, and over which version. Creating it changes nothing."""
 
     names: TimelineNames
     broken: str
     """What is wrong with the fence."""
     version: Version | None
-    """Only this version is replaced; None: the fence is gone."""
+    """Only this version is replaced; None: the fence is missing."""
     fence: Fence
     source: str
-    """What the new fence was made from."""
+    """The source of the new fence."""
     publishes: str | None
     """The commit that the fence had decided, and that becomes visible."""
 
@@ -155,7 +155,7 @@ def plan_repair(
     else:
         _refuse_other(said, last.instant if last else None)
     if reported and last and header and names.layout == 2 and header.completion is None:
-        # Its writer, if it lives, publishes it under the completion time that is lost here.
+        # Its writer, if alive, publishes it under the completion time that is lost here.
         last = yield from _choose(names, [last], last.instant, rules)
     before = [each for each in (header, restored) if each is not None]
     completion = yield from _completion(names, now, header, restored, last)
@@ -167,7 +167,7 @@ def plan_repair(
 
 
 def _refuse_other(said: str | None, last: str | None) -> None:
-    """Raise if the operator says something else than what is left of the fence."""
+    """Raise if the operator contradicts what is left of the fence."""
     if said is not None and said != (last or NOTHING):
         raise TableError(
             f"what is left of the fence shows that it decided {last or 'nothing that waits'}, and "
@@ -234,7 +234,7 @@ def _by_header(
     for each in candidates:
         if header.sha256 and digest(each.body) == header.sha256:
             return True, each
-    # Of an older fence that was damaged and put back, the header would say too little.
+    # The header of an older fence that was damaged and put back would be outdated.
     times = [now.completion[each] for each in now.commits if each in now.completion]
     newest = max(times) if times else max(now.commits, default="")
     at = (header.completion or "") if times else header.instant
@@ -258,7 +258,7 @@ def _not_ruled_out(
 
 
 def _is_overtaken(each: RepairCandidate, snapshot: Snapshot) -> bool:
-    """Whether a file group that it rewrites is no longer what it read."""
+    """Whether a file group that it rewrites has changed since it was read."""
     for stat in parse_commit(each.instant, each.instant, each.body).stats:
         there = snapshot.groups.get(stat.group)
         if (there.instant if there else NO_COMMIT) != stat.previous:
@@ -269,7 +269,7 @@ def _is_overtaken(each: RepairCandidate, snapshot: Snapshot) -> bool:
 def _choose(
     names: TimelineNames, left: Sequence[RepairCandidate], said: str | None, rules: HeartbeatRules
 ) -> Procedure[RepairCandidate | None]:
-    """What the operator says, of commits whose writers are dead."""
+    """Apply the operator's statement, for commits whose writers are dead."""
     listed = ", ".join(each.instant for each in left)
     if not left:
         if said not in (None, NOTHING):
@@ -321,7 +321,7 @@ def _completion(
 
 
 def _rebuilt(last: RepairCandidate | None, completion: str | None, epoch: int) -> Fence:
-    """A fence that remembers nothing but what was decided last: checks list the timeline."""
+    """A fence that remembers only the last decision: conflict checks list the timeline."""
     window: tuple[Decided, ...] = (Decided(ROLLBACK, NO_INSTANT),)
     sha256 = ""
     if last is not None:
@@ -333,10 +333,10 @@ def _rebuilt(last: RepairCandidate | None, completion: str | None, epoch: int) -
 def carry_out(
     repair: FenceRepair, guard: Guard, *, believe: Callable[[], None] = trust
 ) -> Procedure[tuple[str, ...]]:
-    """Replace exactly what was looked at, under the lock; the commits that became visible.
+    """Replace exactly the inspected version, under the lock; return the commits made visible.
 
-    The one guarded write is the whole repair. A crash before it changes nothing. After it the fence
-    is sound and names the commit that was decided, so any writer makes that commit visible.
+    One guarded write is the whole repair. A crash before it changes nothing. After it the fence is
+    sound and names the decided commit, so any writer makes that commit visible.
     """
     fence = replace(
         repair.fence, epoch=max(repair.fence.epoch, guard.epoch), attempt=(yield Unique())

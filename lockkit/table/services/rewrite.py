@@ -1,8 +1,8 @@
-"""A clustering carried out: a plan made durable, its files rewritten, and their commit.
+"""A clustering carried out: a durable plan, its files rewritten, and their commit.
 
-Rows are copied as they are, with their keys, commit times and sequence numbers, a few batches in
+Rows are copied unchanged, with their keys, commit times and sequence numbers, a few batches in
 memory. A clustering that is refused, fails or is interrupted is rolled back at once, because
-writers give way to a plan that stands.
+writers yield to a pending plan.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BUCKETS_AT_ONCE = 8
-"""Files that are written at one time: each holds a row group back."""
+"""Files that are written at the same time: each holds a row group in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ def plan_for(context: ServiceContext, view: TableView) -> ReplacePlan | None:
 
 
 def cluster(context: ServiceContext, view: TableView) -> Clustered | None:
-    """None where there is nothing to gain, or where the table moved on since it was looked at.
+    """None if there is nothing to gain, or if the table changed since it was inspected.
 
-    Raises `CommitConflict` where a writer was faster, `CommitUnknown`, and what a commit raises.
+    Raises `CommitConflict` if a writer was faster, `CommitUnknown`, and what a commit raises.
     """
     plan = plan_for(context, view)
     if plan is None:
@@ -86,7 +86,7 @@ def cluster(context: ServiceContext, view: TableView) -> Clustered | None:
     committed: Committed | None = context.run(way)
     if committed is None:
         return None
-    with suppress(Exception):  # it is committed; what is left here is tidied away later
+    with suppress(Exception):  # it is committed; what is left here is cleaned up later
         context.run(unmark(committed.instant))
     assert plan.inputs is not None and attempt.prepared is not None
     return Clustered(committed.instant, len(plan.inputs), len(attempt.prepared.stats))
@@ -100,7 +100,7 @@ def _rewritten(
     heart: AttemptHeartbeat,
 ) -> Prepared | None:
     snapshot: Snapshot = context.run(load_snapshot(covering=transaction.covered, since=before))
-    if not stands(plan, snapshot):  # somebody committed before the plan was there
+    if not stands(plan, snapshot):  # another commit came before the plan was written
         return None
     assert plan.inputs is not None and snapshot.schema is not None
     context.report(f"rewriting {len(plan.inputs)} file groups", transaction.instant)
@@ -129,9 +129,9 @@ def _yield_to_writers(context: ServiceContext, prepared: Prepared) -> None:
 
 @dataclass(slots=True)
 class Rewrite:
-    """One plan on its way to new files; each is marked, then written, then put.
+    """Turns one plan into new files; each is marked, then written, then put.
 
-    `assert_alive` is asked before each file: it raises if this clustering must stop.
+    `assert_alive` is called before each file: it raises if this clustering must stop.
     """
 
     plan: ReplacePlan
@@ -144,7 +144,7 @@ class Rewrite:
     _open: ExitStack = field(default_factory=ExitStack)
 
     def carry_out(self) -> tuple[WriteStat, ...]:
-        """Raises `TableError` where an input is gone or is no parquet, `StoreError`."""
+        """Raises `TableError` if an input is missing or is not parquet, and `StoreError`."""
         with self._open:
             for group in self.plan.groups:
                 if self.plan.params[LAYOUT_KEY] == "bucketed":
@@ -185,7 +185,7 @@ class Rewrite:
                 self._put(drafts[bucket])
 
     def _bucket_id(self, partition: str, bucket: int) -> str:
-        """The next generation where the bucket has a group now, since this one replaces that."""
+        """The next generation if the bucket has a group now, because this one replaces it."""
         generation = generations(self.snapshot).get((partition, f"{bucket:08d}"), 0)
         file_id = bucket_file_id(partition, bucket, generation)
         if (partition, file_id) in self.snapshot.groups:
@@ -205,7 +205,7 @@ class Rewrite:
         assert self.snapshot.schema is not None
         columns = arrow_schema(self.snapshot.schema)
         out: Any = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        # Like a merge's, its rows bring commit times of their own; but the group is a new one.
+        # As in a merge, its rows keep their own commit times; but the group is a new one.
         draft = BaseFileWriter(
             self.target, source.partition, file_id, columns, out, previous=source.instant
         )

@@ -18,7 +18,7 @@ CLEAN_ASYNC_KEYS = ("hoodie.clean.async.enabled", "hoodie.clean.async")
 CLEAN_EVERY_KEYS = ("hoodie.clean.trigger.max.commits", "hoodie.clean.max.commits")
 CLUSTER_KEY, CLUSTER_ASYNC_KEY = "hoodie.clustering.inline", "hoodie.clustering.async.enabled"
 CLUSTER_EVERY_KEYS = ("hoodie.clustering.inline.max.commits", "hoodie.clustering.async.max.commits")
-"""Of two names the first that is given counts."""
+"""Several names of one setting; the first one that is given counts."""
 CleanPolicy = Literal["KEEP_LATEST_COMMITS", "KEEP_LATEST_BY_HOURS", "KEEP_LATEST_FILE_VERSIONS"]
 CLEAN_POLICIES: tuple[CleanPolicy, ...] = get_args(CleanPolicy)
 CLEAN_POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
@@ -46,15 +46,15 @@ class CleanRules:
 
     policy: CleanPolicy = "KEEP_LATEST_COMMITS"
     commits: int = 10
-    """KEEP_LATEST_COMMITS: a reader as of any of the newest so many commits finds its files."""
+    """KEEP_LATEST_COMMITS: readers as of any of this many newest commits find their files."""
     hours: int = 24
-    """KEEP_LATEST_BY_HOURS: the same of every commit of the last so many hours."""
+    """KEEP_LATEST_BY_HOURS: the same for every commit of the last so many hours."""
     versions: int = 3
-    """KEEP_LATEST_FILE_VERSIONS: slices of each file group; nothing of a replaced one."""
+    """KEEP_LATEST_FILE_VERSIONS: slices kept of each file group; none of a replaced one."""
 
     @property
     def by_commits(self) -> bool:
-        """Whether what an earlier clean retained from is behind this one too."""
+        """Whether this clean may also skip everything that an earlier clean has handled."""
         return self.policy != "KEEP_LATEST_FILE_VERSIONS"
 
 
@@ -83,20 +83,20 @@ class ClusterRules:
     """What is rewritten, and into what; the defaults are Hudi's."""
 
     layout: Layout = "free"
-    """`free`: larger groups, whose keys an upsert has to look up. `bucketed`: one for each bucket,
-    where an upsert finds them by their hash."""
+    """`free`: larger groups, whose keys an upsert has to look up. `bucketed`: one group per bucket,
+    which an upsert finds by the key's hash."""
     small_file_bytes: int = 300 * _MB
-    """Only base files that are smaller; `bucketed` takes free groups of any size."""
+    """Only smaller base files are rewritten; `bucketed` takes free groups of any size."""
     target_file_bytes: int = 1024 * _MB
     group_bytes_max: int = 2048 * _MB
-    """What is rewritten together, at most."""
+    """The most that is rewritten together."""
     groups_max: int = 30
     partitions: frozenset[str] = frozenset()
-    """Their paths; none: all."""
+    """The paths of partitions; none: all."""
 
 
 def cluster_rules(options: Mapping[str, Any]) -> ClusterRules:
-    """From Hudi's option names; `TableError` names one that cannot be."""
+    """From Hudi's option names; `TableError` names an invalid one."""
     default = ClusterRules()
     return ClusterRules(
         layout=one_of(options, LAYOUT_KEY, of=LAYOUTS, default=default.layout),
@@ -119,7 +119,7 @@ class ServiceRules:
     """Whether this writer runs any service."""
     explicit: bool = False
     """Whether the options name a service. If so, the writer checks after every commit, as Hudi
-    does; otherwise only where there can be something to do."""
+    does; otherwise only if there can be something to do."""
     clean: CleanRules = field(default_factory=CleanRules)
     clean_on: bool = True
     clean_every: int = 1
@@ -132,9 +132,8 @@ class ServiceRules:
     failed: Policy = "LAZY"
     heartbeat: HeartbeatRules = field(default_factory=HeartbeatRules)
     strategy: ConflictStrategy = SIMPLE
-    """`prefer_writer` (the writers must use it too): a plan stops no writer, and gives way to every
-    writer that is alive. `simple`: a writer that begins while a plan is pending is refused, as in
-    Hudi."""
+    """`prefer_writer` (the writers must use it too): a plan stops no writer and yields to every
+    living writer. `simple`: a writer that begins while a plan is pending is refused, as in Hudi."""
 
 
 def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:

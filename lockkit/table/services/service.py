@@ -1,9 +1,9 @@
 """The table services: roll back failed writes, clean old files, cluster small ones.
 
 Hudi runs them in three ways. A: inline, after a writer's commit. B: in a thread beside the writer
-(both: `upkeep`); they share the writer's `turns`, so they need a lock only if it does. C: in
-another process, under the table's lock like any writer. Readers are not affected: no file inside
-the retention is deleted.
+(both: `upkeep`); they share the writer's concurrency control, so they need a lock only if it does.
+C: in another process, under the table's lock like any writer. Readers are not affected, because no
+file inside the retention is deleted.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class ServiceRun:
     cleaned: tuple[Cleaned, ...] = ()
     clustered: Clustered | None = None
     yielded: str = ""
-    """Why a clustering gave way to a writer; the next run tries again."""
+    """Why a clustering yielded to a writer; the next run tries again."""
 
 
 class TableService:
     """The services of one table, for one thread at a time; `before_write` may come from another.
 
-    `turns` are the writer's (models A and B), or an `OptimisticConcurrency` of its own (C). Raises
+    They use the writer's concurrency control (models A and B), or their own (C). Raise
     `TableError`, `StoreError`, `LockBusy`. The next run, of any process, finishes what was begun.
     """
 
@@ -74,19 +74,19 @@ class TableService:
         )
         self._snapshot: Snapshot | None = None
         self._saved = 0
-        """Commits in the table's checkpoint, as far as is known here."""
+        """Number of commits in the table's checkpoint, as far as known here."""
         self._looked_at, self._since = "", ""
-        """The newest commit that was looked at for garbage in vain, and what that retained from."""
+        """The newest commit that was checked for garbage in vain, and its retention limit."""
 
     @classmethod
     def at(cls, context: ServiceContext) -> TableService:
-        """With a context that a writer has already, and shares."""
+        """With the existing context of a writer."""
         made = cls(context.url, context.store, context.concurrency_control, clock=context.clock)
         made.context = context
         return made
 
     def run(self) -> ServiceRun:
-        """Run what is due. A clustering that gives way to a writer is not an error."""
+        """Run what is due. A clustering that yields to a writer is not an error."""
         view = self.inspect()
         taken_back = self._take_back_failed(view)
         cleaned = self._resume_cleans(view)
@@ -100,7 +100,7 @@ class TableService:
         return ServiceRun(taken_back, cleaned, clustered)
 
     def inspect(self) -> TableView:
-        """The table as it is now; what was seen before is not read again."""
+        """The table as it is now; what was read before is not read again."""
         view, saved = self.context.run(look_at(self._snapshot, self._saved))
         self._snapshot, self._saved = view.snapshot, saved
         assert isinstance(view, TableView)
@@ -113,7 +113,7 @@ class TableService:
         if self.context.rules.failed == "EAGER":
             with (
                 self.context.concurrency_control.hold()
-            ):  # so that none of ours is pending and not noted
+            ):  # so that every pending instant of ours is noted
                 after = CheckedHorizon(known.horizon).listed_after
                 now = self.context.run(load_timeline(known.config.names, after=after))
                 own = frozenset(self.context.own)
@@ -130,7 +130,7 @@ class TableService:
     def take_back(
         self, *, only: Collection[str] | None = None
     ) -> tuple[RolledBack | RollbackRefused, ...]:
-        """Finish rollbacks that are half done; take dead writers back, if LAZY."""
+        """Finish rollbacks that are half done; roll dead writers back, if LAZY."""
         return self._take_back_failed(self.inspect(), only)
 
     def _take_back_failed(
@@ -141,12 +141,12 @@ class TableService:
         now = self.context.run(load_timeline(view.config.names)) if done else view.now
         own = frozenset(self.context.own)
         done += self._take_back(view.known, now, policy, own, only)
-        if view.config.mode == FENCED:  # what is Hudi's, Hudi tidies away
+        if view.config.mode == FENCED:  # Hudi cleans up its own
             self._tidy(view)
         return done
 
     def _tidy(self, view: TableView) -> None:
-        """Heartbeats and markers of writers that died after their commit, or after giving up."""
+        """Delete heartbeats and markers of writers that crashed after their commit or gave up."""
         for instant in self.context.run(leftovers(view.config.names, self.context.rules.heartbeat)):
             self.context.run(unmark(instant))
             self.context.run(forget(instant))
@@ -210,9 +210,9 @@ class TableService:
     # --- clustering ------------------------------------------------------------------------------
 
     def cluster(self) -> Clustered | None:
-        """Rewrite small files, due or not; None where there is nothing to gain.
+        """Rewrite small files, due or not; None if there is nothing to gain.
 
-        Raises `CommitConflict` where a writer was faster: nothing changed.
+        Raises `CommitConflict` if a writer was faster: nothing changed.
         """
         return cluster(self.context, self.inspect())
 
@@ -225,14 +225,14 @@ class TableService:
 
 
 def clean_due(now: Timeline, rules: ServiceRules, looked_at: str) -> bool:
-    """`looked_at` is the newest commit of an earlier look that found nothing."""
+    """`looked_at` is the newest commit of an earlier check that found nothing."""
     cleans = (each for each, action in now.completed.items() if action == "clean")
     last = max(looked_at, *cleans, "")
     return rules.clean_on and sum(each > last for each in now.commits) >= rules.clean_every
 
 
 def cluster_due(names: TimelineNames, now: Timeline, rules: ServiceRules) -> Procedure[bool]:
-    """Whether the latest commits are so many without a clustering among them."""
+    """Whether there are enough commits since the last clustering."""
     latest = now.commits[-rules.cluster_every :]
     if not rules.cluster_on or len(latest) < rules.cluster_every:
         return False

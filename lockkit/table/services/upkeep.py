@@ -1,6 +1,6 @@
 """The upkeep: the table services that one writer runs, before its writes and after its commits.
 
-Inline (model A) or in a thread of their own (model B), under the writer's own lock or mutex.
+They run inline (model A) or in their own thread (model B), under the writer's own lock or mutex.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from lockkit.table.services.service import TableService
 
 IDLE_S = 60.0
-"""How often a thread of services looks at the table while nothing is committed."""
+"""How often a thread of services checks the table while nothing is committed."""
 OVERDUE_MAX = 3
-"""At how many old pending instants one commit looks."""
+"""How many old pending instants one commit checks."""
 WHOLE_EVERY_MS = 600_000
-"""How often a writer looks for old pending instants in the whole timeline. Between such looks it
-sees those after its horizon. A request that arrived late, when its writer was gone, may be below
-it: that instant can never complete, and would hold new readers of increments back for ever."""
+"""How often a writer checks the whole timeline for old pending instants. Otherwise it sees those
+after its horizon. A request that arrived late, after its writer was gone, may be below the horizon.
+That instant can never complete, and would hold new incremental readers back for ever."""
 FAILURES = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
 
 
 class ServiceFailed(UserWarning):
-    """A table service failed after a commit that stands; the next one tries again."""
+    """A table service failed after a commit, which stays valid; the next one tries again."""
 
 
 class Upkeep:
@@ -66,7 +66,7 @@ class Upkeep:
         self._old = OldPending(self.context)
         self._rules, self._appends = rules, AppendsDue(0, 0)
         self._on = rules.clean_on or rules.cluster_on
-        self._serving = threading.Lock()  # writes of several threads may share these services
+        self._serving = threading.Lock()  # several writing threads may share these services
         self._woken, self._due, self._closed = threading.Event(), False, False
         self._thread: threading.Thread | None = None
         if self._on and rules.beside:
@@ -75,7 +75,7 @@ class Upkeep:
 
     @property
     def service(self) -> TableService:
-        """What carries the services out; loaded when the first of them is due."""
+        """Runs the services; loaded when the first of them is due."""
         with self._loading:
             if self._service is None:
                 from lockkit.table.services.service import TableService
@@ -90,7 +90,7 @@ class Upkeep:
 
     @property
     def own(self) -> set[str]:
-        """Instants that writes of this process are at, and EAGER spares. To be added while
+        """The pending instants of this process, which EAGER spares. Add to it while
         `taking_an_instant`.
         """
         return self.context.own
@@ -116,20 +116,20 @@ class Upkeep:
     def after_append(self, others: int) -> None:
         """The same as `after_commit`, after new files: rarely due (`AppendsDue`).
 
-        `others` are commits of other writers that were seen since the last call.
+        `others` are the commits of other writers that were seen since the last call.
         """
         if self._appends.next(others, self._rules):
             self.after_commit()
 
     def opened(self, commits: int) -> None:
-        """The writer that calls `after_append` has found so many commits."""
+        """Note how many commits the writer that calls `after_append` has found."""
         self._appends = AppendsDue(commits, commits)
 
     def after_commit(self, commits: int | None = None) -> None:
-        """What is due, now or in its thread; warns with `ServiceFailed`, for the commit
-        stands.
+        """Run what is due, now or in its thread. Warns with `ServiceFailed`, because the commit is
+        valid.
 
-        `commits` is how many the table has, where that is known.
+        `commits` is the table's number of commits, if known.
         """
         if commits is not None and not clean_may_find(commits, self._rules):
             return

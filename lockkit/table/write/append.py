@@ -1,7 +1,7 @@
 """The append: an instant, its files and its inflight file, in two round trips.
 
-New rows read nothing of the table, so the files go out beside the listing that shows whether the
-instant is of use.
+New rows need nothing from the table, so the files are sent in parallel with the listing that shows
+whether the instant can be used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NewRows:
     """Rows to be appended, and how their files are made."""
 
     files: Callable[[Target], list[BaseFile]]
-    """The new file groups, for one instant; called again for each further instant."""
+    """Makes the new file groups for one instant; called again for each further instant."""
     schema: str
     partitions: frozenset[str]
     """Partitions that are known to have their metadata file."""
@@ -58,7 +58,7 @@ def prepare_append(
 
     `trying` is called with each instant before it is taken, `began` once it is taken, and `wrote`
     with the files before they are sent. After an error the caller withdraws the last of these
-    instants. Raises `CommitConflict` where another writer's columns do not fit these, `TableError`,
+    instants. Raises `CommitConflict` if another writer's columns do not fit these, `TableError`,
     `StoreError`.
     """
     for tries in range(OVERTAKEN_MAX):
@@ -76,10 +76,10 @@ def prepare_append(
 def _prepare(
     taken: TakenInstant, files: list[BaseFile], new: NewRows
 ) -> Procedure[tuple[Prepared | None, Timeline]]:
-    """The instant's survey beside its files and its inflight file.
+    """Survey the instant in parallel with writing its files and its inflight file.
 
-    No `Prepared` where the instant turns out to be of no use; its files are deleted then. Of what
-    others committed after `schema_at` the newest is read: it has the table's columns.
+    No `Prepared` if the instant turns out to be useless; then its files are deleted. Of the commits
+    of others after `schema_at`, the newest is read: it has the table's columns.
     """
     stats = tuple(file.stat for file in files)
     drafted = draft(

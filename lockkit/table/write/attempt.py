@@ -85,7 +85,7 @@ class AttemptHost(Protocol):
 
 
 Files = Callable[[Transaction, AttemptHeartbeat], Procedure[Prepared | None]]
-"""Writes an instant's files and prepares its commit; None where there is nothing to commit."""
+"""Writes an instant's files and prepares its commit; None if there is nothing to commit."""
 
 
 @dataclass(slots=True)
@@ -96,16 +96,16 @@ class WriteAttempt:
     strategy: ConflictStrategy = SIMPLE
     prepared: Prepared | None = None
     known: TableCache | None = None
-    """What an append found out about the table, also where it failed."""
+    """What an append found out about the table, even if it failed."""
     groups: list[FileGroup] = field(default_factory=list)
     _undecided: bool = True
-    """Whether the write that decides was certainly not sent yet."""
+    """Whether the write that decides has certainly not been sent yet."""
     _taken: TakenInstant | None = None
     _heart: AttemptHeartbeat | None = None
     _spent: AttemptHeartbeat | None = None
-    """Of the useless instant before."""
+    """That of the previous, useless instant."""
     _paths: Collection[str] | None = ()
-    """Its files, where it knows them all."""
+    """Its files, if it knows them all."""
 
     # --- the two kinds of write ------------------------------------------------------------------
 
@@ -130,8 +130,8 @@ class WriteAttempt:
             prepared = yield from self._prepare_append(self.host, known, new)
             ready(prepared)
             return (yield from self._publish(prepared))
-        # Hudi's writers take instants under the lock, and roll back what has no heartbeat: so few
-        # rows are written within one grant.
+        # Hudi's writers take instants under the lock and roll back those without a heartbeat. So a
+        # few rows are written within one grant.
         return (yield from self.host.hold(
             lambda host, held: self._append_under_lock(host, held, known, new)
         ))  # fmt: skip
@@ -208,7 +208,7 @@ class WriteAttempt:
             if committed is None:
                 yield from self._leave(None)
                 return None
-        except GeneratorExit:  # its process is gone: requests are no longer carried out
+        except GeneratorExit:  # its process is gone and sends nothing more
             raise
         except BaseException as error:
             yield from self._leave(error)
@@ -216,7 +216,7 @@ class WriteAttempt:
         finally:
             if self._taken is not None:
                 self.host.own.discard(self._taken.instant)
-        with after_commit(committed), suppress(Exception):  # else the heartbeat expires
+        with after_commit(committed), suppress(Exception):  # otherwise the heartbeat expires
             assert self._heart is not None
             self._heart.stop()
             yield from self._heart.finished()
@@ -250,10 +250,10 @@ class WriteAttempt:
     def _leave(self, error: BaseException | None) -> Procedure[None]:
         """Withdraw the instant after `error`, or without one; raises nothing but an interrupt.
 
-        What cannot be done now is left to the next writer: the heartbeat is ended, so no one waits
-        for it to expire. After `CommitUnknown` nothing is touched, for the rows may be visible.
-        After an interrupt the commit may have been decided, unless that was not begun yet: on a
-        fenced table the rollback finds that out; on another, nothing is touched.
+        What cannot be done now is left to the next writer. The heartbeat is ended, so nobody waits
+        for it to expire. After `CommitUnknown` nothing is touched, because the rows may be visible.
+        After an interrupt the commit may have been decided, unless that step had not begun. On a
+        fenced table the rollback finds that out; on another table nothing is touched.
         """
         taken, heart = self._taken, self._heart
         if taken is None:
@@ -275,7 +275,7 @@ class WriteAttempt:
     def _withdraw(
         self, taken: TakenInstant, certain: bool, error: BaseException | None
     ) -> Procedure[bool]:
-        """Whether nothing is left to be done."""
+        """Whether nothing is left to do."""
         host, instant, paths = self.host, taken.instant, self._paths
         if taken.known.config.mode == FENCED:
             if certain:

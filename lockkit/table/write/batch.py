@@ -1,10 +1,10 @@
 """A batch of a stream: committed once, however often its sender repeats it.
 
-`.hoodie/.streams/<query id>` names the query's latest batch and the instant that was to commit it,
-and is replaced before a file of that instant is written. A run that repeats the batch checks that
-one instant, and rolls it back if it is not committed, whether its writer is dead or only slow. So
-the cost does not grow with the table. The commit records the batch too, in its extraMetadata; only
-that proves that it is done.
+`.hoodie/.streams/<query id>` names the query's latest batch and the instant for its commit. It is
+replaced before a file of that instant is written. A run that repeats the batch checks that instant,
+and rolls it back if it is not committed, whether its writer is dead or only slow. So the cost does
+not grow with the table. The commit also records the batch in its extraMetadata; only that proves
+that the batch is done.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ Hold = Callable[
 
 @dataclass(frozen=True, slots=True)
 class BatchClaim:
-    """A query's latest batch, and the instant that was to commit it."""
+    """A query's latest batch, and the instant for its commit."""
 
     batch: int
     instant: str
     checkpoint: str = ""
-    """Spark's id of the query, which a new checkpoint changes; empty where it was not known."""
+    """Spark's id of the query, which a new checkpoint changes; empty if unknown."""
 
 
 class BatchState(Enum):
@@ -76,7 +76,7 @@ class StreamBatch:
     query: str
     batch: int
     checkpoint: str = ""
-    """Spark's own id of the query, where the query has another name; empty: not known."""
+    """Spark's own id of the query, if the query has another name; empty: unknown."""
     before: BatchClaim | None = None
     """The query's latest batch, as `state` found it."""
     _version: Version | None = None
@@ -93,7 +93,7 @@ class StreamBatch:
         """Whether the batch is committed. If not, only this run can commit it from now on.
 
         Only the batch's own commit proves it, by its extraMetadata. A batch of a new checkpoint is
-        another batch, whatever its number. `base` as for `roll_back`. Raises `TableError` where
+        another batch, whatever its number. `base` as for `roll_back`. Raises `TableError` if
         another writer of this batch is alive and cannot be stopped.
         """
         self.before, self._version = before, _ = yield from read_claim(self.query)
@@ -113,14 +113,14 @@ class StreamBatch:
         return BatchState.COMMITTED if own == "committed" else BatchState.NEW
 
     def claim(self, instant: str) -> Procedure[None]:
-        """This batch is written as `instant`; `TableError` where another run claimed meanwhile."""
+        """Record that `instant` writes this batch; `TableError` if another run claimed it first."""
         mine = BatchClaim(self.batch, instant, self.checkpoint)
         self._version = yield from write_claim(self.query, mine, self._version)
 
     def _take_back(self, instant: str, hold: Hold, base: str) -> Procedure[AttemptState]:
         known, heartbeat = yield from _survey(instant)
-        # A repeated batch shows that its query's earlier run is over. Where the fence decides, that
-        # run may even be alive; where only the lock does, it must have stopped.
+        # A repeated batch shows that its query's earlier run is over. With a fence that run may be
+        # alive; with only a lock it must have stopped.
         ended = yield from end(heartbeat)
         if not ended and known.config.mode != FENCED:
             raise TableError(
@@ -148,7 +148,7 @@ def read_claim(query: str) -> Procedure[tuple[BatchClaim | None, Version | None]
 
 
 def write_claim(query: str, claim: BatchClaim, seen: Version | None) -> Procedure[Version]:
-    """Replace what was seen; `TableError` if somebody else did."""
+    """Replace what was seen; `TableError` if another run did so first."""
     key = STREAMS + query
     said: dict[str, Any] = {"batch": claim.batch, "instant": claim.instant}
     if claim.checkpoint:
@@ -180,7 +180,7 @@ def _parse(query: str, body: bytes) -> BatchClaim:
 def own_attempt(instant: str, marker: str) -> Procedure[AttemptState]:
     """What became of this batch's own attempt at `instant`: a listing of its own few files.
 
-    An instant that another commit has, or is about to have, says nothing about this batch.
+    If another commit has or will have the instant, that says nothing about this batch.
     """
     if isinstance((yield from read(PROPERTIES_KEY)), Missing):
         return "gone"

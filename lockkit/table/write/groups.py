@@ -1,7 +1,7 @@
-"""File groups written straight to the store: what runs where the rows are, with or without Spark.
+"""File groups written directly to the store by the tasks that have the rows, with or without Spark.
 
-Each task reads its group's base file, merges, and puts the next file itself; only statistics are
-returned. Nothing here publishes.
+Each task reads its group's base file, merges, and writes the next file itself; it returns only
+statistics. Nothing here publishes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE_BYTES_MAX = 120 * 1024 * 1024
-"""Where an insert begins the next file: Hudi's `hoodie.parquet.max.file.size`."""
+"""The size at which an insert begins the next file: Hudi's `hoodie.parquet.max.file.size`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class WriteTask:
         self._look(draft)
 
     def _look(self, draft: BaseFileWriter) -> None:
-        """The writer that marked first sees an earlier writer's marker only at its next check."""
+        """The writer that marked first sees another writer's marker only at its next check."""
         free = draft.previous == NO_COMMIT and not is_bucketed(draft.file_id)
         if self.early is None or free:  # no other writer has a free group
             return
@@ -95,7 +95,7 @@ class WriteTask:
             run(overtaken(names, mine, strategy=strategy), self.store, self.clock)
 
     def put(self, draft: BaseFileWriter, stat: WriteStat) -> WriteStat:
-        """The finished file, into the store. Raises `EarlyConflict`."""
+        """Put the finished file into the store. Raises `EarlyConflict`."""
         self._look(draft)
         put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
         return stat
@@ -136,10 +136,9 @@ def write_group(
 def write_rows(
     work: WriteTask, tables: Iterable[pa.Table], *, file_bytes_max: int = FILE_BYTES_MAX
 ) -> Iterator[WriteStat]:
-    """New file groups of all rows, one after the other; a batch of rows at a time is in memory.
+    """Write all rows as new file groups, one after the other; one batch of rows is in memory.
 
-    Rows of one partition stand together: where they do not, a partition gets more files than it
-    needs.
+    The rows of a partition should be contiguous: otherwise it gets more files than it needs.
     """
     draft: BaseFileWriter | None = None
     for rows in tables:

@@ -1,8 +1,9 @@
-"""The merge: a file group's next slice, made of the slice before it and what a write changes.
+"""The merge: a file group's next slice, made from the previous slice and the changes of a write.
 
-The old rows pass through in batches and are never all in memory; the changed rows are, once, since
-of several rows with one key only the greatest may stay. Order is Hudi's EVENT_TIME_ORDERING: the
-greater precombine value wins, also against the row that is stored; of equals the later one.
+The old rows are processed in batches and are never all in memory. The changed rows are in memory,
+because only the greatest of several rows with one key may stay. The order is Hudi's
+EVENT_TIME_ORDERING: the greater precombine value wins, also against the stored row; of equals the
+later one.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupChanges:
-    """What one write does to one file group: at most one row for each key."""
+    """What one write does to one file group: at most one row per key."""
 
     keys: pa.StringArray
     rows: pa.Table | None
-    """The new rows, one for each key; None: the keys are to be deleted."""
+    """The new rows, one per key; None: the keys are to be deleted."""
 
 
 def upserts(target: Target, rows: pa.Table) -> GroupChanges:
-    """The rows that stay of `rows`: for each key the greatest precombine value, of equals the last.
+    """The rows of `rows` that stay: per key the greatest precombine value, of equals the last.
 
     A row without a precombine value is less than any that has one. `TableError` on a missing key.
     """
@@ -62,7 +63,7 @@ def upserts(target: Target, rows: pa.Table) -> GroupChanges:
 
 
 def _sorted(numbered: pa.Table) -> pa.Table:
-    """By the precombine value, rows without one first; equal ones as they came."""
+    """By the precombine value, rows without one first; equal ones in their order of arrival."""
     import pyarrow as pa
 
     numbered = numbered.sort_by([("best", "ascending"), ("row", "ascending")])
@@ -80,8 +81,8 @@ def merge(
 ) -> WriteStat | None:
     """Write the old rows that stay, then the new ones; None if nothing would change.
 
-    `old` are tables as read, meta columns included. Of a row that was stored twice, by an insert,
-    every copy is replaced.
+    `old` are tables as read, including meta columns. If an insert stored a row twice, every copy is
+    replaced.
     """
     import pyarrow.compute as pc
 
@@ -154,8 +155,8 @@ def rewrite_group(
 ) -> BaseFile:
     """The next slice of a file group in memory: `old` (as read) with the upserts `rows` merged in.
 
-    Rows that are only copied keep their commit time. Where every row is older than what is stored,
-    the slice is written all the same.
+    Rows that are only copied keep their commit time. The slice is written even if every new row is
+    older than the stored one.
     """
     if rows.num_rows:
         refuse_strangers(target, base.partition, rows)
