@@ -116,10 +116,8 @@ guarded
 
 # %%
 import pyarrow as pa
-from lockkit.runtime import run
-from lockkit.table import Table, TableConfig, create_table
-with Table(bucket.url, **bucket.of("W1")) as table:
-    run(create_table(TableConfig(name="orders", record_key="id")), table.store, table.clock)
+from lockkit.table import Table
+with Table.create(bucket.url, record_key="id", **bucket.of("W1")) as table:
     print(table.append(pa.table({"id": ["order-1"], "amount": [10]})))
 
 # %% [markdown]

@@ -42,12 +42,12 @@ SIZES = (
     ),
     Size(
         "a Lock on file://",
-        "from lockkit import Lock\nwith Lock('file://' + folder): pass", 5_220, 5_000,
+        "from lockkit import Lock\nwith Lock('file://' + folder): pass", 5_240, 5_000,
     ),
-    Size("import Table", "from lockkit.table import Table", 13_300, 12_000),
-    Size("an append to a new table", APPEND, 13_920, 13_000),
+    Size("import Table", "from lockkit.table import Table", 13_500, 12_000),
+    Size("an append to a new table", APPEND, 14_130, 13_000),
 )  # fmt: skip
-ALL_LIMIT, ALL_AIM = 70_510, 48_000
+ALL_LIMIT, ALL_AIM = 71_100, 48_000
 ENTRIES_LIMIT, ENTRIES_AIM = 18, 18
 """Files and folders at the first level of the package."""
 

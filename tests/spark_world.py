@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lockkit.spark.java import NoJava, find_java, spark_env
-from lockkit.spark.options import WRITE
 from lockkit.stores import open_store
 from lockkit.table import read_table
+from lockkit.table.options import WRITE
 
 try:
     find_java()

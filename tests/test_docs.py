@@ -58,8 +58,8 @@ def readme_names() -> dict[str, Any]:
     pa = pytest.importorskip("pyarrow", reason="make test installs pyarrow")
     for example in examples(DOCS / "howto" / "commit.md")[:1]:
         exec(example.code, {})
-    columns = {"order_id": ["a", "b"], "region": ["EU", "US"], "amount": [1, 2]}
-    return {"arrow_rows": pa.table(columns)}
+    columns = {"order_id": ["a", "b"], "region": ["EU", "US"], "at": [1, 1], "amount": [1, 2]}
+    return {"arrow_rows": pa.table(columns), "changed_rows": pa.table(columns)}
 
 
 NAMES: dict[str, Callable[[], dict[str, Any]]] = {"README.md": readme_names}

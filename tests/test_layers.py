@@ -17,7 +17,7 @@ ROWS = [
     "errors", "protocol", "events", "clock", "sinks", "stores", "runtime", "config", "lock",
     "providers",
     "table.errors", "table.format", "table.occ", "table.read", "table.write", "table.services",
-    "table.handle", "table.inspect", "table",
+    "table.options", "table.writer", "table.handle", "table.inspect", "table",
     "spark", "recipes", "cli",
     "lab.server", "lab.faults", "lab.verify.check", "lab.verify", "lab.probe", "lab.processes",
     "lab.incident", "lab.widgets", "lab.soak", "lab.course", "lab.cli", "lab", "__main__",

@@ -28,7 +28,6 @@ from lockkit.errors import LockLost, TableError
 from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.errors import unwrap, unwrapped
-from lockkit.spark.options import RETRIES, WRITE
 from lockkit.spark.place import TableAddress
 from lockkit.spark.query import Query, plan, query_of
 from lockkit.spark.read import read, register
@@ -37,6 +36,7 @@ from lockkit.stores import open_store
 from lockkit.table import load_snapshot
 from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.timeline import V6, V9, load_timeline
+from lockkit.table.options import RETRIES, WRITE
 from lockkit.table.read.buckets import is_bucketed
 
 pytestmark = MARKS

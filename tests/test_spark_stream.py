@@ -38,7 +38,6 @@ from lockkit.spark import foreach_batch, register, streamer, unwrapped, write
 from lockkit.spark.java import SCRATCH_NAMES
 from lockkit.spark.land import land
 from lockkit.spark.microbatch import STREAM, STREAMS, MicroBatch
-from lockkit.spark.options import WRITE
 from lockkit.spark.process import tree
 from lockkit.spark.spool import LocalSpool
 from lockkit.spark.streamer import Streamer, arriving, parser, work_of
@@ -49,6 +48,7 @@ from lockkit.table.format.timeline import V9, load_timeline
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.rollback import withdraw
+from lockkit.table.options import WRITE
 
 pytestmark = MARKS
 

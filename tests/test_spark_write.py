@@ -20,7 +20,6 @@ from lockkit.lock.handle import LOCK_KEY
 from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.frame import BATCH_BYTES, NOT_BY_BYTES, by_rows
-from lockkit.spark.options import RETRIES, write_options
 from lockkit.stores import open_store
 from lockkit.stores.local import LocalStore
 from lockkit.table import TableConfig, create_table, load_snapshot, read_table
@@ -28,6 +27,7 @@ from lockkit.table.errors import CommitConflict, EarlyConflict, HeartbeatExpired
 from lockkit.table.format.timeline import V9, load_timeline
 from lockkit.table.occ.liveness import end, read_heartbeat
 from lockkit.table.occ.transaction import begin
+from lockkit.table.options import RETRIES, write_options
 from lockkit.table.read import checkpoint
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, is_bucketed
 from lockkit.table.services.upkeep import keep

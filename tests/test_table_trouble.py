@@ -36,8 +36,6 @@ from lockkit.lab.faults import Fault, Proxy
 from lockkit.protocol.outcome import Applied, IfAbsent, Missing
 from lockkit.runtime import run
 from lockkit.runtime.proven import create
-from lockkit.spark.options import known_config, write_options
-from lockkit.spark.place import TableAddress
 from lockkit.stores import Store, open_store
 from lockkit.table import (
     FENCE_KEY,
@@ -61,6 +59,7 @@ from lockkit.table.format.timeline import instant_ms, load_timeline
 from lockkit.table.handle import Table
 from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache, take
+from lockkit.table.options import known_config, write_options
 
 NAMES = count()
 STEPS_MAX, MANY = 40, 10_000
@@ -201,7 +200,7 @@ class Overtaken(Lossy):
 def test_of_two_that_make_a_table_at_once_the_second_finds_it() -> None:
     store = Overtaken(open_store(f"memory://trouble-{next(NAMES)}"))
     asked = write_options({}, record_key="id")
-    assert known_config(asked, TableAddress("memory://orders"), store, CLOCK) == (CONFIG, True)
+    assert known_config(asked, "memory://orders", store, CLOCK) == (CONFIG, True)
 
 
 def test_tables_in_one_prefix_know_nothing_of_each_other(

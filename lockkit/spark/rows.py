@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import TableError
 from lockkit.spark.frame import GROUP, KEY, PART, STORED_PART, WriteJob, stored_keys
-from lockkit.table.format.base_file import Slice
+from lockkit.table.format.base_file import Slice, refuse_missing
 from lockkit.table.format.properties import TableConfig
 
 if TYPE_CHECKING:
@@ -32,13 +32,8 @@ def incoming_schema(frame: DataFrame) -> pa.Schema:
 
 
 def check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None:
-    needed = {"record key": config.record_key, "partition field": config.partition_by}
-    if operation != "delete":
-        needed["precombine field"] = config.precombine
     kinds = dict(frame.dtypes)
-    for what, name in needed.items():
-        if name is not None and name not in kinds:
-            raise TableError(f"the rows have no column {name!r}, the table's {what}")
+    refuse_missing(config, kinds, delete=operation == "delete")
     kind = kinds[config.record_key]
     if kind.partition("(")[0] not in _KEY_TYPES:
         raise TableError(

@@ -23,10 +23,10 @@ from lockkit.errors import StoreError, TableError
 from lockkit.runtime import run
 from lockkit.spark.errors import first_line
 from lockkit.spark.land import land, spool_for
-from lockkit.spark.options import RETRIES, WRITE, WriteOptions, write_options
 from lockkit.spark.place import TableAddress
 from lockkit.spark.spool import LocalSpool, Spool, SpoolRun, remove_spool
 from lockkit.spark.stream import QUERY_ID, STREAM_RETRIES
+from lockkit.table.options import RETRIES, WRITE, WriteOptions, write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,6 @@ and merged on one machine; `lockkit.spark.write` does neither.
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +22,12 @@ from lockkit.runtime import Procedure, WallMs
 from lockkit.runtime.proven import all_of, listing
 from lockkit.spark.place import TableAddress
 from lockkit.stores import Store, folder_of
-from lockkit.table.format.base_file import plain, record_keys
+from lockkit.table.format.base_file import plain
 from lockkit.table.format.data_files import open_data_file, put_data_file
-from lockkit.table.format.partition import partition_path
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.liveness import discard
 from lockkit.table.occ.markers import MARKERS
+from lockkit.table.write.merging import AT_ONCE, RowGroup, grouped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,18 +38,13 @@ KEPT_MS = 86_400_000
 RUN_BYTES = 64_000_000
 """Rows that a task holds before it sorts them and puts them away."""
 BATCH_ROWS = 65_536
-AT_ONCE = min(4, os.cpu_count() or 1)
-"""Files of a spool that are fetched, or groups of it that are merged, at one time."""
-NO_BUCKET = -1
-SpoolGroup = tuple[str, int]
-"""(partition, bucket), `NO_BUCKET` where rows are only inserted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolPart:
     """One batch of a run: which rows of the spool are for `group`."""
 
-    group: SpoolGroup
+    group: RowGroup
     batch: int
     rows: int
 
@@ -110,39 +103,13 @@ class Spool:
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with tempfile.TemporaryFile() as out:
             with pa.ipc.new_file(out, rows.schema, options=options) as file:
-                for group, some in self._sorted(rows):
+                for group, some in grouped(self.config, rows, bucketed=self.bucketed):
                     for batch in some.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
                         parts.append(SpoolPart(group, len(parts), batch.num_rows))
                         file.write_batch(batch)
             key = f"{self.prefix}{clock.unique()}.arrow"
             put_data_file(self.place.data(), key, out, out.tell(), clock)
         return SpoolRun(key, tuple(parts))
-
-    def _sorted(self, rows: pa.Table) -> Iterator[tuple[SpoolGroup, pa.Table]]:
-        """The rows group by group, in the order in which they came."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        config = self.config
-        keys = record_keys(config, rows).combine_chunks()
-        number = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
-        if self.bucketed:
-            number = bucket_of(keys, config.buckets)
-        values: list[Any] = [None]
-        if config.partition_by is not None:
-            column = rows[config.partition_by].combine_chunks()
-            coded = column.dictionary_encode(null_encoding="encode")
-            values = coded.dictionary.to_pylist()
-            start = pc.multiply(coded.indices.cast(pa.int64()), config.buckets)
-            number = pc.add(number, start)
-        order = pc.sort_indices(number)
-        rows, at = rows.take(order), 0
-        ends = pc.run_end_encode(number.take(order), run_end_type=pa.int64())
-        for each, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
-            code, bucket = divmod(each, config.buckets)
-            partition = partition_path(config, values[code])
-            yield (partition, bucket if self.bucketed else NO_BUCKET), rows.slice(at, end - at)
-            at = end
 
 
 def way_of(config: TableConfig) -> tuple[object, ...]:
@@ -182,6 +149,10 @@ class LocalSpool:
     folder: Path = field(default=Path())
 
     @property
+    def config(self) -> TableConfig:
+        return self.spool.config
+
+    @property
     def dtypes(self) -> list[tuple[str, str]]:
         return [(each.name, each.dataType.simpleString()) for each in self.schema]
 
@@ -209,9 +180,9 @@ class LocalSpool:
             list(pool.map(fetch, self.runs))
 
     @property
-    def groups(self) -> dict[SpoolGroup, list[tuple[str, int]]]:
+    def groups(self) -> dict[RowGroup, list[tuple[str, int]]]:
         """Which batches of which files are for each group, by partition and bucket."""
-        found: dict[SpoolGroup, list[tuple[str, int]]] = {}
+        found: dict[RowGroup, list[tuple[str, int]]] = {}
         for each in self.runs:
             for part in each.parts:
                 found.setdefault(part.group, []).append((each.key, part.batch))

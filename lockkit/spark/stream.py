@@ -16,10 +16,10 @@ from lockkit.errors import TableError
 from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.sinks import Emit, silent
 from lockkit.spark.microbatch import MicroBatch
-from lockkit.spark.options import KEYWORDS, RETRIES, write_options
 from lockkit.spark.place import TableAddress
 from lockkit.spark.write import open_lock, write
 from lockkit.stores.keywords import check_keywords
+from lockkit.table.options import KEYWORDS, RETRIES, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,11 +25,11 @@ from lockkit.errors import LockkitError, TableError
 from lockkit.spark.connect import CONF
 from lockkit.spark.errors import unwrapped
 from lockkit.spark.java import SCRATCH_NAMES, spark_env
-from lockkit.spark.options import WRITE, write_options
 from lockkit.spark.query import spark_schema
 from lockkit.spark.stream import foreach_batch
 from lockkit.table.format.java_properties import parse_properties
 from lockkit.table.format.schema import arrow_schema
+from lockkit.table.options import WRITE, write_options
 
 SOURCES = {
     "JsonDFSSource": "json", "CsvDFSSource": "csv", "ParquetDFSSource": "parquet",

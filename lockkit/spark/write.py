@@ -7,14 +7,12 @@ driver stops the commit and an error keeps its class.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lockkit.clock import Clock, back_off_s
-from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.clock import Clock
 from lockkit.lock.hudi_keys import TABLE_NAME
-from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.spark.errors import unwrap
 from lockkit.spark.frame import (
@@ -24,7 +22,6 @@ from lockkit.spark.frame import (
     merge_frame,
 )
 from lockkit.spark.fresh import attempt_tag, refuse_old_frame
-from lockkit.spark.options import WriteOptions, known_config, refuse_another, write_options
 from lockkit.spark.place import TableAddress
 from lockkit.spark.rows import (
     bucketed,
@@ -36,42 +33,27 @@ from lockkit.spark.rows import (
 )
 from lockkit.stores import Store
 from lockkit.stores.keywords import check_keywords
-from lockkit.table.errors import CommitConflict, OldRows
+from lockkit.table.errors import OldRows
 from lockkit.table.format.base_file import Target
-from lockkit.table.format.layout import FileGroup, WriteStat
+from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.format.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
+from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import control_of, refuse_unused_lock
 from lockkit.table.occ.covered import CheckedHorizon
-from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.locks import open_table_lock
-from lockkit.table.occ.markers import unmark
-from lockkit.table.occ.prepared import Prepared, prepare
-from lockkit.table.occ.publish import after_commit
-from lockkit.table.occ.transaction import Transaction
+from lockkit.table.options import write_options
 from lockkit.table.read.buckets import generations, is_bucketed
-from lockkit.table.read.opening import load_snapshot, look_over
 from lockkit.table.read.snapshot import Snapshot
-from lockkit.table.services.context import StoreHost
 from lockkit.table.services.upkeep import Upkeep
-from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt
-from lockkit.table.write.groups import EarlyCheck
+from lockkit.table.writer import Claim, TableWrite, unclaimed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from lockkit.lock.contract import LockHandle
-
-RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
-Claim = Callable[[str], None]
-
-
-def unclaimed(_instant: str) -> None:
-    """For a write that no earlier attempt can have begun."""
-
 
 def write(
     df: DataFrame,
@@ -152,8 +134,9 @@ def write(
                 closing(open_upkeep(place, options, store, mine, clock, emit))
             )
         return SparkWrite(
-            df, wanted, place, store, upkeep, clock, emit, dict(extra or {}), claim
-        ).whole()
+            frame=df, requested=wanted, url=place.url, place=place, store=store, upkeep=upkeep,
+            clock=clock, emit=emit, extra=dict(extra or {}), claim=claim,
+        ).whole()  # fmt: skip
 
 
 def open_lock(
@@ -176,108 +159,34 @@ def open_upkeep(
     return Upkeep(said, place.url, store, concurrency_control, clock=clock, emit=emit)
 
 
-@dataclass(slots=True)
-class SparkWrite:
-    """One call of `write`; each attempt begins again on the current table."""
+@dataclass(slots=True, kw_only=True)
+class SparkWrite(TableWrite):
+    """A write of a DataFrame's rows, with the files made by Spark's executors."""
 
     frame: DataFrame
-    requested: WriteOptions
     place: TableAddress
-    store: Store
-    upkeep: Upkeep
-    clock: Clock
-    emit: Emit
-    extra: dict[str, str]
-    claim: Claim = unclaimed
 
-    def whole(self) -> Committed | None:
-        """Attempt until one commits, or the last one conflicts."""
-        most = self.requested.retries
-        for tries in range(most + 1):
-            try:
-                return self.once()
-            except CommitConflict as conflict:
-                if tries == most:
-                    raise
-                self.emit("note", text=f"attempt {tries + 1} of {most + 1}: {conflict}")
-                self.clock.sleep(
-                    back_off_s(tries, self.clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S)
-                )
-        raise AssertionError("a bounded loop that always returns or raises")
+    def __post_init__(self) -> None:
+        self.frame = self.frame.drop(*META_COLUMNS)
 
-    def once(self) -> Committed | None:
-        frame = self.frame.drop(*META_COLUMNS)
-        incoming = incoming_schema(frame)
-        config = self._table()
-        known, seen = run(look_over(), self.store, self.clock)
-        self.upkeep.before_write(known)
-        shared = self.upkeep.context
-        context = replace(shared, url=self.place.url, store=self.store, clock=self.clock,
-                       emit=self.emit)  # fmt: skip
-        attempt = WriteAttempt(StoreHost(context, self.requested.rules), self.requested.strategy)
+    def incoming(self) -> pa.Schema:
+        return incoming_schema(self.frame)
 
-        def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
-            yield from ()
-            assert isinstance(heart, Heartbeat)
-            prepared = self._written(frame, incoming, config, seen, transaction, heart)
-            if prepared is not None:
-                self.upkeep.before_commit(prepared)
-            return prepared
+    def check(self, config: TableConfig) -> None:
+        check_columns(self.frame, config, self.requested.operation)
 
-        way = attempt.write(known, files, action=_action(self.requested.operation))
-        committed = run(way, self.store, self.clock)
-        if committed is None:
-            return None
-        with after_commit(committed):
-            if self.requested.early:
-                with suppress(Exception):  # leftover markers are cleaned up later
-                    run(unmark(committed.instant), self.store, self.clock)
-            self.upkeep.after_commit(seen.covered.count + 1)
-        return committed
+    @contextmanager
+    def guarded(self, heart: Heartbeat, instant: str, stands_on: int) -> Iterator[None]:
+        refuse_old_frame(self.frame, self.place, instant, stands_on)
+        with _ends_with(heart, self.frame, attempt_tag(instant, self.place, stands_on)):
+            yield
 
-    def _written(
-        self, frame: DataFrame, incoming: pa.Schema, config: TableConfig, seen: Snapshot,
-        transaction: Transaction, heart: Heartbeat,
-    ) -> Prepared | None:  # fmt: skip
-        """One attempt's files and its commit's bytes; None where there is nothing to commit."""
-        self.claim(transaction.instant)
-        snapshot: Snapshot = run(
-            load_snapshot(covering=transaction.covered, since=seen), self.store, self.clock
-        )
-        check_columns(frame, config, self.requested.operation)
-        stands_on = snapshot.covered.count
-        refuse_old_frame(frame, self.place, transaction.instant, stands_on)
-        before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
-        schema = before if self.requested.operation == "delete" and before else None
-        schema = schema or evolve(before, incoming)
-        target = replace(transaction.target, schema=schema)
-        tag = attempt_tag(transaction.instant, self.place, stands_on)
-        with _ends_with(heart, frame, tag):
-            stats = self._files(frame, target, snapshot, transaction.covered)
-        self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
-        replaced = _replaced(self.requested.operation, stats, snapshot)
-        if not stats and not replaced and not self.requested.allow_empty:
-            return None
-        return self._prepare(transaction, stats, snapshot, target, replaced)
-
-    def _table(self) -> TableConfig:
-        """The table's config; the table is made if it is not there."""
-        prove_conditions(self.store, self.clock, key=TABLE_KEY)
-        config, there = known_config(self.requested, self.place, self.store, self.clock)
-        if there:
-            return config
-        config = run(create_table(config), self.store, self.clock)
-        refuse_another(self.requested, config)
-        return config
-
-    def _files(
-        self, frame: DataFrame, target: Target, snapshot: Snapshot, covered: CheckedHorizon
-    ) -> list[WriteStat]:
+    def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         from pyspark.sql import functions as f
 
-        requested, config = self.requested, target.config
+        frame, requested, config = self.frame, self.requested, target.config
         job = WriteJob(
-            self.place, target, self._early(covered), requested.file_bytes_max,
+            self.place, target, self.early_check(covered), requested.file_bytes_max,
             dict(snapshot.groups), generations(snapshot),
         )  # fmt: skip
         if requested.operation in ("upsert", "delete"):
@@ -294,12 +203,6 @@ class SparkWrite:
             frame = frame.sortWithinPartitions(config.partition_by)
         return insert_frame(frame, job)
 
-    def _early(self, covered: CheckedHorizon) -> EarlyCheck | None:
-        requested = self.requested
-        if not requested.early:
-            return None
-        return EarlyCheck(covered, requested.rules, requested.strategy, requested.early_commits)
-
     def _merged(self, frame: DataFrame, job: WriteJob, snapshot: Snapshot) -> list[WriteStat]:
         """Upserts and deletes, each row sent to the group that has its key, else to its bucket."""
         config = job.target.config
@@ -313,22 +216,6 @@ class SparkWrite:
             max(config.buckets * max(1, len({p for p, _ in snapshot.groups})), len(looked_at)),
         )
         return merge_frame(frame, job, tasks, delete=self.requested.operation == "delete")
-
-    def _prepare(
-        self, transaction: Transaction, stats: list[WriteStat], snapshot: Snapshot,
-        target: Target, replaced: frozenset[FileGroup],
-    ) -> Prepared:  # fmt: skip
-        assert target.schema is not None
-        known = frozenset(partition for partition, _ in snapshot.groups)
-        return run(
-            prepare(
-                transaction, stats, schema=avro_schema(target.schema, target.config.name),
-                operation=self.requested.operation.upper(), known_partitions=known,
-                replaced=replaced, extra=self.extra,
-                grows=snapshot.schema is None or arrow_schema(snapshot.schema) != target.schema,
-            ),
-            self.store, self.clock, self.emit,
-        )  # fmt: skip
 
 
 @contextmanager
@@ -359,18 +246,3 @@ def _job_tags(frame: DataFrame) -> tuple[Callable[[str], Any], ...]:
         return session.addTag, session.interruptTag, session.removeTag
     # Not the session's own tags: there a tag is found only by the thread that added it.
     return context.addJobTag, context.cancelJobsWithTag, context.removeJobTag
-
-
-def _action(operation: str) -> str:
-    return "replacecommit" if operation.startswith("insert_overwrite") else "commit"
-
-
-def _replaced(
-    operation: str, stats: list[WriteStat], snapshot: Snapshot
-) -> frozenset[FileGroup]:
-    touched = {stat.partition for stat in stats}
-    return frozenset(
-        group for group in snapshot.groups
-        if operation == "insert_overwrite_table"
-        or (operation == "insert_overwrite" and group[0] in touched)
-    )  # fmt: skip

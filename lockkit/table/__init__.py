@@ -8,16 +8,16 @@ In reading order; each package may import only those above it:
 - `occ`: optimistic concurrency control. `transaction`, `prepared`, `conflict`, `fence`, `decide`,
   `news` and `commit`; `publish` (with the lock), `rollback`, `heartbeat`, `liveness` and `markers`.
 - `read`: `snapshot`, `checkpoint`, `opening`, `incremental` and `reader`.
-- `write`: `attempt` (what every writer does), `append`, `merge` and `groups`.
+- `write`: `attempt` (what every writer does), `append`, `merge`, `groups` and `merging`.
 - `services`: `rules` (Hudi's options for them), `upkeep` (when each runs), `service` (runs them),
   `clean`, `cluster` and `rewrite`, `repair` of a fence.
+- `options` (of a write) and `writer` (an upsert, delete or overwrite, with Spark or without).
 - `handle` has `Table`, which holds all of that for one writer; `inspect` says who holds a table's
   lock and whether it may be broken.
 
-    config = TableConfig(name="orders", record_key="id", partition_by="region")
-    run(create_table(config), open_store("s3://lake/orders"), Clock())
-    with Table("s3://lake/orders") as table:
+    with Table.create("s3://lake/orders", record_key="id", partition_by="region") as table:
         table.append(rows)
+        table.upsert(rows, retries=3)
 
 A name is imported when it is first used, so what needs only a lock's state loads no pyarrow.
 """

@@ -10,7 +10,7 @@ beside the fence and the properties; the fence; the completed file beside the re
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -21,9 +21,15 @@ from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import Store, open_store
-from lockkit.table.format.base_file import BaseFile, Target, write_inserts
+from lockkit.table.format.base_file import (
+    BaseFile,
+    Target,
+    refuse_missing,
+    refuse_no_table,
+    write_inserts,
+)
 from lockkit.table.format.partition import by_partition
-from lockkit.table.format.properties import HUDI, TableConfig
+from lockkit.table.format.properties import FENCED, HUDI, TableConfig
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import control_of, refuse_unused_lock, see_conditions
@@ -38,12 +44,18 @@ from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.context import ServiceContext, StoreHost
 from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.append import NewRows
-from lockkit.table.write.attempt import WriteAttempt
+from lockkit.table.write.attempt import WriteAttempt, retried
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from lockkit.lock.contract import LockHandle
+    from lockkit.table.occ.rollback import RollbackRefused, RolledBack
+    from lockkit.table.read.history import HistoryEntry
+    from lockkit.table.read.incremental import Increment
+    from lockkit.table.read.predicate import Filter
+    from lockkit.table.services.clean import Cleaned
+    from lockkit.table.services.rewrite import Clustered
 
 
 class Table:
@@ -103,6 +115,8 @@ class Table:
             check_append_options(given)
             refuse_unused_lock(given, lock)
             self._described = described(given)
+        self._options = given
+        self._store_options = {"client": client, **store_options}
         self.url = url.rstrip("/")
         self.clock = clock or Clock()
         self.store: Store = open_store(self.url, client=client, **store_options)
@@ -124,10 +138,51 @@ class Table:
         self._partitions: frozenset[str] = frozenset()
         self._busy = threading.Lock()
 
-    def append(self, rows: pa.Table) -> Committed:
+    @classmethod
+    def create(
+        cls, url: str, *, record_key: str, partition_by: str | None = None,
+        precombine: str | None = None, name: str | None = None, version: int = 9,
+        mode: str = FENCED, buckets: int = 4, hive_style: bool = True, urlencode: bool = True,
+        **how: Any,
+    ) -> Table:  # fmt: skip
+        """Make a table, or find the same one there already, and open it.
+
+        ================  ==================  =====================================================
+        parameter         default             meaning
+        ================  ==================  =====================================================
+        `record_key`                          the column with each row's key
+        `partition_by`    no partitions       the column that names a row's partition
+        `precombine`      the later row wins  the column whose greater value wins, of one key
+        `name`            the URL's end       the table's name
+        `version`         9                   Hudi's table version: 6 or 9
+        `mode`            fenced              fenced, or hudi where Hudi's own writers write too
+        `buckets`         4                   file groups for upserts in each partition
+        `hive_style`      True                whether a partition's folder is `region=EU`, or `EU`
+        `urlencode`       True                whether a partition's value is escaped in its folder
+        ================  ==================  =====================================================
+
+        `how` are the keywords of `Table`. Raises `TableError` if another table is there,
+        `UnsafeStore` if the store ignores conditions, `StoreError`.
+        """
+        config = TableConfig(
+            name=url.rstrip("/").rpartition("/")[2] if name is None else name,
+            record_key=record_key, partition_by=partition_by, precombine=precombine,
+            version=version, mode=mode, buckets=buckets, hive_style=hive_style, urlencode=urlencode,
+        )  # fmt: skip
+        from lockkit.table.occ.creation import create_table
+
+        table = cls(url, **how)
+        try:
+            run(create_table(config), table.store, table.clock)
+        except BaseException:
+            table.close()
+            raise
+        return table
+
+    def append(self, rows: pa.Table, *, retries: int = 0) -> Committed:
         """Commit `rows` as new file groups, and return the commit once every reader sees it.
 
-        `rows` are in memory and may be of any partitions.
+        `rows` may be of any partitions. After a conflict there are up to `retries` further attempts.
 
         ================  =========================================================================
         error             what it means
@@ -140,18 +195,93 @@ class Table:
         `StoreError`      the store refused or did not answer; nothing was committed
         ================  =========================================================================
         """
-        import pyarrow as pa
+        refuse_no_table(rows)
+        return retried(lambda: self._append(rows), retries, self.clock, self.emit)
 
-        if not isinstance(rows, pa.Table):
-            raise TableError(
-                f"rows are appended as a pyarrow.Table, and these are a {type(rows).__name__}; "
-                "pyarrow.Table.from_pylist, from_pandas or from_batches makes one"
-            )
+    def upsert(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
+        """Commit `rows`: each replaces the row with its record key, or is added if there is none.
+
+        Of rows with one key, stored or not, the one with the greatest precombine value stays, of
+        equals the later one. Rows are found in their own partition only. Returns None if nothing
+        would change. Raises what `append` raises; a conflict is another commit to the same file
+        groups.
+        """
+        return self._write("upsert", rows, retries)
+
+    def delete(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
+        """Commit the removal of the rows with these record keys, in these rows' partitions.
+
+        Other columns of `rows` are not read. Returns None if no such row is there. Raises what
+        `upsert` raises.
+        """
+        return self._write("delete", rows, retries)
+
+    def overwrite(
+        self, rows: pa.Table, *, whole_table: bool = False, retries: int = 0
+    ) -> Committed | None:
+        """Commit `rows` in place of all rows of their partitions, or of the `whole_table`.
+
+        Without rows, only `whole_table` commits anything. Raises what `upsert` raises; every commit
+        to a partition that is replaced is a conflict.
+        """
+        return self._write(
+            "insert_overwrite_table" if whole_table else "insert_overwrite", rows, retries
+        )
+
+    def read(
+        self, *, columns: Sequence[str] | None = None, filters: Sequence[Filter] = (),
+        as_of: str | None = None,
+    ) -> pa.Table:  # fmt: skip
+        """The rows of the latest snapshot, or of an instant; the parameters are `read_table`'s."""
+        from lockkit.table.read.reader import read_table
+
+        return read_table(self.store, self.clock, columns=columns, filters=filters, as_of=as_of)
+
+    def changes(
+        self, begin: str = "", end: str | None = None, *, columns: Sequence[str] | None = None,
+        filters: Sequence[Filter] = (),
+    ) -> tuple[pa.Table, Increment]:  # fmt: skip
+        """The rows that changed in (`begin`, `end`], and the increment.
+
+        Its `end` is the next call's `begin`; "" is before the first commit. Deleted rows do not
+        show, as in Hudi. The parameters are `read_increment`'s.
+        """
+        from lockkit.table.read.reader import read_increment
+
+        return read_increment(
+            self.store, begin, end, clock=self.clock, columns=columns, filters=filters
+        )
+
+    def history(self) -> list[HistoryEntry]:
+        """The completed instants that the timeline still has, newest first."""
+        from lockkit.table.read.history import load_history
+
+        return run(load_history(), self.store, self.clock)
+
+    def clean(self) -> tuple[Cleaned, ...]:
+        """Delete files that no retained snapshot needs, by the rules of `options`."""
+        with self._alone("clean"):
+            return self._upkeep.service.clean()
+
+    def cluster(self) -> Clustered | None:
+        """Rewrite small files into larger ones; None if there is nothing to gain.
+
+        Raises `CommitConflict` if another writer was faster; then nothing changed.
+        """
+        with self._alone("cluster"):
+            return self._upkeep.service.cluster()
+
+    def roll_back_dead(self) -> tuple[RolledBack | RollbackRefused, ...]:
+        """Roll back what dead writers left pending, now and not with the next write."""
+        with self._alone("roll back"):
+            return self._upkeep.service.take_back()
+
+    def _append(self, rows: pa.Table) -> Committed:
         with self._alone("append"):
             see_conditions(self.store, self.clock)
             known = self._open()
             self._upkeep.before_write(known)
-            _refuse_missing(rows, known.config)
+            refuse_missing(known.config, rows.column_names)
             schema = evolve(self._schema, rows.schema)
             rows = conform(rows, schema)
             new = NewRows(
@@ -176,6 +306,25 @@ class Table:
             seen = prepared.transaction.timeline.commits
             self._upkeep.after_append(sum(each > known.newest for each in seen))
         return committed
+
+    def _write(self, operation: str, rows: pa.Table, retries: int) -> Committed | None:
+        from lockkit.table.format.data_files import ATTEMPTS
+        from lockkit.table.options import write_options
+        from lockkit.table.writer import ArrowWrite
+
+        refuse_no_table(rows)
+        requested = write_options(self._options, operation=operation, retries=retries)
+        with self._alone(operation):
+            self._open()
+            data = open_store(self.url, attempts=ATTEMPTS, **self._store_options)
+            try:
+                return ArrowWrite(
+                    rows=rows, data=data, requested=replace(requested, strategy=self.strategy),
+                    url=self.url, store=self.store, upkeep=self._upkeep, clock=self.clock,
+                    emit=self.emit,
+                ).whole()  # fmt: skip
+            finally:
+                data.close()
 
     @property
     def _context(self) -> ServiceContext:
@@ -249,11 +398,3 @@ class Table:
             write_inserts(target, part, file_id=free_file_id(self.clock))
             for _, part in by_partition(target.config, rows)
         ]
-
-
-def _refuse_missing(rows: pa.Table, config: TableConfig) -> None:
-    needed = {"record key": config.record_key, "partition field": config.partition_by,
-              "precombine field": config.precombine}  # fmt: skip
-    for what, name in needed.items():
-        if name is not None and name not in rows.column_names:
-            raise TableError(f"the rows have no column {name!r}, the table's {what}")

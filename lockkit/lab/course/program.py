@@ -19,7 +19,6 @@ from lockkit.lab.processes.child import Channel, serve
 from lockkit.lock.handle import Lock
 from lockkit.runtime import run
 from lockkit.sinks import Emit
-from lockkit.spark.write import Claim, unclaimed
 from lockkit.stores import Store, open_store
 from lockkit.table import (
     Prepared,
@@ -40,6 +39,7 @@ from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.buckets import bucket_file_id
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
+from lockkit.table.writer import Claim, unclaimed
 
 NAMES = ("id", "region", "at", "amount")
 COLUMNS = "id string, region string, at long, amount long"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -275,6 +275,27 @@ def record_keys(config: TableConfig, rows: pa.Table) -> Any:
             "every row needs one, or it could never be updated"
         )
     return keys
+
+
+def refuse_no_table(rows: object) -> None:
+    """Raise `TableError` unless `rows` are an Arrow table."""
+    import pyarrow as pa
+
+    if not isinstance(rows, pa.Table):
+        raise TableError(
+            f"rows are written as a pyarrow.Table, and these are a {type(rows).__name__}; "
+            "pyarrow.Table.from_pylist, from_pandas or from_batches makes one"
+        )
+
+
+def refuse_missing(config: TableConfig, columns: Collection[str], *, delete: bool = False) -> None:
+    """Raise `TableError` for a column that the table needs, and that rows with `columns` lack."""
+    needed = {"record key": config.record_key, "partition field": config.partition_by}
+    if not delete:
+        needed["precombine field"] = config.precombine
+    for what, name in needed.items():
+        if name is not None and name not in columns:
+            raise TableError(f"the rows have no column {name!r}, the table's {what}")
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -12,8 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockBusy, LockLost, StoreError, TableError
 from lockkit.runtime import Procedure
+from lockkit.sinks import Emit
 from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import FENCED, HUDI, TableConfig
@@ -26,6 +28,7 @@ from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back, s
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction, begin
 from lockkit.table.write.append import NewRows, prepare_append
 
+RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
 SETTLE_TRIES_MAX = 3
 """How often a commit with an unknown outcome is published again to find it out."""
 T = TypeVar("T")
@@ -331,3 +334,14 @@ def _stays_open(_prepared: Prepared) -> Procedure[bool]:
     """Without a fence nothing can take back what was sent."""
     yield from ()
     return False
+
+
+def retried(once: Callable[[], T], retries: int, clock: Clock, emit: Emit) -> T:
+    """Call `once` until it returns, or until the last of `retries` further attempts conflicts."""
+    for tries in range(retries):
+        try:
+            return once()
+        except CommitConflict as conflict:
+            emit("note", text=f"attempt {tries + 1} of {retries + 1}: {conflict}")
+        clock.sleep(back_off_s(tries, clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S))
+    return once()

@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
-from lockkit.spark.place import TableAddress
 from lockkit.stores import Store
 from lockkit.table.format.gate import check_options, described, refuse_other
 from lockkit.table.format.hudi_options import NAMES
@@ -118,14 +117,14 @@ def _checked(found: WriteOptions) -> WriteOptions:
 
 
 def known_config(
-    requested: WriteOptions, place: TableAddress, store: Store, clock: Clock
+    requested: WriteOptions, url: str, store: Store, clock: Clock
 ) -> tuple[TableConfig, bool]:
     """The table's config, or the one that it is to be made with, and whether it is there."""
     try:
         config, _version = run(load_config(), store, clock)
     except TableError:
         if not store.list(PROPERTIES_KEY):
-            config = new_config(requested, place)
+            config = new_config(requested, url)
             refuse_other(requested.described, config)
             return config, False
         config, _version = run(load_config(), store, clock)  # made meanwhile, or no table of ours
@@ -133,14 +132,14 @@ def known_config(
     return config, True
 
 
-def new_config(requested: WriteOptions, place: TableAddress) -> TableConfig:
+def new_config(requested: WriteOptions, url: str) -> TableConfig:
     if requested.record_key is None:
         raise TableError(
-            f"there is no table at {place.url} yet, and without a record_key none can be made"
+            f"there is no table at {url} yet, and without a record_key none can be made"
         )
     default = TableConfig(name="t", record_key="k")
     return TableConfig(
-        name=requested.table_name or place.url.rpartition("/")[2],
+        name=requested.table_name or url.rpartition("/")[2],
         record_key=requested.record_key,
         partition_by=requested.partition_path,
         precombine=requested.precombine,

@@ -1,0 +1,223 @@
+"""Rows to the file groups that have their keys: where each row of an upsert or a delete goes.
+
+A row goes to every group that has its key, else to its key's bucket. The rows are in memory or in a
+spool on this machine's disk; a few groups at a time are merged and put into the store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lockkit.table.format.base_file import Slice, base_file_batches, plain, record_keys
+from lockkit.table.format.data_files import open_data_file
+from lockkit.table.format.layout import WriteStat
+from lockkit.table.format.partition import partition_path
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.schema import RECORD_KEY
+from lockkit.table.format.xxhash import bucket_of
+from lockkit.table.read.buckets import bucket_file_id, generations, is_bucketed
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
+from lockkit.table.write.merge import upserts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AT_ONCE = min(4, os.cpu_count() or 1)
+"""Groups that are merged, or files of a spool that are fetched, at one time."""
+NO_BUCKET = -1
+RowGroup = tuple[str, int]
+"""(partition, bucket), `NO_BUCKET` where rows are only inserted."""
+Share = tuple[str, int]
+"""The name of some rows of one group: in a spool a file and the number of a batch."""
+
+
+class GroupedRows(Protocol):
+    """Rows that are sorted by the group that they are for."""
+
+    @property
+    def config(self) -> TableConfig: ...
+
+    @property
+    def groups(self) -> dict[RowGroup, list[Share]]:
+        """Which shares are for each group."""
+
+    def batches(self, where: Iterable[Share]) -> Iterator[pa.Table]:
+        """The rows of each share."""
+
+    def table(self, where: Iterable[Share]) -> pa.Table:
+        """The rows of all these shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInMemory:
+    """`GroupedRows` of an Arrow table."""
+
+    config: TableConfig
+    parts: list[tuple[RowGroup, pa.Table]]
+
+    @classmethod
+    def of(cls, config: TableConfig, rows: pa.Table, *, bucketed: bool) -> RowsInMemory:
+        return cls(config, list(grouped(config, plain(rows), bucketed=bucketed)))
+
+    @property
+    def groups(self) -> dict[RowGroup, list[Share]]:
+        found: dict[RowGroup, list[Share]] = {}
+        for number, (group, _) in enumerate(self.parts):
+            found.setdefault(group, []).append(("", number))
+        return dict(sorted(found.items()))
+
+    def batches(self, where: Iterable[Share]) -> Iterator[pa.Table]:
+        return (self.parts[number][1] for _, number in where)
+
+    def table(self, where: Iterable[Share]) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.concat_tables(self.batches(where))
+
+
+def grouped(
+    config: TableConfig, rows: pa.Table, *, bucketed: bool
+) -> Iterator[tuple[RowGroup, pa.Table]]:
+    """The rows group by group, in the order in which they came; `TableError` if one has no key."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keys = record_keys(config, rows).combine_chunks()
+    number = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
+    if bucketed:
+        number = bucket_of(keys, config.buckets)
+    values: list[Any] = [None]
+    if config.partition_by is not None:
+        column = rows[config.partition_by].combine_chunks()
+        coded = column.dictionary_encode(null_encoding="encode")
+        values = coded.dictionary.to_pylist()
+        start = pc.multiply(coded.indices.cast(pa.int64()), config.buckets)
+        number = pc.add(number, start)
+    order = pc.sort_indices(number)
+    rows, at = rows.take(order), 0
+    ends = pc.run_end_encode(number.take(order), run_end_type=pa.int64())
+    for each, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
+        code, bucket = divmod(each, config.buckets)
+        partition = partition_path(config, values[code])
+        yield (partition, bucket if bucketed else NO_BUCKET), rows.slice(at, end - at)
+        at = end
+
+
+@dataclass(slots=True)
+class GroupMerge:
+    """Grouped rows, merged into the file groups of `snapshot`."""
+
+    rows: GroupedRows
+    work: WriteTask
+    snapshot: Snapshot
+    delete: bool
+
+    def stats(self) -> list[WriteStat]:
+        """Each row to the groups that have its key, else to its bucket's."""
+        groups = self.rows.groups
+        free: dict[str, list[Slice]] = {}
+        for each in self.snapshot.slices:
+            if not is_bucketed(each.file_id):
+                free.setdefault(each.partition, []).append(each)
+        found: dict[Share, Any] = {}
+        group_targets = self._group_targets(groups, free, found)
+        return [stat for stat in _in_turn(self._write, group_targets) if stat is not None]
+
+    def _group_targets(
+        self, groups: dict[RowGroup, list[Share]], free: dict[str, list[Slice]],
+        found: dict[Share, Any],
+    ) -> Iterator[tuple[TargetGroup, pa.Table]]:  # fmt: skip
+        """The free groups first. Each group that has a key gets its row, and several may."""
+        by_partition: dict[str, list[Share]] = {}
+        for (partition, _), where in groups.items():
+            by_partition.setdefault(partition, []).extend(where)
+        for partition, where in by_partition.items():
+            for each in free.get(partition, ()):
+                rows = self._of_slice(each, where, found)
+                if rows is not None:
+                    yield TargetGroup((partition, each.file_id), each), rows
+        again = generations(self.snapshot)
+        for (partition, bucket), where in groups.items():
+            generation = again.get((partition, f"{bucket:08d}"), 0)
+            group = partition, bucket_file_id(partition, bucket, generation)
+            base = self.snapshot.groups.get(group)
+            rows = self._for_bucket(where, found, base)
+            if rows.num_rows:
+                yield TargetGroup(group, base), rows
+
+    def _of_slice(
+        self, of: Slice, where: list[Share], found: dict[Share, Any]
+    ) -> pa.Table | None:
+        """The rows whose keys a slice has, which `found` then checks for each batch."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        keys, hits = self._stored(of), []
+        for each in where:
+            rows = self.rows.table([each])
+            hit = pc.is_in(record_keys(self.rows.config, rows), value_set=keys)
+            if pc.any(hit).as_py():
+                hits.append(rows.filter(hit))
+                found[each] = pc.or_(found[each], hit) if each in found else hit
+        return pa.concat_tables(hits) if hits else None
+
+    def _for_bucket(
+        self, where: list[Share], found: dict[Share, Any], base: Slice | None
+    ) -> pa.Table:
+        """The rows whose keys no free group has, and those whose keys the bucket has as well."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        config, kept = self.rows.config, []
+        stored = self._stored(base) if base and any(each in found for each in where) else None
+        for each, rows in zip(where, self.rows.batches(where), strict=True):
+            if each in found:
+                wanted = pc.invert(found[each])
+                if stored is not None:
+                    wanted = pc.or_(wanted, pc.is_in(record_keys(config, rows), value_set=stored))
+                rows = rows.filter(wanted)
+            kept.append(rows)
+        return pa.concat_tables(kept)
+
+    def once(self, unknown: bool) -> Iterator[pa.Table]:
+        """One row for each key; with `unknown`, only of keys that the table does not have."""
+        import pyarrow.compute as pc
+
+        for (partition, _), where in self.rows.groups.items():
+            rows = upserts(self.work.target, self.rows.table(where)).rows
+            for each in self.snapshot.slices if unknown else ():
+                if each.partition == partition and rows is not None:
+                    keys = record_keys(self.rows.config, rows)
+                    rows = rows.filter(pc.invert(pc.is_in(keys, value_set=self._stored(each))))
+            if rows is not None and rows.num_rows:
+                yield rows
+
+    def _stored(self, of: Slice) -> Any:
+        import pyarrow as pa
+
+        with open_data_file(self.work.store, of.path, self.work.clock) as file:
+            tables = list(base_file_batches(of.path, file, columns=[RECORD_KEY]))
+        return pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
+
+    def _write(self, group_target: TargetGroup, rows: pa.Table) -> WriteStat | None:
+        return write_group(self.work, group_target, rows, delete=self.delete)
+
+
+def _in_turn(
+    write: Any, group_targets: Iterator[tuple[TargetGroup, pa.Table]]
+) -> Iterator[WriteStat | None]:
+    """Some groups at a time, so that memory holds the rows of so many and no more."""
+    coming: deque[Future[WriteStat | None]] = deque()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for group_target, rows in group_targets:
+            coming.append(pool.submit(write, group_target, rows))
+            if len(coming) >= AT_ONCE:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()

@@ -1,0 +1,226 @@
+"""A write of rows, whatever holds them: an attempt, and another one after a conflict.
+
+`lockkit.spark.write` has rows in a DataFrame, a saved frame's are in a spool, and `Table.upsert`
+has them in memory. They differ in how the files are made; the transaction is this one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lockkit.clock import Clock
+from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.runtime import Procedure, run
+from lockkit.sinks import Emit
+from lockkit.stores import Store
+from lockkit.table.format.base_file import Target, refuse_missing
+from lockkit.table.format.layout import FileGroup, TaskId, WriteStat
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.schema import META_COLUMNS, arrow_schema, avro_schema, conform, evolve
+from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.covered import CheckedHorizon
+from lockkit.table.occ.creation import create_table
+from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.markers import unmark
+from lockkit.table.occ.prepared import Prepared, prepare
+from lockkit.table.occ.publish import after_commit
+from lockkit.table.occ.transaction import Transaction
+from lockkit.table.options import WriteOptions, known_config, refuse_another
+from lockkit.table.read.opening import load_snapshot, look_over
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.context import StoreHost
+from lockkit.table.services.upkeep import Upkeep
+from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt, retried
+from lockkit.table.write.groups import EarlyCheck, WriteTask, write_rows
+from lockkit.table.write.merging import GroupMerge, RowsInMemory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Claim = Callable[[str], None]
+
+
+def unclaimed(_instant: str) -> None:
+    """For a write that no earlier attempt can have begun."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TableWrite(ABC):
+    """One write; each attempt begins again on the current table."""
+
+    requested: WriteOptions
+    url: str
+    store: Store
+    upkeep: Upkeep
+    clock: Clock
+    emit: Emit
+    extra: dict[str, str] = field(default_factory=dict)
+    claim: Claim = unclaimed
+
+    def whole(self) -> Committed | None:
+        """Attempt until one commits, or the last one conflicts."""
+        return retried(self.once, self.requested.retries, self.clock, self.emit)
+
+    def once(self) -> Committed | None:
+        incoming = self.incoming()
+        config = self._table()
+        known, seen = run(look_over(), self.store, self.clock)
+        self.upkeep.before_write(known)
+        shared = self.upkeep.context
+        context = replace(
+            shared, url=self.url, store=self.store, clock=self.clock, emit=self.emit
+        )
+        attempt = WriteAttempt(StoreHost(context, self.requested.rules), self.requested.strategy)
+
+        def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
+            yield from ()
+            assert isinstance(heart, Heartbeat)
+            prepared = self._written(incoming, config, seen, transaction, heart)
+            if prepared is not None:
+                self.upkeep.before_commit(prepared)
+            return prepared
+
+        way = attempt.write(known, files, action=_action(self.requested.operation))
+        committed = run(way, self.store, self.clock)
+        if committed is None:
+            return None
+        with after_commit(committed):
+            if self.requested.early:
+                with suppress(Exception):  # leftover markers are cleaned up later
+                    run(unmark(committed.instant), self.store, self.clock)
+            self.upkeep.after_commit(seen.covered.count + 1)
+        return committed
+
+    # --- what depends on where the rows are ------------------------------------------------------
+
+    @abstractmethod
+    def incoming(self) -> pa.Schema:
+        """The rows' columns; `TableError` for a type that a table cannot have."""
+
+    @abstractmethod
+    def check(self, config: TableConfig) -> None:
+        """Raise `TableError` where the rows lack a column that the table needs."""
+
+    @abstractmethod
+    def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
+        """Put the files of one attempt into the store."""
+
+    @contextmanager
+    def guarded(self, heart: Heartbeat, instant: str, stands_on: int) -> Iterator[None]:
+        """Around `files`: raises where rows are older than `stands_on` commits (`OldRows`), or
+        once other writers may treat this one as dead.
+        """
+        heart.assert_alive()
+        try:
+            yield
+        except Exception:
+            heart.assert_alive()  # then this is why
+            raise
+
+    # --- one attempt -----------------------------------------------------------------------------
+
+    def _written(
+        self, incoming: pa.Schema, config: TableConfig, seen: Snapshot,
+        transaction: Transaction, heart: Heartbeat,
+    ) -> Prepared | None:  # fmt: skip
+        """One attempt's files and its commit's bytes; None where there is nothing to commit."""
+        self.claim(transaction.instant)
+        snapshot: Snapshot = run(
+            load_snapshot(covering=transaction.covered, since=seen), self.store, self.clock
+        )
+        self.check(config)
+        before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
+        schema = before if self.requested.operation == "delete" and before else None
+        schema = schema or evolve(before, incoming)
+        target = replace(transaction.target, schema=schema)
+        with self.guarded(heart, transaction.instant, snapshot.covered.count):
+            stats = self.files(target, snapshot, transaction.covered)
+        self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
+        replaced = _replaced(self.requested.operation, stats, snapshot)
+        if not stats and not replaced and not self.requested.allow_empty:
+            return None
+        return self._prepare(transaction, stats, snapshot, target, replaced)
+
+    def _table(self) -> TableConfig:
+        """The table's config; the table is made if it is not there."""
+        prove_conditions(self.store, self.clock, key=TABLE_KEY)
+        config, there = known_config(self.requested, self.url, self.store, self.clock)
+        if there:
+            return config
+        config = run(create_table(config), self.store, self.clock)
+        refuse_another(self.requested, config)
+        return config
+
+    def early_check(self, covered: CheckedHorizon) -> EarlyCheck | None:
+        requested = self.requested
+        if not requested.early:
+            return None
+        return EarlyCheck(covered, requested.rules, requested.strategy, requested.early_commits)
+
+    def _prepare(
+        self, transaction: Transaction, stats: list[WriteStat], snapshot: Snapshot,
+        target: Target, replaced: frozenset[FileGroup],
+    ) -> Prepared:  # fmt: skip
+        assert target.schema is not None
+        known = frozenset(partition for partition, _ in snapshot.groups)
+        return run(
+            prepare(
+                transaction, stats, schema=avro_schema(target.schema, target.config.name),
+                operation=self.requested.operation.upper(), known_partitions=known,
+                replaced=replaced, extra=self.extra,
+                grows=snapshot.schema is None or arrow_schema(snapshot.schema) != target.schema,
+            ),
+            self.store, self.clock, self.emit,
+        )  # fmt: skip
+
+
+def _action(operation: str) -> str:
+    return "replacecommit" if operation.startswith("insert_overwrite") else "commit"
+
+
+def _replaced(
+    operation: str, stats: list[WriteStat], snapshot: Snapshot
+) -> frozenset[FileGroup]:
+    touched = {stat.partition for stat in stats}
+    return frozenset(
+        group for group in snapshot.groups
+        if operation == "insert_overwrite_table"
+        or (operation == "insert_overwrite" and group[0] in touched)
+    )  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class ArrowWrite(TableWrite):
+    """A write of rows that are in memory."""
+
+    rows: pa.Table
+    data: Store
+    """Clients for data files, whose requests may be repeated."""
+
+    def __post_init__(self) -> None:
+        kept = [name for name in self.rows.column_names if name not in META_COLUMNS]
+        self.rows = self.rows.select(kept)
+
+    def incoming(self) -> pa.Schema:
+        return self.rows.schema
+
+    def check(self, config: TableConfig) -> None:
+        delete = self.requested.operation == "delete"
+        refuse_missing(config, self.rows.column_names, delete=delete)
+
+    def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
+        operation = self.requested.operation
+        assert target.schema is not None
+        rows = self.rows if operation == "delete" else conform(self.rows, target.schema)
+        work = WriteTask(self.data, target, TaskId(), self.clock, self.early_check(covered))
+        merged = operation in ("upsert", "delete")
+        found = RowsInMemory.of(target.config, rows, bucketed=merged)
+        if merged:
+            return GroupMerge(found, work, snapshot, operation == "delete").stats()
+        return list(write_rows(
+            work, (part for _, part in found.parts), file_bytes_max=self.requested.file_bytes_max
+        ))  # fmt: skip

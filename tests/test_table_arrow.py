@@ -1,0 +1,160 @@
+"""`Table` without Spark: rows in Arrow, judged by a dictionary and by hudi-rs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lockkit.errors import TableError
+from lockkit.table import CommitConflict, Table
+from lockkit.table.format.properties import FENCED, HUDI
+
+_NAMES = itertools.count()
+SCHEMA = pa.schema(
+    [("id", pa.string()), ("region", pa.string()), ("at", pa.int64()), ("v", pa.int64())]
+)
+Row = tuple[str, str, int, int]
+
+
+def rows(*each: Row) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in each], SCHEMA)
+
+
+def contents(found: pa.Table) -> list[Row]:
+    return sorted(tuple(row[name] for name in SCHEMA.names) for row in found.to_pylist())
+
+
+def made(url: str = "", **how: Any) -> Table:
+    url = url or f"memory://arrow{next(_NAMES)}"
+    return Table.create(url, record_key="id", partition_by="region", precombine="at", **how)
+
+
+@pytest.mark.parametrize("mode", [FENCED, HUDI])
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_table_is_what_a_dictionary_is(version: int, mode: str) -> None:
+    dice, model = random.Random(f"{version} {mode}"), dict[tuple[str, str], Row]()
+    past: list[tuple[str, list[Row]]] = []
+    with made(version=version, mode=mode, buckets=2) as table:
+        for number in range(14):
+            operation = dice.choice(["upsert", "upsert", "append", "delete", "overwrite"])
+            new = {(f"k{dice.randrange(9)}", dice.choice(["EU", "US"])): dice.randrange(99)
+                   for _ in range(4)}  # fmt: skip
+            if operation == "append":  # which does not look for keys
+                new = {key: v for key, v in new.items() if key not in model}
+            given = [(key, region, number, v) for (key, region), v in new.items()]
+            committed = getattr(table, operation)(rows(*given)) if given else None
+            if operation == "delete":
+                gone = [key for key in new if model.pop(key, None)]
+                assert (committed is not None) == bool(gone)
+            else:
+                if operation == "overwrite":
+                    regions = {region for _, region in new}
+                    model = {key: row for key, row in model.items() if key[1] not in regions}
+                model.update({(row[0], row[1]): row for row in given})
+            assert contents(table.read()) == sorted(model.values())
+            if committed is not None:
+                past.append((committed.instant, sorted(model.values())))
+        for instant, then in past[-5:]:  # what the cleaner retains, and more
+            assert contents(table.read(as_of=instant)) == then
+        seen = {each.instant for each in table.history()}
+        assert {instant for instant, _ in past[-5:]} <= seen
+        table.clean()
+        table.cluster()
+        assert contents(table.read()) == sorted(model.values())
+
+
+def test_the_greater_precombine_value_stays_and_of_equals_the_later_row() -> None:
+    with made() as table:
+        table.upsert(rows(("a", "EU", 5, 1), ("b", "EU", 1, 1), ("b", "EU", 1, 2)))
+        table.upsert(rows(("a", "EU", 4, 2), ("b", "EU", 1, 3)))
+        assert contents(table.read()) == [("a", "EU", 5, 1), ("b", "EU", 1, 3)]
+        assert table.upsert(rows(("a", "EU", 4, 2))) is None, "nothing would change"
+
+
+def test_changes_go_on_where_the_last_ones_ended() -> None:
+    with made() as table:
+        table.upsert(rows(("a", "EU", 1, 1), ("b", "US", 1, 1)))
+        first, increment = table.changes()
+        table.upsert(rows(("b", "US", 2, 2)))
+        then, _ = table.changes(increment.end)
+    assert (len(contents(first)), contents(then)) == (2, [("b", "US", 2, 2)])
+
+
+def test_of_two_upserts_of_one_file_group_one_conflicts_and_begins_again_if_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lockkit.table.writer import ArrowWrite
+
+    url, files, others = f"memory://arrow{next(_NAMES)}", ArrowWrite.files, []
+    with made(url, buckets=1) as one, Table(url) as other:
+        one.upsert(rows(("a", "EU", 0, 0)))
+
+        def overtaken(self: ArrowWrite, *args: Any) -> Any:
+            stats = files(self, *args)
+            if others:
+                others.pop()()
+            return stats
+
+        monkeypatch.setattr(ArrowWrite, "files", overtaken)
+        others.append(lambda: other.upsert(rows(("b", "EU", 1, 1))))
+        with pytest.raises(CommitConflict):
+            one.upsert(rows(("a", "EU", 1, 1)))
+        others.append(lambda: other.upsert(rows(("c", "EU", 1, 1))))
+        assert one.upsert(rows(("a", "EU", 2, 2)), retries=1) is not None
+        assert contents(one.read()) == [
+            ("a", "EU", 2, 2), ("b", "EU", 1, 1), ("c", "EU", 1, 1),
+        ]  # fmt: skip
+
+
+def test_overwrite_takes_the_rows_partitions_or_the_whole_table() -> None:
+    with made() as table:
+        table.append(rows(("a", "EU", 1, 1), ("b", "US", 1, 1)))
+        table.overwrite(rows(("c", "EU", 1, 1)))
+        assert contents(table.read()) == [("b", "US", 1, 1), ("c", "EU", 1, 1)]
+        assert table.overwrite(rows()) is None
+        table.overwrite(rows(("d", "ASIA", 1, 1)), whole_table=True)
+        assert contents(table.read()) == [("d", "ASIA", 1, 1)]
+        assert table.overwrite(rows(), whole_table=True) is not None
+        assert contents(table.read()) == []
+
+
+@pytest.mark.parametrize("write", ["append", "upsert", "delete", "overwrite"])
+def test_rows_that_cannot_be_are_refused_and_the_table_stays(write: str) -> None:
+    with made() as table:
+        table.upsert(rows(("a", "EU", 1, 1)))
+        for wrong, says in (
+            ({"id": ["b"]}, "a pyarrow.Table"),
+            (pa.table({"region": ["EU"], "at": [1]}), "no column 'id'"),
+            (pa.table({"id": pa.array([None], pa.string()), "region": ["EU"], "at": [1]}), "key"),
+        ):
+            with pytest.raises(TableError, match=says):
+                getattr(table, write)(wrong)
+        assert contents(table.read()) == [("a", "EU", 1, 1)]
+
+
+def test_create_finds_the_same_table_and_refuses_another() -> None:
+    url = f"memory://arrow{next(_NAMES)}"
+    made(url).close()
+    made(url).close()
+    with pytest.raises(TableError, match="different table"):
+        made(url, version=6)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_hudi_rs_reads_what_was_written(version: int, tmp_path: Path) -> None:
+    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
+    url = f"file://{tmp_path}/orders"
+    with made(url, version=version) as table:
+        table.append(rows(("a", "EU", 1, 1), ("b", "US", 1, 1)))
+        table.upsert(rows(("a", "EU", 2, 2), ("c", "ASIA", 1, 1)))
+        table.delete(rows(("b", "US", 0, 0)))
+        ours = contents(table.read())
+    batches = hudi.HudiTable(f"{tmp_path}/orders").read(hudi.HudiReadOptions())
+    assert contents(pa.Table.from_batches(batches)) == ours == [
+        ("a", "EU", 2, 2), ("c", "ASIA", 1, 1),
+    ]  # fmt: skip
