@@ -92,7 +92,7 @@ class MetastoreConnection:
             try:
                 with deadline(self.answer_s) as mine:
                     # A metastore's answer has no header with its length.
-                    self._socket.handle.requested(mine)
+                    self._socket.handle.begin(mine)
                     self._socket.handle.answered(200, None)
                     return call(protocol, method, *arguments)
             except NoSuchLock:
