@@ -194,7 +194,7 @@ def test_cluster_joins_small_files_and_says_so(
     assert "4 files would be rewritten" in capsys.readouterr().out
     assert len(timeline(store).commits) == 4
     assert table(server, "cluster", url) == 0
-    assert "4 file groups are 1 now" in capsys.readouterr().out
+    assert "4 file groups became 1" in capsys.readouterr().out
     assert read_table(store).num_rows == 4
     assert table(server, "cluster", url) == 0
     assert "nothing to join" in capsys.readouterr().out
@@ -278,7 +278,7 @@ def test_ctrl_c_of_a_clean_leaves_a_plan_that_the_next_clean_finishes(
         proxy.inject(Fault("hang", **each))
         how = ("--endpoint", proxy.url, "--timeout-s", "1", "--commits", "1")
         said = interrupted("clean", url, *how, ready="deleting 4 files")
-    assert "deleted by the next clean" in said
+    assert "the next clean deletes the files" in said
     assert data_files(store) == 6 and "clean" in timeline(store).pending.values()
     assert table(server, "clean", url, "--commits", "1") == 0
     assert "4 files deleted" in capsys.readouterr().out
@@ -335,7 +335,7 @@ def test_a_service_commits_after_the_lock_object_was_deleted(
         run(commit(prepare_inserts(store, rows([each])), Holder(20 + each)), store, CLOCK)
     store.delete(LOCK_KEY)
     assert table(server, "cluster", url) == 0
-    assert "4 file groups are 1 now" in capsys.readouterr().out
+    assert "4 file groups became 1" in capsys.readouterr().out
 
 
 def test_a_broken_fence_is_shown_first_and_repaired_by_yes(
