@@ -182,7 +182,7 @@ class Table:
     def append(self, rows: pa.Table, *, retries: int = 0) -> Committed:
         """Commit `rows` as new file groups, and return the commit once every reader sees it.
 
-        `rows` may be of any partitions. After a conflict there are up to `retries` further attempts.
+        `rows` may be of any partitions. A conflict is followed by up to `retries` further attempts.
 
         ================  =========================================================================
         error             what it means
