@@ -153,7 +153,7 @@ def test_a_place_that_was_taken_away_while_waiting_is_taken_again(
 
 def test_after_two_to_the_31_contenders_none_is_let_in() -> None:
     assert in_order("_c_x-lock-0000000007")
-    with pytest.raises(StoreError, match="run over"):
+    with pytest.raises(StoreError, match="overflowed"):
         in_order("_c_x-lock--2147483648")
 
 
