@@ -8,15 +8,15 @@ from lockkit.errors import LockkitError, StoreError
 
 
 class WalError(LockkitError):
-    """The log cannot be used as it was asked to."""
+    """The log cannot be used as requested."""
 
 
 class Damaged(WalError):
-    """An object of the log cannot be read as one; it was not written over."""
+    """An object of the log cannot be parsed; it was not overwritten."""
 
 
 class Fenced(WalError):
-    """A writer with a higher epoch has begun: what this one was appending will never be read.
+    """A writer with a higher epoch has begun: what this one appended was not and will not be read.
 
     `epoch` is this writer's, `by_epoch` that of the writer whose entry is in `slot`.
     """
@@ -41,9 +41,9 @@ class SameEpoch(WalError):
 
 
 class AppendUnknown(WalError):
-    """The append may be in the log, may yet come into it, or never.
+    """The append may be in the log, may still get into it, or never will.
 
-    `slot` is the first slot that it may be in, and `key` that slot's object.
+    `slot` is the first slot that it may be in, and `key` is that slot's object.
     """
 
     def __init__(self, slot: int, key: str, why: str) -> None:
@@ -55,7 +55,7 @@ class AppendUnknown(WalError):
 
 
 class QueueError(LockkitError):
-    """The queue cannot be used so; nothing of what was asked was done."""
+    """The queue cannot be used in this way; nothing was done."""
 
 
 class QueueBusy(QueueError):
@@ -63,10 +63,10 @@ class QueueBusy(QueueError):
 
 
 class QueueUnknown(LockkitError):
-    """It is not known what became of an operation: it may be done, or may yet be.
+    """The outcome of an operation is unknown: it may be done, or may still be done.
 
-    `operation` may be submitted again as it is: it is never done twice, and where the file still
-    remembers that far back, this time its outcome is reported.
+    `operation` may be submitted again unchanged: it is never done twice. If the file still
+    remembers that far back, its outcome is then reported.
     """
 
     def __init__(self, operation: Any, why: str) -> None:
@@ -78,11 +78,11 @@ class QueueUnknown(LockkitError):
 
 
 class JobLost(LockkitError):
-    """The job is another worker's by now, or completed: stop working on it."""
+    """The job now belongs to another worker, or is completed: stop working on it."""
 
 
 class NoBroker(LockkitError):
-    """No broker answers at the address, or another server does: nothing was asked."""
+    """No broker answers at the address, or another server does: no request was sent."""
 
 
 class ForeignBroker(NoBroker):
@@ -90,11 +90,11 @@ class ForeignBroker(NoBroker):
 
 
 class NotLeader(LockkitError):
-    """This node does not lead, or no longer: what it does in its epoch has no effect."""
+    """This node does not lead (any more): what it does in its epoch has no effect."""
 
 
 class NotGuarded(LockkitError):
-    """The object is no guarded value; it is left as it is."""
+    """The object is not a guarded value; it was left unchanged."""
 
 
 class ElectionError(LockkitError):
@@ -102,7 +102,7 @@ class ElectionError(LockkitError):
 
 
 class StateLocked(LockkitError):
-    """Another owner holds the state's lock; or what is there is no lock file."""
+    """Another owner holds the state's lock, or the object there is not a lock file."""
 
 
 class NotLocked(LockkitError):
@@ -110,12 +110,12 @@ class NotLocked(LockkitError):
 
 
 class LockUnknown(LockkitError):
-    """It is not known what became of a lock or an unlock: it may be done, or may yet be."""
+    """The outcome of a lock or an unlock is unknown: it may be done, or may still be done."""
 
 
 class StripesDiffer(StoreError):
-    """The recorded stripes are not what this handle would use. Nothing was locked."""
+    """The recorded number of stripes differs from this handle's. Nothing was locked."""
 
 
 class OutOfOrder(LockkitError, RuntimeError):
-    """A nested call asked for what could close a circle. Nothing of it was taken."""
+    """A nested call asked for a lock that could cause a deadlock. None of its locks was taken."""

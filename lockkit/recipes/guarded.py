@@ -1,8 +1,8 @@
-"""A guarded value: one JSON object that names the epoch of who wrote it.
+"""A guarded value: one JSON object that names its writer's epoch.
 
-An object store compares versions, not tokens, so whoever writes reads first: a value of a later
-epoch is left alone, and a write over what was read fails once anybody else has written. However
-slow a leader was, what a later one wrote is never replaced by it.
+An object store compares versions, not tokens, so every writer reads first. It does not replace a
+value of a later epoch, and its write fails if another one has written since the read. So a slow
+leader never replaces what a later one wrote.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VALUE_BYTES_MAX = 16_000_000
 
 @dataclass(frozen=True, slots=True)
 class GuardedValue:
-    """A value as one read found it; epoch 0 and no version where nobody ever wrote it."""
+    """A value as one read found it; epoch 0 and no version if it was never written."""
 
     value: Any = None
     epoch: int = 0
@@ -39,7 +39,7 @@ class GuardedValue:
 
 
 def read_guarded(key: str) -> Procedure[GuardedValue]:
-    """Raises `NotGuarded` for a body that is none of ours, `Unanswered`."""
+    """Raises `NotGuarded` for a body that is not a guarded value, and `Unanswered`."""
     return guarded_of(key, (yield from read(key, limit=VALUE_BYTES_MAX)))
 
 
@@ -61,15 +61,15 @@ def guarded_of(key: str, found: Found | Missing | NotModified) -> GuardedValue:
 
 
 def is_late(before: GuardedValue, epoch: int) -> bool:
-    """A later epoch has written: what an earlier one writes is refused."""
+    """Whether a later epoch has written: then an earlier one's write is refused."""
     return before.epoch > epoch
 
 
 def write_guarded(key: str, change: Callable[[Any], Any], epoch: int) -> Procedure[Any]:
-    """Replace the value by what `change` makes of it; returns that. One write at a time per epoch.
+    """Replace the value by the result of `change`, and return it. One write at a time per epoch.
 
-    Raises `NotLeader` once a later epoch has written, `Unanswered` (`doubt`) where the store does
-    not say, `NotGuarded`.
+    Raises `NotLeader` once a later epoch has written, `Unanswered` (`doubt`) if the store does not
+    answer, `NotGuarded`.
     """
     before = yield from read_guarded(key)
     for _ in range(TRIES_MAX):

@@ -1,7 +1,7 @@
-"""Stripes: a fixed set of locks that all keys share, each key always the same one.
+"""Stripes: a fixed set of locks shared by all keys; each key always uses the same one.
 
 Guava's arithmetic (`com.google.common.util.concurrent.Striped`, which Ozone uses): the number is a
-power of two, an index is the smeared hash under a mask. Equal keys share a stripe; others may.
+power of two, and an index is the smeared hash under a mask. Different keys may share a stripe.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from lockkit.recipes.taking import in_order
 STRIPES_MAX = 1 << 30
 """Guava's own."""
 HASH = "guava(blake2b-32)"
-"""The name of `hash32` and `smear`, for whoever writes down how keys were spread."""
+"""The name of `hash32` and `smear`, recorded with the number of stripes."""
 _HASH_KEY = b"lockkit stripes"
 
 P = TypeVar("P")
 
 
 class Mode(IntEnum):
-    """How a lock is wanted; the greater is the stronger."""
+    """The mode of a lock; the greater one is the stronger."""
 
     READ = 0
     WRITE = 1
@@ -37,13 +37,13 @@ def rounded(stripes: int) -> int:
 
 
 def hash32(name: str) -> int:
-    """The same in every process and version of Python, which `hash` is not."""
+    """A hash that is the same in every process and Python version, unlike `hash`."""
     body = name.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(body, digest_size=4, key=_HASH_KEY).digest(), "big")
 
 
 def smear(hash32: int) -> int:
-    """Guava's: the high bits reach the low ones, which are all that a mask leaves."""
+    """Guava's function: mixes the high bits into the low ones, the only ones that a mask keeps."""
     hash32 &= 0xFFFFFFFF
     hash32 ^= (hash32 >> 20) ^ (hash32 >> 12)
     return hash32 ^ (hash32 >> 7) ^ (hash32 >> 4)
@@ -57,7 +57,7 @@ def index_of(name: str, stripes: int) -> int:
 def indexes(names: Iterable[str], stripes: int) -> tuple[int, ...]:
     """The stripes of several keys: ascending, and each of them once.
 
-    Guava's `bulkGet` keeps duplicates, for its locks are reentrant; these are not.
+    Guava's `bulkGet` keeps duplicates, because its locks are reentrant; these are not.
     """
     return tuple(in_order(each_once(index_of(name, stripes) for name in names)))
 
@@ -68,7 +68,7 @@ def each_once(found: Iterable[int]) -> Iterable[int]:
 
 
 def strongest(wanted: Iterable[tuple[P, Mode]]) -> Mapping[P, Mode]:
-    """Each place once, in the strongest mode asked for: read, then write, waits for itself."""
+    """Each place once, in the strongest mode asked for: read, then write, would wait for itself."""
     modes: dict[P, Mode] = {}
     for place, mode in wanted:
         modes[place] = max(mode, modes.get(place, mode))
@@ -76,5 +76,5 @@ def strongest(wanted: Iterable[tuple[P, Mode]]) -> Mapping[P, Mode]:
 
 
 def collision_chance(stripes: int, others: int) -> float:
-    """How likely a key meets at least one of so many other keys: 1 - (1 - 1/S)^k."""
+    """The probability that a key shares a stripe with one of `others` keys: 1 - (1 - 1/S)^k."""
     return 1.0 - (1.0 - 1.0 / rounded(stripes)) ** others

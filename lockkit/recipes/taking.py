@@ -1,7 +1,7 @@
 """Taking several locks: all of them, in one order, or none.
 
-A procedure of two requests, without locks of its own: threads' locks, leases on an object store,
-simulated ones and an exhaustive search carry out the same text.
+A procedure of two requests, without locks of its own. Threads' locks, leases on an object store,
+simulated locks and an exhaustive search all run the same code.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ C = TypeVar("C", bound=Any)
 
 @dataclass(frozen=True, slots=True)
 class AcquireLock(Generic[L]):
-    """Answered by True once it is held, by False where the time was over."""
+    """Answered by True once it is held, by False if it was not free in time."""
 
     lock: L
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseLock(Generic[L]):
-    """Answered by None once it is let go."""
+    """Answered by None once it is released."""
 
     lock: L
 
@@ -34,9 +34,9 @@ Taking = Generator[AcquireLock[L] | ReleaseLock[L], Any, R]
 
 
 def take_all(locks: Sequence[L]) -> Taking[L, L | None]:
-    """All of them; else none, and the one that could not be had in time.
+    """Take all locks and return None; else take none, and return the one that was not free in time.
 
-    After an exception, too, whatever was taken is given back.
+    After an exception, too, everything that was taken is released.
     """
     taken: list[L] = []
     missed: L | None = None
@@ -46,7 +46,7 @@ def take_all(locks: Sequence[L]) -> Taking[L, L | None]:
                 missed = each
                 break
             taken.append(each)
-    except GeneratorExit:  # its process is gone, and everything with it
+    except GeneratorExit:  # its process is gone, and its locks with it
         raise
     except BaseException:
         with suppress(Exception):
@@ -58,7 +58,7 @@ def take_all(locks: Sequence[L]) -> Taking[L, L | None]:
 
 
 def give_all(locks: Sequence[L]) -> Taking[L, None]:
-    """Every one of them, whatever befalls one; the first error is raised after the last."""
+    """Release every one, even if one fails; the first error is raised after the last."""
     first: BaseException | None = None
     for each in to_release(locks):
         try:
@@ -80,7 +80,7 @@ def in_order(wanted: Iterable[C]) -> list[C]:
 
 
 def to_give_back(taken: Sequence[L]) -> Sequence[L]:
-    """A call that cannot have all keeps none."""
+    """A call that cannot get all locks keeps none."""
     return taken
 
 
@@ -90,15 +90,15 @@ def to_release(locks: Sequence[L]) -> Iterable[L]:
 
 
 def confirmed(held: Callable[[], bool]) -> bool:
-    """Once the last is taken the first must still be held: waiting may have cost it."""
+    """Once the last lock is taken, the first must still be held: it may have expired meanwhile."""
     return held()
 
 
-# --- for real -------------------------------------------------------------------------------------
+# --- with real locks ------------------------------------------------------------------------------
 
 
 def carry_out(taking: Taking[L, R], take: Callable[[L], bool], give: Callable[[L], object]) -> R:
-    """For real, one after the other; an exception is thrown in where it came up."""
+    """Use real locks, one after the other; an exception is raised where it occurred."""
     try:
         request = taking.send(None)
         while True:

@@ -1,14 +1,14 @@
-"""The stateless broker: one process that writes the queue's file for all, and ends when it loses.
+"""The stateless broker: one process that writes the queue's file for all, and exits when it loses.
 
-It reads the file once, as it enters its address there, and keeps it in memory; it acknowledges what
-has landed; and where anybody else wrote the file it fails what it was asked and ends, so that two
-brokers at once cost time and nothing else. It listens on loopback only: clients of two machines
-depose each other's brokers, which is safe, and slow.
+It reads the file once, when it enters its own address, and then keeps it in memory. It acknowledges
+a write only after it has landed. If anybody else writes the file, the broker fails its open
+requests and exits. So two brokers at once cost time but are safe. It listens on loopback only:
+clients on two machines replace each other's brokers, which is safe but slow.
 
     python -m lockkit.recipes.queue.broker URL    until Ctrl-C, SIGTERM, or the end of its parent
 
-A client that finds none starts one with `--detach`: in a session of its own, until nobody has been
-connected to it for `--idle` seconds. Either way, none is left over.
+A client that finds no broker starts one with `--detach`. That one has its own session and exits
+after nobody was connected for `--idle` seconds. So none is left over.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from lockkit.stores import open_store
 LOOPBACK = "127.0.0.1"
 CONNECTIONS_MAX = 512
 POLL_S = 0.25
-"""How often it looks whether it is still wanted."""
+"""How often it checks whether it is still needed."""
 FLUSH_S = 2.0
 IDLE_S = 30.0
 INTERRUPTED = 130
 
 
 class BrokerServer:
-    """The broker of one queue; `address` and `id` are in the file once it is made.
+    """The broker of one queue; the file contains its `address` and `id` once it is constructed.
 
-    Raises `WriterDeposed`, `QueueError` or `StoreError` where it cannot be its broker.
+    Raises `WriterDeposed`, `QueueError` or `StoreError` if it cannot be the queue's broker.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class BrokerServer:
         self._stopped = ""
 
     def stop(self, why: str) -> None:
-        """End after the batch under way; may be called by a signal's handler."""
+        """Exit after the current batch; may be called by a signal handler."""
         self._stopped = self._stopped or why
 
     def serve(self) -> str:
-        """Write batches until it must end; returns why."""
+        """Write batches until it must exit; return why."""
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
         try:
             while not self._must_end():
@@ -136,7 +136,7 @@ class BrokerServer:
         while self._listener.fileno() >= 0:
             try:
                 made, _ = self._listener.accept()
-            except OSError:  # closed; or too many files are open: somebody will hang up
+            except OSError:  # closed; or too many files are open until a client disconnects
                 self.clock.sleep(POLL_S)
                 continue
             thread = threading.Thread(target=self._converse, args=(made,), daemon=True)
@@ -162,15 +162,15 @@ class BrokerServer:
                     outcome = self._requests.submit(operation).outcome.result()
                     made.sendall(outcome_line(outcome, self._seen.file.number))
         except (OSError, EOFError, ValueError, TypeError, KeyError):
-            return  # it hung up, or talks nonsense: its requests are settled all the same
+            return  # it disconnected, or sent garbage; its requests are settled in any case
         finally:
             with self._door:
                 del self._connections[made]
                 self._used_ms = self.clock.boot_ms()
 
     def _hang_up(self, why: str) -> None:
-        """Tell everybody what became of their requests, as far as they listen."""
-        with suppress(OSError):  # macOS knows no such thing of a listener
+        """Send the outcome of open requests to the clients that are still connected."""
+        with suppress(OSError):  # macOS does not support it for a listener
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._requests.close(why)
@@ -231,7 +231,7 @@ _WHY = {signal.SIGTERM: "it was told to end", signal.SIGINT: "Ctrl-C"}
 
 
 def _stop(broker: BrokerServer, number: int) -> None:
-    """After the batch under way; a second signal ends it at once."""
+    """Exit after the current batch; a second signal exits at once."""
     broker.stop(_WHY[signal.Signals(number)])
     signal.signal(number, signal.SIG_DFL)
 

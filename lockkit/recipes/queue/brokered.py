@@ -1,7 +1,7 @@
-"""A queue through its broker: found by the file, started where there is none.
+"""A queue through its broker, which the file names and which is started if there is none.
 
-A request that was cut off is sent again under its id, with the number of the last write that it was
-certainly not in; the file tells the next broker whether it was done.
+A request that was interrupted is sent again under its id, with the number of the last write that it
+was certainly not in. From the file the next broker knows whether it was done.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from lockkit.runtime import Procedure, Sleep, run
 from lockkit.runtime.proven import pause_s
 
 TRIES_MAX = 10
-"""Brokers that are asked, or started, for one request."""
+"""Brokers that are contacted or started for one request."""
 START_S_MAX = 60.0
 WHY_CHARS = 500
 
 
 class NotTheBroker(UserWarning):
-    """Somebody else answers at the address in the file; a new broker takes its place."""
+    """Another server answers at the address in the file; a new broker replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerGone:
-    """Nobody is there who is the broker; nothing was asked."""
+    """The broker is not there; no request was sent."""
 
     why: str
 
 
 Ask = Callable[[Broker, Operation], Procedure[Outcome | BrokerGone]]
 Start = Callable[[Broker | None], Procedure[str]]
-"""Answers why none could be started, or ""."""
+"""Returns why none could be started, or ""."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class KnownBroker:
 
 
 def through(operation: Operation, known: KnownBroker, ask: Ask, start: Start) -> Procedure[Answer]:
-    """Ask the broker; where it is gone start another, and ask that. Raises as `told` does."""
+    """Send it to the broker; if that is gone, start another. Raises as `answer_or_raise` does."""
     why = "no broker was there"
     for tries in range(TRIES_MAX):
         broker = known.broker or (yield from load()).file.broker
@@ -84,9 +84,9 @@ def through(operation: Operation, known: KnownBroker, ask: Ask, start: Start) ->
 
 
 class BrokerQueue(Queue):
-    """A queue whose broker writes for all processes; each thread has a connection of its own.
+    """A queue whose broker writes for all processes; each thread has its own connection.
 
-    A broker that it starts ends by itself `idle_s` after its last client is gone.
+    A broker that it starts exits by itself `idle_s` after its last client has disconnected.
     """
 
     def __init__(self, url: str, *, idle_s: float = IDLE_S, **options: Any) -> None:
@@ -133,12 +133,12 @@ class BrokerQueue(Queue):
 
     def _start(self, dead: Broker | None) -> Procedure[str]:
         with self._starting:
-            if (yield from load()).file.broker == dead:  # else somebody was quicker
+            if (yield from load()).file.broker == dead:  # else another client was faster
                 return self._launch(dead)
         return ""
 
     def _launch(self, dead: Broker | None) -> str:
-        """Why it ended before it could serve, or "". Raises `QueueError` where none can start."""
+        """Return why it exited before serving, or "". Raises `QueueError` if none can start."""
         options = self.store.options
         settings = {
             "policy": asdict(self.policy), "instead_of": dead.id if dead else "",

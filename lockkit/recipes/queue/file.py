@@ -1,8 +1,8 @@
-"""The body of `queue.json`: jobs in order, who works on each, and what the last writes were.
+"""The body of `queue.json`: jobs in order, the worker of each, and the ids of the last writes.
 
-Every write is numbered and has an id of its own; the ids of the last ones stay in the file, with
-the requests that each of them carried out. In one overwritten object "applied, then superseded"
-looks like "never applied": only what the file remembers tells the two apart.
+Every write has a number and a unique id. The file keeps the ids of the last writes, with the
+requests that each of them carried out. In one overwritten object "applied, then superseded" looks
+like "never applied"; only these ids tell the two apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lockkit.recipes.errors import QueueError
 
 FORMAT, VERSION = "lockkit-queue", 1
 QUEUE_BYTES_MAX = 10_000_000
-"""A longer file is nobody's queue."""
+"""A longer file is not a queue."""
 COUNT_MAX = 2**53
 SHOWN = 60
 _ASIDE = "restore an earlier version or move it away; nothing was changed"
@@ -25,7 +25,7 @@ _ASIDE = "restore an earlier version or move it away; nothing was changed"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job; `attempts` counts its claims, and is the fence of whoever has the latest."""
+    """One job; `attempts` counts its claims, and is the fencing token of the latest worker."""
 
     id: str
     payload: str
@@ -33,7 +33,7 @@ class Job:
     claim: str = ""
     """The request that claimed it last."""
     heartbeat_ms: int = 0
-    """Wall clock of whoever wrote the latest claim or beat."""
+    """Wall clock of the process that wrote the latest claim or heartbeat."""
     attempts: int = 0
 
     @property
@@ -49,7 +49,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where the one answers who writes for all; its id is known to those who can read the file."""
+    """The address of the process that writes for all; only readers of the file know its id."""
 
     address: str
     id: str
@@ -65,15 +65,15 @@ class QueueWrite:
 
 @dataclass(frozen=True)
 class QueueFile:
-    """The whole queue; write 0 is the file that is not there yet."""
+    """The whole queue; write 0 means that the file does not exist yet."""
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
-    """In the order in which they were pushed."""
+    """In the order of their pushes."""
     broker: Broker | None = None
     number: int = 0
-    """How many writes there were."""
+    """The number of writes so far."""
     recent: tuple[QueueWrite, ...] = ()
-    """The last of them, this one at the end."""
+    """The last writes, this one at the end."""
 
     @property
     def attempt(self) -> str:
@@ -84,7 +84,7 @@ class QueueFile:
         return frozenset(each for write in self.recent for each in write.requests)
 
     def remembers(self, number: int) -> bool:
-        """Whether it can tell which write had this number, and all after it."""
+        """Whether it still knows the write with this number and all later ones."""
         return self.number - len(self.recent) < number <= self.number
 
     def written(self, number: int) -> str:
@@ -104,7 +104,7 @@ def encode(file: QueueFile) -> bytes:
 
 
 def decode(body: bytes) -> QueueFile:
-    """Strict: what is not a queue of this format raises `QueueError`, and is never written over."""
+    """Strict: a file that is not a queue raises `QueueError` and is never overwritten."""
     if len(body) > QUEUE_BYTES_MAX:
         raise QueueError(f"queue.json is longer than {QUEUE_BYTES_MAX} bytes: {_ASIDE}")
     try:
@@ -145,7 +145,7 @@ def _file(fields: dict[str, Any]) -> QueueFile:
 
 
 def job_of(fields: Any) -> Job:
-    """A job of the file or of the wire; raises TypeError, ValueError or KeyError."""
+    """A job from the file or the wire; raises TypeError, ValueError or KeyError."""
     job = Job(
         text_of(fields["id"]), text_of(fields["payload"]), text_of(fields["worker"]),
         text_of(fields["claim"]), count_of(fields["heartbeat"]), count_of(fields["attempts"]),

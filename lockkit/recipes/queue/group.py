@@ -1,7 +1,7 @@
-"""Group commit: one compare-and-set under way, and whatever is asked meanwhile goes into the next.
+"""Group commit: one compare-and-set at a time; requests that arrive meanwhile go into the next.
 
-The rate of requests comes apart from the rate of writes: a hot object that takes one write in a
-second takes as many requests as wait for it.
+So the rate of requests does not depend on the rate of writes. An object that allows one write per
+second serves all requests that wait for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Outcome = Answer | NotDone | Unsure
 
 @dataclass(slots=True, eq=False)
 class WriteTicket:
-    """A request that waits for its write; whoever settles it first has the word."""
+    """A request that waits for its write; the first call of `settle` decides."""
 
     operation: Operation
     outcome: Future[Outcome] = field(default_factory=Future)
@@ -55,7 +55,7 @@ class RequestQueue:
     def __init__(self) -> None:
         self.waiting: deque[WriteTicket] = deque()
         self.closed = ""
-        """Why nothing is taken any more."""
+        """Why no more requests are accepted."""
         self._changed = threading.Condition()
 
     def submit(self, operation: Operation) -> WriteTicket:
@@ -69,13 +69,13 @@ class RequestQueue:
         return ticket
 
     def take(self, wait_s: float | None = None) -> list[WriteTicket]:
-        """All that wait, at most `BATCH_MAX`; after `wait_s`, or once it is closed, none."""
+        """All waiting requests, at most `BATCH_MAX`; none after `wait_s` or once it is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self.waiting or self.closed, wait_s)
             return [self.waiting.popleft() for _ in range(min(BATCH_MAX, len(self.waiting)))]
 
     def close(self, why: str) -> None:
-        """Whoever waits is told that it was not done."""
+        """Every waiting request is settled as not done."""
         with self._changed:
             self.closed = self.closed or why
             left, self.waiting = list(self.waiting), deque()
@@ -88,14 +88,14 @@ class RequestQueue:
 
 
 class WriterDeposed(Exception):
-    """Another one writes the file now; whoever believed to be its only writer must end."""
+    """Another process writes the file now; a process that was its only writer must exit."""
 
 
 def group_commit(
     tickets: Sequence[WriteTicket], policy: QueuePolicy, *, seen: QueueRead | None,
     interval_s: float, who: str = "",
 ) -> Procedure[QueueRead | None]:  # fmt: skip
-    """One batch, against whoever else writes the file; returns what saves the next one's read."""
+    """Commit one batch among competing writers; the result saves the next batch's read."""
     operations = [each.operation for each in tickets]
     match (yield from commit(operations, policy, seen=seen, who=who)):
         case (now, answers):
@@ -112,10 +112,9 @@ def group_commit(
 def enlist(
     broker: Broker, policy: QueuePolicy, *, interval_s: float, instead_of: str | None = None
 ) -> Procedure[QueueRead]:
-    """Enter a broker into the file, which it reads this once; `WriterDeposed` if another was
-    quicker.
+    """Enter a broker into the file; this is its only read. `WriterDeposed` if another was faster.
 
-    With `instead_of`, only over the broker of that id ("": none), who was found to be gone.
+    With `instead_of`, only replace the broker of that id ("": none), which was found to be gone.
     """
     seen = yield from load()
     named = seen.file.broker.id if seen.file.broker else ""
@@ -140,11 +139,11 @@ def broker_commit(
     interval_s: float,
     who: str = "",
 ) -> Procedure[QueueRead]:
-    """One batch of the file's only writer; it never reads the file to compete: `WriterDeposed`
-    ends it.
+    """Commit one batch as the file's only writer. It never reads the file to compete:
+    `WriterDeposed` ends it.
 
-    Each ticket is settled: acknowledged once the write landed, else told that it was not done, or
-    that nobody knows.
+    Each ticket is settled: acknowledged once the write has landed, otherwise as not done or as
+    unknown.
     """
     new = yield from draft(seen, [each.operation for each in tickets], policy, who=who)
     match (yield from written(tickets, seen, new)):
@@ -169,12 +168,12 @@ def broker_commit(
 def written(
     _tickets: Sequence[WriteTicket], seen: QueueRead, new: QueueDraft
 ) -> Procedure[WriteLanded | WriteLost | NotDone | Unsure]:
-    """Tickets are acknowledged once the write has landed, and not before."""
+    """Tickets are acknowledged only after the write has landed."""
     return (yield from land(seen, new))
 
 
 def after_loss(_seen: QueueRead, _now: QueueRead) -> QueueRead:
-    """A broker that lost a write is not the only writer any more: it ends."""
+    """A broker that lost a write is no longer the only writer: it exits."""
     raise WriterDeposed("another one wrote the file first")
 
 
@@ -192,7 +191,7 @@ def _fail(tickets: Sequence[WriteTicket], failed: NotDone | Unsure) -> None:
 
 
 class GroupQueue(Queue):
-    """A queue whose threads share their writes; what still waits at `close` is not done."""
+    """A queue whose threads share their writes; requests still waiting at `close` are not done."""
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)

@@ -1,7 +1,7 @@
 """The one-file queue (turbopuffer): push, claim, heartbeat and complete by compare-and-set.
 
-At least once, in the order of the pushes. Here each operation reads the file and writes it by
-itself; `group` lets all threads of a process share a write, `broker` all processes of a machine.
+Delivery is at least once, in the order of the pushes. Here each operation reads and writes the file
+by itself. `group` lets all threads of a process share a write, `broker` all processes of a machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lockkit.stores import open_store
 
 
 def answer_or_raise(operation: Operation, outcome: Answer | NotDone | Unsure) -> Answer:
-    """What its caller is told: an answer, `QueueBusy`, or `QueueUnknown`."""
+    """The result for the caller: the answer, `QueueBusy`, or `QueueUnknown`."""
     match outcome:
         case NotDone(why):
             if operation.since is None:
@@ -49,15 +49,15 @@ def answer_or_raise(operation: Operation, outcome: Answer | NotDone | Unsure) ->
 
 
 def again(operation: Operation, since: int) -> Operation:
-    """The same request, to be sent once more: only its first sending says since when."""
+    """The same request, to be sent again; `since` is kept from its first send."""
     return operation if operation.since is not None else replace(operation, since=since)
 
 
 class Queue:
-    """A queue below `url`; each operation is a read and a compare-and-set of its own.
+    """A queue below `url`; each operation is one read and one compare-and-set.
 
-    Raises `QueueBusy` (not done), `QueueUnknown` (nobody knows), `QueueError` (no queue there, or
-    full), `JobLost`, and `StoreError`. Threads may share a handle.
+    Raises `QueueBusy` (not done), `QueueUnknown` (unknown), `QueueError` (no queue there, or full),
+    `JobLost`, and `StoreError`. Threads may share a handle.
     """
 
     def __init__(
@@ -71,26 +71,26 @@ class Queue:
         self._pid = os.getpid()
 
     def push(self, payload: str, *, id: str = "") -> str:
-        """Enter a job at the end; returns its id. A push again under one id enters it once."""
+        """Add a job at the end; returns its id. A repeated push with one id adds it once."""
         request = Push(id or self.clock.unique(), payload)
         self._carry_out(request)
         return request.id
 
     def claim(self, worker: str) -> Job | None:
-        """The first job that is free, now this worker's; None: there is none."""
+        """The first free job, now assigned to this worker; None if there is none."""
         answer = self._carry_out(Claim(self.clock.unique(), worker))
         return answer.job if isinstance(answer, Claimed) else None
 
     def heartbeat(self, job: Job) -> None:
-        """Keep the job for another `policy.timeout_ms`; `JobLost` if it was handed on."""
+        """Keep the job for another `policy.timeout_ms`; `JobLost` if another worker has it."""
         self._carry_out(Beat(self.clock.unique(), job.id, job.attempts))
 
     def complete(self, job: Job) -> None:
-        """The job is done and leaves the file; `JobLost` if it was handed on."""
+        """Remove the finished job from the file; `JobLost` if another worker has it."""
         self._carry_out(Complete(self.clock.unique(), job.id, job.attempts))
 
     def submit(self, operation: Operation) -> Answer:
-        """One request, also one that is sent again after `QueueUnknown`."""
+        """Carry out one request, also one that is repeated after `QueueUnknown`."""
         self._enter()
         match run(commit([operation], self.policy, who=self.who), self.store, self.clock):
             case (_, answers):
@@ -99,7 +99,7 @@ class Queue:
                 return answer_or_raise(operation, failed)
 
     def jobs(self) -> list[Job]:
-        """All that are not completed, in order."""
+        """All jobs that are not completed, in order."""
         return list(run(load(), self.store, self.clock).file.jobs.values())
 
     def __repr__(self) -> str:
@@ -115,9 +115,9 @@ class Queue:
         self.close()
 
     def _enter(self) -> None:
-        """Before each operation: see that this process may write to this store.
+        """Before each operation: check that this process may use this store.
 
-        A forked child has neither the thread that writes nor a connection of its own.
+        A forked child has neither the writing thread nor a connection of its own.
         """
         if os.getpid() != self._pid:
             raise QueueError(

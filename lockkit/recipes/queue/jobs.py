@@ -1,6 +1,6 @@
-"""The queue's transitions: push, claim, heartbeat, complete; many of them as one write.
+"""The queue's transitions: push, claim, heartbeat, complete; many of them in one write.
 
-Pure. `attempts` of a job is the fence of its workers: whoever has an old one is refused.
+Pure. A job's `attempts` is the fencing token of its workers: a worker with an old one is refused.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ from lockkit.recipes.queue.operations import (
 )
 
 PUSH_BYTES_MAX, CLAIM_BYTES_MAX = 8_000_000, 9_000_000
-"""Pushes, then claims, are refused in good time before the file is too long to be read."""
+"""Pushes, then claims, are refused well before the file becomes too long to be read."""
 REQUESTS_MAX = 4096
-"""Requests that the file remembers."""
+"""Number of requests that the file remembers."""
 FULL = "the queue is full: let workers complete jobs, then try again"
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """What a user of a queue may choose."""
+    """The settings of a queue's user."""
 
     timeout_ms: int = 10_000
     """A job whose heartbeat is further than this from now is handed out again."""
     recent_max: int = 256
-    """How many writes the file remembers, at most: fewer where they were large."""
+    """The most writes that the file remembers; fewer if they were large."""
 
 
 # --- transitions ----------------------------------------------------------------------------------
 
 
 def is_free(job: Job, now_ms: int, policy: QueuePolicy) -> bool:
-    """Nobody has it, or not for long enough: too far ahead is as wrong a clock as too far behind.
+    """Unassigned, or its heartbeat is too old; a heartbeat far in the future shows a wrong clock.
 
-    Clocks decide only how soon; whoever is handed a job too early costs work done twice.
+    Clocks affect only the timing: a job that is handed out too early costs work done twice.
     """
     return not job.attempts or is_over(job, now_ms, policy)
 
 
 def is_over(job: Job, now_ms: int, policy: QueuePolicy) -> bool:
-    """Its worker was not heard of for too long."""
+    """Whether its worker was silent for too long."""
     return abs(now_ms - job.heartbeat_ms) > policy.timeout_ms
 
 
@@ -74,23 +74,23 @@ def next_of(free: deque[str]) -> str:
 
 
 def has_it(job: Job, operation: Beat | Complete) -> bool:
-    """A job that was handed on is no longer its old worker's."""
+    """Whether the job still belongs to the worker that sends this request."""
     return job.attempts == operation.attempts
 
 
 def happened(id: str, file: QueueFile, done: Sequence[str], jobs: Container[str] = ()) -> bool:
-    """Whether this request was carried out: by a write that is remembered, or by this one."""
+    """Whether this request was carried out, by a remembered write or by this one."""
     return id in file.requests or id in done or id in jobs
 
 
 def is_forgotten(since: int, file: QueueFile) -> bool:
-    """Whether what was asked at that write may have happened before the file's memory begins."""
+    """Whether the request may have been carried out before the oldest remembered write."""
     return since != file.number and not file.remembers(since + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDraft:
-    """The file as it is to be written, and what may be told once it is."""
+    """The next content of the file, and the answers to give once it is written."""
 
     file: QueueFile
     answers: tuple[Answer, ...]
@@ -121,7 +121,7 @@ def drafted(
 
 
 def _remembered(recent: Sequence[QueueWrite], policy: QueuePolicy) -> tuple[QueueWrite, ...]:
-    """Of the last writes as many as fit, and this one."""
+    """As many of the last writes as fit, and this one."""
     requests = 0
     for count, write in enumerate(reversed(recent)):
         requests += len(write.requests)
@@ -170,7 +170,7 @@ class _Turn:
         return Done()
 
     def _claim(self, operation: Claim) -> Answer:
-        if operation.since is not None:  # sent again: at most one job for it
+        if operation.since is not None:  # sent again: it may claim at most one job
             for job in self.jobs.values():
                 if job.claim == operation.id:
                     return Claimed(job)
@@ -178,7 +178,7 @@ class _Turn:
         while free:
             job = self.jobs.get(next_of(free), _GONE)
             if job is _GONE or not is_free(job, self._now_ms, self._policy):
-                continue  # completed, or beaten, by an operation before this one
+                continue  # completed or renewed by an earlier operation of this write
             if Claim in self._full:
                 return Refused(FULL)
             mine = Job(
@@ -228,7 +228,7 @@ _GONE = Job("", "")
 
 @dataclass(frozen=True, slots=True)
 class HistoryTooOld:
-    """More writes came after it than the file remembers, or the file was replaced: nobody knows."""
+    """More writes came after it than the file remembers, or the file was replaced: unknown."""
 
 
 def settle(
@@ -246,7 +246,7 @@ def settle(
 def by_memory(
     mine: QueueFile, found: QueueFile, version: Version | None
 ) -> Ours | NotOurs | HistoryTooOld:
-    """Others wrote after it: the file remembers whose write had its number."""
+    """Others wrote after it: the file remembers which write had its number."""
     if not found.remembers(mine.number):
         return HistoryTooOld()
     assert version is not None

@@ -1,4 +1,4 @@
-"""What a queue is asked, and what it answers."""
+"""The queue's requests and its answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Push:
     id: str
     payload: str
     since: int | None = None
-    """Of a request that is sent again: the number of a write that it was certainly not in."""
+    """For a request that is sent again: the number of a write that it was certainly not in."""
 
     def __post_init__(self) -> None:
         if len(self.payload) > PAYLOAD_CHARS_MAX:
@@ -31,7 +31,7 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The first job that nobody has, or whose worker was not heard for long."""
+    """Claim the first job that is unassigned, or whose worker was silent for too long."""
 
     id: str
     worker: str
@@ -62,7 +62,7 @@ Operation = Push | Claim | Beat | Complete
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Pushed, beaten or completed."""
+    """Pushed, renewed or completed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Certainly not done, and not to be tried again as it is."""
+    """Certainly not done, and must not be repeated unchanged."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """It was sent before, and what became of it then is more writes ago than the file remembers."""
+    """It was sent before, and the file no longer remembers the writes since then."""
 
 
 Answer = Done | Claimed | Empty | Refused | Forgotten

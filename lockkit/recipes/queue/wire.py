@@ -1,8 +1,8 @@
-"""What a broker and its clients say to each other: lines of JSON, after each has proven itself.
+"""The messages between a broker and its clients: lines of JSON, after mutual authentication.
 
-The broker's id is in the queue's file, so whoever can read the file can talk to its broker, and
-nobody else: each end shows a digest of the id, the broker first. A client that connects to whatever
-took the broker's port since learns so before it has told anything.
+The queue's file contains the broker's id. So exactly those who can read the file can talk to its
+broker: each side sends a digest of the id, the broker first. A client notices a different server on
+the broker's old port before it has sent anything.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _PLAIN = {each.__name__: each for each in (Done, Empty, Forgotten)}
 
 
 def to_line(fields: dict[str, Any]) -> bytes:
-    """As UTF-8: escaped as ASCII, the longest payload could be longer than `LINE_BYTES_MAX`."""
+    """Encoded as UTF-8: in ASCII the longest payload could exceed `LINE_BYTES_MAX`."""
     text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass") + b"\n"
 
 
 def read_line(file: BinaryIO, most: int = LINE_BYTES_MAX) -> dict[str, Any]:
-    """One line's fields; `EOFError` at the end, `ValueError` for what is no such line."""
+    """One line's fields; `EOFError` at the end, `ValueError` for an invalid line."""
     line = file.readline(most)
     if not line:
         raise EOFError
@@ -74,7 +74,7 @@ def operation_of(fields: dict[str, Any]) -> Operation:
 
 
 def outcome_line(outcome: Outcome, number: int) -> bytes:
-    """`number`: of the last write that the broker knows, for whoever must ask again."""
+    """`number` is that of the last write that the broker knows, in case the client must retry."""
     fields: dict[str, Any] = {"is": type(outcome).__name__, "number": number}
     match outcome:
         case Claimed(job):
@@ -112,12 +112,12 @@ class BrokerConnection:
 
     broker: Broker
     number: int
-    """Of the last write that was told: what is asked next is in none up to it."""
+    """The number of the last reported write: the next request is in no write up to it."""
     _socket: socket.socket
     _file: BinaryIO
 
     def ask(self, operation: Operation) -> Outcome:
-        """Its outcome; `Unsure` where the connection or the broker ended first."""
+        """The outcome; `Unsure` if the connection or the broker ended first."""
         try:
             self._socket.sendall(operation_line(operation))
             fields = read_line(self._file)
@@ -136,7 +136,7 @@ class BrokerConnection:
 
 
 def connect(broker: Broker) -> BrokerConnection:
-    """A proven connection; `NoBroker` or `ForeignBroker` says who is there instead."""
+    """An authenticated connection; `NoBroker` or `ForeignBroker` names what is there instead."""
     host, _, port = broker.address.rpartition(":")
     shown = broker.address[:SHOWN]
     try:

@@ -1,7 +1,7 @@
-"""The queue's file, read and written by compare-and-set; and what became of each write.
+"""The queue's file, read and written by compare-and-set, and the outcome of each write.
 
-A draft has landed, is lost, or was not written; or nobody knows. That is settled by what the file
-remembers of its last writes, never by the answer alone.
+A draft has landed, is lost, was not written, or its outcome is unknown. The ids of the last writes
+in the file settle that, never the answer alone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from lockkit.runtime.proven import pause_s, read, settle_write
 
 KEY = "queue.json"
 COMMITS_MAX = 60
-"""Writes that may be lost to others before an operation gives up: some minutes of a hot object."""
+"""Writes that may lose to others before an operation gives up: some minutes of contention."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRead:
-    """The file as it was at one version; None: there is none yet."""
+    """The file at one version; None: there is none yet."""
 
     file: QueueFile
     version: Version | None
@@ -44,7 +44,7 @@ class QueueRead:
 
 @dataclass(frozen=True, slots=True)
 class WriteLanded:
-    """The draft is written, and may be told; `seen` is the file now, by us or by those after us."""
+    """The draft is written and may be acknowledged; `seen` is the file now, ours or a later one."""
 
     seen: QueueRead
 
@@ -58,21 +58,21 @@ class WriteLost:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """Certainly not written; what was seen before may still be so."""
+    """Certainly not written; the earlier observation may still be current."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """It may be written, or may yet be. `since`: the number of the last write it is not in."""
+    """It may be written, or may still be. `since`: the number of the last write it is not in."""
 
     why: str
     since: int
 
 
 def load() -> Procedure[QueueRead]:
-    """The file; an empty one where there is none. `QueueError` where it cannot be read."""
+    """The file; an empty one if there is none. `QueueError` if it cannot be read."""
     try:
         return seen_of((yield from read(KEY, limit=QUEUE_BYTES_MAX)))
     except Unanswered as error:
@@ -90,7 +90,7 @@ def draft(
     seen: QueueRead, operations: Sequence[Operation], policy: QueuePolicy, *, who: str = "",
     broker: Broker | None = None,
 ) -> Procedure[QueueDraft]:  # fmt: skip
-    """The next file, with an id that no other write has."""
+    """The next file, with a unique write id."""
     now_ms: int = yield WallMs()
     attempt: str = yield Unique()
     return drafted(
@@ -100,12 +100,12 @@ def draft(
 
 
 def named(attempt: str, _who: str) -> str:
-    """A write is recognised by an id of its own, not by its client."""
+    """A write is recognised by its own id, not by its client."""
     return attempt
 
 
 def land(seen: QueueRead, new: QueueDraft) -> Procedure[WriteLanded | WriteLost | NotDone | Unsure]:
-    """Write the draft over what was seen, and settle what became of it."""
+    """Write the draft over the observed version, and settle the outcome."""
     if not new.changed:
         return (yield from confirm(seen))
     settled: Version | Found | Missing | None = None
@@ -133,7 +133,7 @@ def land(seen: QueueRead, new: QueueDraft) -> Procedure[WriteLanded | WriteLost 
 
 
 def confirm(seen: QueueRead) -> Procedure[WriteLanded | WriteLost | NotDone]:
-    """A draft that changes nothing is true if what was seen is still the file."""
+    """A draft that changes nothing is valid if the observed file is still the current one."""
     try:
         match (yield from read(KEY, unless=seen.version, limit=QUEUE_BYTES_MAX)):
             case NotModified():
@@ -157,9 +157,9 @@ def commit(
     seen: QueueRead | None = None,
     who: str = "",
 ) -> Procedure[tuple[QueueRead, tuple[Answer, ...]] | NotDone | Unsure]:
-    """Change and write until it lands, reading anew after each loss; `seen` saves the first read.
+    """Change and write until it lands, with a new read after each loss; `seen` saves the first.
 
-    Who loses waits for a share, by chance, of a pause that grows: rivals come apart.
+    A writer that loses waits for a random share of a growing pause, so that rivals spread out.
     """
     why = ""
     for tries in range(COMMITS_MAX):

@@ -1,7 +1,7 @@
-"""One slot, claimed by create-if-absent: it ends with what stands there, or with the reason not.
+"""One slot, claimed by create-if-absent: the result is its content, or why there is none.
 
-After a 412, or no answer at all, slot n is read back. What holds this very attempt is committed;
-what holds another can never be this one; and where nothing is yet, the same bytes are sent again.
+After a 412 or no answer, slot n is read back. If it holds this attempt, it is committed. If it
+holds another, this attempt can never land. If it is still empty, the same bytes are sent again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class SlotLanded:
 
 @dataclass(frozen=True, slots=True)
 class SlotTaken:
-    """The slot holds another: this write can never land. None: nobody looked which."""
+    """The slot holds another write: this one can never land. None: it was not read."""
 
     by: SlotRead | None
 
 
 @dataclass(frozen=True, slots=True)
 class SlotUnknown:
-    """Nothing is known to stand there. `doubt`: this write may, or may yet."""
+    """The slot is not known to hold anything. `doubt`: this write may be in it, or may still be."""
 
     error: Exception
     doubt: bool
@@ -47,7 +47,7 @@ End = SlotLanded | SlotTaken | SlotUnknown
 
 
 def claim(slot: Slot) -> Procedure[End]:
-    """Create the slot, and find out what became of it; nothing is raised.
+    """Create the slot and settle the outcome; raises nothing.
 
     Not `settle_write`: a batch claims several slots at once, so each claim must end with a value.
     """
@@ -75,9 +75,9 @@ def claim(slot: Slot) -> Procedure[End]:
             standing = yield from read_slot(slot.number)
             if standing is not None:
                 return SlotLanded() if standing.attempt == slot.attempt else SlotTaken(standing)
-            yield Sleep(pause_s(tries))  # still out: the same bytes again, at most one copy lands
+            yield Sleep(pause_s(tries))  # still pending: the same bytes again, one copy can land
     except Damaged as error:
-        return SlotUnknown(error, False)  # something else stands there: ours never will
+        return SlotUnknown(error, False)  # another write is there: ours never will be
     except (StoreError, Unanswered) as error:
         return SlotUnknown(error, doubt)
     return SlotUnknown(
@@ -91,12 +91,12 @@ def claim(slot: Slot) -> Procedure[End]:
 
 
 def condition_of(_key: str) -> Procedure[Condition]:
-    """A slot is created, never written over."""
+    """A slot is created, never overwritten."""
     yield from ()
     return IfAbsent()
 
 
-# What an answer says by itself of where the claim ended: None, it has to be read back.
+# What an answer alone says about the claim's end; None: it has to be read back.
 
 
 def refused(_slot: Slot) -> End | None:

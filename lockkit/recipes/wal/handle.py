@@ -1,7 +1,7 @@
 """A write-ahead log on an object store, for many appenders: group commit over its slots.
 
-What arrives while a write is under way goes out with the next one. Slots are objects of their own,
-so a store that allows one write per second and object (GCS) does not slow a log down.
+Records that arrive during a write go out with the next one. Slots are separate objects, so a store
+that allows one write per second and object (GCS) does not slow a log down.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH_RECORDS_MAX = 10_000
 
 @dataclass(slots=True, eq=False)
 class _Ticket:
-    """One record that somebody waits for."""
+    """One record whose appender waits."""
 
     text: str
     outcome: Position | BaseException | None = None
@@ -44,7 +44,7 @@ class _Ticket:
 
 @dataclass(slots=True)
 class _Waiters:
-    """Who waits, in order of arrival, and whether somebody is writing for others."""
+    """The waiting tickets in order of arrival, and whether a thread is writing for all."""
 
     waiting: list[_Ticket] = field(default_factory=list)
     writing: bool = False
@@ -53,10 +53,10 @@ class _Waiters:
 
 
 class Wal:
-    """A writer's hold of the log at `url`, for any number of threads.
+    """A writer of the log at `url`, for any number of threads.
 
-    What arrives while a write is under way goes out with the next one, in one slot; `parallel` of
-    them at a time where it is more than fits. Store options as `open_store` takes them.
+    Records that arrive during a write go out with the next one, in one slot; if they do not fit,
+    up to `parallel` slots go out together. Store options are those of `open_store`.
 
     with Wal("s3://lake/orders-log") as wal:
         wal.append({"order": 1})
@@ -83,10 +83,10 @@ class Wal:
         return self.log.epoch
 
     def append(self, record: Any) -> Position:
-        """Its sequence number, once it stands in the log for good. `record` is a JSON value.
+        """Return its sequence number once it is in the log for good. `record` is a JSON value.
 
-        Raises `Fenced` (a newer writer has begun: it never will be read), `AppendUnknown` (it may
-        be), or, where it certainly was not written, what else went wrong.
+        Raises `Fenced` (a newer writer has begun: it will never be read), `AppendUnknown` (it may
+        be), or, if it was certainly not written, the error that prevented it.
         """
         ticket, crowd = _Ticket(encode_record(record)), self._crowd
         with crowd.turn:
@@ -107,7 +107,7 @@ class Wal:
         return ticket.outcome
 
     def _until_settled(self, ticket: _Ticket) -> None:
-        """Wait for whoever writes for all; where nobody does, be that one."""
+        """Wait for the thread that writes for all; if there is none, become that thread."""
         crowd = self._crowd
         while ticket.waits():
             with crowd.turn:
@@ -136,7 +136,7 @@ class Wal:
         return f"<Wal {self.store.url}: epoch {self.log.epoch}, next slot {self.log.next}>"
 
     def close(self) -> None:
-        """Nobody else is kept from writing by this, and nothing needs to be given back."""
+        """Close the client. Other writers are not affected, and nothing needs to be released."""
         with self._crowd.turn:
             self._crowd.closed = True
             self._crowd.turn.wait_for(lambda: not (self._crowd.writing or self._crowd.waiting))
@@ -153,7 +153,7 @@ class Wal:
 
 
 def _cut(waiting: list[_Ticket], parallel: int) -> list[list[_Ticket]]:
-    """Takes from those who wait what goes out next: at most so many batches, in order."""
+    """Take the next batches from the waiting tickets: at most `parallel`, in order."""
     batches: list[list[_Ticket]] = [[]]
     size = 0
     while waiting:

@@ -1,13 +1,12 @@
-"""A reader of the log: everything up to the first slot that is missing, in the order of the slots.
+"""A reader of the log: everything up to the first missing slot, in the order of the slots.
 
-A slot whose epoch is lower than that of any slot before it is void: its writer had been fenced, and
-was told so, or never told anything. So all readers replay the same, whenever they come.
+A slot whose epoch is lower than that of any slot before it is void. Its writer had been fenced, and
+either received that error or no answer. So all readers replay the same, whenever they start.
 
-What a reader has it keeps for as long as the next slot is missing: one request, whose 404 has no
-body and is the truth. Or (`LogTail.HEAD`) for as long as a conditional read of the object that
-names the head answers 304. That is the truth too where each append moves the head before it is
-acknowledged, at the price of a second write, on one hot key. A head that is moved at leisure is
-behind by what was not yet written to it.
+A reader stays up to date with one request while the next slot is missing: its 404 has no body and
+is authoritative. With `LogTail.HEAD` it is a conditional read of the object that names the head,
+answered by 304. That is authoritative if each append moves the head before it is acknowledged; the
+price is a second write, on one hot key. A head that is moved later lags behind.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ WINDOWS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a reader is: the slot it reads next, and the highest epoch before that."""
+    """The progress of a reader: the slot it reads next, and the highest epoch before that."""
 
     next: int = 0
     epoch: int = 0
     head: Version | None = None
-    """Of `head.json` when all below it had been read; None: it was not asked."""
+    """Version of `head.json` when everything below it had been read; None: it was not read."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The sequence number of a record: its slot, and its place in that."""
+    """The sequence number of a record: its slot, and its place in that slot."""
 
     slot: int
     index: int
@@ -63,12 +62,12 @@ class Entry:
 
 
 def is_void(cursor: Cursor, slot: SlotRead) -> bool:
-    """A slot behind one of a higher epoch holds nothing for a reader."""
+    """A slot behind one of a higher epoch is void for readers."""
     return slot.epoch < cursor.epoch
 
 
 def fold(cursor: Cursor, slot: SlotRead) -> tuple[Cursor, list[Entry]]:
-    """The next slot, replayed: where that leads, and what it holds for a reader."""
+    """Replay the next slot: the cursor after it, and its entries."""
     assert slot.number == cursor.next
     after = replace(cursor, next=slot.number + 1, epoch=max(cursor.epoch, slot.epoch))
     if is_void(cursor, slot):
@@ -81,10 +80,10 @@ def fold(cursor: Cursor, slot: SlotRead) -> tuple[Cursor, list[Entry]]:
 def poll(
     cursor: Cursor = Cursor(), tail: LogTail = LogTail.NEXT_SLOT
 ) -> Procedure[tuple[Cursor, list[Entry]]]:
-    """Everything that was appended since `cursor`; one request where that is nothing.
+    """Everything that was appended since `cursor`; one request if that is nothing.
 
-    Has every append that was acknowledged before the first request left. Reads ahead in windows
-    that double, so that k slots cost at most 2k + 1 requests, most of them together.
+    Contains every append that was acknowledged before the first request left. Reads ahead in
+    windows that double, so that k slots cost at most 2k + 1 requests, most of them in parallel.
     """
     end, head = COUNT_MAX, cursor.head
     if tail is LogTail.HEAD:
@@ -93,7 +92,7 @@ def poll(
                 return cursor, []
             case Found(body, head):
                 end = decode_head(body)
-            case Missing():  # no writer of it names its head: the next slot tells
+            case Missing():  # no writer of it names its head: the next slot decides
                 pass
     entries: list[Entry] = []
     ahead = 1
@@ -133,11 +132,11 @@ class Reader:
         self.store: Store = open_store(url.rstrip("/"), client=client, **store_options)
         self.cursor = Cursor()
         self.entries: list[Entry] = []
-        """All that was seen, in order."""
+        """All entries so far, in order."""
         self._tail, self._clock = tail, clock or Clock()
 
     def poll(self) -> list[Entry]:
-        """What is new. Raises `Damaged`, `Unanswered`, `StoreError`; then nothing was taken in."""
+        """The new entries. After `Damaged`, `Unanswered` or `StoreError` none were added."""
         self.cursor, new = run(poll(self.cursor, self._tail), self.store, self._clock)
         self.entries += new
         return new

@@ -1,11 +1,11 @@
-"""What a log holds, as bytes: its slots, and the manifest that counts its writers.
+"""The bytes of a log: its slots, and the manifest that counts its writers.
 
     manifest.json                    {"format":1, "writer_epoch":3, "attempt":..., "head":41,
                                       "names_head":false}
     wal/00000000000000000041.json    {"format":1, "slot":41, "epoch":3, ..., "records":[]}
 
-A slot is created once and never written again, so what a write of one became can be told for ever.
-A slot without records is a fence: it was the first free one when a writer began.
+A slot is created once and never overwritten, so the outcome of a write to it can always be found
+out. A slot without records is a fence: it was the first free one when a writer began.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ RECORD_BYTES_MAX = 1_000_000
 BATCH_BYTES_MAX = 4_000_000
 SLOT_BYTES_MAX = BATCH_BYTES_MAX + RECORD_BYTES_MAX + 64 * 1024
 DEEPER = 50
-"""A record is refused that a reader whose stack is so much deeper could not parse."""
+"""A record is refused if a reader with a stack this much deeper could not parse it."""
 
 _KEY = re.compile(r"wal/(\d{20})\.json")
 
 
 class LogTail(Enum):
-    """What tells a reader that there is no more."""
+    """How a reader finds the end of the log."""
 
     NEXT_SLOT = "404 for the slot after the last"
     HEAD = "304 for the object that names the head; each append moves it, which is a second write"
@@ -100,7 +100,7 @@ def first_gap(start: int, keys: Iterable[str]) -> int:
 
 
 def encode_record(record: Any) -> str:
-    """Its JSON; `ValueError` for what has none, or is longer than `RECORD_BYTES_MAX`."""
+    """Its JSON; `ValueError` if it has none or exceeds `RECORD_BYTES_MAX`."""
     try:
         text = json.dumps(record, allow_nan=False, separators=(",", ":"))
         json.loads("[" * DEEPER + text + "]" * DEEPER)
@@ -132,7 +132,7 @@ def decode_slot(body: bytes, number: int) -> SlotRead:
 
 
 def read_slot(number: int) -> Procedure[SlotRead | None]:
-    """The slot, or None: nobody has claimed it. `Damaged`, `Unanswered`."""
+    """The slot; None if nobody has claimed it. Raises `Damaged`, `Unanswered`."""
     match (yield from read(slot_key(number), limit=SLOT_BYTES_MAX)):
         case Found(body, _):
             return decode_slot(body, number)
@@ -178,7 +178,7 @@ def decode_manifest(body: bytes) -> Manifest:
 
 
 def read_manifest() -> Procedure[tuple[Manifest, Version | None]]:
-    """With its version; an empty one where there is none yet."""
+    """The manifest and its version; an empty one if there is none yet."""
     match (yield from read(MANIFEST_KEY, limit=MANIFEST_BYTES_MAX)):
         case Found(body, version):
             return decode_manifest(body), version
@@ -190,7 +190,7 @@ def read_manifest() -> Procedure[tuple[Manifest, Version | None]]:
 
 
 def encode_head(number: int, attempt: str) -> bytes:
-    """All slots below that number are there, for good."""
+    """All slots below that number exist, for good."""
     return json.dumps({"format": FORMAT, "head": number, "attempt": attempt}).encode()
 
 

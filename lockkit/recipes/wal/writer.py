@@ -1,14 +1,14 @@
 """The writer of a log in slots, as procedures (turbopuffer; SlateDB's RFC-0001).
 
-The next slot is claimed by create-if-absent, so the store decides every race, and a write that
-nobody answered for is told for ever by what stands in its slot. A writer takes an epoch first, by
-compare-and-set of the manifest, then claims the first free slot with nothing in it: the fence. An
-older writer meets it where it appends next, and halts.
+The next slot is claimed by create-if-absent, so the store decides every race. The content of a slot
+always shows the outcome of a write without an answer. A writer first takes an epoch, by
+compare-and-set of the manifest. Then it claims the first free slot with an empty one: the fence. An
+older writer finds it at its next append, and stops.
 
-Slots that go out together (`parallel`) are acknowledged in their order, each only when all before
-it are settled; and readers skip what is behind a higher epoch (`wal_reader`). So one fence is
-enough for any number of them: nothing behind it is acknowledged, nor read. SlateDB, whose readers
-do not compare epochs, writes one for each write that an older writer may have under way.
+Slots that are sent together (`parallel`) are acknowledged in their order, each only when all before
+it are settled, and readers skip what is behind a higher epoch (`wal_reader`). So one fence is
+enough for any number of them: nothing behind it is acknowledged or read. SlateDB's readers do not
+compare epochs, so it writes one fence for each write that an older writer may have in flight.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from lockkit.runtime import Procedure, Put, Sleep, Unique
 from lockkit.runtime.proven import TRIES_MAX, all_of, listing, pause_s, read, settle_write
 
 ROUNDS_MAX = 100
-"""Times that an append finds its slots taken by what older writers had under way."""
+"""How often an append may find its slots taken by the pending writes of older writers."""
 
 
 @dataclass(slots=True)
 class WriterState:
-    """What a writer knows: its epoch, its own name, and the first slot that is not settled."""
+    """A writer's state: its epoch, its own name, and the first slot that is not settled."""
 
     epoch: int
     writer: str
@@ -65,23 +65,23 @@ class WriterState:
     """Why it may not append any more."""
     names_head: bool = False
     head: Version | None = None
-    """Of `head.json` as it moved that last."""
+    """Version of `head.json` after its last move."""
 
 
 # --- slots together -------------------------------------------------------------------------------
 
 Outcome = int | Exception | None
-"""Of a batch: the slot that holds it; why it is refused or in doubt; None: it needs another."""
+"""Per batch: the slot that holds it; why it is refused or in doubt; None: needs another slot."""
 
 
 _HALTS = (Fenced, SameEpoch)
 
 
 def settle(log: WriterState, first: int, ends: Sequence[End]) -> tuple[int, list[Outcome]]:
-    """What each batch is told whose slots, from `first` on, went out together; and the next slot.
+    """The outcome of each batch whose slots, from `first` on, went out together; and the next slot.
 
     The first slot that does not settle decides about all behind it. Behind a higher epoch they are
-    void, landed or not. Behind a slot that may still be free they may come to be read: in doubt.
+    void, landed or not. Behind a slot that may still be free they may still be read: in doubt.
     """
     outcomes: list[Outcome] = []
     barrier: Exception | None = None
@@ -128,8 +128,8 @@ def in_doubt(slot: int, why: str) -> AppendUnknown:
 def append(log: WriterState, batches: Sequence[Sequence[str]]) -> Procedure[list[int | Exception]]:
     """Write each batch (of JSON texts) to a slot of its own, all together.
 
-    Tells each its slot, or `Fenced` (it never will be read), `AppendUnknown` (it may be), or what
-    else kept it from being written. Not to be called while a call before it is under way.
+    Returns for each its slot, or `Fenced` (it will never be read), `AppendUnknown` (it may be), or
+    the error that prevented it. Must not be called during another call.
     """
     outcomes = yield from _written(log, batches)
     if log.names_head and any(isinstance(each, int) for each in outcomes):
@@ -141,7 +141,7 @@ def append(log: WriterState, batches: Sequence[Sequence[str]]) -> Procedure[list
 
 
 def head_unproven(outcomes: list[int | Exception], error: Exception) -> list[int | Exception]:
-    """An append is acknowledged when the head is known to name it: readers may go on without it."""
+    """An append is acknowledged once the head is known to name it: readers may stop at the head."""
     return [in_doubt(each, str(error)) if isinstance(each, int) else each for each in outcomes]
 
 
@@ -174,9 +174,9 @@ def _written(
 
 
 def move_head(log: WriterState) -> Procedure[None]:
-    """`head.json` names all that is settled, for good. Raises `Unanswered`, `Damaged`.
+    """Let `head.json` name everything that is settled. Raises `Unanswered`, `Damaged`.
 
-    Always over what was seen there, so a copy that arrives late moves nothing back.
+    Always over the observed version, so a late copy never moves the head back.
     """
     for tries in range(TRIES_MAX):
         body = encode_head(log.next, (yield Unique()))
@@ -199,7 +199,7 @@ def move_head(log: WriterState) -> Procedure[None]:
 
 
 def is_moved(head: int, log: WriterState) -> bool:
-    """A newer writer has moved it as far, or further: it never goes back."""
+    """Whether a newer writer has moved it as far or further: it never goes back."""
     return head >= log.next
 
 
@@ -207,9 +207,9 @@ def is_moved(head: int, log: WriterState) -> bool:
 
 
 def open_log(tail: LogTail = LogTail.NEXT_SLOT) -> Procedure[WriterState]:
-    """A new epoch and its fence: all that older writers have acknowledged stands before `next`.
+    """A new epoch and its fence: everything that older writers acknowledged is before `next`.
 
-    Raises `Fenced` where a newer one has begun meanwhile, `Damaged`, `Unanswered`, `UnsafeStore`.
+    Raises `Fenced` if a newer one has begun meanwhile, `Damaged`, `Unanswered`, `UnsafeStore`.
     """
     manifest = yield from claim_epoch(tail)
     log = WriterState(
@@ -220,7 +220,7 @@ def open_log(tail: LogTail = LogTail.NEXT_SLOT) -> Procedure[WriterState]:
 
 
 def put_fence(log: WriterState) -> Procedure[None]:
-    """A writer begins with an empty slot. Raises what kept it from being written."""
+    """A writer begins with an empty slot. Raises the error that prevented it."""
     (fence,) = yield from append(log, [()])
     if isinstance(fence, AppendUnknown):
         raise Unanswered(
@@ -236,8 +236,8 @@ def put_fence(log: WriterState) -> Procedure[None]:
 def claim_epoch(tail: LogTail = LogTail.NEXT_SLOT) -> Procedure[Manifest]:
     """One more than the manifest's, by compare-and-set; with the first slot that was free before.
 
-    A claim that nobody answered for costs its epoch, at worst: it is claimed again, one higher. So
-    it is not settled (`settle_write`), which could end with the epoch in doubt.
+    A claim without an answer costs its epoch at worst: it is claimed again, one higher. So it is
+    not settled (`settle_write`), which could end with the epoch in doubt.
     """
     suspect: str | None = ""
     for tries in range(TRIES_MAX):
@@ -270,12 +270,12 @@ def claim_epoch(tail: LogTail = LogTail.NEXT_SLOT) -> Procedure[Manifest]:
 
 
 def names_head(seen: Manifest, tail: LogTail) -> bool:
-    """Whoever writes a log after one that named its head goes on naming it."""
+    """A writer of a log whose head was named before must keep naming it."""
     return tail is LogTail.HEAD or seen.names_head
 
 
 def is_granted(mine: Manifest) -> Procedure[bool]:
-    """After 412, or no answer, to the claim of an epoch: whether it is in the manifest."""
+    """After a 412 or no answer to the claim of an epoch: whether it is in the manifest."""
     return (yield from read_manifest())[0].attempt == mine.attempt
 
 
@@ -304,11 +304,11 @@ def _set_back(seen: Manifest, head: int, newest: int) -> Damaged:
 
 
 def prove(fence: int) -> Procedure[None]:
-    """Two writers on a store that ignores conditions would write over each other's slots."""
+    """On a store that ignores conditions two writers would overwrite each other's slots."""
     standing = yield from read(slot_key(fence))
     if not isinstance(standing, Found):
         return
-    # A test of the store: here the raw answer counts.
+    # A test of the store: the raw answer counts here.
     if isinstance((yield Put(slot_key(fence), standing.body, IfAbsent())), Applied):
         raise UnsafeStore(
             f"{slot_key(fence)} was created twice: the store ignores write conditions, and cannot "

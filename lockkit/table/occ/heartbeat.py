@@ -207,8 +207,7 @@ class HeartbeatSchedule:
 
 
 class Heartbeat:
-    """Renews a writer's heartbeat from construction on. Call `assert_alive` before each important
-    step.
+    """Renews a writer's heartbeat from construction on; `assert_alive` before important steps.
 
     `with` ends the heartbeat on leaving, unless `finish` was called or the commit may have been
     made anyway (`CommitUnknown`, Ctrl-C): then it expires by itself.

@@ -126,8 +126,7 @@ class Upkeep:
         self._appends = AppendsDue(commits, commits)
 
     def after_commit(self, commits: int | None = None) -> None:
-        """Run what is due, now or in its thread. Warns with `ServiceFailed`, because the commit is
-        valid.
+        """Run what is due, now or in its thread. Warns with `ServiceFailed`; the commit is valid.
 
         `commits` is the table's number of commits, if known.
         """
