@@ -11,8 +11,13 @@ BIN := .venv/bin
 READY := .venv/.ready
 READY_TO_TEST := .venv/.ready-to-test
 READY_TO_DOCUMENT := .venv/.ready-to-document
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input $(shell test -t 2 || echo --quiet)
+QUIET := $(shell test -t 2 || echo --quiet)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input $(QUIET)
+UV := uv==0.13.9
 PEERS := .cache/peers
+FOR_LAB := '.[lab]'
+FOR_TESTS := '.[lab,test,docs]'
+FOR_DOCS := '.[lab,docs]'
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -26,10 +31,10 @@ demo: $(READY)  ## the same story without a browser: a stall, a lost response, t
 providers: $(READY)  ## ZooKeeper, Hive, DynamoDB, Azurite on loopback, until Ctrl-C (PROVIDERS_ARGS="--only hive")
 	@$(BIN)/python -m lockkit providers $(PROVIDERS_ARGS)
 
-# Three workers on two cores: most tests wait for processes. Tests that share something
+# Four workers on two cores: most tests wait for processes. Tests that share something
 # heavy name it with xdist_group and stay together.
 test: $(READY_TO_TEST)  ## the tests, notebooks and browser included (TEST_ARGS="-k lease -n 0")
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 30 $(TEST_ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadgroup --max-worker-restart 30 $(TEST_ARGS)
 
 soak: $(READY_TO_TEST)  ## ten minutes of real writers in trouble, then long tests and the big explorer runs (SOAK_ARGS="--minutes 60")
 	@mkdir -p runs
@@ -74,6 +79,14 @@ clean:  ## remove .venv, caches and what runs left behind
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find lockkit tests notebooks datasets -name __pycache__ -prune -exec rm -rf {} +
 
+# uv installs in a third of pip's time. It does not read pip's settings (a private index, a
+# certificate), so pip takes over if uv cannot do it.
+define INSTALL
+{ $(PIP) install $(UV) && $(BIN)/uv pip install $(QUIET) --python $(BIN)/python --constraint constraints.txt --editable $(1); } \
+  || { echo "make: uv could not install the packages; pip does it instead." >&2; \
+       $(PIP) install --constraint constraints.txt --editable $(1); }
+endef
+
 # The first Python that is new enough and can make environments; else one sentence with the remedy.
 $(READY): pyproject.toml constraints.txt
 	@set -e; \
@@ -89,19 +102,19 @@ $(READY): pyproject.toml constraints.txt
 	  echo "Making .venv with $$found and the pinned packages (1.5 GB): some minutes, once."; \
 	  "$$found" -m venv .venv; \
 	fi; \
-	$(PIP) install --constraint constraints.txt --editable '.[lab]'
+	$(call INSTALL,$(FOR_LAB))
 	@touch $(READY)
 
 # The archive lets each JVM of a test start in half the CPU time; without Java there is none.
 $(READY_TO_TEST): $(READY)
 	@echo "Adding what the tests need to .venv, once."
-	@$(PIP) install --constraint constraints.txt --editable '.[lab,test,docs]'
+	@$(call INSTALL,$(FOR_TESTS))
 	@$(BIN)/python -m lockkit.spark.archive >/dev/null 2>&1 || true
 	@touch $(READY_TO_TEST)
 
 $(READY_TO_DOCUMENT): $(READY)
 	@echo "Adding what the documentation needs to .venv, once."
-	@$(PIP) install --constraint constraints.txt --editable '.[lab,docs]'
+	@$(call INSTALL,$(FOR_DOCS))
 	@touch $(READY_TO_DOCUMENT)
 
 # What those from PyPI need (google-crc32c) is pinned in .venv already.

@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -89,9 +90,18 @@ CYCLES = {
 }  # fmt: skip
 
 
+pytestmark = pytest.mark.xdist_group("the parsed source")
+"""One worker parses each file once for all of these tests."""
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> Iterator[str]:
     """Full names of everything a file imports, at its top or inside its functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         match node:
             case ast.Import(names):
                 yield from (each.name for each in names)
@@ -149,9 +159,10 @@ def for_types_only(node: ast.AST) -> bool:
 
 def imported_modules(module: str) -> set[str]:
     """Our modules that `module` imports when it is loaded or later, inside its functions."""
-    found, waiting = set(), [ast.parse(MODULES[module].read_text(encoding="utf-8"))]
+    waiting: list[ast.AST] = [tree_of(MODULES[module])]
+    found = set()
     while waiting:
-        node: ast.AST = waiting.pop()
+        node = waiting.pop()
         if for_types_only(node):
             continue
         waiting += ast.iter_child_nodes(node)
@@ -279,7 +290,7 @@ LONG_FILE = "One file because"
 def parsed() -> Iterator[tuple[str, str, ast.Module]]:
     for path in sorted((ROOT / "lockkit").rglob("*.py")):
         text = path.read_text()
-        yield path.relative_to(ROOT).as_posix(), text, ast.parse(text)
+        yield path.relative_to(ROOT).as_posix(), text, tree_of(path)
 
 
 def test_no_class_name_is_used_twice() -> None:
