@@ -44,8 +44,8 @@ SIZES = (
         "a Lock on file://",
         "from lockkit import Lock\nwith Lock('file://' + folder): pass", 5_240, 5_000,
     ),
-    Size("import Table", "from lockkit.table import Table", 13_500, 12_000),
-    Size("an append to a new table", APPEND, 14_130, 13_000),
+    Size("import Table", "from lockkit.table import Table", 12_660, 12_000),
+    Size("an append to a new table", APPEND, 13_660, 13_000),
 )  # fmt: skip
 ALL_LIMIT, ALL_AIM = 71_100, 48_000
 ENTRIES_LIMIT, ENTRIES_AIM = 18, 18

@@ -287,6 +287,16 @@ class Heartbeat:
         with self._turn, suppress(StoreError, Unanswered):  # otherwise it expires by itself
             run(self._beats.give_up(), self._store, self._clock)
 
+    def finished(self) -> Procedure[None]:
+        """`finish` as a procedure, for `WriteAttempt`."""
+        yield from ()
+        self.finish()
+
+    def given_up(self) -> Procedure[None]:
+        """`give_up` as a procedure, for `WriteAttempt`."""
+        yield from ()
+        self.give_up()
+
     def __enter__(self) -> Heartbeat:
         return self
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.runtime import Procedure, run
@@ -20,14 +20,16 @@ from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import SINGLE, ConcurrencyControl, StateChange
 from lockkit.table.occ.conflict import ConflictStrategy
-from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.liveness import HeartbeatRules, forget
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred
-from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache, TakenInstant
 from lockkit.table.services.rules import ServiceRules
 from lockkit.table.write.attempt import AttemptHost
+
+if TYPE_CHECKING:
+    from lockkit.table.occ.heartbeat import Heartbeat
+    from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 
 T = TypeVar("T")
 
@@ -66,6 +68,8 @@ class ServiceContext:
         self, known: TableCache, instant: str, *, resume: str | None = None
     ) -> RolledBack | RollbackRefused:
         """Roll `instant` back; the caller must know that its writer is dead."""
+        from lockkit.table.occ.rollback import roll_back
+
         with self.concurrency_control.hold() as held:
             way = roll_back(
                 instant, held.guard, known, believe=held.believe, resume=resume,
@@ -74,18 +78,6 @@ class ServiceContext:
             outcome: RolledBack | RollbackRefused = self.run(way)
         self.run(forget(instant))
         return outcome
-
-
-class ThreadHeartbeat(Heartbeat):
-    """A `Heartbeat` with the interface that an attempt needs."""
-
-    def finished(self) -> Procedure[None]:
-        yield from ()
-        self.finish()
-
-    def given_up(self) -> Procedure[None]:
-        yield from ()
-        self.give_up()
 
 
 @dataclass(slots=True)
@@ -108,14 +100,18 @@ class StoreHost:
         context = self.context
         return run(way, context.store, context.clock, context.emit)
 
-    def beat(self, taken: TakenInstant) -> Procedure[ThreadHeartbeat]:
+    def beat(self, taken: TakenInstant) -> Procedure[Heartbeat]:
         yield from ()
-        context = self.context
-        return ThreadHeartbeat(taken.instant, context.store, clock=context.clock, rules=self.rules)
+        return self._heartbeat(taken)
 
-    def beat_later(self, taken: TakenInstant) -> ThreadHeartbeat:
-        context, quiet_s = self.context, self.rules.interval_ms / 2000
-        return ThreadHeartbeat(
+    def beat_later(self, taken: TakenInstant) -> Heartbeat:
+        return self._heartbeat(taken, quiet_s=self.rules.interval_ms / 2000)
+
+    def _heartbeat(self, taken: TakenInstant, *, quiet_s: float | None = None) -> Heartbeat:
+        from lockkit.table.occ.heartbeat import Heartbeat  # only writers need it
+
+        context = self.context
+        return Heartbeat(
             taken.instant, context.store, clock=context.clock, rules=self.rules, quiet_s=quiet_s
         )
 

@@ -24,7 +24,6 @@ from lockkit.table.occ.concurrency import StateChange
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, note_if_interrupted
-from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back, settle_own, withdraw
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction, begin
 from lockkit.table.write.append import NewRows, prepare_append
 
@@ -238,6 +237,8 @@ class WriteAttempt:
 
         What it sent may still land while the fence is unchanged; the rollback replaces the fence.
         """
+        from lockkit.table.occ.rollback import RolledBack, roll_back
+
         began = prepared.transaction
         if began.config.mode != FENCED:
             return False
@@ -279,6 +280,8 @@ class WriteAttempt:
         self, taken: TakenInstant, certain: bool, error: BaseException | None
     ) -> Procedure[bool]:
         """Whether nothing is left to do."""
+        from lockkit.table.occ.rollback import RollbackRefused, settle_own, withdraw
+
         host, instant, paths = self.host, taken.instant, self._paths
         if taken.known.config.mode == FENCED:
             if certain:
