@@ -74,9 +74,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Run())
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    _mark_what_is_listed(config, items)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    _mark_what_is_listed(config, items)  # before pytest selects by mark
+    yield
     if SOAK not in config.option.markexpr:
         later = pytest.mark.skip(reason="it takes long: make soak, or pytest -m soak, runs it")
         for item in items:

@@ -178,3 +178,18 @@ def test_the_longest_groups_come_first(request: pytest.FixtureRequest) -> None:
     ]  # fmt: skip
     names = [each.nodeid for each in by_weight(items)]  # type: ignore[arg-type]
     assert names == ["a", *(f"s{number}" for number in range(9)), "slow", "quick"]
+
+
+def test_the_run_of_long_tests_takes_what_the_list_names() -> None:
+    """Not only those that have the mark in their source."""
+    file = "tests/test_clean.py"
+    options = ["--collect-only", "-q", "-m", "soak", "-n", "0", file]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options],
+        cwd=ROOT, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    listed = (ROOT / "tests" / "soak.txt").read_text(encoding="utf-8").splitlines()
+    ours = [line for line in listed if line.startswith("test_clean.py") and "[" in line]
+    wanted = {f"tests/{line}" for line in ours}
+    assert wanted
+    assert wanted <= set(run.stdout.splitlines()), run.stdout + run.stderr
