@@ -13,7 +13,7 @@ from table_world import CLOCK, new_table, rows
 from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import TableError, Unanswered
-from lockkit.lock.storage import ClockSkew
+from lockkit.lock.oddities import ClockSkew
 from lockkit.protocol.outcome import Applied, IfAbsent, Unknown
 from lockkit.runtime import run
 from lockkit.stores import Store

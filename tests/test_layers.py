@@ -70,8 +70,8 @@ SDKS = {
 # The modules inside the packages that decide on commits; each may import only those before it.
 ORDER = {
     "table.format": (
-        "timeline java_properties option_values avro records xxhash data_files schema refusals "
-        "properties partition layout base_file plans hudi_options gate"
+        "timeline java_properties option_values avro avro_decoding records xxhash data_files "
+        "schema refusals properties partition layout base_file plans hudi_options gate"
     ),
     "table.occ": (
         "fence conflicting covered pending conflict liveness heartbeat locks creation decide "

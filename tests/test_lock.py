@@ -38,7 +38,7 @@ from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost, StoreError
 from lockkit.lock.handle import LOCK_KEY, LateLoss, Lock
 from lockkit.lock.hudi_keys import UnknownKey
-from lockkit.lock.storage import ClockSkew
+from lockkit.lock.oddities import ClockSkew
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import Now
 from lockkit.sinks import ObserverFailed
@@ -671,7 +671,7 @@ def test_a_lease_that_cannot_be_renewed_in_time_is_refused(options: dict[str, An
 HOUR_MS = 3_600_000
 
 
-@pytest.mark.filterwarnings("ignore::lockkit.lock.storage.ClockSkew")
+@pytest.mark.filterwarnings("ignore::lockkit.lock.oddities.ClockSkew")
 def test_a_clock_an_hour_off_breaks_no_exclusion_and_delays_no_takeover() -> None:
     """The store's own clock decides: neither the holder's nor the challenger's takes part."""
 

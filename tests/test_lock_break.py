@@ -17,7 +17,8 @@ from lockkit.cli.main import main
 from lockkit.errors import BreakRefused
 from lockkit.lab.faults import Fault, FaultPlan, Faulty
 from lockkit.lab.server import Emulator
-from lockkit.lock.storage import LOCK_KEY, UnexpectedRecord
+from lockkit.lock.oddities import UnexpectedRecord
+from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Condition, Found, IfAbsent, over
 from lockkit.protocol.record import EPOCH_MAX, Record, decode, encode
 from lockkit.runtime import run

@@ -37,7 +37,7 @@ from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.verify.planting import planted
 from lockkit.lock import grant
 from lockkit.lock.handle import LOCK_KEY, Lock, UnprovenRelease
-from lockkit.lock.storage import UnexpectedRecord
+from lockkit.lock.oddities import UnexpectedRecord
 from lockkit.protocol.outcome import Applied, Found
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Record, encode

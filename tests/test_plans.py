@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from lockkit.errors import TableError
 from lockkit.table.format import avro, records
+from lockkit.table.format.avro_decoding import INFLATED_BYTES_MAX, SCHEMA_BYTES_MAX
 from lockkit.table.format.layout import NO_BASE
 from lockkit.table.format.plans import (
     CleanPlan,
@@ -244,7 +245,7 @@ PLAN = opened(hudi(ROLLBACK_PLAN)[1])
         (container(record("int"), b"\x02\x02"), "more in it than its record"),
         (container(record("int"), b"\x02", codec=b"snappy"), "compressed with b'snappy'"),
         (container(record("int"), b"\x02", codec=b"deflate"), "cut off, or more than"),
-        (container(record("bytes"), deflated(bytes(avro.INFLATED_BYTES_MAX + 1)), codec=b"deflate"),
+        (container(record("bytes"), deflated(bytes(INFLATED_BYTES_MAX + 1)), codec=b"deflate"),
          "or more than"),
         (container(record({"type": "array", "items": "null"}), b"\x80\x80\x80\x80\x80\x01\0"),
          "its schema says 'null'"),
@@ -260,7 +261,7 @@ PLAN = opened(hudi(ROLLBACK_PLAN)[1])
         (container(b'"string"', b"\0"), "its schema is no record"),
         (container(json.dumps({**record("int"), "__fastavro_parsed": True}).encode(), b"\0"),
          "asks for more"),
-        (container(b" " * avro.SCHEMA_BYTES_MAX + b"{}", b""), "a schema of"),
+        (container(b" " * SCHEMA_BYTES_MAX + b"{}", b""), "a schema of"),
         (avro.MAGIC + b"\xff" * 40, "ten bytes"),
         (avro.MAGIC + b"\xfe\xff\xff\xff\x0f", "too many entries"),
     ],

@@ -26,7 +26,7 @@ from table_world import (
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
 from lockkit.runtime import Parallel, Procedure, perform, run
-from lockkit.runtime.proven import AT_ONCE_MAX, all_of
+from lockkit.runtime.proven import AT_ONCE_MAX
 from lockkit.sinks import silent
 from lockkit.stores import Store
 from lockkit.table import (
@@ -42,7 +42,7 @@ from lockkit.table import (
 from lockkit.table.format.layout import format_commit
 from lockkit.table.format.properties import PROPERTIES_KEY, load_config
 from lockkit.table.format.timeline import V6, load_timeline
-from lockkit.table.occ.covered import CheckedHorizon, read_commit, settle
+from lockkit.table.occ.covered import CheckedHorizon, settle
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import TableCache
@@ -55,7 +55,7 @@ from lockkit.table.read.checkpoint import (
 )
 from lockkit.table.read.incremental import load_increment
 from lockkit.table.read.reader import SLICES_AT_ONCE, plan_scan, read_increment, scan
-from lockkit.table.read.snapshot import Snapshot, every_slice
+from lockkit.table.read.snapshot import Snapshot
 
 NAMES = count()
 
@@ -572,18 +572,6 @@ def test_a_scan_holds_few_files_at_a_time(store: Store) -> None:
     next(stopped)
     stopped.close()
     assert fetched() <= 4 * SLICES_AT_ONCE
-
-
-def test_all_slices_of_a_group_are_told_in_order(store: Store) -> None:
-    first = add(store, 0)
-    second = publish(store, prepare_upserts(store, rows([0], amount=1)))
-    (group,) = snapshot(store).groups
-    gone = overwrite(store, [group], rows([0]))
-    now = run(load_timeline(V6), store, CLOCK)
-    done = run(all_of([read_commit(V6, each, now) for each in now.commits]), store, CLOCK)
-    slices = every_slice(done)
-    assert [each.instant for each in slices[group]] == [first, second]
-    assert sorted(each.instant for of in slices.values() for each in of) == [first, second, gone]
 
 
 def test_a_scan_of_an_empty_table_has_no_rows(store: Store) -> None:

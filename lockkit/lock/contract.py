@@ -1,10 +1,14 @@
-"""What every lock handle offers: `Lock`, the locks of other services, and `DoubleLock`."""
+"""What every lock handle offers, and what renewal requires of what it renews. Types only."""
 
 from __future__ import annotations
 
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
+from lockkit.clock import Clock
 from lockkit.errors import LockBusy
+from lockkit.runtime import Procedure
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -81,3 +85,45 @@ class LockHandle(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: object, trace: object
     ) -> None: ...
+
+
+class Renewable(Protocol):
+    """Something that is renewed while it is held."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that decides."""
+
+    @property
+    def proven_ms(self) -> float:
+        """When the request that proves the grant was about to be sent, on the boot clock."""
+
+    @property
+    def shaken(self) -> bool:
+        """The connection was lost: a renewal that fails now is reported as danger at once."""
+
+    @property
+    def renew_ms(self) -> float | None:
+        """Milliseconds from one renewal to the next."""
+
+    @property
+    def until_ms(self) -> float | None:
+        """When the grant ends locally, on the boot clock; None: it has ended."""
+
+    def notice_end(self) -> None:
+        """End the grant if its time is over. Sends no request."""
+
+    def lose(self, why: str) -> None:
+        """End the grant at once."""
+
+    def renewed(self) -> Procedure[tuple[bool, float | None]]:
+        """One try: whether it is proven, and the pause in seconds that the server requested."""
+
+    def note(self, text: str) -> None:
+        """A note for the history."""
+
+    def note_danger(self) -> None:
+        """Record in the history that renewal is overdue."""
+
+    def carry_out(self, procedure: Procedure[T]) -> T:
+        """Run it for real; an `Exclusive` request waits until others have finished."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from lockkit.clock import Clock
 from lockkit.lock.polling import requested_s
 from lockkit.runtime import Exclusive, Procedure, Sleep
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from lockkit.lock.contract import Renewable
 
 DANGER_AFTER_RENEWALS = 2
 """Renewal is overdue after this many intervals without proof, plus one while one is in progress."""
@@ -29,48 +29,6 @@ DANGER_SHARE = 0.75
 BACK_OFF_FIRST_MS = 50.0
 WATCH_MS_MAX = 60_000.0
 """The watch checks the clock at least this often."""
-
-
-class Renewable(Protocol):
-    """Something that is renewed while it is held."""
-
-    @property
-    def clock(self) -> Clock:
-        """The clock that decides."""
-
-    @property
-    def proven_ms(self) -> float:
-        """When the request that proves the grant was about to be sent, on the boot clock."""
-
-    @property
-    def shaken(self) -> bool:
-        """The connection was lost: a renewal that fails now is reported as danger at once."""
-
-    @property
-    def renew_ms(self) -> float | None:
-        """Milliseconds from one renewal to the next."""
-
-    @property
-    def until_ms(self) -> float | None:
-        """When the grant ends locally, on the boot clock; None: it has ended."""
-
-    def notice_end(self) -> None:
-        """End the grant if its time is over. Sends no request."""
-
-    def lose(self, why: str) -> None:
-        """End the grant at once."""
-
-    def renewed(self) -> Procedure[tuple[bool, float | None]]:
-        """One try: whether it is proven, and the pause in seconds that the server requested."""
-
-    def note(self, text: str) -> None:
-        """A note for the history."""
-
-    def note_danger(self) -> None:
-        """Record in the history that renewal is overdue."""
-
-    def carry_out(self, procedure: Procedure[T]) -> T:
-        """Run it for real; an `Exclusive` request waits until others have finished."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -79,25 +79,15 @@ REQUESTS_MAX = 64
 """Bound on consecutive requests; the protocol needs far fewer."""
 REQUESTS_BEFORE_PAUSE = 8
 """Backs off when the store fails every write or other clients win every race."""
-PLAUSIBLE_MS = 24 * 3_600_000
-"""No lease is longer: a `validUntil` beyond it comes from a wrong clock or another program."""
 FLOORED_MS = 1000
 """HTTP dates are floored to a second."""
-OWNER_SHOWN, HOLDER_SHOWN = 64, 80
+OWNER_SHOWN = 64
 
 EVENT_NAMES = {
     AcquireRequested: "want", ReadAnswered: "saw", ReadFailed: "blind", WriteAnswered: "answered",
     Tick: "tick", RenewDue: "beat",
     ReleaseRequested: "quit", GiveUp: "give up",
 }  # fmt: skip
-
-
-class ClockSkew(UserWarning):
-    """This machine's clock and the store's differ by more than the configured drift."""
-
-
-class UnexpectedRecord(UserWarning):
-    """The lock object is not a lock record, or holds values that no lease can have."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +112,7 @@ class StorageClient(LeaseClient):
     _steps: int = 0
     _in_doubt: set[str] = field(default_factory=set)
     _release_in_doubt: bool = False
-    _warned: set[str] = field(default_factory=set)
+    _warned_of_clock: bool = False
 
     @property
     def grant(self) -> Record | None:
@@ -470,7 +460,11 @@ class StorageClient(LeaseClient):
             self.polling.saw(record.epoch, self.clock.boot_ms())
         if not first:
             return
-        self._warn_of_oddities(record, frees)
+        from lockkit.lock.oddities import unexpected  # not needed for a lock that is free
+
+        odd = unexpected(self.where, LOCK_KEY, record, frees, self.clock.now())
+        if odd is not None:
+            self.warn(odd)
         self.emit(
             "waiting",
             owner=record.owner[:256] if isinstance(record, Record) else f"garbled: {record.why}",
@@ -478,67 +472,23 @@ class StorageClient(LeaseClient):
             until_ms=None if frees is None else self.on_wall(frees),
         )
 
-    def _warn_of_oddities(self, record: Record | Garbled, frees: int | None) -> None:
-        if isinstance(record, Garbled):
-            return self.warn(UnexpectedRecord(str(self.busy_error())))
-        now = self.clock.now()
-        if frees is not None and frees > now.boot_ms + PLAUSIBLE_MS:
-            return self.warn(
-                UnexpectedRecord(
-                    f"{self.busy_error()}. No lease lasts that long: a wrong clock or another "
-                    f"program wrote it; if nobody writes this table, free it with lockkit lock "
-                    f"break {self.where}"
-                )
-            )
-        if record.valid_until_ms > now.wall_ms + PLAUSIBLE_MS:
-            return self.warn(
-                UnexpectedRecord(
-                    f"{self.busy_error()}, which no lease can mean (is its clock wrong?); the "
-                    f"store's own clock decides when it is over"
-                )
-            )
-        return None
-
     def busy_error(self) -> LockBusy:
-        """The error with its owner, its end and the next step."""
-        see = f"lockkit lock show {self.where}"
-        if self.busy is None:
-            why = (
-                f": the store's last answer was {self.last_failure!r}" if self.last_failure else ""
-            )
-            return LockBusy(
-                f"the lock of {self.where}", why=f"was not free in time{why}",
-                cure=f"try again, or see: {see}",
-            )  # fmt: skip
-        lock, record = f"{LOCK_KEY} of {self.where}", self.busy.record
-        if isinstance(record, Garbled):
-            return LockBusy(
-                lock, why=f"is no lock record: {record.why}",
-                cure=f"it is never taken as free: see it with {see}; find out what wrote it, then "
-                f"free it with lockkit lock break {self.where}",
-            )  # fmt: skip
-        ours = bool(record.attempt)
-        return LockBusy(
-            lock, owner=record.owner[:OWNER_SHOWN],
-            holder=record.holder[:HOLDER_SHOWN] if ours else "a Hudi writer",
-            epoch=record.epoch if ours else 0, until_ms=record.valid_until_ms,
-            cure=f"wait, or see who: {see}",
-        )  # fmt: skip
+        from lockkit.lock.oddities import busy_error
+
+        record = None if self.busy is None else self.busy.record
+        return busy_error(self.where, LOCK_KEY, record, self.last_failure)
 
     def _compare_clocks(self, date_ms: int, wall_ms: int) -> None:
         """Keep the offset of the store's clock; warn once if it certainly exceeds the drift."""
         self.offset_ms = offset = date_ms - wall_ms
         surely = max(offset, -(offset + FLOORED_MS + round(self.polling.trip_ms)))
-        if surely > self.policy.drift_ms:
-            text = (
-                f"the clock of this machine and that of the store of {self.where} differ by about "
-                f"{abs(offset) / 1000:.1f} s, more than the {self.policy.drift_ms} ms that are "
-                "allowed for: set this machine's clock (NTP)"
-            )
-            if "clock" not in self._warned:
-                self._warned.add("clock")
-                self.emit("note", text=text, offset_ms=offset)
-                self.warn(ClockSkew(text))
+        if surely > self.policy.drift_ms and not self._warned_of_clock:
+            from lockkit.lock.oddities import clock_skew
+
+            self._warned_of_clock = True
+            warning = clock_skew(self.where, offset, self.policy.drift_ms)
+            self.emit("note", text=str(warning), offset_ms=offset)
+            self.warn(warning)
 
     def warn(self, warning: Warning) -> None:
         warnings.warn(warning, stacklevel=2)

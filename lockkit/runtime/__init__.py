@@ -9,9 +9,8 @@ same code runs here against a real store, in the simulator, and step by step in 
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from logging import DEBUG
 from typing import Any, TypeVar, assert_never
@@ -20,7 +19,7 @@ from lockkit.clock import Clock
 from lockkit.protocol.outcome import Condition, IfVersion, Version
 from lockkit.sinks import LOG, Emit, log_request, silent
 from lockkit.stores import Store
-from lockkit.stores.within import left_s, within
+from lockkit.stores.within import left_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,56 +228,11 @@ def perform(
             emit(kind, **data)
             return None
         case Parallel(procedures):
-            return _at_once(procedures, store, clock, emit, stop or threading.Event())
+            from lockkit.runtime.parallel import at_once  # a lock does nothing in parallel
+
+            end = stop or threading.Event()
+            return at_once(procedures, lambda each: run(each, store, clock, emit, end), end)
         case Exclusive():
             raise AssertionError("the runner of a lock client's procedures must hold its turn")
         case _:
             assert_never(request)
-
-
-def _at_once(
-    procedures: Sequence[Procedure[Any]], store: Store, clock: Clock, emit: Emit,
-    stop: threading.Event,
-) -> tuple[Any, ...]:  # fmt: skip
-    """Run the first one here and each further one in its own thread; all have ended on return.
-
-    After Ctrl-C, which only this thread receives, each ends with the request that it has sent.
-    """
-    results: list[Any] = [None] * len(procedures)
-    errors: dict[int, BaseException] = {}
-    left = left_s()
-
-    def one(place: int) -> None:
-        try:
-            with within(math.inf if left is None else left):  # threads do not inherit it
-                results[place] = run(procedures[place], store, clock, emit, stop)
-        except BaseException as error:  # noqa: BLE001 - raised below, by the thread that asked
-            errors[place] = error
-            if not isinstance(error, Exception):
-                stop.set()
-
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(1, len(procedures))]
-    alone = [0]
-    try:
-        for place, thread in enumerate(threads, 1):
-            try:
-                thread.start()
-            except RuntimeError:  # no more threads in this process: one after the other
-                alone.append(place)
-        for place in alone:
-            one(place)
-    except BaseException as error:  # noqa: BLE001 - Ctrl-C
-        stop.set()
-        errors[-1] = error
-    while waiting := [thread for thread in threads if thread.is_alive()]:
-        try:
-            waiting[0].join()
-        except KeyboardInterrupt as error:
-            stop.set()
-            errors[-1] = error
-    if errors:
-        raise errors[min(errors)]
-    return tuple(results)
-
-
-

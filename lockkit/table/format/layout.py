@@ -265,7 +265,9 @@ def parse_commit(instant: str, key: str, body: bytes) -> CommitFiles:
 def _fields(body: bytes) -> dict[str, Any]:
     """A commit's record, whichever of the two forms it has: an upgraded table has both."""
     if body.startswith(avro.MAGIC):
-        return avro.decode(body, "HoodieCommitMetadata", "HoodieReplaceCommitMetadata")
+        from lockkit.table.format.avro_decoding import decode
+
+        return decode(body, "HoodieCommitMetadata", "HoodieReplaceCommitMetadata")
     if len(body) > METADATA_BYTES_MAX or not body:
         raise ValueError(f"{len(body)} bytes" if body else "empty")
     try:

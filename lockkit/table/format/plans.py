@@ -16,7 +16,8 @@ from typing import Any
 
 from lockkit.errors import TableError
 from lockkit.table.format import records
-from lockkit.table.format.avro import decode, encode
+from lockkit.table.format.avro import encode
+from lockkit.table.format.avro_decoding import decode
 from lockkit.table.format.layout import NO_BASE, FileGroup, in_partition
 from lockkit.table.format.partition import is_inside
 

@@ -68,13 +68,3 @@ def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
         schema=schema,
         schema_from=schema_from,
     )
-
-
-def every_slice(commits: Iterable[CommitFiles]) -> dict[FileGroup, tuple[Slice, ...]]:
-    """All slices that the commits made of each file group, oldest first, replaced or not."""
-    found: dict[FileGroup, list[Slice]] = {}
-    for commit in sorted(commits, key=lambda each: instant_ms(each.instant)):
-        for stat in commit.stats:
-            of = Slice(stat.partition, stat.file_id, commit.instant, stat.path)
-            found.setdefault(stat.group, []).append(of)
-    return {group: tuple(slices) for group, slices in found.items()}

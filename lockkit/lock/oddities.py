@@ -1,0 +1,72 @@
+"""The error for a lock that is not free, and the warnings about records and clocks."""
+
+from __future__ import annotations
+
+from lockkit.errors import LockBusy
+from lockkit.protocol.record import Garbled, Record
+from lockkit.protocol.state import Now
+
+PLAUSIBLE_MS = 24 * 3_600_000
+"""No lease is longer: a `validUntil` beyond it comes from a wrong clock or another program."""
+OWNER_SHOWN, HOLDER_SHOWN = 64, 80
+
+
+class ClockSkew(UserWarning):
+    """This machine's clock and the store's differ by more than the configured drift."""
+
+
+class UnexpectedRecord(UserWarning):
+    """The lock object is not a lock record, or holds values that no lease can have."""
+
+
+def busy_error(
+    where: str, key: str, record: Record | Garbled | None, last_failure: str
+) -> LockBusy:
+    """The error with its owner, its end and the next step. `record` None: none was ever read."""
+    see = f"lockkit lock show {where}"
+    if record is None:
+        why = f": the store's last answer was {last_failure!r}" if last_failure else ""
+        why = f"was not free in time{why}"
+        return LockBusy(f"the lock of {where}", why=why, cure=f"try again, or see: {see}")
+    lock = f"{key} of {where}"
+    if isinstance(record, Garbled):
+        return LockBusy(
+            lock, why=f"is no lock record: {record.why}",
+            cure=f"it is never taken as free: see it with {see}; find out what wrote it, then "
+            f"free it with lockkit lock break {where}",
+        )  # fmt: skip
+    ours = bool(record.attempt)
+    return LockBusy(
+        lock, owner=record.owner[:OWNER_SHOWN],
+        holder=record.holder[:HOLDER_SHOWN] if ours else "a Hudi writer",
+        epoch=record.epoch if ours else 0, until_ms=record.valid_until_ms,
+        cure=f"wait, or see who: {see}",
+    )  # fmt: skip
+
+
+def unexpected(
+    where: str, key: str, record: Record | Garbled, frees_ms: int | None, now: Now
+) -> UnexpectedRecord | None:
+    """The warning about a record that no lease can have; None: it is an ordinary one."""
+    error = busy_error(where, key, record, "")
+    if isinstance(record, Garbled):
+        return UnexpectedRecord(str(error))
+    if frees_ms is not None and frees_ms > now.boot_ms + PLAUSIBLE_MS:
+        return UnexpectedRecord(
+            f"{error}. No lease lasts that long: a wrong clock or another program wrote it; if "
+            f"nobody writes this table, free it with lockkit lock break {where}"
+        )
+    if record.valid_until_ms > now.wall_ms + PLAUSIBLE_MS:
+        return UnexpectedRecord(
+            f"{error}, which no lease can mean (is its clock wrong?); the store's own clock "
+            "decides when it is over"
+        )
+    return None
+
+
+def clock_skew(where: str, offset_ms: int, drift_ms: int) -> ClockSkew:
+    return ClockSkew(
+        f"the clock of this machine and that of the store of {where} differ by about "
+        f"{abs(offset_ms) / 1000:.1f} s, more than the {drift_ms} ms that are allowed for: set "
+        "this machine's clock (NTP)"
+    )
