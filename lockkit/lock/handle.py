@@ -121,15 +121,7 @@ class Lock(BaseLock):
                 f"{hudi.PROVIDER} names another lock than a {hudi.STORAGE}; call open_lock"
             )
         hudi.warn_of_unused(config, "pass them as options, or call open_lock", stacklevel=3)
-        said = hudi.from_hudi(config)
-        described: dict[str, Any] = {
-            "ttl_s": said.ttl_s,
-            "renew_interval_s": said.renew_interval_s,
-            "acquire_timeout": said.timeout_s,
-        }
-        if "ttl_s" in options and hudi.RENEW_KEYS.isdisjoint(config):
-            del described["renew_interval_s"]  # Hudi's default belongs to Hudi's lease of 300 s
-        return cls(said.url, **described | options)
+        return cls(hudi.storage_url(config), **hudi.storage_lock(config, options))
 
     # --- the public face -----------------------------------------------------------------------
 

@@ -6,19 +6,24 @@ import difflib
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 from lockkit.stores.secret import carries_secret
 
 PREFIX = "hoodie.write.lock."
 PROVIDER = PREFIX + "provider"
-STORAGE_LOCK = PREFIX + "storage."
-RENEW_KEYS = frozenset({STORAGE_LOCK + "renew.interval.secs", STORAGE_LOCK + "heartbeat.poll.secs"})
+STRATEGY = PREFIX + "conflict.resolution.strategy"
 STORAGE = "StorageBasedLockProvider"
 BASE_PATH, TABLE_NAME = "hoodie.base.path", "hoodie.table.name"
-WAIT = PREFIX + "wait_time_ms"
-RETRIES = PREFIX + "client.num_retries"
-PAUSE = PREFIX + "client.wait_time_ms_between_retry"
+
+
+def _below(prefix: str, names: str) -> list[str]:
+    return [prefix + each for each in names.split()]
+
+
+WAITING = WAIT, RETRIES, PAUSE = _below(
+    PREFIX, "wait_time_ms client.num_retries client.wait_time_ms_between_retry"
+)
 PROVIDERS_OWN = {
     PREFIX + "num_retries": 15,
     PREFIX + "wait_time_ms_between_retry": 1_000,
@@ -26,37 +31,48 @@ PROVIDERS_OWN = {
 }
 """Retries within one try (in practice, of ZooKeeper's connection), by default as in Hudi. lockkit
 retries every request without an answer until the time is over."""
-HEARTBEAT = PREFIX + "heartbeat_interval_ms"
+LEASE = VALIDITY, RENEW, POLL, HEARTBEAT = _below(
+    PREFIX,
+    "storage.validity.timeout.secs storage.renew.interval.secs storage.heartbeat.poll.secs "
+    "heartbeat_interval_ms",
+)
+RENEW_KEYS = frozenset({RENEW, POLL})
+AZURE = PREFIX + "azure."
+SAS_TOKEN = AZURE + "sas.token"
+AZURE_LOGINS = _below(
+    AZURE,
+    "connection.string managed.identity.client.id client.tenant.id client.id client.secret",
+)
+PLACES = _below(
+    PREFIX,
+    "filesystem.path zookeeper.url zookeeper.base_path zookeeper.lock_key hivemetastore.database "
+    "hivemetastore.table hivemetastore.uris dynamodb.table dynamodb.partition_key dynamodb.region "
+    "dynamodb.billing_mode dynamodb.endpoint_url",
+)
+PROVIDERS_NUMBERS = _below(
+    PREFIX,
+    "filesystem.expire zookeeper.port zookeeper.session_timeout_ms "
+    "zookeeper.connection_timeout_ms dynamodb.read_capacity dynamodb.write_capacity "
+    "dynamodb.table_creation_timeout",
+)
 AWS = "hoodie.aws."
 AWS_KEYS = {
-    "hoodie.aws.access.key": "aws_access_key_id",
-    "hoodie.aws.secret.key": "aws_secret_access_key",
-    "hoodie.aws.session.token": "aws_session_token",
+    AWS + "access.key": "aws_access_key_id",
+    AWS + "secret.key": "aws_secret_access_key",
+    AWS + "session.token": "aws_session_token",
 }
 """boto3's names for them."""
-AWS_ROLE = ("hoodie.aws.role.arn", "hoodie.aws.role.session.name", "hoodie.aws.role.external.id")
-AWS_CATALOG = "hoodie.aws.glue."
+AWS_ROLE = _below(AWS, "role.arn role.session.name role.external.id")
+AWS_CATALOG = AWS + "glue."
 LIKE = 0.93
 """Keys more similar than this are a misspelling: no two of Hudi's own keys are so similar."""
 SHOWN = 80
 
 KEYS = [
-    WAIT, RETRIES, PAUSE, *PROVIDERS_OWN, PROVIDER, HEARTBEAT,
-    *(PREFIX + each for each in (
-        "conflict.resolution.strategy",
-        "storage.validity.timeout.secs", "storage.renew.interval.secs",
-        "storage.heartbeat.poll.secs",
-        "azure.connection.string", "azure.sas.token", "azure.managed.identity.client.id",
-        "azure.client.tenant.id", "azure.client.id", "azure.client.secret",
-        "filesystem.path", "filesystem.expire",
-        "zookeeper.url", "zookeeper.port", "zookeeper.base_path", "zookeeper.lock_key",
-        "zookeeper.session_timeout_ms", "zookeeper.connection_timeout_ms",
-        "hivemetastore.database", "hivemetastore.table", "hivemetastore.uris",
-        "dynamodb.table", "dynamodb.partition_key", "dynamodb.region", "dynamodb.billing_mode",
-        "dynamodb.read_capacity", "dynamodb.write_capacity", "dynamodb.table_creation_timeout",
-        "dynamodb.endpoint_url",
-    )),
+    *WAITING, *PROVIDERS_OWN, PROVIDER, STRATEGY, *LEASE, SAS_TOKEN, *AZURE_LOGINS, *PLACES,
+    *PROVIDERS_NUMBERS,
 ]  # fmt: skip
+"""Every key of Hudi's locks. `table.format.hudi_options` says what a table does with each."""
 READ = [*KEYS, BASE_PATH, TABLE_NAME, *AWS_KEYS]
 """Every key that can have an effect on a lock."""
 _TEXT = (PROVIDER, BASE_PATH, TABLE_NAME, *AWS_KEYS)
@@ -131,31 +147,27 @@ def warn_of_unused(given: Iterable[str], why: str, *, stacklevel: int) -> None:
 # --- the settings of a storage lock ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockSettings:
-    """Where a lock is, how long its lease is, how often it is renewed, how long to wait for it."""
-
-    url: str
-    ttl_s: float
-    renew_interval_s: float
-    timeout_s: float
-
-
-def from_hudi(config: Mapping[str, str]) -> LockSettings:
-    """Hudi's keys, defaults and rules. Raises `ValueError` naming the invalid key."""
+def storage_url(config: Mapping[str, str]) -> str:
+    """Raises `ValueError` if the key of the table's URL is missing."""
     base = config.get(BASE_PATH)
     if not base:
-        raise ValueError("hoodie.base.path is missing: a storage lock lives in its table")
-    older = number(config, STORAGE_LOCK + "heartbeat.poll.secs", 30)
-    ttl_s = number(config, STORAGE_LOCK + "validity.timeout.secs", 300)
-    renew_s = number(config, STORAGE_LOCK + "renew.interval.secs", older)
-    wait_ms = number(config, WAIT, 60_000)
+        raise ValueError(f"{BASE_PATH} is missing: a storage lock lives in its table")
+    return base
+
+
+def storage_lock(config: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of `Lock` by Hudi's keys, defaults and rules; `options` override them.
+
+    Raises `ValueError` naming the invalid key.
+    """
+    ttl_s = number(config, VALIDITY, 300)
+    renew_s = number(config, RENEW, number(config, POLL, 30))
     if ttl_s < 10 or renew_s < 1:
-        raise ValueError(
-            f"{STORAGE_LOCK}validity.timeout.secs must be at least 10, "
-            "renew.interval.secs at least 1"
-        )
-    return LockSettings(url=base, ttl_s=ttl_s, renew_interval_s=renew_s, timeout_s=wait_ms / 1000)
+        raise ValueError(f"{VALIDITY} must be at least 10, renew.interval.secs at least 1")
+    found: dict[str, Any] = {"ttl_s": ttl_s, "acquire_timeout": number(config, WAIT, 60_000) / 1000}
+    if "ttl_s" not in options or not RENEW_KEYS.isdisjoint(config):
+        found["renew_interval_s"] = renew_s  # Hudi's default belongs to Hudi's lease of 300 s
+    return found | dict(options)
 
 
 def number(

@@ -9,17 +9,19 @@ from typing import Any
 from lockkit.lock.handle import Lock
 from lockkit.lock.hudi_keys import (
     AWS_KEYS,
+    AZURE,
     BASE_PATH,
     HEARTBEAT,
     PREFIX,
     PROVIDER,
-    RENEW_KEYS,
+    SAS_TOKEN,
     TABLE_NAME,
     WAIT,
     UnknownKey,
     checked,
-    from_hudi,
     number,
+    storage_lock,
+    storage_url,
     warn_of_unused,
 )
 from lockkit.providers.leased import LeasedLock
@@ -51,25 +53,20 @@ def lock_of(config: Config, options: Options) -> Lock | LeasedLock:
 
 
 def _storage(config: Config, options: Options) -> Lock:
-    said = from_hudi(config)
-    azure = PREFIX + "azure."
+    url = storage_url(config)
     for key in config:
-        if key.startswith(azure) and key != azure + "sas.token":
+        if key.startswith(AZURE) and key != SAS_TOKEN:
             raise ValueError(
                 f"{key} is not read: log in by the Azure SDK's environment variables "
                 "(AZURE_STORAGE_CONNECTION_STRING, AZURE_CLIENT_ID, ...), or pass credential=..."
             )
-    if azure + "sas.token" in config:
-        if not said.url.lower().startswith(("az://", "abfs://", "abfss://")):
-            raise ValueError(f"{azure}sas.token is for Azure, and {BASE_PATH} is not on Azure")
-        options = {"credential": config[azure + "sas.token"]} | options
-    if said.url.lower().startswith(("s3://", "s3a://")):
+    if SAS_TOKEN in config:
+        if not url.lower().startswith(("az://", "abfs://", "abfss://")):
+            raise ValueError(f"{SAS_TOKEN} is for Azure, and {BASE_PATH} is not on Azure")
+        options = {"credential": config[SAS_TOKEN]} | options
+    if url.lower().startswith(("s3://", "s3a://")):
         options = aws_credentials(config) | options
-    lease: Options = {"ttl_s": said.ttl_s, "renew_interval_s": said.renew_interval_s} | options
-    own_ttl = "ttl_s" in options and "renew_interval_s" not in options
-    if own_ttl and RENEW_KEYS.isdisjoint(config):
-        del lease["renew_interval_s"]  # the lock's own default for this lease
-    return Lock(said.url, **lease)
+    return Lock(url, **storage_lock(config, options))
 
 
 def _filesystem(config: Config, options: Options) -> LeasedLock:

@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from lockkit.lock import hudi_keys as lock
+
 Fate = Literal["obeyed", "harmless", "refused"]
 
 
@@ -51,7 +53,7 @@ def _refused(
     return OptionRule("refused", prefix, names, accepted, why, reader)
 
 
-H, W, L = "hoodie.", "hoodie.datasource.write.", "hoodie.write.lock."
+H, W = "hoodie.", "hoodie.datasource.write."
 PARQUET = "a codec other than snappy is not written here"
 METADATA = "it tunes the metadata table, which lockkit does not keep"
 ENGINE = "it tunes Hudi's own engine"
@@ -165,32 +167,23 @@ TABLE: tuple[OptionRule, ...] = (
             "a write looks for conflicts before it commits"),
     _obeyed(H + "write.concurrency.early.conflict.", "detection.strategy", "text",
             "only the strategy that reads markers directly"),
-    _obeyed(L, "provider", "text", "the lock that guards the commits"),
-    _obeyed(L, "conflict.resolution.strategy", "text", "Hudi's two strategies, by class or name"),
-    _obeyed(L, "wait_time_ms client.num_retries client.wait_time_ms_between_retry", "number",
+    _obeyed("", lock.PROVIDER, "text", "the lock that guards the commits"),
+    _obeyed("", lock.STRATEGY, "text", "Hudi's two strategies, by class or name"),
+    _obeyed("", " ".join(lock.WAITING), "number",
             "how long a commit waits for its lock. Without a provider and without retries, one "
             "try of wait_time_ms; with a provider, as long as Hudi's LockManager"),
-    _harmless(L, "num_retries wait_time_ms_between_retry max_wait_time_ms_between_retry",
+    _harmless("", " ".join(lock.PROVIDERS_OWN),
               "an unanswered request is sent again until the wait is over; its value is checked"),
-    _obeyed(L, "storage.validity.timeout.secs storage.renew.interval.secs "
-            "storage.heartbeat.poll.secs heartbeat_interval_ms", "number",
-            "the length of a lease and its renewal"),
-    _obeyed(L, "azure.sas.token", "text", "the credential of the storage lock on Azure"),
-    _refused(L, "azure.connection.string azure.managed.identity.client.id azure.client.tenant.id "
-             "azure.client.id azure.client.secret", "log in by the Azure SDK's own environment "
+    _obeyed("", " ".join(lock.LEASE), "number", "the length of a lease and its renewal"),
+    _obeyed("", lock.SAS_TOKEN, "text", "the credential of the storage lock on Azure"),
+    _refused("", " ".join(lock.AZURE_LOGINS), "log in by the Azure SDK's own environment "
              "variables (AZURE_STORAGE_CONNECTION_STRING, AZURE_CLIENT_ID, ...)"),
-    _obeyed(L, "filesystem.path zookeeper.url zookeeper.base_path zookeeper.lock_key "
-            "hivemetastore.database hivemetastore.table hivemetastore.uris dynamodb.table "
-            "dynamodb.partition_key dynamodb.region dynamodb.billing_mode dynamodb.endpoint_url",
-            "text", "where the provider's lock is"),
-    _obeyed(L, "filesystem.expire zookeeper.port zookeeper.session_timeout_ms "
-            "zookeeper.connection_timeout_ms dynamodb.read_capacity dynamodb.write_capacity "
-            "dynamodb.table_creation_timeout", "number", "as Hudi documents"),
-    _obeyed(H + "aws.", "access.key secret.key session.token", "text",
+    _obeyed("", " ".join(lock.PLACES), "text", "where the provider's lock is"),
+    _obeyed("", " ".join(lock.PROVIDERS_NUMBERS), "number", "as Hudi documents"),
+    _obeyed("", " ".join(lock.AWS_KEYS), "text",
             "the credentials of the storage lock on S3 and of the DynamoDB lock"),
-    _refused(H + "aws.", "role.arn role.session.name role.external.id",
-             "a role is assumed by a profile of ~/.aws/config"),
-    _harmless(H + "aws.", "glue.*", "no catalog is kept up to date here"),
+    _refused("", " ".join(lock.AWS_ROLE), "a role is assumed by a profile of ~/.aws/config"),
+    _harmless(lock.AWS_CATALOG, "*", "no catalog is kept up to date here"),
     _obeyed(H + "client.heartbeat.", "interval_in_ms tolerable.misses", "whole",
             "when a writer counts as dead"),
     _harmless(H, "auto.adjust.lock.configs write.concurrency.async.conflict.detector.* "
@@ -240,7 +233,7 @@ TABLE: tuple[OptionRule, ...] = (
     _refused(H + "clustering.", "plan.strategy.sort.columns plan.strategy.class "
              "execution.strategy.class updates.strategy",
              "files are joined without sorting, and a writer goes before a clustering as "
-             "hoodie.write.lock.conflict.resolution.strategy says"),
+             f"{lock.STRATEGY} says"),
     _refused(H + "clustering.", "plan.partition.filter.mode", "name the partitions in "
              "hoodie.clustering.plan.strategy.partition.selected", "NONE"),
     _refused(H + "clustering.plan.strategy.", "partition.regex.pattern cluster.begin.partition "
