@@ -28,7 +28,7 @@ from lockkit.clock import Clock
 from lockkit.errors import LockLost
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
-from lockkit.lock.conformance import TABLE_KEY
+from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.lock.handle import Lock
 from lockkit.runtime import run
 from lockkit.runtime.proven import create

@@ -36,7 +36,8 @@ from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.concurrency import SingleWriter
 from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, ConflictStrategy
 from lockkit.table.occ.heartbeat import Heartbeat
-from lockkit.table.occ.liveness import HEARTBEATS, HeartbeatRules
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
+from lockkit.table.occ.liveness import HEARTBEATS
 from lockkit.table.occ.markers import MARKERS, mark
 from lockkit.table.read.buckets import bucket_file_id, is_bucketed
 from lockkit.table.read.reader import read_increment

@@ -27,7 +27,7 @@ from lockkit.table import FENCE_KEY, Prepared, TableConfig, commit, read_table
 from lockkit.table.errors import BrokenFence, CannotTell, NewerFence
 from lockkit.table.occ.commit import DecidedCommit, complete, decide
 from lockkit.table.occ.fence import digest, parse_fence, read_fence
-from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import TableCache

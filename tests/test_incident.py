@@ -31,7 +31,8 @@ from lockkit.stores import Store, open_store
 from lockkit.table.format.timeline import V6
 from lockkit.table.inspect.standing import judge, stand
 from lockkit.table.inspect.versions import as_events, generations
-from lockkit.table.occ.liveness import HeartbeatRules, heartbeat_key
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
+from lockkit.table.occ.liveness import heartbeat_key
 from lockkit.table.occ.markers import mark
 
 DATASETS = Path(__file__).parents[1] / "datasets"

@@ -35,7 +35,8 @@ from lockkit.table.format.timeline import load_timeline
 from lockkit.table.handle import Table
 from lockkit.table.occ.concurrency import SingleWriter
 from lockkit.table.read import checkpoint as checkpoints
-from lockkit.table.read.checkpoint import CHECKPOINT_KEY, write_checkpoint
+from lockkit.table.read.checkpoint import CHECKPOINT_KEY
+from lockkit.table.read.checkpoint_writing import write_checkpoint
 from lockkit.table.read.incremental import load_increment
 from lockkit.table.read.reader import read_increment
 from lockkit.table.services.cluster import action_of

@@ -74,9 +74,9 @@ ORDER = {
         "schema refusals properties partition layout base_file plans hudi_options gate"
     ),
     "table.occ": (
-        "fence conflicting covered pending conflict liveness heartbeat locks creation decide "
-        "markers transaction failed prepared news commit condition mode ahead publish rollback "
-        "concurrency"
+        "fence conflicting covered pending conflict heartbeat_rules liveness heartbeat locks "
+        "creation decide markers transaction failed prepared news commit condition mode ahead "
+        "publish rollback concurrency"
     ),
 }
 # Cycles of modules that stand, each with its reason.

@@ -47,7 +47,8 @@ from lockkit.table.occ.conflict import (
 )
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.heartbeat import HeartbeatState, start
-from lockkit.table.occ.liveness import HeartbeatRules, end, heartbeat_key, read_heartbeat
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
+from lockkit.table.occ.liveness import end, heartbeat_key, read_heartbeat
 from lockkit.table.occ.markers import (
     EARLY_COMMITS_KEY,
     EARLY_KEY,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lockkit import Lock
-from lockkit.lock.conformance import TABLE_KEY
+from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.providers.azure_lease import AzureBlobLease
 from lockkit.providers.dynamodb import COUNTER, DynamoDBLock

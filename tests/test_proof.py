@@ -25,7 +25,8 @@ from lockkit.errors import LockBusy, NoAnswer, StoreError, UnsafeStore
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.lock import conformance as proof
-from lockkit.lock.conformance import TABLE_KEY, place_of, prove_conditions
+from lockkit.lock.conformance import place_of, prove_conditions
+from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import (
     Applied,

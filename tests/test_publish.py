@@ -41,7 +41,8 @@ from lockkit.table.format.timeline import V6, load_timeline
 from lockkit.table.handle import Table
 from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SHARED
 from lockkit.table.occ.fence import NO_INSTANT, read_fence
-from lockkit.table.occ.liveness import heartbeat_rules, lives
+from lockkit.table.occ.heartbeat_rules import heartbeat_rules
+from lockkit.table.occ.liveness import lives
 from lockkit.table.occ.publish import publish
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache

@@ -37,17 +37,15 @@ from lockkit.stores import Store, open_store
 from lockkit.table.errors import CommitUnknown, HeartbeatExpired
 from lockkit.table.format.timeline import V6, instant_ms, instant_of, load_timeline
 from lockkit.table.occ.heartbeat import Heartbeat, HeartbeatState, beat, start
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules, failed_writes_policy, heartbeat_rules
 from lockkit.table.occ.liveness import (
     HeartbeatRead,
-    HeartbeatRules,
     dead_instants,
     end,
     expired,
-    failed_writes_policy,
     forget,
     heartbeat_key,
     heartbeat_of,
-    heartbeat_rules,
     lives,
     read_heartbeat,
 )

@@ -8,16 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.pending import is_left, looked_up, pending_lines, sign_of_life
-from lockkit.cli.terminal import (
-    BUSY,
-    OK,
-    USAGE,
-    CommandError,
-    say,
-    say_json,
-    store_options,
-    warn,
-)
+from lockkit.cli.terminal import BUSY, OK, USAGE, CommandError, say, say_json, store_options, warn
 from lockkit.clock import Clock
 from lockkit.events import plain
 

@@ -8,41 +8,31 @@ does not say which kind of store an endpoint is; three conditional writes do.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from urllib.parse import urlsplit
 
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, UnsafeStore
+from lockkit.lock.creation_check import PAUSE_FIRST_S, TRIES_MAX, ignores, write_uniquely
 from lockkit.protocol.outcome import (
     Applied,
-    Condition,
     Found,
     IfAbsent,
     IfVersion,
     Missing,
     PreconditionFailed,
-    Throttled,
     Unknown,
     Version,
-    WriteAnswer,
 )
-from lockkit.runtime import Get, Procedure, Put, Sleep, Unique, run
+from lockkit.runtime import Get, Procedure, run
 from lockkit.stores import Store, split_url
 from lockkit.stores.within import left_s
 
-TABLE_KEY = ".hoodie/.locks/conditions.json"
-"""The scratch object of a lock or a table. It is never deleted: a lock needs no right to delete."""
 KEY = ".lockkit/conditions.json"
 """The scratch object for everything else."""
-TRIES_MAX = 4
-PAUSE_FIRST_S = 0.05
-PAUSE_LONGEST_S = 2.0
-"""A longer pause requested by a store is not waited for here; the caller may try again."""
 MISMATCHES_MAX = 2
 """Refused writes over the current version that prove a mismatch; one might be a stale read."""
-ABOUT = "lockkit tests here whether this store enforces write conditions; you may delete this file"
 
 ProofScope = tuple[str, str, str]
 
@@ -121,13 +111,13 @@ def prove(name: str, key: str, interval_s: float = 0.0) -> Procedure[str | None]
     current = yield from _current(key, interval_s)
     if not isinstance(current, str):
         return _said(current)
-    again = yield from _write(key, IfAbsent(), interval_s)
+    again = yield from write_uniquely(key, IfAbsent(), interval_s)
     if isinstance(again, Applied):
         raise ignores(name, "create this object only if it is absent")
     if not isinstance(again, PreconditionFailed):
         return _said(again)
     for _ in range(MISMATCHES_MAX):
-        swapped = yield from _write(key, IfVersion(current), interval_s)
+        swapped = yield from write_uniquely(key, IfVersion(current), interval_s)
         if not isinstance(swapped, PreconditionFailed):
             break
         match (yield Get(key)):
@@ -141,26 +131,10 @@ def prove(name: str, key: str, interval_s: float = 0.0) -> Procedure[str | None]
         raise never_matches(name, current)
     if not isinstance(swapped, Applied):
         return _said(swapped)
-    stale = yield from _write(key, IfVersion(current), interval_s)
+    stale = yield from write_uniquely(key, IfVersion(current), interval_s)
     if isinstance(stale, Applied):
         raise ignores(name, "overwrite this object only if it still has the version that was read")
     return None if isinstance(stale, PreconditionFailed) else _said(stale)
-
-
-def prove_creation(name: str, key: str = TABLE_KEY) -> Procedure[None]:
-    """Refuse a store that creates an object twice, before the first write that counts."""
-    for _ in range(2):
-        if not isinstance((yield from _write(key, IfAbsent(), 0.0)), Applied):
-            return
-    raise ignores(name, "create this object only if it is absent")
-
-
-def ignores(name: str, condition: str) -> UnsafeStore:
-    """The error for a store that let a write pass whose condition was false."""
-    return UnsafeStore(
-        f"{name}: this store ignored a write condition ({condition}), so two writers would both "
-        "win. Use a store with conditional writes; `lockkit probe` tests one"
-    )
 
 
 def never_matches(name: str, version: Version) -> UnsafeStore:
@@ -177,29 +151,10 @@ def _current(key: str, interval_s: float) -> Procedure[Version | object]:
     """The scratch object's version, after creating it if need be; any other answer as it came."""
     answer: object = yield Get(key)
     if isinstance(answer, Missing):
-        answer = yield from _write(key, IfAbsent(), interval_s)
+        answer = yield from write_uniquely(key, IfAbsent(), interval_s)
         if isinstance(answer, PreconditionFailed):
             answer = yield Get(key)  # another process was faster
     return answer.version if isinstance(answer, Found | Applied) else answer
-
-
-def _write(key: str, condition: Condition, interval_s: float) -> Procedure[WriteAnswer]:
-    """One write of bytes that no other write has; sent again while the store throttles.
-
-    Not `settle_write`: the test is about the raw answers.
-    """
-    unique = yield Unique()
-    body = json.dumps({"about": ABOUT, "test": unique}).encode()
-    answer: WriteAnswer = Throttled()
-    for tries in range(TRIES_MAX):
-        answer = yield Put(key, body, condition)
-        if not isinstance(answer, Throttled):
-            break
-        pause_s = max(answer.retry_after_s or 0.0, 1.1 * interval_s, PAUSE_FIRST_S * 4**tries)
-        if pause_s > max(PAUSE_LONGEST_S, PAUSE_FIRST_S * 4**tries):
-            break
-        yield Sleep(pause_s)
-    return answer
 
 
 def _said(answer: object) -> str:

@@ -221,7 +221,8 @@ class Lock(BaseLock):
     def _test(self, seconds: float) -> None:
         if not self.store.server:
             return  # files and memory need no check
-        from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+        from lockkit.lock.conformance import prove_conditions
+        from lockkit.lock.creation_check import TABLE_KEY
 
         with within(seconds):
             prove_conditions(self.store, self.clock, key=TABLE_KEY, tries_max=1)

@@ -61,15 +61,7 @@ from lockkit.protocol.state import (
     WritePurpose,
     WriteRecord,
 )
-from lockkit.runtime import (
-    BlockingCall,
-    Delete,
-    Get,
-    Procedure,
-    Put,
-    Request,
-    Sleep,
-)
+from lockkit.runtime import BlockingCall, Delete, Get, Procedure, Put, Request, Sleep
 from lockkit.runtime import perform as performed
 from lockkit.stores import Store
 from lockkit.stores.within import within

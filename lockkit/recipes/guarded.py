@@ -13,13 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.errors import Unanswered
-from lockkit.protocol.outcome import (
-    Found,
-    Missing,
-    NotModified,
-    Version,
-    over,
-)
+from lockkit.protocol.outcome import Found, Missing, NotModified, Version, over
 from lockkit.protocol.record import EPOCH_MAX
 from lockkit.recipes.errors import NotGuarded, NotLeader
 from lockkit.runtime import Procedure, Unique

@@ -24,15 +24,7 @@ from lockkit.spark.errors import first_line
 from lockkit.spark.frame import TASKS_MAX
 from lockkit.spark.fresh import WHEN_LOADED, mark, refuse_old_share
 from lockkit.spark.place import TableAddress
-from lockkit.spark.query import (
-    AS_OF,
-    Query,
-    instant_text,
-    plan,
-    query_of,
-    slice_rows,
-    spark_schema,
-)
+from lockkit.spark.query import AS_OF, Query, instant_text, plan, query_of, slice_rows, spark_schema
 from lockkit.spark.sink import BatchSink, StreamSink
 from lockkit.stores.keywords import check_keywords
 from lockkit.table.read.incremental import Increment, load_increment

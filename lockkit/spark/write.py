@@ -15,12 +15,7 @@ from lockkit.clock import Clock
 from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.spark.errors import unwrap
-from lockkit.spark.frame import (
-    TASKS_MAX,
-    WriteJob,
-    insert_frame,
-    merge_frame,
-)
+from lockkit.spark.frame import TASKS_MAX, WriteJob, insert_frame, merge_frame
 from lockkit.spark.fresh import attempt_tag, refuse_old_frame
 from lockkit.spark.place import TableAddress
 from lockkit.spark.rows import (

@@ -33,7 +33,7 @@ from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evol
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import control_of, refuse_unused_lock, see_conditions
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
-from lockkit.table.occ.liveness import heartbeat_rules
+from lockkit.table.occ.heartbeat_rules import heartbeat_rules
 from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.occ.publish import after_commit
 from lockkit.table.occ.transaction import TableCache
@@ -104,11 +104,7 @@ class Table:
         self._described: dict[str, Any] = {}
         """What the options say of the table."""
         if options:
-            from lockkit.table.format.gate import (
-                check_append_options,
-                check_options,
-                described,
-            )
+            from lockkit.table.format.gate import check_append_options, check_options, described
 
             given = check_options(options)
             check_append_options(given)

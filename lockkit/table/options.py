@@ -13,14 +13,10 @@ from lockkit.stores import Store
 from lockkit.table.format.gate import check_options, described, refuse_other
 from lockkit.table.format.hudi_options import NAMES
 from lockkit.table.format.option_values import flag, whole
-from lockkit.table.format.properties import (
-    PROPERTIES_KEY,
-    TableConfig,
-    load_config,
-)
+from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, load_config
 from lockkit.table.occ.concurrency import concurrency_mode
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
-from lockkit.table.occ.liveness import HeartbeatRules, heartbeat_rules
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules, heartbeat_rules
 from lockkit.table.occ.markers import early_commits, early_detection
 from lockkit.table.services.rules import service_rules
 from lockkit.table.write.groups import FILE_BYTES_MAX

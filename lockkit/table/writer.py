@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lockkit.clock import Clock
-from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.lock.conformance import prove_conditions
+from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store

@@ -22,7 +22,7 @@ from lockkit.table.format.plans import (
     format_cluster_plan,
 )
 from lockkit.table.occ.concurrency import OptimisticConcurrency
-from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.services.cluster import action_of
 from lockkit.table.services.rules import CleanRules, ServiceRules
 from lockkit.table.services.service import TableService

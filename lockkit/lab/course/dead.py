@@ -14,7 +14,8 @@ from lockkit.table import Prepared
 from lockkit.table.errors import CommitConflict, HeartbeatExpired
 from lockkit.table.occ.conflicting import OwnChanges
 from lockkit.table.occ.failed import failed_writes
-from lockkit.table.occ.liveness import HeartbeatRead, HeartbeatRules, Policy, end
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules, Policy
+from lockkit.table.occ.liveness import HeartbeatRead, end
 from lockkit.table.occ.markers import MARKERS, early_conflict, mark
 from lockkit.table.occ.rollback import RolledBack
 from lockkit.table.read.opening import load_snapshot

@@ -20,11 +20,7 @@ from lockkit.lab.server import Emulator
 from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, GranularOperation, deadlock, story
 from lockkit.lab.widgets.ui import FAST
 from lockkit.lock.handle import Lock
-from lockkit.recipes.granular.operations import (
-    BUCKET_OPERATIONS,
-    KEY_OPERATIONS,
-    VOLUME_OPERATIONS,
-)
+from lockkit.recipes.granular.operations import BUCKET_OPERATIONS, KEY_OPERATIONS, VOLUME_OPERATIONS
 from lockkit.recipes.striped import StripedLock
 from lockkit.recipes.stripes import index_of
 

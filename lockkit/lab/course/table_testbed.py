@@ -43,7 +43,8 @@ from lockkit.table import (
 from lockkit.table.occ.concurrency import OptimisticConcurrency
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.heartbeat import HeartbeatState, beat, start
-from lockkit.table.occ.liveness import HeartbeatRules, forget
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
+from lockkit.table.occ.liveness import forget
 from lockkit.table.occ.markers import mark, unmark
 from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.service import TableService

@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lockkit.errors import LockkitError
+
+T = TypeVar("T")
 
 WHATS = ("drop", "reset", "status", "hang", "late", "delay")
 WHENS = ("before", "after")
@@ -175,14 +177,7 @@ class FaultPlan:
     @classmethod
     def parse(cls, text: str | bytes) -> FaultPlan:
         """A plan from JSON, or a lone fault as one; `FaultError` says what is wrong and where."""
-        if len(text) > PLAN_CHARACTERS_MAX:
-            raise FaultError(
-                f"a plan has at most {PLAN_CHARACTERS_MAX} characters, not {len(text)}"
-            )
-        try:
-            said = json.loads(text, parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
-            raise FaultError(f"not JSON ({error})") from None
+        said = from_json(text)
         if isinstance(said, dict) and "what" in said:
             return cls((Fault.from_fields(said),))
         return cls.from_fields(said)
@@ -205,23 +200,45 @@ class FaultPlan:
             raise FaultError(f"faults: a list of faults, not {_short(listed)}")
         if len(listed) > FAULTS_MAX:
             raise FaultError(f"faults: at most {FAULTS_MAX}, not {len(listed)}")
-        faults: list[Fault] = []
-        for index, each in enumerate(listed):
-            try:
-                faults.append(Fault.from_fields(each))
-            except FaultError as error:
-                raise FaultError(f"faults[{index}]: {error}") from None
-        return cls(tuple(faults), seed=seed, why=why)
+        return cls(each_of("faults", listed, Fault.from_fields), seed=seed, why=why)
 
     @classmethod
     def load(cls, path: str | Path) -> FaultPlan:
         """The plan in a file; the error names the file."""
+        return loaded(path, cls.parse)
+
+
+# --- what the plans of faults and of soaks share --------------------------------------------------
+
+
+def from_json(text: str | bytes) -> Any:
+    if len(text) > PLAN_CHARACTERS_MAX:
+        raise FaultError(f"a plan has at most {PLAN_CHARACTERS_MAX} characters, not {len(text)}")
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise FaultError(f"not JSON ({error})") from None
+
+
+def each_of(name: str, listed: list[Any], parse: Callable[[Any], T]) -> tuple[T, ...]:
+    """Each of a list, parsed; the error names its place."""
+    found = []
+    for index, each in enumerate(listed):
         try:
-            return cls.parse(Path(path).read_bytes())
-        except OSError as error:
-            raise FaultError(f"{path}: {error.strerror}") from None
+            found.append(parse(each))
         except FaultError as error:
-            raise FaultError(f"{path}: {error}") from None
+            raise FaultError(f"{name}[{index}]: {error}") from None
+    return tuple(found)
+
+
+def loaded(path: str | Path, parse: Callable[[bytes], T]) -> T:
+    """The plan in a file; the error names the file."""
+    try:
+        return parse(Path(path).read_bytes())
+    except OSError as error:
+        raise FaultError(f"{path}: {error.strerror}") from None
+    except FaultError as error:
+        raise FaultError(f"{path}: {error}") from None
 
 
 def key_matches(key: str, pattern: str) -> bool:

@@ -35,7 +35,7 @@ from lockkit.table import (
 from lockkit.table.errors import CommitConflict, CommitUnknown, HeartbeatExpired
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.occ.heartbeat import Heartbeat
-from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.publish import publish
 from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read.opening import look_over

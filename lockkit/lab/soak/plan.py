@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.lab.faults import Fault, FaultError, FaultPlan
-from lockkit.lab.faults.plan import PLAN_CHARACTERS_MAX
+from lockkit.lab.faults.plan import each_of, from_json, loaded
 
 WHATS = {
     "stall": ("who", "at", "for_s"),
@@ -85,36 +85,19 @@ class SoakPlan:
     @classmethod
     def parse(cls, text: str | bytes) -> SoakPlan:
         """A plan from JSON (any fault plan is one); `FaultError` says what is wrong and where."""
-        if len(text) > PLAN_CHARACTERS_MAX:
-            raise FaultError(
-                f"a plan has at most {PLAN_CHARACTERS_MAX} characters, not {len(text)}"
-            )
-        try:
-            said = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise FaultError(f"not JSON ({error})") from None
+        said = from_json(text)
         if not isinstance(said, dict):
             raise FaultError(f"a plan is a JSON object with a list of faults, not {_short(said)}")
         listed = said.pop("processes", [])
         if not isinstance(listed, list) or len(listed) > TROUBLES_MAX:
             raise FaultError(f"processes: a list of at most {TROUBLES_MAX}, not {_short(listed)}")
-        troubles = []
-        for index, each in enumerate(listed):
-            try:
-                troubles.append(SoakFault.from_fields(each))
-            except FaultError as error:
-                raise FaultError(f"processes[{index}]: {error}") from None
-        return cls(FaultPlan.from_fields(said), tuple(troubles))
+        faults = each_of("processes", listed, SoakFault.from_fields)
+        return cls(FaultPlan.from_fields(said), faults)
 
     @classmethod
     def load(cls, path: str | Path) -> SoakPlan:
         """The plan in a file; the error names the file."""
-        try:
-            return cls.parse(Path(path).read_bytes())
-        except OSError as error:
-            raise FaultError(f"{path}: {error.strerror}") from None
-        except FaultError as error:
-            raise FaultError(f"{path}: {error}") from None
+        return loaded(path, cls.parse)
 
 
 # --- what a trouble may say -----------------------------------------------------------------------

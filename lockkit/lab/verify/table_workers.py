@@ -25,7 +25,8 @@ from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import commit, trust
 from lockkit.table.occ.failed import failed_writes
-from lockkit.table.occ.liveness import HeartbeatRules, end
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
+from lockkit.table.occ.liveness import end
 from lockkit.table.occ.markers import mark, unmark
 from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.prepared import Prepared, prepare

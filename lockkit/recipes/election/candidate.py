@@ -38,13 +38,7 @@ from lockkit.protocol.outcome import (
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Record, encode
 from lockkit.protocol.state import Identity, LastObservation, Now, Observation
-from lockkit.recipes.election.epochs import (
-    EPOCH_MAX,
-    PREFIX,
-    RESIGNED,
-    epoch_key,
-    epochs_in,
-)
+from lockkit.recipes.election.epochs import EPOCH_MAX, PREFIX, RESIGNED, epoch_key, epochs_in
 from lockkit.recipes.errors import ElectionError, NotLeader
 from lockkit.runtime import List, Procedure, Put, Sleep
 from lockkit.runtime.proven import TRIES_MAX, listing, pause_s, read

@@ -3,11 +3,7 @@
 from lockkit.recipes.errors import OutOfOrder
 from lockkit.recipes.granular.batch import run_batch
 from lockkit.recipes.granular.locks import GranularLocks
-from lockkit.recipes.granular.operations import (
-    BUCKET_OPERATIONS,
-    KEY_OPERATIONS,
-    VOLUME_OPERATIONS,
-)
+from lockkit.recipes.granular.operations import BUCKET_OPERATIONS, KEY_OPERATIONS, VOLUME_OPERATIONS
 
 __all__ = [
     "BUCKET_OPERATIONS", "GranularLocks", "KEY_OPERATIONS", "OutOfOrder",

@@ -20,14 +20,8 @@ from typing import Any, TypeVar, assert_never
 from lockkit import __version__
 from lockkit.clock import Clock, utc
 from lockkit.errors import StoreError, Unanswered, UnsafeStore
-from lockkit.lock.conformance import (
-    MISMATCHES_MAX,
-    ProofScope,
-    ignores,
-    never_matches,
-    place_of,
-    proven,
-)
+from lockkit.lock.conformance import MISMATCHES_MAX, ProofScope, never_matches, place_of, proven
+from lockkit.lock.creation_check import ignores
 from lockkit.lock.grant import LATE_S
 from lockkit.protocol.outcome import (
     Applied,

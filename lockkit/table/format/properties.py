@@ -14,10 +14,7 @@ from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
-from lockkit.table.format.java_properties import (
-    PROPERTIES_BYTES_MAX,
-    parse_properties,
-)
+from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.refusals import (
     BY_COMMIT,
     BY_EVENT,

@@ -17,7 +17,7 @@ from lockkit.runtime import Note, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import listing, read
 from lockkit.table.occ.condition import TableCondition, condition
 from lockkit.table.occ.failed import leftovers
-from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.markers import MARKERS
 
 WATCH_S = 3.0

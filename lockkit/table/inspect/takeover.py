@@ -12,10 +12,7 @@ from dataclasses import dataclass
 
 from lockkit.errors import BreakRefused
 from lockkit.lock.storage import LOCK_KEY
-from lockkit.protocol.outcome import (
-    IfVersion,
-    Version,
-)
+from lockkit.protocol.outcome import IfVersion, Version
 from lockkit.protocol.record import (
     RECORD_BYTES_MAX,
     Garbled,

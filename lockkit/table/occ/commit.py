@@ -19,12 +19,7 @@ from lockkit.table.errors import CommitUnknown as CommitUnknown
 from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.properties import FENCED, recheck_config
 from lockkit.table.format.timeline import load_timeline
-from lockkit.table.occ.conflict import (
-    SIMPLE,
-    ConflictStrategy,
-    find_conflict,
-    outgrown,
-)
+from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy, find_conflict, outgrown
 from lockkit.table.occ.decide import (
     completed_key,
     completion_time,

@@ -61,7 +61,8 @@ class StateChange:
 def see_conditions(store: Store, clock: Clock) -> None:
     """Raise `UnsafeStore` if the table's server ignores write conditions. Files need no test."""
     if store.server:
-        from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+        from lockkit.lock.conformance import prove_conditions
+        from lockkit.lock.creation_check import TABLE_KEY
 
         prove_conditions(store, clock, key=TABLE_KEY)
 

@@ -16,7 +16,8 @@ from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, l
 from lockkit.table.occ.covered import first_pending
 from lockkit.table.occ.failed import clusterings
 from lockkit.table.occ.fence import Fence, read_fence
-from lockkit.table.occ.liveness import HeartbeatRead, HeartbeatRules, expired, read_heartbeat
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
+from lockkit.table.occ.liveness import HeartbeatRead, expired, read_heartbeat
 
 
 @dataclass(frozen=True, slots=True)

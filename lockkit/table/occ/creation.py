@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lockkit.errors import TableError
-from lockkit.lock.conformance import prove_creation
+from lockkit.lock.creation_check import prove_creation
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create, read

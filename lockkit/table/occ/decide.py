@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lockkit.errors import StoreError, TableError, Unanswered
-from lockkit.protocol.outcome import (
-    Found,
-    Missing,
-    Version,
-    over,
-)
+from lockkit.protocol.outcome import Found, Missing, Version, over
 from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import create, read, settle_write
 from lockkit.table.errors import BrokenFence, CommitUnknown

@@ -17,11 +17,10 @@ from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.plans import OURS, ReplacePlan, parse_replace_plan
 from lockkit.table.format.properties import FENCED, TableConfig
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules, Policy
 from lockkit.table.occ.liveness import (
     HEARTBEATS,
     HeartbeatRead,
-    HeartbeatRules,
-    Policy,
     dead_instants,
     expired,
     read_heartbeat,

@@ -33,10 +33,10 @@ from lockkit.runtime import Get, Procedure, Put, Sleep, Unique, run
 from lockkit.runtime.proven import TRIES_MAX, pause_s
 from lockkit.stores import Store
 from lockkit.table.errors import CommitUnknown, HeartbeatExpired
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import (
     BODY_BYTES_MAX,
     HeartbeatRead,
-    HeartbeatRules,
     end,
     forget,
     heartbeat_key,

@@ -26,7 +26,8 @@ from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, load_
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy, find_conflict, shared, winners
 from lockkit.table.occ.conflicting import Conflict, OwnChanges, Pending, Winner
 from lockkit.table.occ.covered import read_commit
-from lockkit.table.occ.liveness import HEARTBEATS, HeartbeatRules, discard, lives
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
+from lockkit.table.occ.liveness import HEARTBEATS, discard, lives
 
 MARKERS = HOODIE + ".temp/"
 EARLY_KEY = "hoodie.write.concurrency.early.conflict.detection.enable"

@@ -29,13 +29,7 @@ from lockkit.table.format.properties import (
 )
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
-from lockkit.table.occ.decide import (
-    commits_under_way,
-    is_in_use,
-    lost_fence,
-    replace_fence,
-    settle,
-)
+from lockkit.table.occ.decide import commits_under_way, is_in_use, lost_fence, replace_fence, settle
 from lockkit.table.occ.fence import (
     CLOSED,
     NO_INSTANT,

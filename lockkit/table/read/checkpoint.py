@@ -5,7 +5,7 @@ than its horizon; `covered.py` says why nothing at or below the horizon can chan
 checkpoint is as correct as a new one. A checkpoint is ignored, and the table read from its start,
 if it is missing, damaged, of another table, of a later format, or names commits that the timeline
 no longer shows. Other readers look for instants in `.hoodie/` itself, or in `.hoodie/timeline/`,
-and never see it.
+and never see it. `checkpoint_writing` saves it.
 """
 
 from __future__ import annotations
@@ -13,26 +13,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
 from lockkit.errors import TableError
-from lockkit.protocol.outcome import (
-    Applied,
-    Found,
-    PreconditionFailed,
-    Throttled,
-    Unknown,
-    Version,
-    over,
-)
-from lockkit.runtime import Procedure, Put
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import FileGroup, in_partition
 from lockkit.table.format.partition import is_inside
-from lockkit.table.format.properties import FENCED, TableConfig
+from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import HOODIE, instant_ms
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.read.snapshot import Snapshot
@@ -65,89 +56,10 @@ def read_checkpoint() -> Procedure[Snapshot | None]:
             return None
 
 
-def keep_checkpoint(
-    snapshot: Snapshot, saved: int, *, every: int | None = None
-) -> Procedure[int]:
-    """Save it if it is due, where `saved` commits are in the checkpoint; how many are now."""
-    if snapshot.covered.count < saved + (every or CHECKPOINT_EVERY):
-        return saved
-    yield from write_checkpoint(snapshot, every=every)
-    return snapshot.covered.count
-
-
-def write_checkpoint(
-    snapshot: Snapshot, *, every: int | None = None
-) -> Procedure[bool]:
-    """Save the snapshot if it is `every` commits ahead of the saved one; True if it did.
-
-    For a process that has just read the table and may write to it: a writer after its commit, or a
-    service. It costs one read if nothing is due. Of two at once one wins; either will do.
-    """
-    if snapshot.config.mode != FENCED:
-        return False
-    saved: Snapshot | None = None
-    version: Version | None = None
-    match (yield from read(CHECKPOINT_KEY)):
-        case Found(found, version):
-            try:
-                saved = parse_checkpoint(found)
-            except LaterFormat:
-                return False
-            except ValueError:
-                pass  # damaged: replaced
-        case _missing:
-            pass
-    if not _due(snapshot, saved, every or CHECKPOINT_EVERY):
-        return False
-    body = format_checkpoint(snapshot)
-    try:
-        if parse_checkpoint(body) != snapshot:
-            return False
-    except ValueError:
-        return False  # too large, or a file name that does not show its group: no checkpoint
-    # Sent once (not `settle_write`): a checkpoint that was not written is written by the next one.
-    match (yield Put(CHECKPOINT_KEY, body, over(version))):
-        case Applied():
-            return True
-        case PreconditionFailed() | Throttled() | Unknown():
-            return False  # somebody else's is there, or the next one will do
-        case other:
-            raise AssertionError(f"not an answer to a write: {other!r}")
-
-
-def _due(snapshot: Snapshot, saved: Snapshot | None, every: int) -> bool:
-    if saved is None or saved.config != snapshot.config:
-        return snapshot.covered.count >= every
-    ahead = snapshot.covered.count - saved.covered.count
-    if saved.covered.horizon < snapshot.covered.horizon and ahead < 0:
-        return True  # fewer commits up to a later horizon: the table was taken back, or made anew
-    return saved.covered.horizon <= snapshot.covered.horizon and ahead >= every
-
-
 # --- its bytes ------------------------------------------------------------------------------------
 
 
-def format_checkpoint(snapshot: Snapshot) -> bytes:
-    """JSON: the format, a digest, and what it is a digest of."""
-    slices: dict[str, list[str]] = {}
-    for each in snapshot.slices:
-        slices.setdefault(each.partition, []).append(each.path.rpartition("/")[2])
-    covered = snapshot.covered
-    table = {
-        "config": asdict(snapshot.config),
-        "horizon": covered.horizon,
-        "settled": covered.settled,
-        "later": sorted(covered.later),
-        "completion": covered.completion,
-        "schema": snapshot.schema,
-        "schemaFrom": snapshot.schema_from,
-        "slices": slices,
-        "replaced": [[*group, at] for group, at in sorted(snapshot.replaced.items())],
-    }
-    return json.dumps({"format": FORMAT, "sha256": _digest(table), "table": table}).encode()
-
-
-def _digest(table: Mapping[str, Any]) -> str:
+def digest(table: Mapping[str, Any]) -> str:
     canonical = json.dumps(table, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -161,7 +73,7 @@ def parse_checkpoint(body: bytes) -> Snapshot:
         if fields["format"] != FORMAT:
             raise LaterFormat(f"format {str(fields['format'])[:20]!r}")
         table = fields["table"]
-        if fields["sha256"] != _digest(table):
+        if fields["sha256"] != digest(table):
             raise ValueError("its digest is of something else")
         slices = [_slice(partition, name)
                   for partition, names in table["slices"].items() for name in names]  # fmt: skip

@@ -19,8 +19,9 @@ from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon, read_commit, settle
 from lockkit.table.occ.transaction import TableCache
+from lockkit.table.read import checkpoint
 from lockkit.table.read.buckets import is_bucketed
-from lockkit.table.read.checkpoint import keep_checkpoint, read_checkpoint
+from lockkit.table.read.checkpoint import read_checkpoint
 from lockkit.table.read.snapshot import Snapshot, advance, nothing
 
 # --- which commits are wanted ---------------------------------------------------------------------
@@ -171,7 +172,7 @@ def look_over(*, every: int | None = None) -> Procedure[tuple[TableCache, Snapsh
     """
     opened = yield from open_table()
     snapshot = yield from snapshot_at(opened, SnapshotPoint())
-    yield from keep_checkpoint(snapshot, opened.before.covered.count, every=every)
+    yield from _keep_checkpoint(snapshot, opened.before.covered.count, every=every)
     return known_by(opened, snapshot), snapshot
 
 
@@ -199,9 +200,21 @@ def look_at(since: Snapshot | None, saved: int) -> Procedure[tuple[TableView, in
     opened = yield from open_table(since=since)
     snapshot = yield from snapshot_at(opened, SnapshotPoint())
     saved = opened.before.covered.count if since is None else saved
-    saved = yield from keep_checkpoint(snapshot, saved)
+    saved = yield from _keep_checkpoint(snapshot, saved)
     now = opened.now if not opened.after else (yield from load_timeline(opened.config.names))
     return TableView(known_by(opened, snapshot), snapshot, now), saved
+
+
+def _keep_checkpoint(
+    snapshot: Snapshot, saved: int, *, every: int | None = None
+) -> Procedure[int]:
+    """Save it if it is due, where `saved` commits are in the checkpoint; how many are now."""
+    if snapshot.covered.count < saved + (every or checkpoint.CHECKPOINT_EVERY):
+        return saved
+    from lockkit.table.read.checkpoint_writing import write_checkpoint  # rarely due
+
+    yield from write_checkpoint(snapshot, every=every)
+    return snapshot.covered.count
 
 
 # --- what is not read -----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import SINGLE, ConcurrencyControl, StateChange
 from lockkit.table.occ.conflict import ConflictStrategy
-from lockkit.table.occ.liveness import HeartbeatRules, forget
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred
 from lockkit.table.occ.transaction import TableCache, TakenInstant
@@ -68,6 +68,7 @@ class ServiceContext:
         self, known: TableCache, instant: str, *, resume: str | None = None
     ) -> RolledBack | RollbackRefused:
         """Roll `instant` back; the caller must know that its writer is dead."""
+        from lockkit.table.occ.liveness import forget
         from lockkit.table.occ.rollback import roll_back
 
         with self.concurrency_control.hold() as held:

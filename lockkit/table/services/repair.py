@@ -12,11 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lockkit.errors import TableError
-from lockkit.protocol.outcome import (
-    Found,
-    Version,
-    over,
-)
+from lockkit.protocol.outcome import Found, Version, over
 from lockkit.protocol.record import is_believed
 from lockkit.runtime import Procedure, Unique, WallMs
 from lockkit.runtime.proven import read, settle_write
@@ -47,7 +43,8 @@ from lockkit.table.occ.fence import (
     parse_fence,
     parse_whatever_epoch,
 )
-from lockkit.table.occ.liveness import HeartbeatRules, expired, read_heartbeat
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
+from lockkit.table.occ.liveness import expired, read_heartbeat
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 

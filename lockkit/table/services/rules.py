@@ -10,7 +10,12 @@ from lockkit.errors import TableError
 from lockkit.table.format.option_values import flag, one_of, text, whole
 from lockkit.table.occ.concurrency import SINGLE
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
-from lockkit.table.occ.liveness import HeartbeatRules, Policy, failed_writes_policy, heartbeat_rules
+from lockkit.table.occ.heartbeat_rules import (
+    HeartbeatRules,
+    Policy,
+    failed_writes_policy,
+    heartbeat_rules,
+)
 
 SERVICES_KEY = "hoodie.table.services.enabled"
 CLEAN_KEY = "hoodie.clean.automatic"

@@ -21,7 +21,7 @@ from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
 from lockkit.table.occ.concurrency import ConcurrencyControl, control_of
 from lockkit.table.occ.covered import pending_commits
-from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.transaction import TableCache

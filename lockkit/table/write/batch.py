@@ -17,12 +17,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from lockkit.errors import TableError
-from lockkit.protocol.outcome import (
-    Found,
-    Missing,
-    Version,
-    over,
-)
+from lockkit.protocol.outcome import Found, Missing, Version, over
 from lockkit.runtime import Note, Procedure, Unique
 from lockkit.runtime.proven import listing, read, settle_write
 from lockkit.table.format.layout import parse_commit

@@ -29,7 +29,7 @@ from lockkit.table.format.partition import by_partition
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.conflicting import OwnChanges
 from lockkit.table.occ.covered import CheckedHorizon
-from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.markers import Io, early_conflict, mark, overtaken
 from lockkit.table.read.buckets import free_file_id, is_bucketed
 from lockkit.table.write.merge import deletions, merge, refuse_strangers, upserts

@@ -17,9 +17,8 @@ from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Wrong
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
-from lockkit.lab.verify.sim.fault_profile import FaultProfile
-from lockkit.lab.verify.sim.lease import OFF_MS, RATE_OFF, SKEW_MS, SPREAD_MS, TTL_MS, around
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.lease import TTL_MS, nodes_of, world_of
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, TaskPhase, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lab.verify.wrong_rules import Ambiguous, Recognise
@@ -199,25 +198,12 @@ class ElectionRun:
 
 
 def set_up(seed: str, steps: int, mutant: Mutant | None) -> ElectionRun:
-    """One seed's world: its provider, weather, clocks and policy."""
     dice = random.Random(f"election {seed}")
-    policy = Policy(expiry=dice.choice(tuple(Expiry)))
-    profile, spread_ms, skew_ms = PROFILES[dice.choice(SOUND)], SPREAD_MS, SKEW_MS
-    if mutant is not None:
-        policy = mutant.of(policy)
-        profile = PROFILES[mutant.profile] if mutant.profile else profile
-        spread_ms = SPREAD_MS if mutant.spread_ms is None else mutant.spread_ms
-        skew_ms = SKEW_MS if mutant.skew_ms is None else mutant.skew_ms
-    fault_profile, uniform = FaultProfile.of(dice), dice.random() < 0.3
-    world = SimWorld(seed, steps, profile, fault_profile, uniform, spread_ms)
+    world, policy, off_ms = world_of(dice, seed, steps, mutant)
     run = ElectionRun(world, policy)
     world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
-    off_ms = skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
-    for number in range(1, 3 + int(dice.random() * 2)):
-        rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))
-        node = world.node(f"N{number}", rate=rate, offset_ms=offset_ms)
-        node.clock_steps_ms, node.birth = off_ms, run.begin
-        run.begin(node)
+    for _ in nodes_of(dice, world, "N", off_ms, run.begin):
+        pass
     return run
 
 

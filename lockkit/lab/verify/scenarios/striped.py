@@ -20,15 +20,7 @@ from lockkit.lab.verify.planting import Wrong
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
 from lockkit.lab.verify.sim.fault_profile import FaultProfile
-from lockkit.lab.verify.sim.lease import (
-    OFF_MS,
-    RATE_OFF,
-    SKEW_MS,
-    TTL_MS,
-    LeaseRun,
-    LeaseSession,
-    around,
-)
+from lockkit.lab.verify.sim.lease import OFF_MS, SKEW_MS, TTL_MS, LeaseRun, LeaseSession, nodes_of
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
@@ -245,13 +237,9 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> StripedRun:
     run = StripedRun(world, leases, {})
     world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
     off_ms = SKEW_MS // 2 if lease.expiry is Expiry.WALL else OFF_MS
-    for number in range(1, 3 + int(dice.random() * 2)):
-        rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))
-        node = world.node(f"W{number}", rate=rate, offset_ms=offset_ms)
-        node.clock_steps_ms, node.birth = off_ms, run.begin
+    for node in nodes_of(dice, world, "W", off_ms, run.begin):
         other = dice.random() < 0.3
         run.configured[node.name] = STRIPES // 2 if other else STRIPES
-        run.begin(node)
     return run
 
 

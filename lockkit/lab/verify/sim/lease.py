@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -354,9 +354,10 @@ class LeaseRun:
         yield from ()
 
 
-def set_up(seed: str, steps: int, mutant: Mutant | None) -> LeaseRun:
-    """One seed's world: its provider, weather, clocks and policy."""
-    dice = random.Random(f"lease {seed}")
+def world_of(
+    dice: random.Random, seed: str, steps: int, mutant: Mutant | None
+) -> tuple[SimWorld, Policy, int]:
+    """One seed's world, the policy of its nodes, and how far their clocks may be off, in ms."""
     policy = Policy(expiry=dice.choice(tuple(Expiry)))
     profile, spread_ms, skew_ms = PROFILES[dice.choice(SOUND)], SPREAD_MS, SKEW_MS
     if mutant is not None:
@@ -366,17 +367,31 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> LeaseRun:
         skew_ms = SKEW_MS if mutant.skew_ms is None else mutant.skew_ms
     fault_profile, uniform = FaultProfile.of(dice), dice.random() < 0.3
     world = SimWorld(seed, steps, profile, fault_profile, uniform, spread_ms)
+    return world, policy, skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
+
+
+def nodes_of(
+    dice: random.Random, world: SimWorld, letter: str, off_ms: int, begin: Callable[[Node], None]
+) -> Iterator[Node]:
+    """Two or three nodes with clocks of their own; each begins once the caller has seen it."""
+    for number in range(1, 3 + int(dice.random() * 2)):
+        rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))
+        node = world.node(f"{letter}{number}", rate=rate, offset_ms=offset_ms)
+        node.clock_steps_ms, node.birth = off_ms, begin
+        yield node
+        begin(node)
+
+
+def set_up(seed: str, steps: int, mutant: Mutant | None) -> LeaseRun:
+    dice = random.Random(f"lease {seed}")
+    world, policy, off_ms = world_of(dice, seed, steps, mutant)
     run = LeaseRun(world, policy, fence_of(mutant))
     run.poll_ms, run.renew_ms = dice.choice(POLLS_MS), dice.choice(RENEWALS_MS)
     world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
     if run.fence is not CommitGuard.CAS:
         world.memory_store.judges[RESOURCE_KEY] = run.admits
-    off_ms = skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
-    for number in range(1, 3 + int(dice.random() * 2)):
-        rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))
-        node = world.node(f"W{number}", rate=rate, offset_ms=offset_ms)
-        node.clock_steps_ms, node.birth = off_ms, run.begin
-        run.begin(node)
+    for _ in nodes_of(dice, world, "W", off_ms, run.begin):
+        pass
     return run
 
 

@@ -11,7 +11,7 @@ from lockkit.lab.verify.sim.task import Node, WaitUntil
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.runtime import Procedure, Sleep
 from lockkit.table.occ.heartbeat import HeartbeatSchedule, HeartbeatState
-from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 
 RULES = HeartbeatRules(interval_ms=1_500)
 BEATS_MAX = 400

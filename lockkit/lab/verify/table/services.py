@@ -18,7 +18,8 @@ from lockkit.table.format.plans import ReplacePlan, format_cluster_plan
 from lockkit.table.format.properties import HUDI
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.failed import about_to_go, failed_writes, half_done
-from lockkit.table.occ.liveness import Policy, end, forget
+from lockkit.table.occ.heartbeat_rules import Policy
+from lockkit.table.occ.liveness import end, forget
 from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.rollback import roll_back

@@ -10,18 +10,7 @@ from lockkit.lab.verify.sim.clock import VirtualClock
 from lockkit.lab.verify.sim.memory_store import Sent, SimStore
 from lockkit.lab.widgets.stage.in_turn import in_turn
 from lockkit.protocol.outcome import IfAbsent, over
-from lockkit.runtime import (
-    Delete,
-    Get,
-    List,
-    Note,
-    Procedure,
-    Put,
-    Request,
-    Sleep,
-    Unique,
-    WallMs,
-)
+from lockkit.runtime import Delete, Get, List, Note, Procedure, Put, Request, Sleep, Unique, WallMs
 from lockkit.sinks import Emit
 
 

@@ -1,0 +1,97 @@
+"""Saves the checkpoint of a table, once enough commits are later than the saved one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+    over,
+)
+from lockkit.runtime import Procedure, Put
+from lockkit.runtime.proven import read
+from lockkit.table.format.properties import FENCED
+from lockkit.table.read import checkpoint
+from lockkit.table.read.checkpoint import (
+    CHECKPOINT_KEY,
+    FORMAT,
+    LaterFormat,
+    digest,
+    parse_checkpoint,
+)
+from lockkit.table.read.snapshot import Snapshot
+
+
+def write_checkpoint(
+    snapshot: Snapshot, *, every: int | None = None
+) -> Procedure[bool]:
+    """Save the snapshot if it is `every` commits ahead of the saved one; True if it did.
+
+    For a process that has just read the table and may write to it: a writer after its commit, or a
+    service. It costs one read if nothing is due. Of two at once one wins; either will do.
+    """
+    if snapshot.config.mode != FENCED:
+        return False
+    saved: Snapshot | None = None
+    version: Version | None = None
+    match (yield from read(CHECKPOINT_KEY)):
+        case Found(found, version):
+            try:
+                saved = parse_checkpoint(found)
+            except LaterFormat:
+                return False
+            except ValueError:
+                pass  # damaged: replaced
+        case _missing:
+            pass
+    if not _due(snapshot, saved, every or checkpoint.CHECKPOINT_EVERY):
+        return False
+    body = format_checkpoint(snapshot)
+    try:
+        if parse_checkpoint(body) != snapshot:
+            return False
+    except ValueError:
+        return False  # too large, or a file name that does not show its group: no checkpoint
+    # Sent once (not `settle_write`): a checkpoint that was not written is written by the next one.
+    match (yield Put(CHECKPOINT_KEY, body, over(version))):
+        case Applied():
+            return True
+        case PreconditionFailed() | Throttled() | Unknown():
+            return False  # somebody else's is there, or the next one will do
+        case other:
+            raise AssertionError(f"not an answer to a write: {other!r}")
+
+
+def _due(snapshot: Snapshot, saved: Snapshot | None, every: int) -> bool:
+    if saved is None or saved.config != snapshot.config:
+        return snapshot.covered.count >= every
+    ahead = snapshot.covered.count - saved.covered.count
+    if saved.covered.horizon < snapshot.covered.horizon and ahead < 0:
+        return True  # fewer commits up to a later horizon: the table was taken back, or made anew
+    return saved.covered.horizon <= snapshot.covered.horizon and ahead >= every
+
+
+def format_checkpoint(snapshot: Snapshot) -> bytes:
+    """JSON: the format, a digest, and what it is a digest of."""
+    slices: dict[str, list[str]] = {}
+    for each in snapshot.slices:
+        slices.setdefault(each.partition, []).append(each.path.rpartition("/")[2])
+    covered = snapshot.covered
+    table = {
+        "config": asdict(snapshot.config),
+        "horizon": covered.horizon,
+        "settled": covered.settled,
+        "later": sorted(covered.later),
+        "completion": covered.completion,
+        "schema": snapshot.schema,
+        "schemaFrom": snapshot.schema_from,
+        "slices": slices,
+        "replaced": [[*group, at] for group, at in sorted(snapshot.replaced.items())],
+    }
+    return json.dumps({"format": FORMAT, "sha256": digest(table), "table": table}).encode()
