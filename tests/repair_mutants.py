@@ -120,9 +120,9 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "an instant is given up by name, twice, and two actions may ask for it": _BY_NAME,
     "two actions may ask for one instant": {"transaction.next_instant_ms": no_lanes},
     "a refused attempt gives its instant up by name, without a rollback": {
-        "attempt.withdraw": withdrawn_by_name,
+        "rollback.withdraw": withdrawn_by_name,
     },
-    "a refused attempt is left to others": {"attempt.withdraw": nothing},
+    "a refused attempt is left to others": {"rollback.withdraw": nothing},
     "an instant that is there is taken for one's own": {
         "transaction.take": take_whatever_is_there, "append.take": take_whatever_is_there,
         "transaction.is_ours": pending_is_ours,

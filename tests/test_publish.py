@@ -154,6 +154,24 @@ def test_an_append_of_a_warm_handle_takes_ten_requests(server: Emulator, url: st
     assert read_table(open_store(url, endpoint=server.s3)).num_rows == 3
 
 
+@pytest.mark.parametrize("first", ["append", "upsert"])
+def test_an_upsert_of_a_warm_handle_into_one_file_group_takes_eleven_requests(
+    first: str, server: Emulator
+) -> None:
+    """One more than an append: the base file is read, while the instant is taken."""
+    url = f"s3://lake/publish-{next(NAMES)}"
+    new_table(url, replace(CONFIG, buckets=1), endpoint=server.s3)
+    with Table(url, endpoint=server.s3, client="W1") as table:
+        getattr(table, first)(rows(range(20)))
+        for amount in (1, 2):
+            before = len(server.requests())
+            table.upsert(rows(range(10), amount=amount))
+            seen = requests(server, url, before)
+    assert len(seen) == 11, seen
+    stored = read_table(open_store(url, endpoint=server.s3))
+    assert sorted(stored["amount"].to_pylist()) == [0] * 10 + [2] * 10
+
+
 def test_on_a_table_that_hudi_writes_too_an_append_is_one_grant(server: Emulator) -> None:
     url = f"s3://lake/publish-{next(NAMES)}"
     new_table(url, replace(CONFIG, mode="hudi"), endpoint=server.s3)

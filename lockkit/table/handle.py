@@ -3,8 +3,8 @@
     with Table("s3://lake/orders", endpoint=...) as table:
         table.append(rows)
 
-A warm handle's append takes five round trips: the instant; its listing beside the files; the lock
-beside the fence and the properties; the fence; the completed file beside the release.
+A warm handle's append takes five round trips: instant; listing and files; lock, fence and
+properties; fence; completed file and release.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from lockkit.table.read.predicate import Filter
     from lockkit.table.services.clean import Cleaned
     from lockkit.table.services.rewrite import Clustered
+    from lockkit.table.writer import TableState
 
 
 class Table:
@@ -101,8 +102,7 @@ class Table:
 
             check_keywords(Table, url, store_options)
         given: dict[str, Any] = {}
-        self._described: dict[str, Any] = {}
-        """What the options say of the table."""
+        self._described: dict[str, Any] = {}  # what the options say of the table
         if options:
             from lockkit.table.format.gate import check_append_options, check_options, described
 
@@ -128,6 +128,8 @@ class Table:
         self.strategy = strategy
         self.heartbeat = heartbeat_rules(given)
         self._known: TableCache | None = None
+        self._data: Store | None = None  # for data files, whose requests may be repeated
+        self._left: TableState | None = None  # as it was read, or as the last upsert left it
         self._schema: pa.Schema | None = None
         self._schema_at = ""  # the newest commit that is known to have no other columns
         self._partitions: frozenset[str] = frozenset()
@@ -219,9 +221,8 @@ class Table:
         Without rows, only `whole_table` commits anything. Raises what `upsert` raises; every commit
         to a partition that is replaced is a conflict.
         """
-        return self._write(
-            "insert_overwrite_table" if whole_table else "insert_overwrite", rows, retries
-        )
+        kind = "insert_overwrite_table" if whole_table else "insert_overwrite"
+        return self._write(kind, rows, retries)
 
     def read(
         self, *, columns: Sequence[str] | None = None, filters: Sequence[Filter] = (),
@@ -310,16 +311,19 @@ class Table:
         refuse_no_table(rows)
         requested = write_options(self._options, operation=operation, retries=retries)
         with self._alone(operation):
+            see_conditions(self.store, self.clock)
             self._open()
-            data = open_store(self.url, attempts=ATTEMPTS, **self._store_options)
+            if self._data is None:
+                self._data = open_store(self.url, attempts=ATTEMPTS, **self._store_options)
+            write = ArrowWrite(
+                rows=rows, data=self._data, requested=replace(requested, strategy=self.strategy),
+                url=self.url, store=self.store, upkeep=self._upkeep, clock=self.clock,
+                emit=self.emit, found=self._left,
+            )  # fmt: skip
             try:
-                return ArrowWrite(
-                    rows=rows, data=data, requested=replace(requested, strategy=self.strategy),
-                    url=self.url, store=self.store, upkeep=self._upkeep, clock=self.clock,
-                    emit=self.emit,
-                ).whole()  # fmt: skip
+                return write.whole()
             finally:
-                data.close()
+                self._left = write.found
 
     @property
     def _context(self) -> ServiceContext:
@@ -336,7 +340,8 @@ class Table:
         self._upkeep.close()
         if self._own_lock:
             self.lock.close()
-        self.store.close()
+        for each in filter(None, (self.store, self._data)):
+            each.close()
 
     def __repr__(self) -> str:
         config = self._known and self._known.config
@@ -355,13 +360,12 @@ class Table:
     def _alone(self, what: str) -> Iterator[None]:
         # Hudi's caveat: one client shared by two threads mixes their transactions.
         if not self._busy.acquire(blocking=False):
-            raise RuntimeError(
-                f"{what} on {self.url}: another thread is using this handle; give each its own"
-            )
+            why = "another thread is using this handle; give each its own"
+            raise RuntimeError(f"{what} on {self.url}: {why}")
         try:
             yield
         except TableError:
-            self._known = None  # perhaps because the table is not any more what it was
+            self._known = self._left = None  # the table may not be any more what it was
             raise
         finally:
             self._busy.release()
@@ -373,8 +377,8 @@ class Table:
         return self._known
 
     def _load(self) -> Snapshot:
-        snapshot: Snapshot
-        self._known, snapshot = run(look_over(), self.store, self.clock, self.emit)
+        self._left = run(look_over(), self.store, self.clock, self.emit)
+        self._known, snapshot = self._left
         if self._described:
             from lockkit.table.format.gate import refuse_other
 

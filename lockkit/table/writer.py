@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.format.base_file import Target, refuse_missing
-from lockkit.table.format.layout import FileGroup, TaskId, WriteStat
+from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import META_COLUMNS, arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
@@ -29,20 +29,23 @@ from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.publish import after_commit
-from lockkit.table.occ.transaction import Transaction
+from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.options import WriteOptions, known_config, refuse_another
-from lockkit.table.read.opening import load_snapshot, look_over
-from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.read.opening import look_over, snapshot_for
+from lockkit.table.read.snapshot import Snapshot, advance
 from lockkit.table.services.context import StoreHost
 from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt, retried
-from lockkit.table.write.groups import EarlyCheck, WriteTask, write_rows
-from lockkit.table.write.merging import GroupMerge, RowsInMemory
+from lockkit.table.write.groups import EarlyCheck, Nearby, WriteTask, write_rows
+from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+NEARBY_ROWS_MAX = 10_000
+"""Up to so many rows are looked at twice, to find out early which files are to be read."""
 Claim = Callable[[str], None]
+TableState = tuple[TableCache, Snapshot]
 
 
 def unclaimed(_instant: str) -> None:
@@ -61,6 +64,10 @@ class TableWrite(ABC):
     emit: Emit
     extra: dict[str, str] = field(default_factory=dict)
     claim: Claim = unclaimed
+    found: TableState | None = None
+    """The table as this writer's last commit left it. The first attempt begins with it; another
+    attempt reads the table again. Afterwards it is the table as this commit left it."""
+    nearby: Nearby | None = None
 
     def whole(self) -> Committed | None:
         """Attempt until one commits, or the last one conflicts."""
@@ -68,9 +75,15 @@ class TableWrite(ABC):
 
     def once(self) -> Committed | None:
         incoming = self.incoming()
-        config = self._table()
-        known, seen = run(look_over(), self.store, self.clock)
+        found, self.found = self.found, None
+        looked = None if found is None else found[1].covered.count
+        if found is None:
+            self._table()
+            found = run(look_over(), self.store, self.clock)
+        known, seen = found
+        self.check(known.config)
         self.upkeep.before_write(known)
+        state: list[tuple[Snapshot, Prepared]] = []
         shared = self.upkeep.context
         context = replace(
             shared, url=self.url, store=self.store, clock=self.clock, emit=self.emit
@@ -80,20 +93,27 @@ class TableWrite(ABC):
         def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             yield from ()
             assert isinstance(heart, Heartbeat)
-            prepared = self._written(incoming, config, seen, transaction, heart)
+            snapshot: Snapshot = run(snapshot_for(transaction, seen), self.store, self.clock)
+            prepared = self._written(incoming, snapshot, transaction, heart)
             if prepared is not None:
+                state.append((snapshot, prepared))
                 self.upkeep.before_commit(prepared)
             return prepared
 
-        way = attempt.write(known, files, action=_action(self.requested.operation))
-        committed = run(way, self.store, self.clock)
+        with self.ahead(known.config, seen) as self.nearby:
+            way = attempt.write(
+                known, files, action=_action(self.requested.operation),
+                short=self.nearby is not None,
+            )  # fmt: skip
+            committed = run(way, self.store, self.clock)
         if committed is None:
             return None
         with after_commit(committed):
             if self.requested.early:
                 with suppress(Exception):  # leftover markers are cleaned up later
                     run(unmark(committed.instant), self.store, self.clock)
-            self.upkeep.after_commit(seen.covered.count + 1)
+            self.found = left_by(*state[0])
+            self.upkeep.after_commit(state[0][0].covered.count + 1, looked=looked)
         return committed
 
     # --- what depends on where the rows are ------------------------------------------------------
@@ -110,6 +130,12 @@ class TableWrite(ABC):
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         """Put the files of one attempt into the store."""
 
+    def ahead(
+        self, config: TableConfig, seen: Snapshot
+    ) -> AbstractContextManager[Nearby | None]:
+        """Begin what can be done before there is an instant."""
+        return nullcontext()
+
     @contextmanager
     def guarded(self, heart: Heartbeat, instant: str, stands_on: int) -> Iterator[None]:
         """Around `files`: raises where rows are older than `stands_on` commits (`OldRows`), or
@@ -125,15 +151,10 @@ class TableWrite(ABC):
     # --- one attempt -----------------------------------------------------------------------------
 
     def _written(
-        self, incoming: pa.Schema, config: TableConfig, seen: Snapshot,
-        transaction: Transaction, heart: Heartbeat,
-    ) -> Prepared | None:  # fmt: skip
-        """One attempt's files and its commit's bytes; None where there is nothing to commit."""
+        self, incoming: pa.Schema, snapshot: Snapshot, transaction: Transaction, heart: Heartbeat
+    ) -> Prepared | None:
+        """One attempt's files and its commit's bytes; None if there is nothing to commit."""
         self.claim(transaction.instant)
-        snapshot: Snapshot = run(
-            load_snapshot(covering=transaction.covered, since=seen), self.store, self.clock
-        )
-        self.check(config)
         before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
         schema = before if self.requested.operation == "delete" and before else None
         schema = schema or evolve(before, incoming)
@@ -146,15 +167,12 @@ class TableWrite(ABC):
             return None
         return self._prepare(transaction, stats, snapshot, target, replaced)
 
-    def _table(self) -> TableConfig:
-        """The table's config; the table is made if it is not there."""
+    def _table(self) -> None:
+        """Make the table if it is not there; `TableError` if it is another than is wanted."""
         prove_conditions(self.store, self.clock, key=TABLE_KEY)
         config, there = known_config(self.requested, self.url, self.store, self.clock)
-        if there:
-            return config
-        config = run(create_table(config), self.store, self.clock)
-        refuse_another(self.requested, config)
-        return config
+        if not there:
+            refuse_another(self.requested, run(create_table(config), self.store, self.clock))
 
     def early_check(self, covered: CheckedHorizon) -> EarlyCheck | None:
         requested = self.requested
@@ -174,9 +192,21 @@ class TableWrite(ABC):
                 operation=self.requested.operation.upper(), known_partitions=known,
                 replaced=replaced, extra=self.extra,
                 grows=snapshot.schema is None or arrow_schema(snapshot.schema) != target.schema,
+                unsent=self.nearby.unsent if self.nearby else (),
             ),
             self.store, self.clock, self.emit,
         )  # fmt: skip
+
+
+def left_by(snapshot: Snapshot, prepared: Prepared) -> TableState:
+    """What a writer knows of the table after its commit, which began with `snapshot`."""
+    began, covered = prepared.transaction, snapshot.covered
+    mine = parse_commit(prepared.instant, prepared.inflight, prepared.body)
+    after = replace(
+        advance(snapshot, [mine]), covered=replace(covered, later=covered.later | {mine.instant})
+    )
+    newest = max(began.taken.known.newest, began.timeline.latest, mine.instant)
+    return replace(began.taken.known, horizon=covered.horizon, newest=newest), after
 
 
 def _action(operation: str) -> str:
@@ -209,6 +239,19 @@ class ArrowWrite(TableWrite):
     def incoming(self) -> pa.Schema:
         return self.rows.schema
 
+    @contextmanager
+    def ahead(self, config: TableConfig, seen: Snapshot) -> Iterator[Nearby | None]:
+        with closing(Nearby(self.data, self.clock)) as nearby:
+            if self._merges and self.rows.num_rows <= NEARBY_ROWS_MAX:
+                with suppress(Exception):  # `files` says what is wrong with the rows
+                    found = RowsInMemory.of(config, self.rows, bucketed=True)
+                    nearby.fetch(each.path for each in read_bases(found, seen))
+            yield nearby
+
+    @property
+    def _merges(self) -> bool:
+        return self.requested.operation in ("upsert", "delete")
+
     def check(self, config: TableConfig) -> None:
         delete = self.requested.operation == "delete"
         refuse_missing(config, self.rows.column_names, delete=delete)
@@ -217,10 +260,10 @@ class ArrowWrite(TableWrite):
         operation = self.requested.operation
         assert target.schema is not None
         rows = self.rows if operation == "delete" else conform(self.rows, target.schema)
-        work = WriteTask(self.data, target, TaskId(), self.clock, self.early_check(covered))
-        merged = operation in ("upsert", "delete")
-        found = RowsInMemory.of(target.config, rows, bucketed=merged)
-        if merged:
+        early = self.early_check(covered)
+        work = WriteTask(self.data, target, TaskId(), self.clock, early, self.nearby)
+        found = RowsInMemory.of(target.config, rows, bucketed=self._merges)
+        if self._merges:
             return GroupMerge(found, work, snapshot, operation == "delete").stats()
         return list(write_rows(
             work, (part for _, part in found.parts), file_bytes_max=self.requested.file_bytes_max

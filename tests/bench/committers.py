@@ -61,7 +61,9 @@ class Lockkit:
         from lockkit.table.handle import Table
 
         lock = {"ttl_s": 30, "renew_interval_s": 3}
-        self.table = Table(f"s3://{bucket}/orders", lock=lock, endpoint=endpoint)
+        # The others do not delete old files either.
+        options = {"hoodie.clean.automatic": "false"}
+        self.table = Table(f"s3://{bucket}/orders", lock=lock, endpoint=endpoint, options=options)
 
     @classmethod
     def create(cls, endpoint: str, bucket: str, home: Path) -> None:
@@ -81,30 +83,7 @@ class Lockkit:
         self.table.append(new)
 
     def upsert(self, new: pa.Table) -> None:
-        """Into the table's one file group, step by step."""
-        from lockkit.protocol.outcome import Applied, IfAbsent
-        from lockkit.runtime import run
-        from lockkit.table import (
-            avro_schema,
-            begin,
-            load_snapshot,
-            prepare,
-            read_slice,
-            rewrite_group,
-        )
-        from lockkit.table.occ.publish import publish
-
-        store, clock = self.table.store, self.table.clock
-        transaction = run(begin(), store, clock)
-        (only,) = run(load_snapshot(covering=transaction.covered), store, clock).slices
-        old = run(read_slice(only), store, clock)
-        file = rewrite_group(transaction.target, only, old, new)
-        assert isinstance(store.put(file.key, file.body, IfAbsent()), Applied)
-        ready = prepare(
-            transaction, [file.stat], schema=avro_schema(SCHEMA, "orders"),
-            known_partitions=frozenset([""]),
-        )  # fmt: skip
-        publish(run(ready, store, clock), self.table.lock, store, clock)
+        self.table.upsert(new)
 
     def count(self) -> int:
         from lockkit.table import read_table

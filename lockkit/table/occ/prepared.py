@@ -5,13 +5,14 @@ The bytes are in `T.inflight`, from which any writer can roll the commit forward
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure
+from lockkit.runtime import Parallel, Procedure
 from lockkit.runtime.proven import all_of, create
+from lockkit.table.format.base_file import BaseFile
 from lockkit.table.format.layout import (
     NO_COMMIT,
     FileGroup,
@@ -81,10 +82,12 @@ def prepare(
     replaced: frozenset[FileGroup] = frozenset(),
     extra: Mapping[str, str] | None = None,
     grows: bool = False,
+    unsent: Collection[BaseFile] = (),
 ) -> Procedure[Prepared]:
     """Write `T.inflight`, with exactly the bytes that `T.commit` will have; needs no lock.
 
-    The data files must exist, because a roll-forward needs them. `schema` comes from `avro_schema`;
+    The data files must exist before the commit is decided, because a roll-forward needs them. Those
+    in `unsent` are written now, in parallel with `T.inflight`. `schema` comes from `avro_schema`;
     partitions not in `known_partitions` get their metadata file if it is absent. `replaced` are the
     file groups that a replacecommit removes. `grows` must be true if `schema` differs from the
     snapshot's.
@@ -99,10 +102,14 @@ def prepare(
             )
     rewrites = any(stat.previous != NO_COMMIT for stat in stats)
     operation = operation or ("UPSERT" if rewrites else "INSERT")
-    body = yield from draft(
+    drafted = draft(
         transaction.taken, stats, schema=schema, operation=operation, replaced=replaced,
         known_partitions=known_partitions, extra=extra,
     )  # fmt: skip
+    if unsent:
+        body, _ = yield Parallel((drafted, create_files(unsent)))
+    else:
+        body = yield from drafted
     return Prepared(transaction, stats, replaced, operation, body, grows)
 
 
@@ -132,6 +139,15 @@ def draft(
             "its bytes may be decided on: begin again"
         )
     return body
+
+
+def create_files(files: Collection[BaseFile]) -> Procedure[None]:
+    """Put data files into the store in parallel; `TableError` if one is there with other bytes."""
+    for file, standing in zip(
+        files, (yield from all_of(create(each.key, each.body) for each in files)), strict=True
+    ):
+        if isinstance(standing, Found):
+            raise TableError(f"{file.key} is there already, with other bytes; append again")
 
 
 def _refuse_stats(taken: TakenInstant, stats: tuple[WriteStat, ...]) -> None:

@@ -140,17 +140,20 @@ def untold(_taken: TakenInstant) -> None:
 
 def begin(
     known: TableCache | None = None, *, action: str = "commit", plan: bytes = b"",
-    trying: Trying = untold,
+    trying: Trying = untold, began: Callable[[TakenInstant], Procedure[None]] | None = None,
 ) -> Procedure[Transaction]:  # fmt: skip
     """Take an instant on the timeline; `TableError` if this is no writable table.
 
-    `plan` is the content of its requested file: empty for a commit. `trying` as for `take`.
+    `plan` is the content of its requested file: empty for a commit. `trying` as for `take`; `began`
+    is called with each instant that was taken, before the listing that shows whether it is useful.
     """
     known = known or TableCache(*(yield from load_config()))
     for tries in range(OVERTAKEN_MAX):
         taken = yield from take(
             known, action=action, plan=plan, lead_ms=lead_ms(tries), trying=trying
         )
+        if began is not None:
+            yield from began(taken)
         transaction, now = yield from survey(taken)
         # An inflight file that exists before ours is another's, sent late by a dead process.
         if transaction is not None and taken.instant not in now.inflight:

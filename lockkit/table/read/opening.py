@@ -18,7 +18,7 @@ from lockkit.stores import ListEntry
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon, read_commit, settle
-from lockkit.table.occ.transaction import TableCache
+from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read import checkpoint
 from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.checkpoint import read_checkpoint
@@ -95,6 +95,17 @@ def load_snapshot(
     """
     point = SnapshotPoint(covering, None if as_of is None else known_instant(as_of))
     opened = yield from open_table(point, since=since)
+    return (yield from snapshot_at(opened, point))
+
+
+def snapshot_for(transaction: Transaction, since: Snapshot) -> Procedure[Snapshot]:
+    """The table as `transaction` covers it: from its own listing, if that begins early enough."""
+    point = SnapshotPoint(transaction.covered)
+    config, after = transaction.config, CheckedHorizon(transaction.horizon).listed_after
+    if since.config != config or point.lowest(since.covered) < after:
+        return (yield from load_snapshot(covering=transaction.covered, since=since))
+    version = transaction.taken.known.config_version
+    opened = OpenedTable(config, version, since, transaction.timeline, after)
     return (yield from snapshot_at(opened, point))
 
 

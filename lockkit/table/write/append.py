@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from lockkit.errors import TableError
-from lockkit.protocol.outcome import Found
 from lockkit.runtime import Parallel, Procedure
-from lockkit.runtime.proven import all_of, create
 from lockkit.table.format.base_file import BaseFile, Target
 from lockkit.table.format.layout import WriteStat, parse_commit
 from lockkit.table.format.timeline import Timeline
 from lockkit.table.occ.conflict import outgrown
 from lockkit.table.occ.covered import read_commit
-from lockkit.table.occ.prepared import Prepared, draft
+from lockkit.table.occ.prepared import Prepared, create_files, draft
 from lockkit.table.occ.transaction import (
     OVERTAKEN_MAX,
     TableCache,
@@ -85,7 +82,7 @@ def _prepare(
     drafted = draft(
         taken, stats, schema=new.schema, operation="INSERT", known_partitions=new.partitions
     )
-    surveyed, body, _ = yield Parallel((survey(taken), drafted, _create(files)))
+    surveyed, body, _ = yield Parallel((survey(taken), drafted, create_files(files)))
     transaction, now = surveyed
     if transaction is None:
         yield from discard(taken, now, [stat.path for stat in stats])
@@ -96,11 +93,3 @@ def _prepare(
         if conflict := outgrown(parse_commit(taken.instant, taken.instant, body), other):
             raise conflict.refusal(taken.instant)
     return Prepared(transaction, stats, frozenset(), "INSERT", body, new.grows), now
-
-
-def _create(files: list[BaseFile]) -> Procedure[None]:
-    for file, standing in zip(
-        files, (yield from all_of(create(each.key, each.body) for each in files)), strict=True
-    ):
-        if isinstance(standing, Found):
-            raise TableError(f"{file.key} is there already, with other bytes; append again")

@@ -120,10 +120,15 @@ class WriteAttempt:
         return committed
 
     def write(
-        self, known: TableCache, files: Files, *, action: str = "commit", plan: bytes = b""
-    ) -> Procedure[Committed | None]:
-        """Begin, write `files` on the table as it then is, and commit; None if there are none."""
-        return (yield from self._acknowledged(self._write(known, files, action, plan)))
+        self, known: TableCache, files: Files, *, action: str = "commit", plan: bytes = b"",
+        short: bool = False,
+    ) -> Procedure[Committed | None]:  # fmt: skip
+        """Begin, write `files` on the table as it then is, and commit; None if there are none.
+
+        With `short`, its heartbeat begins only once it takes long, unless Hudi writes too.
+        """
+        short = short and known.config.mode == FENCED
+        return (yield from self._acknowledged(self._write(known, files, action, plan, short)))
 
     def _append(
         self, known: TableCache, new: NewRows, ready: Callable[[Prepared], None]
@@ -162,18 +167,22 @@ class WriteAttempt:
         return self.prepared
 
     def _write(
-        self, known: TableCache, files: Files, action: str, plan: bytes
+        self, known: TableCache, files: Files, action: str, plan: bytes, short: bool
     ) -> Procedure[Committed | None]:
         host = self.host
 
         def take() -> Procedure[Transaction]:
             # Hudi's s3a creates a requested file without a condition, so two could have one
             # instant; and it rolls back at once what has no heartbeat.
-            way = begin(known, action=action, plan=plan, trying=self._tries)
+            way = begin(
+                known, action=action, plan=plan, trying=self._tries,
+                began=self._begins_quietly if short else None,
+            )  # fmt: skip
             transaction = yield from host.run(way)
             host.own.add(transaction.instant)
             self._taken = transaction.taken
-            self._heart = yield from host.beat(transaction.taken)
+            if not short:
+                self._heart = yield from host.beat(transaction.taken)
             return transaction
 
         transaction = yield from host.take_instant(known.config, take)

@@ -7,15 +7,19 @@ statistics. Nothing here publishes.
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 from lockkit.clock import Clock
 from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table.format.base_file import (
+    BaseFile,
     BaseFileWriter,
     Slice,
     Target,
@@ -37,6 +41,10 @@ from lockkit.table.write.merge import deletions, merge, refuse_strangers, upsert
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FETCHED_MAX = 8
+"""How many base files a small write fetches before they are needed."""
+UNSENT_BYTES_MAX = 32 << 20
+"""How many bytes of new files a small write keeps in memory until it sends them all at once."""
 FILE_BYTES_MAX = 120 * 1024 * 1024
 """The size at which an insert begins the next file: Hudi's `hoodie.parquet.max.file.size`."""
 
@@ -61,15 +69,82 @@ class EarlyCheck:
     """Whether commits completed since then count as well: one more listing for each check."""
 
 
+class Nearby:
+    """Base files that are fetched before they are needed, and new files that are not yet sent.
+
+    So a small write waits for its files while it waits for its instant and its inflight file.
+    Closing it ends the fetches. A fetched file can be opened once; after that it is read from the
+    store.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.unsent: list[BaseFile] = []
+        self._store, self._clock = store, clock
+        self._pool = ThreadPoolExecutor(FETCHED_MAX)
+        self._fetches: dict[str, Future[BinaryIO]] = {}
+        self._room, self._keeping = UNSENT_BYTES_MAX, threading.Lock()
+
+    def fetch(self, paths: Iterable[str]) -> None:
+        """Begin to fetch these files, unless they are many."""
+        wanted = list(islice(paths, FETCHED_MAX + 1))
+        for path in wanted if len(wanted) <= FETCHED_MAX else ():
+            job = self._pool.submit(open_data_file, self._store, path, self._clock)
+            self._fetches[path] = job
+
+    def fetched(self, path: str, *, keep: bool = False) -> BinaryIO | None:
+        """The file, for the caller to close unless it is to `keep`; None if it is not here."""
+        found = self._fetches.get(path) if keep else self._fetches.pop(path, None)
+        if found is None:
+            return None
+        file = found.result()
+        file.seek(0)
+        return file
+
+    def keeps(self, out: BinaryIO, stat: WriteStat) -> bool:
+        """Whether there is room for this file in `unsent`."""
+        with self._keeping:
+            if stat.size_bytes > self._room:
+                return False
+            self._room -= stat.size_bytes
+        out.seek(0)
+        self.unsent.append(BaseFile(stat.path, out.read(), stat))
+        return True
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        for job in self._fetches.values():
+            if not job.cancelled() and job.exception() is None:
+                job.result().close()
+
+
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Where a task puts its files, and for which instant; with `early`, it marks each one first."""
+    """Where a task puts its files, and for which instant.
+
+    With `early` it marks each file first. `nearby` has files in this process.
+    """
 
     store: Store
     target: Target
     task: TaskId
     clock: Clock
     early: EarlyCheck | None = None
+    nearby: Nearby | None = None
+
+    def open(self, path: str) -> BinaryIO:
+        """A base file, for the caller to close."""
+        fetched = self.nearby.fetched(path) if self.nearby else None
+        return fetched or open_data_file(self.store, path, self.clock)
+
+    @contextmanager
+    def look_into(self, path: str) -> Iterator[BinaryIO]:
+        """A base file that may be opened once more."""
+        kept = self.nearby.fetched(path, keep=True) if self.nearby else None
+        if kept is not None:
+            yield kept
+        else:
+            with open_data_file(self.store, path, self.clock) as file:
+                yield file
 
     def begin(self, draft: BaseFileWriter) -> None:
         """Before any row is read or written for it. Raises `EarlyConflict`."""
@@ -97,6 +172,8 @@ class WriteTask:
     def put(self, draft: BaseFileWriter, stat: WriteStat) -> WriteStat:
         """Put the finished file into the store. Raises `EarlyConflict`."""
         self._look(draft)
+        if self.nearby and self.nearby.keeps(draft.out, stat):
+            return stat
         put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
         return stat
 
@@ -127,7 +204,7 @@ def write_group(
         else:
             draft.previous = group_target.base.instant
             work.begin(draft)
-            with closing(open_data_file(work.store, group_target.base.path, work.clock)) as old:
+            with closing(work.open(group_target.base.path)) as old:
                 kept = rows_to_copy(target.config, group_target.base.path, old)
                 stat = merge(draft, kept, changes)
         return None if stat is None else work.put(draft, stat)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.table.format.base_file import Slice, base_file_batches, plain, record_keys
-from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.partition import partition_path
 from lockkit.table.format.properties import TableConfig
@@ -109,6 +108,20 @@ def grouped(
         at = end
 
 
+def read_bases(rows: GroupedRows, snapshot: Snapshot) -> Iterator[Slice]:
+    """The slices that a merge of `rows` reads, if the snapshot is still the newest."""
+    groups, again = rows.groups, generations(snapshot)
+    touched = {partition for partition, _ in groups}
+    for each in snapshot.slices:
+        if each.partition in touched and not is_bucketed(each.file_id):
+            yield each
+    for partition, bucket in groups:
+        generation = again.get((partition, f"{bucket:08d}"), 0)
+        base = snapshot.groups.get((partition, bucket_file_id(partition, bucket, generation)))
+        if base is not None:
+            yield base
+
+
 @dataclass(slots=True)
 class GroupMerge:
     """Grouped rows, merged into the file groups of `snapshot`."""
@@ -201,7 +214,7 @@ class GroupMerge:
     def _stored(self, of: Slice) -> Any:
         import pyarrow as pa
 
-        with open_data_file(self.work.store, of.path, self.work.clock) as file:
+        with self.work.look_into(of.path) as file:
             tables = list(base_file_batches(of.path, file, columns=[RECORD_KEY]))
         return pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
 

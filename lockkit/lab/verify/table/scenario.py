@@ -102,6 +102,8 @@ class TableRun:
     """How often a process sleeps right after the plan of a clustering or a rollback."""
     clusters_beside: int = 0
     """How many clusterings may begin beside a decision that is still on its way."""
+    warm: bool = False
+    """Whether a writer goes on from its own last commit without reading the table anew."""
     queries: int = 0
     """Runs of one streaming query; a second one is an old run that was not stopped."""
     stopped_runs: set[str] = field(default_factory=set)
@@ -260,6 +262,7 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
         ("region=EU", "region=US") if partitioned else ("",), hasty,
     )
     _more_faults(run, random.Random(f"table trouble {seed}"), play)
+    run.warm = random.Random(f"table warm {seed}").random() < 0.5
     world.run(create_table(config))
     world.memory_store.on_write, world.on_crash, world.on_note = (
         run.on_write,

@@ -20,11 +20,12 @@ from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
-from lockkit.table.read.opening import load_snapshot, look_over
+from lockkit.table.read.opening import load_snapshot, look_over, snapshot_for
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.append import NewRows
 from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt
 from lockkit.table.write.batch import StreamBatch
+from lockkit.table.writer import TableState, left_by
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
@@ -40,11 +41,14 @@ HUDI = {
 
 @dataclass(slots=True)
 class SimWriter:
-    """One process that writes: a warm handle for its appends, cold writes for everything else."""
+    """One process that writes. Its appends are those of a warm handle. Its other writes are cold,
+    as Spark's are; in a run that is `warm`, each goes on from the last commit, as a handle's do.
+    """
 
     run: TableRun
     host: SimHost
     known: TableCache | None = None
+    left: TableState | None = None
     partitions: frozenset[str] = frozenset()
     schema_at: str = ""
     operations: int = 0
@@ -122,37 +126,52 @@ class SimWriter:
         self.partitions |= {partition}
         return committed
 
-    # --- a write as Spark's ----------------------------------------------------------------------
+    # --- a write as Spark's, or as a handle's ----------------------------------------------------
 
     def write(
         self, mine: TrackedAttempt, partition: str, keys: Sequence[str],
         batch: StreamBatch | None = None,
     ) -> Procedure[Committed | None]:  # fmt: skip
         """None where there is nothing to commit. A stream's `batch` is claimed first."""
-        known, seen = yield from look_over(every=self.run.checkpoint_every)
+        warm = self.run.warm and batch is None
+        left, self.left = self.left if warm else None, None
+        known, seen = left or (yield from look_over(every=self.run.checkpoint_every))
         action = "replacecommit" if mine.kind.startswith("overwrite") else "commit"
+        snapshot = seen
 
         def files(transaction: Transaction, _heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
-            return self.host.run(self._written(
-                mine, transaction, seen, partition, keys, batch
-            ))  # fmt: skip
+            nonlocal snapshot
+            if batch is not None:
+                yield from self.host.run(batch.claim(transaction.instant))
+            covered = transaction.covered
+            now = load_snapshot(covering=covered, since=seen)
+            if warm:
+                now = snapshot_for(transaction, seen)
+            snapshot = yield from self.host.run(now)
+            return (yield from self.host.run(self._written(
+                mine, transaction, snapshot, partition, keys, batch, warm
+            )))  # fmt: skip
 
-        return (yield from WriteAttempt(self.host).write(known, files, action=action))
+        attempt = WriteAttempt(self.host)
+        committed = yield from attempt.write(known, files, action=action, short=warm)
+        if warm and committed is not None and attempt.prepared is not None:
+            self.left = left_by(snapshot, attempt.prepared)
+        return committed
 
     def _written(
-        self, mine: TrackedAttempt, transaction: Transaction, seen: Snapshot, partition: str,
-        keys: Sequence[str], batch: StreamBatch | None,
+        self, mine: TrackedAttempt, transaction: Transaction, snapshot: Snapshot, partition: str,
+        keys: Sequence[str], batch: StreamBatch | None, warm: bool,
     ) -> Procedure[Prepared | None]:  # fmt: skip
-        if batch is not None:
-            yield from batch.claim(transaction.instant)
-        snapshot = yield from load_snapshot(covering=transaction.covered, since=seen)
         files, replaced = yield from self._files(mine, transaction, snapshot, partition, keys)
         if not files and not replaced:
             return None
         self.run.ledger.tries(mine)
-        stats = yield from put_files(files)
+        stats = [each.stat for each in files]
+        if not warm:
+            yield from put_files(files)
         return (yield from prepare(
             transaction, stats, schema=SCHEMA, operation=HUDI[mine.kind],
+            unsent=files if warm else (),
             known_partitions=frozenset(partition for partition, _ in snapshot.groups),
             replaced=replaced,
             extra={"token": mine.token, **(batch.extra if batch else {})},
