@@ -71,7 +71,8 @@ SDKS = {
 ORDER = {
     "table.format": (
         "timeline java_properties option_values avro avro_decoding records xxhash data_files "
-        "schema refusals properties partition layout base_file plans hudi_options gate"
+        "schema refusals properties partition layout base_file plans hudi_options gate "
+        "readable log_blocks archived"
     ),
     "table.occ": (
         "fence conflicting covered pending conflict heartbeat_rules liveness heartbeat locks "

@@ -46,6 +46,7 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
+from lockkit.table.errors import NotWritable
 from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.layout import file_name, parse_commit
 from lockkit.table.format.partition import partition_of
@@ -53,6 +54,7 @@ from lockkit.table.format.properties import from_properties, to_properties
 from lockkit.table.format.refusals import checksum
 from lockkit.table.format.timeline import V6
 from lockkit.table.occ.liveness import heartbeat_key, read_heartbeat
+from lockkit.table.read.opening import look_over
 
 NAMES = count()
 
@@ -220,10 +222,12 @@ def test_a_commit_that_was_rolled_back_without_a_fence_is_told_that_it_lost(stor
         run(commit(prepared, Holder(1), fence=False), store, CLOCK)
 
 
-def test_an_archived_timeline_is_not_read_as_if_it_were_whole(store: Store) -> None:
+def test_a_table_with_archived_commits_is_read_and_not_written(store: Store) -> None:
+    before = read_table(store)
     store.put(".hoodie/archived/.commits_.archive.1_1-0-1", b"", IfAbsent())
-    with pytest.raises(TableError, match="archived"):
-        read_table(store)
+    assert read_table(store).equals(before)
+    with pytest.raises(NotWritable, match="archived"):
+        run(look_over(), store, CLOCK)
 
 
 # --- the files of a commit ----------------------------------------------------------------------

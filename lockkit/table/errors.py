@@ -7,6 +7,10 @@ from typing import Any
 from lockkit.errors import LockkitError, TableError
 
 
+class NotWritable(TableError):
+    """A table that lockkit does not write, with every reason; `read` may read it all the same."""
+
+
 class CommitConflict(TableError):
     """Another commit or service made this commit impossible: it will never be visible.
 

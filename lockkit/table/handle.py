@@ -226,12 +226,13 @@ class Table:
 
     def read(
         self, *, columns: Sequence[str] | None = None, filters: Sequence[Filter] = (),
-        as_of: str | None = None,
+        as_of: str | None = None, query: str = "snapshot",
     ) -> pa.Table:  # fmt: skip
         """The rows of the latest snapshot, or of an instant; the parameters are `read_table`'s."""
         from lockkit.table.read.reader import read_table
 
-        return read_table(self.store, self.clock, columns=columns, filters=filters, as_of=as_of)
+        how: Any = {"columns": columns, "filters": filters, "as_of": as_of, "query": query}
+        return read_table(self.store, self.clock, **how)
 
     def changes(
         self, begin: str = "", end: str | None = None, *, columns: Sequence[str] | None = None,

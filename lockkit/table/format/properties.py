@@ -14,6 +14,7 @@ from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
+from lockkit.table.errors import NotWritable
 from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.refusals import (
     BY_COMMIT,
@@ -170,8 +171,8 @@ def _only_v9(config: TableConfig) -> dict[str, str]:
 def from_properties(keys: Mapping[str, str]) -> TableConfig:
     """The config, or a `TableError` that says what lockkit does not write, and what to do."""
     keys = {key: value.strip() for key, value in keys.items()}
-    for why in reasons(keys):
-        raise TableError(f"{PROPERTIES_KEY}: {why}")
+    if found := "; ".join(reasons(keys)):
+        raise NotWritable(f"{PROPERTIES_KEY}: {found}")
     version = int(keys["hoodie.table.version"])
     return TableConfig(
         name=keys["hoodie.table.name"],

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lockkit.runtime import Procedure
+from lockkit.table.errors import NotWritable
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import load_timeline
+
+if TYPE_CHECKING:
+    from lockkit.table.format.archived import ArchivedInstant
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +20,8 @@ class HistoryEntry:
     """One completed instant."""
 
     instant: str
-    """yyyyMMddHHmmssSSS in UTC: when its writer began, and what `read(as_of=...)` takes."""
+    """yyyyMMddHHmmssSSS, in UTC unless Hudi's writers took local time: when its writer began, and
+    what `read(as_of=...)` takes."""
     action: str
     """commit, replacecommit, clean, rollback, ..."""
     completed: str | None
@@ -23,10 +30,18 @@ class HistoryEntry:
 
 
 def load_history() -> Procedure[list[HistoryEntry]]:
-    """Newest first."""
-    config, _ = yield from load_config()
-    now = yield from load_timeline(config.names)
-    return [
+    """Newest first, with what Hudi archived."""
+    archived: Sequence[ArchivedInstant] = ()
+    try:
+        config, _ = yield from load_config()
+        now = yield from load_timeline(config.names)
+    except NotWritable:
+        from lockkit.table.read.listed import list_history
+
+        now, archived = yield from list_history()
+    here = [
         HistoryEntry(instant, action, now.completion.get(instant))
-        for instant, action in sorted(now.completed.items(), reverse=True)
+        for instant, action in now.completed.items()
     ]
+    older = [HistoryEntry(each.instant, each.action, each.completed) for each in archived]
+    return sorted(here + older, key=lambda each: each.instant, reverse=True)

@@ -15,6 +15,7 @@ from lockkit.protocol.outcome import Version
 from lockkit.runtime import Parallel, Procedure
 from lockkit.runtime.proven import all_of, listing
 from lockkit.stores import ListEntry
+from lockkit.table.errors import NotWritable
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon, read_commit, settle
@@ -233,9 +234,8 @@ def _keep_checkpoint(
 
 def _refuse_archived(archived: Sequence[ListEntry], prefix: str) -> None:
     if archived:
-        raise TableError(
-            f"{len(archived)} files in {prefix}: commits that are archived are not "
-            "read here yet, and without them rows would be missing; read this table with Hudi"
+        raise NotWritable(
+            f"{len(archived)} files in {prefix}: a table with archived commits is not written here"
         )
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError, Unanswered
@@ -20,6 +20,7 @@ from lockkit.protocol.outcome import Found, Missing
 from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import read
 from lockkit.stores import Store
+from lockkit.table.errors import NotWritable
 from lockkit.table.format.base_file import Slice, read_base_file
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.properties import PROPERTIES_KEY
@@ -27,7 +28,7 @@ from lockkit.table.format.schema import META_COLUMNS, arrow_schema
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.predicate import Filter, expression, partitions_of
-from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.read.snapshot import READ_OPTIMIZED, SNAPSHOT, Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +65,7 @@ class Scan:
 def read_table(
     store: Store, clock: Clock | None = None, *, columns: Sequence[str] | None = None,
     filters: Sequence[Filter] = (), as_of: str | None = None, meta: bool = False,
+    query: str = SNAPSHOT,
 ) -> pa.Table:  # fmt: skip
     """The rows of the latest snapshot, or of one in the past, in memory. `scan` reads in batches.
 
@@ -77,25 +79,52 @@ def read_table(
                                  partition's field skips whole partitions
     `as_of`     now              an instant, yyyyMMddHHmmssSSS in UTC
     `meta`      False            whether Hudi's meta columns are read too
+    `query`     snapshot         `read_optimized` reads a merge-on-read table's base files alone
     ==========  ===============  ==================================================================
 
-    Raises `TableError` for an unknown column or instant, or a table that cannot be read.
+    A table that Hudi wrote with its own defaults is read as Hudi reads it, even if lockkit does not
+    write it. Raises `TableError` for an unknown column or instant, or a table that cannot be read.
     """
     clock = clock or Clock()
-    found: Snapshot = run(load_snapshot(as_of=as_of), store, clock)
+    found: Snapshot = run(snapshot_to_read(as_of, query), store, clock)
     return _table(store, clock, plan_scan(found, columns=columns, filters=filters, meta=meta))
 
 
 def scan(
     store: Store, clock: Clock | None = None, *, columns: Sequence[str] | None = None,
     filters: Sequence[Filter] = (), as_of: str | None = None, meta: bool = False,
+    query: str = SNAPSHOT,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """The rows of `read_table`, with its parameters, in batches of one snapshot."""
     clock = clock or Clock()
-    found: Snapshot = run(load_snapshot(as_of=as_of), store, clock)
+    found: Snapshot = run(snapshot_to_read(as_of, query), store, clock)
     yield from _batches(
         store, clock, plan_scan(found, columns=columns, filters=filters, meta=meta)
     )
+
+
+def snapshot_to_read(as_of: str | None = None, query: str = SNAPSHOT) -> Procedure[Snapshot]:
+    """By the commits of a table that lockkit writes, else by the files of any that Hudi wrote."""
+    if query not in (SNAPSHOT, READ_OPTIMIZED):
+        raise TableError(f"query {query[:40]!r} must be {SNAPSHOT} or {READ_OPTIMIZED}")
+    try:
+        return (yield from load_snapshot(as_of=as_of))
+    except NotWritable:
+        from lockkit.table.read.listed import list_snapshot
+
+        return (yield from list_snapshot(as_of=as_of, query=query))
+
+
+def increment_to_read(
+    start: str = "", end: str | None = None, *, settled: bool = False
+) -> Procedure[Increment]:
+    """`load_increment`, of any table that Hudi wrote too."""
+    try:
+        return (yield from load_increment(start, end, settled=settled))
+    except NotWritable:
+        from lockkit.table.read.listed import list_increment
+
+        return (yield from list_increment(start, end))
 
 
 def read_increment(
@@ -110,7 +139,7 @@ def read_increment(
     import pyarrow as pa
 
     clock = clock or Clock()
-    found: Increment = run(load_increment(start, end), store, clock)
+    found: Increment = run(increment_to_read(start, end), store, clock)
     if found.snapshot is None:
         return pa.table({}), found
     wanted = plan_scan(found.snapshot, columns=columns, filters=filters, meta=meta,
@@ -157,7 +186,7 @@ def _table(store: Store, clock: Clock, wanted: Scan) -> pa.Table:
 
 def _batches(store: Store, clock: Clock, wanted: Scan) -> Iterator[pa.RecordBatch]:
     waiting = iter(wanted.slices)
-    coming: deque[tuple[Slice, Future[BinaryIO]]] = deque()
+    coming: deque[tuple[Slice, Future[Any]]] = deque()
     with ThreadPoolExecutor(SLICES_AT_ONCE) as pool, ExitStack() as left_over:
         left_over.callback(_close_all, coming)
         for of in islice(waiting, SLICES_AT_ONCE):
@@ -170,7 +199,7 @@ def _batches(store: Store, clock: Clock, wanted: Scan) -> Iterator[pa.RecordBatc
                 coming.append((following, pool.submit(open_slice, following, store, clock)))
 
 
-def _close_all(coming: deque[tuple[Slice, Future[BinaryIO]]]) -> None:
+def _close_all(coming: deque[tuple[Slice, Future[Any]]]) -> None:
     """What was asked for and is not wanted any more, because the reader stopped."""
     for _, arriving in coming:
         if arriving.exception() is None:
@@ -180,8 +209,13 @@ def _close_all(coming: deque[tuple[Slice, Future[BinaryIO]]]) -> None:
 # --- slices ---------------------------------------------------------------------------------------
 
 
-def open_slice(of: Slice, store: Store, clock: Clock) -> BinaryIO:
-    """A base file on this machine's disk, for the caller to close; `TableError` if it is gone."""
+def open_slice(of: Any, store: Store, clock: Clock) -> Any:
+    """A slice's files on this machine's disk, to be closed; `TableError` if one is gone."""
+    if type(of) is not Slice:
+        from lockkit.table.read.merging_logs import open_log_slice
+
+        base = Slice(of.partition, of.file_id, of.instant, of.path)
+        return open_log_slice(of, lambda: open_slice(base, store, clock), store, clock)
     try:
         return open_data_file(store, of.path, clock)
     except Unanswered:
@@ -211,8 +245,13 @@ def read_slice(of: Slice) -> Procedure[pa.Table]:
             raise (yield from _gone(of))
 
 
-def scan_slice(wanted: Scan, of: Slice, file: BinaryIO) -> Iterator[pa.RecordBatch]:
+def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
     """The wanted rows of one base file; row groups whose statistics rule them out stay packed."""
+    if type(of) is not Slice:
+        from lockkit.table.read.merging_logs import scan_log_slice
+
+        yield from scan_log_slice(wanted, of, file, scan_slice)
+        return
     import pyarrow as pa
     import pyarrow.dataset as ds
 

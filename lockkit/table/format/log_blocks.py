@@ -1,0 +1,168 @@
+"""The blocks of Hudi's log files: rows, deletes and commands behind a base file.
+
+A block is a magic word, its size, and a header that names the instant that wrote it. A writer that
+died leaves a block that ends early: it is skipped, as Hudi skips it, because its instant never
+completed. Version 6 keeps archived instants in files of this form too.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.errors import TableError
+from lockkit.table.format.records import STRING
+
+MAGIC = b"#HUDI#"
+COMMAND, DELETE, CORRUPT, AVRO, HFILE, PARQUET, CDC = range(7)
+KINDS = ("command", "delete", "corrupt", "Avro", "HFile", "Parquet", "CDC")
+INSTANT, TARGET, SCHEMA, COMMAND_KIND, JOINED = range(5)
+PARTIAL = 7
+HEADER_ENTRIES_MAX = 100
+DELETES_VERSION = 3
+_SIZE = len(MAGIC) + 8
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block; `header` by the numbers of Hudi's `HeaderMetadataType`."""
+
+    kind: int
+    header: Mapping[int, str]
+    content: bytes
+
+    @property
+    def instant(self) -> str:
+        return self.header.get(INSTANT, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A key that a delete block names; `ordering` is None where it goes by the order of commits."""
+
+    key: str
+    ordering: Any
+
+
+def blocks(name: str, body: bytes) -> Iterator[Block]:
+    """Every whole block of a log file, in its order; `TableError` for a file of another form."""
+    at = 0
+    while (at := body.find(MAGIC, at)) >= 0 and at + _SIZE <= len(body):
+        size = _long(body, at + len(MAGIC))
+        end = at + _SIZE + size
+        # The size stands at the end again: counted from the magic word, itself left out.
+        if size < 16 or end > len(body) or _long(body, end - 8) != size + len(MAGIC):
+            at += len(MAGIC)
+            continue
+        try:
+            yield _block(memoryview(body)[at + _SIZE : end])
+        except (struct.error, ValueError) as error:
+            raise TableError(f"{name} has a block that is damaged ({str(error)[:80]})") from None
+        at = end
+
+
+def _long(body: bytes, at: int) -> int:
+    return int.from_bytes(body[at : at + 8], "big", signed=True)
+
+
+def _block(rest: memoryview) -> Block:
+    version, kind = struct.unpack_from(">ii", rest, 0)
+    if version != 1 or not 0 <= kind < len(KINDS):
+        raise ValueError(f"format {version}, block type {kind}")
+    header, at = _header(rest, 8)
+    (size,) = struct.unpack_from(">q", rest, at)
+    if not 0 <= size <= len(rest) - at - 8:
+        raise ValueError(f"a content of {size} bytes")
+    return Block(kind, header, bytes(rest[at + 8 : at + 8 + size]))
+
+
+def _header(rest: memoryview, at: int) -> tuple[dict[int, str], int]:
+    (count,) = struct.unpack_from(">i", rest, at)
+    at += 4
+    if not 0 <= count <= HEADER_ENTRIES_MAX:
+        raise ValueError(f"a header of {count} entries")
+    found: dict[int, str] = {}
+    for _ in range(count):
+        key, size = struct.unpack_from(">ii", rest, at)
+        found[key] = bytes(rest[at + 8 : at + 8 + size]).decode()
+        at += 8 + size
+    return found, at
+
+
+# --- what is in a block ---------------------------------------------------------------------------
+
+
+def avro_rows(block: Block) -> Iterator[dict[str, Any]]:
+    """The records of an Avro block, by the schema in its header."""
+    import fastavro
+
+    schema = fastavro.parse_schema(json.loads(block.header[SCHEMA]))
+    _version, count = struct.unpack_from(">ii", block.content, 0)
+    at = 8
+    for _ in range(count):
+        (size,) = struct.unpack_from(">i", block.content, at)
+        at += 4
+        row = io.BytesIO(block.content[at : at + size])
+        found: Any = fastavro.schemaless_reader(row, schema, None)
+        yield found
+        at += size
+
+
+def deleted_keys(block: Block) -> Iterator[Deleted]:
+    """The keys of a delete block."""
+    import fastavro
+
+    version, size = struct.unpack_from(">ii", block.content, 0)
+    if version != DELETES_VERSION:
+        raise ValueError(f"a delete block of version {version}, which Hudi before 0.14 wrote")
+    body = io.BytesIO(block.content[8 : 8 + size])
+    found: Any = fastavro.schemaless_reader(body, fastavro.parse_schema(_DELETES), None)
+    for each in found["deleteRecordList"]:
+        yield Deleted(each["recordKey"], _plain(each["orderingVal"]))
+
+
+def _plain(wrapped: Any) -> Any:
+    """The value that Hudi wraps in a record, so that it can stand in a union."""
+    if isinstance(wrapped, dict):
+        if "wrappedValues" in wrapped:
+            return tuple(_plain(each) for each in wrapped["wrappedValues"] or ())
+        return wrapped["value"]
+    return wrapped
+
+
+def _wrapper(kind: str, inner: Any) -> dict[str, Any]:
+    return {
+        "type": "record", "name": f"{kind}Wrapper", "fields": [{"name": "value", "type": inner}],
+    }  # fmt: skip
+
+
+_WRAPPERS = [
+    _wrapper("Boolean", "boolean"), _wrapper("Int", "int"), _wrapper("Long", "long"),
+    _wrapper("Float", "float"), _wrapper("Double", "double"), _wrapper("Bytes", "bytes"),
+    _wrapper("String", STRING), _wrapper("Date", {"type": "int", "logicalType": "date"}),
+    _wrapper("Decimal", {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 15}),
+    _wrapper("TimeMicros", {"type": "long", "logicalType": "time-micros"}),
+    _wrapper("TimestampMicros", {"type": "long", "logicalType": "timestamp-micros"}),
+]  # fmt: skip
+_NAMES = [str(each["name"]) for each in _WRAPPERS]
+_LOCAL_DATE = _wrapper("LocalDate", {"type": "int", "logicalType": "date"})
+_ARRAY = {
+    "type": "record", "name": "ArrayWrapper", "fields": [{"name": "wrappedValues", "type": [
+        "null", {"type": "array", "items": ["null", *_NAMES, _LOCAL_DATE]},
+    ]}],
+}  # fmt: skip
+_DELETES: Any = {
+    "type": "record", "name": "HoodieDeleteRecordList", "fields": [{
+        "name": "deleteRecordList", "type": {"type": "array", "items": {
+            "type": "record", "name": "HoodieDeleteRecord", "fields": [
+                {"name": "recordKey", "type": ["null", STRING]},
+                {"name": "partitionPath", "type": ["null", STRING]},
+                {"name": "orderingVal", "type": ["null", *_WRAPPERS, _ARRAY]},
+            ],
+        }},
+    }],
+}  # fmt: skip

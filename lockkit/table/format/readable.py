@@ -1,0 +1,152 @@
+"""Readable: what a reader must know of a table that lockkit does not write, and what it refuses.
+
+A table is refused here only where rows would be wrong. What speaks against *writing* is in
+`refusals.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import read
+from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
+from lockkit.table.format.properties import (
+    HIVE_STYLE,
+    HUDI,
+    PROPERTIES_KEY,
+    URLENCODE,
+    TableConfig,
+)
+from lockkit.table.format.refusals import (
+    BY_COMMIT,
+    BY_EVENT,
+    DROP_COLUMNS,
+    EVENT_PAYLOAD,
+    LATEST_PAYLOAD,
+    MERGE_MODE,
+    ORDERING,
+    PAYLOAD,
+    PRECOMBINE,
+    TIMEZONE,
+    checksum,
+)
+from lockkit.table.format.schema import RECORD_KEY
+
+LAYOUT_OF = {"6": "1", "7": "1", "8": "2", "9": "2"}
+MERGE_ON_READ = "MERGE_ON_READ"
+META_FIELDS = "hoodie.populate.meta.fields"
+_EVENT_PAYLOADS = (EVENT_PAYLOAD, "org.apache.hudi.common.model.EventTimeAvroPayload")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableTable:
+    """A table that others write, as far as a reader must know it."""
+
+    config: TableConfig
+    ordering: tuple[str, ...]
+    """The columns whose greater value wins, of one key; none: the later commit does."""
+    merged: bool
+    """Whether log files belong to it."""
+    meta: bool
+    """Whether its rows have Hudi's meta columns."""
+    zone: str
+    """Of its instants: UTC or LOCAL."""
+    created_with: str
+    """The schema that the table was made with; empty if it does not say."""
+
+
+def load_readable() -> Procedure[ReadableTable]:
+    """The table, whoever writes it; `TableError` with every reason not to read it."""
+    match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
+        case Found(body, _):
+            return readable(parse_properties(body))
+        case _missing:
+            raise TableError(f"there is no table here: {PROPERTIES_KEY} is missing")
+
+
+def readable(keys: Mapping[str, str]) -> ReadableTable:
+    keys = {key: value.strip() for key, value in keys.items()}
+    if found := list(_reasons(keys)):
+        raise TableError(f"{PROPERTIES_KEY}: this table cannot be read here: {'; '.join(found)}")
+    first = LAYOUT_OF[keys["hoodie.table.version"]] == "1"
+    config = TableConfig(
+        name=keys["hoodie.table.name"],
+        record_key=RECORD_KEY,  # made by any key generator, of any fields
+        version=6 if first else 9,
+        mode=HUDI,
+        hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",
+        urlencode=keys.get(URLENCODE, "false").lower() == "true",
+        archive=keys.get("hoodie.archivelog.folder") or "archived" if first else "archived",
+    )
+    fields = (keys.get(ORDERING) or keys.get(PRECOMBINE) or "").split(",")
+    by_event = keys.get(MERGE_MODE) == BY_EVENT or (
+        not keys.get(MERGE_MODE) and keys.get(PAYLOAD, EVENT_PAYLOAD) in _EVENT_PAYLOADS
+    )
+    return ReadableTable(
+        config,
+        tuple(each.strip() for each in fields if each.strip()) if by_event else (),
+        keys["hoodie.table.type"] == MERGE_ON_READ,
+        keys.get(META_FIELDS, "true").lower() == "true",
+        keys.get(TIMEZONE, "").upper() or "LOCAL",
+        keys.get("hoodie.table.create.schema", ""),
+    )
+
+
+def _reasons(keys: Mapping[str, str]) -> Iterator[str]:
+    for key in ("hoodie.table.name", "hoodie.table.version", "hoodie.table.type",
+                "hoodie.timeline.layout.version"):  # fmt: skip
+        if not keys.get(key):
+            yield f"{key} is missing; restore the file (hoodie.properties.backup is beside it)"
+    wanted = str(checksum(keys.get("hoodie.table.name", ""), keys.get("hoodie.database.name", "")))
+    if keys.get("hoodie.table.checksum", wanted) != wanted:
+        yield "hoodie.table.checksum does not match the table's name: restore the file"
+    version = keys.get("hoodie.table.version", "")
+    layout = keys.get("hoodie.timeline.layout.version", "")
+    if version not in LAYOUT_OF:
+        yield f"table version {version[:20]!r} is not known, only {', '.join(LAYOUT_OF)}"
+    elif layout != LAYOUT_OF[version]:
+        yield (f"timeline layout {layout[:20]!r} does not belong to table version {version}; an "
+               "upgrade may have stopped half-way: finish it with Hudi")  # fmt: skip
+    if keys.get("hoodie.table.type") not in (None, "", "COPY_ON_WRITE", MERGE_ON_READ):
+        yield f"table type {keys['hoodie.table.type'][:40]!r} is not known"
+    if keys.get("hoodie.bootstrap.base.path"):
+        yield "it was bootstrapped: columns of its rows are in files of another table"
+    for key, value, why in _MUST_BE:
+        if keys.get(key, value).lower() != value.lower():
+            yield f"{key}={keys[key][:80]}: {why}"
+    if keys.get("hoodie.table.type") == MERGE_ON_READ:
+        yield from _not_merged(keys)
+
+
+_MUST_BE = (
+    ("hoodie.table.base.file.format", "PARQUET", "only Parquet files are read"),
+    ("hoodie.table.multiple.base.file.formats.enable", "false", "only Parquet files are read"),
+    (DROP_COLUMNS, "false", "its files lack the partition columns"),
+    ("hoodie.table.cdc.enabled", "false", "change logs (CDC) are not read"),
+    ("hoodie.table.format", "native", "another format keeps a timeline of its own"),
+    ("hoodie.timeline.path", "timeline", "the timeline is looked for there"),
+    ("hoodie.timeline.history.path", "history", "archived instants are looked for there"),
+)  # fmt: skip
+
+
+def _not_merged(keys: Mapping[str, str]) -> Iterator[str]:
+    """Why the rows of log files could not be merged as Hudi merges them."""
+    mode, payload = keys.get(MERGE_MODE, ""), keys.get(PAYLOAD, "")
+    if mode not in ("", BY_EVENT, BY_COMMIT):
+        by = payload or keys.get("hoodie.record.merge.strategy.id", "")
+        yield f"{MERGE_MODE}={mode[:40]}: rows are merged by code of its own ({by[:120]})"
+    elif not mode and payload not in ("", LATEST_PAYLOAD, *_EVENT_PAYLOADS):
+        yield f"{PAYLOAD}={payload[:120]}: rows are merged by code of its own"
+    if keys.get("hoodie.table.partial.update.mode", "NONE").upper() != "NONE":
+        legacy = keys.get("hoodie.table.legacy.payload.class", "partial updates")
+        yield (f"hoodie.table.partial.update.mode={keys['hoodie.table.partial.update.mode'][:40]}: "
+               f"values are merged one by one ({legacy[:120]})")  # fmt: skip
+    for key in keys:
+        if key.startswith("hoodie.record.merge.property."):
+            yield f"{key}: rows are merged by rules of their own"
+    if keys.get(META_FIELDS, "true").lower() != "true":
+        yield f"{META_FIELDS}=false: rows could not be merged by their record key"

@@ -1,0 +1,356 @@
+"""Listed: a table that Hudi's own writers made, read as Hudi reads it.
+
+Hudi lists the table's folders and keeps the files of completed instants. Instants that are older
+than the timeline's first commit are archived, and so are completed: neither the archive nor the
+metadata table is needed for a snapshot. (`snapshot.py` goes by the commits' own files. That is
+stricter, and needs all of them.)
+
+A pending or failed writer's files are left out, and file groups that a completed replacecommit
+replaced. `history` and increments by completion time read the archive, and only those.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, listing, read
+from lockkit.table.format import avro_decoding
+from lockkit.table.format.archived import ArchivedInstant, load_archived
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.layout import CommitFiles, FileGroup, parse_outline
+from lockkit.table.format.partition import is_inside
+from lockkit.table.format.readable import ReadableTable, load_readable
+from lockkit.table.format.timeline import HOODIE, Timeline, instant_ms, load_timeline
+from lockkit.table.occ.covered import CheckedHorizon
+from lockkit.table.read.incremental import Increment
+from lockkit.table.read.opening import known_instant
+from lockkit.table.read.snapshot import SNAPSHOT, Snapshot
+
+COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
+_BASE = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
+_LOG = re.compile(
+    r"\.([^_/]+)_([0-9]{17}|[0-9]{14})\.log\.([0-9]{1,9})(?:_([0-9]+-[0-9]+-[0-9]+))?"
+)
+
+
+class LocalInstants(UserWarning):
+    """The table's instants are local times of its writers, not UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleInstants:
+    """Which instants a reader sees: those named, and what is older than the timeline's first."""
+
+    instants: frozenset[str]
+    pending: frozenset[str]
+    first: str
+    until: str | None = None
+
+    def __contains__(self, instant: object) -> bool:
+        return isinstance(instant, str) and (
+            instant in self.instants
+            or (instant < self.first and instant not in self.pending
+                and (self.until is None or instant_ms(instant) <= instant_ms(self.until)))
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice(Slice):
+    """A base file, if `path` is not empty, and the log files whose rows are merged into it."""
+
+    logs: tuple[str, ...]
+    ordering: tuple[str, ...]
+    completed: VisibleInstants
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A table as found: its properties, its timeline, and every data file."""
+
+    table: ReadableTable
+    now: Timeline
+    bases: tuple[Slice, ...]
+    logs: tuple[tuple[FileGroup, str, int, str, str], ...]
+    """(file group, instant, version, write token, key)."""
+
+    @property
+    def commits(self) -> list[str]:
+        """Completed instants with rows, oldest first."""
+        return [each for each, action in self.now.completed.items() if action in COMMITS]
+
+    @property
+    def first(self) -> str:
+        """Older instants are archived. A savepoint keeps its commit behind when others leave."""
+        kept = [each for each in self.commits if each not in self.now.savepoints]
+        return min(kept, default=min(self.commits, default=""))
+
+    def order(self, instant: str) -> str:
+        """What increments count an active instant by."""
+        return self.now.completion.get(instant, instant)
+
+
+# --- finding --------------------------------------------------------------------------------------
+
+
+def load_listed() -> Procedure[Listed]:
+    """Properties, timeline, then files: those of every commit in the timeline are there by then."""
+    table = yield from load_readable()
+    now = yield from load_timeline(table.config.names)
+    for instant, action in now.pending.items():
+        if action == "restore":
+            raise TableError(
+                f"the timeline holds {instant} (a pending restore), which takes completed commits "
+                "back one by one; let it finish, then read"
+            )
+    bases, logs = [], []
+    for entry in (yield from listing("")):
+        if entry.key.startswith(HOODIE) or not is_inside(entry.key):
+            continue
+        partition, _, name = entry.key.rpartition("/")
+        if found := _BASE.fullmatch(name):
+            bases.append(Slice(partition, found[1], found[3], entry.key))
+        elif table.merged and (found := _LOG.fullmatch(name)):
+            group = (partition, found[1])
+            logs.append((group, found[2], int(found[3]), found[4] or "", entry.key))
+    return Listed(table, now, tuple(bases), tuple(sorted(logs)))
+
+
+def warn_local(table: ReadableTable, stacklevel: int = 3) -> None:
+    """Once a caller names or sees an instant: it is a local time."""
+    if table.zone != "UTC":
+        text = (
+            f"instants of table {table.config.name!r} are local times of its writers "
+            "(hoodie.table.timeline.timezone is not UTC); they are compared as they are written"
+        )
+        warnings.warn(LocalInstants(text), stacklevel=stacklevel)
+
+
+# --- the snapshot ---------------------------------------------------------------------------------
+
+
+def list_snapshot(*, as_of: str | None = None, query: str = SNAPSHOT) -> Procedure[Snapshot]:
+    """The table as Hudi's query of that type shows it, now or as of an instant."""
+    found = yield from load_listed()
+    if as_of is None:
+        return (yield from _snapshot(found, found.commits, None, query))
+    warn_local(found.table)
+    until_ms = instant_ms(known_instant(as_of))
+    wanted = [each for each in found.commits if instant_ms(each) <= until_ms]
+    return (yield from _snapshot(found, wanted, as_of, query))
+
+
+def _snapshot(
+    found: Listed, wanted: list[str], until: str | None, query: str = SNAPSHOT
+) -> Procedure[Snapshot]:
+    """The slices that the `wanted` commits show; `until` is None, or where they end."""
+    completed = VisibleInstants(
+        frozenset(wanted), frozenset(found.now.pending), found.first, until
+    )
+    outlines = yield from all_of(
+        _outline(found, each) for each in wanted if found.now.completed[each] == "replacecommit"
+    )
+    replaced = {group: each.instant for each in outlines for group in each.replaced}
+    schema, schema_from = yield from _schema(found, wanted)
+    groups = _bases(found, completed, replaced)
+    if until is not None and until < max(found.commits, default=""):
+        yield from _refuse_cleaned(found, until, groups, replaced)
+    if query == SNAPSHOT:
+        groups |= yield from _with_logs(found, completed, groups, replaced)
+    return Snapshot(
+        found.table.config,
+        CheckedHorizon(later=frozenset(wanted)),
+        MappingProxyType(groups),
+        MappingProxyType(replaced),
+        schema,
+        schema_from,
+    )
+
+
+def _bases(
+    found: Listed, completed: VisibleInstants, replaced: dict[FileGroup, str]
+) -> dict[FileGroup, Slice]:
+    """The newest visible base file of each file group."""
+    groups: dict[FileGroup, Slice] = {}
+    for of in found.bases:
+        group = (of.partition, of.file_id)
+        if of.instant in completed and group not in replaced:
+            standing = groups.get(group)
+            if standing is None or (standing.instant, standing.path) < (of.instant, of.path):
+                groups[group] = of
+    return groups
+
+
+def _with_logs(
+    found: Listed, completed: VisibleInstants, groups: dict[FileGroup, Slice],
+    replaced: dict[FileGroup, str],
+) -> Procedure[dict[FileGroup, Slice]]:  # fmt: skip
+    """The file groups with log files that are later than their base file.
+
+    A log file carries the instant of its base file (layout 1), or its own (layout 2): then it is
+    later if it was completed after that base file's instant. Files of a pending compaction need no
+    rule: the log files behind it are later than the standing base file too.
+    """
+    logs: dict[FileGroup, list[str]] = defaultdict(list)
+    own = found.table.config.names.layout == 2
+    archived: dict[str, str] | None = None
+    for group, instant, _version, _token, key in found.logs:
+        base = groups[group].instant if group in groups else ""
+        if group in replaced or (own and instant not in completed):
+            continue
+        at = instant
+        if own and instant < base:
+            if instant not in found.now.completion and archived is None:
+                history = yield from load_archived(found.table.config)
+                archived = {each.instant: each.completed or each.instant for each in history}
+            at = found.now.completion.get(instant) or (archived or {}).get(instant, instant)
+        if at >= base:
+            logs[group].append(key)
+    return {
+        group: LogSlice(
+            *group, groups[group].instant if group in groups else "",
+            groups[group].path if group in groups else "",
+            tuple(keys), found.table.ordering, completed,
+        )
+        for group, keys in logs.items()
+    }  # fmt: skip
+
+
+def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:
+    now = found.now
+    key = found.table.config.names.completed(
+        instant, now.completed[instant], now.completion.get(instant)
+    )
+    match (yield from read(key)):
+        case Found(body, _):
+            return parse_outline(instant, key, body)
+        case _missing:
+            raise TableError(f"{key} was listed and is gone: it was archived; read again")
+
+
+def _schema(found: Listed, wanted: list[str]) -> Procedure[tuple[str | None, str]]:
+    """The newest commit's schema that says one, else the one that the table was made with."""
+    for instant in reversed(wanted):
+        outline = yield from _outline(found, instant)
+        if outline.extra.get("latest_schema"):
+            raise TableError(
+                f"{instant} evolved the schema with hoodie.schema.on.read.enable: columns may be "
+                "renamed, and are matched by id; that is not read here"
+            )
+        if outline.schema:
+            return outline.schema, instant
+    return found.table.created_with or None, ""
+
+
+def _refuse_cleaned(
+    found: Listed, until: str, groups: dict[FileGroup, Slice], replaced: dict[FileGroup, str]
+) -> Procedure[None]:
+    """Raise where the cleaner took a file that the snapshot of that time had."""
+    if until < found.first and (yield from listing(found.table.config.archive_prefix)):
+        raise TableError(
+            f"{until} is before {found.first}, where the timeline begins: older commits are "
+            "archived, and their files may be cleaned; ask for a later instant"
+        )
+    names = found.table.config.names
+    for instant, action in found.now.completed.items():
+        if action != "clean":
+            continue
+        key = names.completed(instant, action, found.now.completion.get(instant))
+        match (yield from read(key)):
+            case Found(body, _):
+                kept_from, files = _cleaned(key, body)
+            case _missing:
+                continue
+        for group, at in () if kept_from and kept_from <= until else files:
+            here = groups[group].instant if group in groups else ""
+            if group not in replaced and here < at <= until:
+                raise TableError(
+                    f"{until} cannot be read any more: clean {instant} deleted a file of "
+                    f"{'/'.join(filter(None, group))} that the table had then; ask for a later "
+                    "instant, and let the cleaner keep more"
+                )
+
+
+def _cleaned(key: str, body: bytes) -> tuple[str, list[tuple[FileGroup, str]]]:
+    """From which commit on everything is kept, and the files that are gone."""
+    try:
+        record = avro_decoding.decode(body, "HoodieCleanMetadata")
+        files = []
+        for partition, each in (record["partitionMetadata"] or {}).items():
+            for path in each["deletePathPatterns"]:
+                name = str(path).rpartition("/")[2]
+                if found := _BASE.fullmatch(name):
+                    files.append(((str(partition), found[1]), found[3]))
+        return str(record["earliestCommitToRetain"] or ""), files
+    except (LookupError, TypeError, ValueError) as error:
+        raise TableError(f"{key} is not a clean's file ({str(error)[:120]})") from None
+
+
+# --- increments -----------------------------------------------------------------------------------
+
+
+def list_increment(start: str = "", end: str | None = None) -> Procedure[Increment]:
+    """What changed after `start` and up to `end`: instants in layout 1, else completion times."""
+    for bound in filter(None, (start, end)):
+        known_instant(bound)
+    found = yield from load_listed()
+    if not found.table.meta:
+        raise TableError("the rows of this table have no commit times, so there are no increments")
+    if start or end:
+        warn_local(found.table)
+    before = "~" if found.now.completion else _first_writing(found.now, start)
+    counted = [(found.order(each), each) for each in found.commits if each < before]
+    until = max((at for at, _ in counted if end is None or at <= end), default="")
+    if until <= start:
+        return Increment(start, start, None)
+    wanted = [each for at, each in counted if at <= until]
+    snapshot = yield from _snapshot(found, wanted, until if end else None)
+    instants: Iterable[str] | None = None
+    if start and found.now.completion:
+        instants = [each for at, each in counted if start < at <= until]
+        if start < min(at for at, _ in counted):
+            instants = [*instants, *(yield from _archived_after(found, start))]
+    names = None if instants is None else frozenset(instants)
+    slices = tuple(
+        each for each in snapshot.slices
+        if isinstance(each, LogSlice)
+        or (each.instant > start if names is None else each.instant in names)
+    )  # fmt: skip
+    return Increment(start, until, snapshot, slices, names)
+
+
+def _first_writing(now: Timeline, after: str) -> str:
+    """The first pending instant that may bring rows; a compaction or a clustering only moves them.
+    """
+    return min((each for each, action in now.pending.items()
+                if action in COMMITS and each > after), default="~")  # fmt: skip
+
+
+def _archived_after(found: Listed, start: str) -> Procedure[list[str]]:
+    history: list[ArchivedInstant] = yield from load_archived(found.table.config)
+    if not history and (yield from listing(found.table.config.archive_prefix)):
+        raise TableError(
+            f"what changed after {start} cannot be said: commits from before {found.first} left "
+            "the timeline, and the archive does not name them; begin later, or read the snapshot"
+        )
+    return [each.instant for each in history
+            if each.action in COMMITS and (each.completed or each.instant) > start]  # fmt: skip
+
+
+# --- history --------------------------------------------------------------------------------------
+
+
+def list_history() -> Procedure[tuple[Timeline, list[ArchivedInstant]]]:
+    """The timeline, and what was archived from it."""
+    table = yield from load_readable()
+    now = yield from load_timeline(table.config.names)
+    warn_local(table)
+    archived = yield from load_archived(table.config)
+    return now, [each for each in archived if each.instant not in now.completed]

@@ -1,0 +1,216 @@
+"""Merge on read: the rows of a file group whose log files are merged into its base file.
+
+Log blocks are applied in the order of their files: of one key the later row wins, or the one with
+the greater ordering value (equal: the later). A delete without an ordering value always wins. The
+log files' rows are in memory; the base file's pass through it batch by batch.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from lockkit.clock import Clock
+from lockkit.errors import TableError
+from lockkit.stores import Store
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.data_files import open_data_file
+from lockkit.table.format.log_blocks import (
+    AVRO,
+    COMMAND,
+    CORRUPT,
+    DELETE,
+    JOINED,
+    KINDS,
+    PARQUET,
+    PARTIAL,
+    SCHEMA,
+    TARGET,
+    Block,
+    avro_rows,
+    blocks,
+    deleted_keys,
+)
+from lockkit.table.format.schema import RECORD_KEY, arrow_schema
+from lockkit.table.read.listed import LogSlice, VisibleInstants
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DELETED_FLAG, OPERATION = "_hoodie_is_deleted", "_hoodie_operation"
+DELETING = ("D", "-U")
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """What a block says of a key: a row, some columns of it, or (None) that it is deleted."""
+
+    row: Mapping[str, Any] | None
+    ordering: tuple[Any, ...]
+    partial: bool = False
+
+
+class MergeSource:
+    """The open files of a slice; closing it closes the base file."""
+
+    def __init__(self, base: BinaryIO | None, logs: Mapping[str, bytes]) -> None:
+        self.base, self.logs = base, logs
+
+    def close(self) -> None:
+        if self.base is not None:
+            self.base.close()
+
+    def __enter__(self) -> MergeSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_log_slice(
+    of: LogSlice, fetch: Callable[[], BinaryIO], store: Store, clock: Clock
+) -> MergeSource:
+    """The log files whole, the base file by `fetch`; `TableError` if one is gone."""
+    logs: dict[str, bytes] = {}
+    for key in of.logs:
+        with open_data_file(store, key, clock) as file:
+            logs[key] = file.read()
+    return MergeSource(fetch() if of.path else None, logs)
+
+
+# --- which blocks ---------------------------------------------------------------------------------
+
+
+def visible_blocks(logs: Mapping[str, bytes], completed: VisibleInstants) -> list[Block]:
+    """The blocks with rows, in their order, without those of instants that nobody sees.
+
+    A rollback command takes back an instant's blocks before it. A block that joins earlier ones
+    (log compaction) stands where the last of them stood.
+    """
+    found: list[Block] = []
+    for name, body in logs.items():
+        for block in blocks(name, body):
+            if block.kind == COMMAND:
+                found = [each for each in found if each.instant != block.header.get(TARGET)]
+            elif block.instant in completed and block.kind != CORRUPT:
+                found.append(block)
+    for block in [each for each in found if each.header.get(JOINED)]:
+        of = {each.strip() for each in block.header[JOINED].split(",")}
+        at = max((n for n, each in enumerate(found) if each.instant in of), default=None)
+        if at is not None:
+            found.remove(block)
+            found.insert(at + (at < len(found)), block)
+            found = [each for each in found if each.instant not in of]
+    return found
+
+
+def entries(of: LogSlice, logs: Mapping[str, bytes]) -> dict[str, LogEntry]:
+    """What the log files say of each key, merged among themselves."""
+    found: dict[str, LogEntry] = {}
+    for block in visible_blocks(logs, of.completed):
+        try:
+            for key, entry in _entries(block, of.ordering):
+                found[key] = merge(found.get(key), entry, by_event=bool(of.ordering))
+        except (LookupError, TypeError, ValueError, EOFError, struct.error) as error:
+            raise TableError(
+                f"the {KINDS[block.kind]} block of {block.instant} in {of.logs[0]} cannot be read "
+                f"({type(error).__name__} {str(error)[:160]})"
+            ) from None
+    return found
+
+
+def _entries(block: Block, ordering: tuple[str, ...]) -> Iterator[tuple[str, LogEntry]]:
+    if block.kind == DELETE:
+        for each in deleted_keys(block):
+            value = each.ordering if isinstance(each.ordering, tuple) else (each.ordering,)
+            by_commit = value in ((None,), (0,), ())
+            yield each.key, LogEntry(None, () if by_commit else value)
+        return
+    rows: Iterable[dict[str, Any]]
+    if block.kind == AVRO:
+        arrow_schema(block.header[SCHEMA])  # refuses one that holds itself, or that is unknown here
+        rows = avro_rows(block)
+    elif block.kind == PARQUET:
+        import pyarrow.parquet as pq
+
+        rows = pq.read_table(io.BytesIO(block.content)).to_pylist()
+    else:
+        raise ValueError("blocks of this type are not read")
+    partial = block.header.get(PARTIAL, "").lower() == "true"
+    for row in rows:
+        gone = row.get(DELETED_FLAG) is True or row.get(OPERATION) in DELETING
+        order = tuple(row.get(name) for name in ordering)
+        yield row[RECORD_KEY], LogEntry(None if gone else row, order, partial)
+
+
+# --- merging --------------------------------------------------------------------------------------
+
+
+def merge(old: LogEntry | None, new: LogEntry, *, by_event: bool) -> LogEntry:
+    """What stays of two entries of one key; `old` was written earlier."""
+    if old is None:
+        return new
+    if by_event and _order(new) < _order(old) and (new.row is not None or new.ordering):
+        return old
+    if new.partial and new.row is not None and old.row is not None:
+        return LogEntry({**old.row, **new.row}, new.ordering, old.partial)
+    return new
+
+
+def _order(entry: LogEntry) -> tuple[Any, ...]:
+    """Comparable: null is the least, and a delete by commit order is before all."""
+    return tuple((value is not None, value) for value in entry.ordering)
+
+
+def scan_log_slice(
+    wanted: Any, of: LogSlice, source: MergeSource, scan: Callable[..., Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """The rows that `wanted`, a `Scan`, asks for: of the base file, by `scan`, then of the logs."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    changed = entries(of, source.logs)
+    keys = pa.array(list(changed), pa.string())
+    rows: list[Mapping[str, Any]] = []
+    if source.base is not None:
+        for batch in _base(wanted, of, source.base, scan):
+            in_logs = pc.is_in(batch[RECORD_KEY], value_set=keys)
+            yield from _result(wanted, batch.filter(pc.invert(in_logs)))
+            for row in batch.filter(in_logs).to_pylist():
+                base = LogEntry(row, tuple(row[name] for name in of.ordering))
+                key = row[RECORD_KEY]
+                kept = merge(base, changed.pop(key, base), by_event=bool(of.ordering))
+                rows += [] if kept.row is None else [kept.row]
+    rows += [each.row for each in changed.values() if each.row is not None]
+    try:
+        table = pa.Table.from_pylist(
+            [{name: row.get(name) for name in wanted.schema.names} for row in rows], wanted.schema
+        )
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise TableError(
+            f"rows in the log files of {of.file_id} do not fit the table's schema: "
+            f"{str(error)[:200]}"
+        ) from None
+    yield from _result(wanted, table)
+
+
+def _base(
+    wanted: Any, of: LogSlice, file: BinaryIO, scan: Callable[..., Iterator[pa.RecordBatch]]
+) -> Iterator[pa.Table]:
+    """Whole rows of the base file: any of them may be merged."""
+    import pyarrow as pa
+
+    plain = Slice(of.partition, of.file_id, of.instant, of.path)
+    whole = replace(wanted, slices=(plain,), columns=tuple(wanted.schema.names), where=None)
+    for batch in scan(whole, plain, file):
+        yield pa.Table.from_batches([batch])
+
+
+def _result(wanted: Any, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    kept = rows if wanted.where is None else rows.filter(wanted.where)
+    for batch in kept.select(list(wanted.columns)).to_batches():
+        if batch.num_rows:
+            yield batch
