@@ -229,27 +229,17 @@ def _to_hudi(stat: WriteStat) -> dict[str, Any]:
     }
 
 
-def parse_commit(instant: str, key: str, body: bytes) -> CommitFiles:
+def parse_commit(
+    instant: str, key: str, body: bytes, stat: Callable[..., Any] | None = None
+) -> CommitFiles:
     """What a commit's file says; `TableError` names the file where it says nothing sensible."""
-    return _parsed(instant, key, body, _from_hudi)
-
-
-def parse_outline(instant: str, key: str, body: bytes) -> CommitFiles:
-    """What a commit's file says but for the files that it wrote, which may be log files."""
-    return _parsed(instant, key, body, None)
-
-
-def _parsed(
-    instant: str, key: str, body: bytes,
-    stat: Callable[[str, Mapping[str, Any]], WriteStat] | None,
-) -> CommitFiles:  # fmt: skip
     try:
         fields = _fields(body)
         stats = tuple(
-            stat(partition, each)
+            (stat or _from_hudi)(partition, each)
             for partition, of_partition in (fields["partitionToWriteStats"] or {}).items()
             for each in _listed(of_partition)
-        ) if stat else ()  # fmt: skip
+        )
         replaced = frozenset(
             (str(partition), str(file_id))
             for partition, file_ids in (fields.get("partitionToReplaceFileIds") or {}).items()

@@ -25,14 +25,15 @@ from lockkit.runtime.proven import all_of, listing, read
 from lockkit.table.format import avro_decoding
 from lockkit.table.format.archived import ArchivedInstant, load_archived
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import CommitFiles, FileGroup, parse_outline
+from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.readable import ReadableTable, load_readable
 from lockkit.table.format.timeline import HOODIE, Timeline, instant_ms, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.read.incremental import Increment
 from lockkit.table.read.opening import known_instant
-from lockkit.table.read.snapshot import SNAPSHOT, Snapshot
+from lockkit.table.read.predicate import SNAPSHOT
+from lockkit.table.read.snapshot import Snapshot
 
 COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
 _BASE = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
@@ -224,13 +225,14 @@ def _with_logs(
 
 
 def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:
+    """A commit but for its files, which may be log files."""
     now = found.now
     key = found.table.config.names.completed(
         instant, now.completed[instant], now.completion.get(instant)
     )
     match (yield from read(key)):
         case Found(body, _):
-            return parse_outline(instant, key, body)
+            return parse_commit(instant, key, body, lambda _partition, fields: fields)
         case _missing:
             raise TableError(f"{key} was listed and is gone: it was archived; read again")
 

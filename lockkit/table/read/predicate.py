@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Filter = tuple[str, str, Any]
 FILTERS_MAX = 100
+SNAPSHOT, READ_OPTIMIZED = "snapshot", "read_optimized"
+"""Hudi's types of query; of a copy-on-write table they are the same."""
 
 
 def expression(filters: Sequence[Filter], schema: pa.Schema) -> pc.Expression | None:

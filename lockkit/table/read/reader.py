@@ -27,8 +27,14 @@ from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.schema import META_COLUMNS, arrow_schema
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.opening import load_snapshot
-from lockkit.table.read.predicate import Filter, expression, partitions_of
-from lockkit.table.read.snapshot import READ_OPTIMIZED, SNAPSHOT, Snapshot
+from lockkit.table.read.predicate import (
+    READ_OPTIMIZED,
+    SNAPSHOT,
+    Filter,
+    expression,
+    partitions_of,
+)
+from lockkit.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,9 +17,6 @@ from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import instant_ms
 from lockkit.table.occ.covered import CheckedHorizon
 
-SNAPSHOT, READ_OPTIMIZED = "snapshot", "read_optimized"
-"""Hudi's types of query; of a copy-on-write table they are the same."""
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
