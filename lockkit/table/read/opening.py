@@ -14,7 +14,6 @@ from lockkit.errors import TableError
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Parallel, Procedure
 from lockkit.runtime.proven import all_of, listing
-from lockkit.stores import ListEntry
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
@@ -152,7 +151,9 @@ def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot
         listed = yield from listing(opened.config.archive_prefix)
         # Hadoop leaves an empty key, `history/`, for a folder that it made.
         archived = [each for each in listed if not each.key.endswith("/")]
-        _refuse_archived(archived, opened.config.archive_prefix)
+        if archived:
+            raise NotWritable(f"{len(archived)} files in {opened.config.archive_prefix}: a table "
+                              "with archived commits is not written here")  # fmt: skip
         if opened.after:
             now = yield from load_timeline(names)
     refuse_log_files(now)
@@ -230,13 +231,6 @@ def _keep_checkpoint(
 
 
 # --- what is not read -----------------------------------------------------------------------------
-
-
-def _refuse_archived(archived: Sequence[ListEntry], prefix: str) -> None:
-    if archived:
-        raise NotWritable(
-            f"{len(archived)} files in {prefix}: a table with archived commits is not written here"
-        )
 
 
 def refuse_log_files(now: Timeline) -> None:
