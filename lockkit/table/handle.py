@@ -231,8 +231,8 @@ class Table:
         """The rows of the latest snapshot, or of an instant; the parameters are `read_table`'s."""
         from lockkit.table.read.reader import read_table
 
-        how: Any = {"columns": columns, "filters": filters, "as_of": as_of, "query": query}
-        return read_table(self.store, self.clock, **how)
+        return read_table(self.store, self.clock, columns=columns, filters=filters, as_of=as_of,
+                          query=query)  # fmt: skip
 
     def changes(
         self, begin: str = "", end: str | None = None, *, columns: Sequence[str] | None = None,

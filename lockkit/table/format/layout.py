@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -229,9 +229,7 @@ def _to_hudi(stat: WriteStat) -> dict[str, Any]:
     }
 
 
-def parse_commit(
-    instant: str, key: str, body: bytes, stat: Callable[..., Any] | None = None
-) -> CommitFiles:
+def parse_commit(instant: str, key: str, body: bytes, stat: Any = None) -> CommitFiles:
     """What a commit's file says; `TableError` names the file where it says nothing sensible."""
     try:
         fields = _fields(body)
