@@ -1,0 +1,150 @@
+"""Log files of a merge-on-read table: which blocks are seen, how they merge, what is refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from lockkit.errors import TableError
+from lockkit.table.format.log_blocks import AVRO, COMMAND, HFILE, MAGIC, blocks
+from lockkit.table.format.readable import readable
+from lockkit.table.format.refusals import checksum
+from lockkit.table.read.listed import LogSlice, VisibleInstants
+from lockkit.table.read.merging_logs import LogEntry, entries, merge
+
+SCHEMA = {
+    "type": "record", "name": "t", "fields": [
+        {"name": "_hoodie_record_key", "type": "string"}, {"name": "ts", "type": "long"},
+        {"name": "v", "type": ["null", "int"], "default": None},
+    ],
+}  # fmt: skip
+T1, T2, T3 = "20260101000000001", "20260101000000002", "20260101000000003"
+
+
+def block(kind: int, content: bytes, **header: str) -> bytes:
+    """A block as Hudi writes it, with a header by the numbers `h0`, `h1`, ..."""
+    entries = b"".join(
+        struct.pack(">ii", int(key[1:]), len(value.encode())) + value.encode()
+        for key, value in header.items()
+    )
+    head = struct.pack(">i", len(header)) + entries
+    body = struct.pack(">ii", 1, kind) + head + struct.pack(">q", len(content)) + content
+    body += struct.pack(">i", 0)  # no footer
+    return MAGIC + struct.pack(">q", len(body) + 8) + body + struct.pack(
+        ">q", len(body) + 8 + len(MAGIC)
+    )  # fmt: skip
+
+
+def data(instant: str, *rows: tuple[str, int, int | None], **header: str) -> bytes:
+    import io
+
+    import fastavro
+
+    content = struct.pack(">ii", 3, len(rows))
+    for key, ts, v in rows:
+        out = io.BytesIO()
+        record: Any = {"_hoodie_record_key": key, "ts": ts, "v": v}
+        fastavro.schemaless_writer(out, fastavro.parse_schema(SCHEMA), record)
+        content += struct.pack(">i", len(out.getvalue())) + out.getvalue()
+    return block(AVRO, content, h0=instant, h2=json.dumps(SCHEMA), **header)
+
+
+def seen(*logs: bytes, visible: tuple[str, ...] = (T1, T2, T3), by: tuple[str, ...] = ()) -> Any:
+    """`{key: v}` of the merged logs; None where the key is deleted."""
+    named = {f".f_{T1}.log.{n}_0-0-0": body for n, body in enumerate(logs, 1)}
+    completed = VisibleInstants(frozenset(visible), frozenset(), T1)
+    of = LogSlice("", "f", "", "", tuple(named), by, completed)
+    found = entries(of, named)
+    return {key: each.row and each.row["v"] for key, each in found.items()}
+
+
+def test_the_later_row_wins_and_by_event_time_the_greater_one() -> None:
+    logs = data(T1, ("a", 5, 1)), data(T2, ("a", 4, 2))
+    assert seen(*logs) == {"a": 2}
+    assert seen(*logs, by=("ts",)) == {"a": 1}
+    assert seen(data(T1, ("a", 4, 1)), data(T2, ("a", 4, 2)), by=("ts",)) == {"a": 2}
+
+
+def test_a_block_of_an_instant_that_is_not_completed_is_not_seen() -> None:
+    assert seen(data(T1, ("a", 1, 1)) + data(T2, ("a", 2, 2)), visible=(T1, T3)) == {"a": 1}
+
+
+def test_a_rollback_command_takes_back_the_blocks_before_it() -> None:
+    command = block(COMMAND, b"", h0=T3, h1=T2, h3="0")
+    logs = data(T1, ("a", 1, 1)), data(T2, ("a", 2, 2)), command
+    assert seen(*logs) == {"a": 1}
+
+
+def test_a_block_that_joins_others_stands_in_their_place() -> None:
+    later = "20260101000000004"
+    joined = data(T3, ("a", 1, 1), ("b", 1, 1), h4=f"{T1},{T2}")
+    logs = data(T1, ("a", 9, 9)), data(T2, ("b", 9, 9)), data(later, ("a", 1, 4)), joined
+    assert seen(*logs, visible=(T1, T2, T3, later)) == {"a": 4, "b": 1}
+
+
+def test_a_partial_row_keeps_the_other_columns() -> None:
+    old = LogEntry({"k": "a", "v": 1, "w": 1}, (1,))
+    new = LogEntry({"k": "a", "v": 2}, (2,), partial=True)
+    assert merge(old, new, by_event=True).row == {"k": "a", "v": 2, "w": 1}
+
+
+def test_a_delete_without_an_ordering_value_wins_and_a_later_row_too() -> None:
+    row, gone = LogEntry({"v": 1}, (5,)), LogEntry(None, ())
+    assert merge(row, gone, by_event=True) is gone
+    assert merge(gone, row, by_event=True) is row
+    assert merge(row, LogEntry(None, (4,)), by_event=True) is row
+
+
+@pytest.mark.parametrize("cut", [3, 20, 60])
+def test_a_block_that_ends_early_is_skipped_and_the_next_one_read(cut: int) -> None:
+    whole = data(T2, ("a", 2, 2))
+    assert len(list(blocks("log", whole[:cut] + data(T1, ("a", 1, 1))))) == 1
+    assert list(blocks("log", whole[:cut])) == []
+
+
+def test_a_block_of_a_type_that_is_not_read_is_refused_by_its_name() -> None:
+    with pytest.raises(TableError, match="HFile block"):
+        seen(block(HFILE, b"", h0=T1))
+
+
+# --- which tables are refused ---------------------------------------------------------------------
+
+KEYS = {
+    "hoodie.table.name": "t", "hoodie.table.version": "9", "hoodie.table.type": "MERGE_ON_READ",
+    "hoodie.timeline.layout.version": "2", "hoodie.table.checksum": str(checksum("t")),
+    "hoodie.record.merge.mode": "EVENT_TIME_ORDERING", "hoodie.table.ordering.fields": "ts,v",
+}  # fmt: skip
+
+
+def test_ordering_fields_are_read_from_the_properties() -> None:
+    assert readable(KEYS).ordering == ("ts", "v")
+    assert readable({**KEYS, "hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"}).ordering == ()
+
+
+@pytest.mark.parametrize(("key", "value", "reason"), [
+    ("hoodie.record.merge.mode", "CUSTOM", "com.example.Mine"),
+    ("hoodie.table.cdc.enabled", "true", "CDC"),
+    ("hoodie.bootstrap.base.path", "s3://old", "bootstrapped"),
+    ("hoodie.table.partial.update.mode", "IGNORE_DEFAULTS", "one by one"),
+    ("hoodie.populate.meta.fields", "false", "record key"),
+    ("hoodie.table.version", "5", "not known"),
+    ("hoodie.table.base.file.format", "ORC", "Parquet"),
+    ("hoodie.datasource.write.drop.partition.columns", "true", "partition columns"),
+])  # fmt: skip
+def test_a_table_whose_rows_would_be_wrong_is_refused_with_the_reason(
+    key: str, value: str, reason: str
+) -> None:
+    said = {**KEYS, "hoodie.compaction.payload.class": "com.example.Mine", key: value}
+    with pytest.raises(TableError, match=reason):
+        readable(said)
+
+
+def test_a_payload_of_its_own_is_refused_only_where_logs_are_merged() -> None:
+    said = {key: value for key, value in KEYS.items() if key != "hoodie.record.merge.mode"}
+    said["hoodie.compaction.payload.class"] = "com.example.Mine"
+    with pytest.raises(TableError, match=r"com\.example\.Mine"):
+        readable(said)
+    assert not readable({**said, "hoodie.table.type": "COPY_ON_WRITE"}).merged
