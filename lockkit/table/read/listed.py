@@ -254,43 +254,46 @@ def _schema(found: Listed, wanted: list[str]) -> Procedure[tuple[str | None, str
 def _refuse_cleaned(
     found: Listed, until: str, groups: dict[FileGroup, Slice], replaced: dict[FileGroup, str]
 ) -> Procedure[None]:
-    """Raise where the cleaner took a file that the snapshot of that time had."""
-    if until < found.first and (yield from listing(found.table.config.archive_prefix)):
-        raise TableError(
-            f"{until} is before {found.first}, where the timeline begins: older commits are "
-            "archived, and their files may be cleaned; ask for a later instant"
-        )
+    """Raise where the cleaner may have taken a file that the snapshot of that time had.
+
+    A clean at or before `until` took only what a newer file had replaced by then. Each later one
+    must still be in the timeline, to say which files it took.
+    """
+    lost = ""
+    if (yield from listing(found.table.config.archive_prefix)):
+        history = yield from load_archived(found.table.config)
+        lost = max((each.instant for each in history if each.action == "clean"), default="")
+        if not history and until < found.first:
+            lost = found.first
     names = found.table.config.names
     for instant, action in found.now.completed.items():
-        if action != "clean":
-            continue
-        key = names.completed(instant, action, found.now.completion.get(instant))
-        match (yield from read(key)):
-            case Found(body, _):
-                kept_from, files = _cleaned(key, body)
-            case _missing:
-                continue
-        for group, at in () if kept_from and kept_from <= until else files:
-            here = groups[group].instant if group in groups else ""
-            if group not in replaced and here < at <= until:
-                raise TableError(
-                    f"{until} cannot be read any more: clean {instant} deleted a file of "
-                    f"{'/'.join(filter(None, group))} that the table had then; ask for a later "
-                    "instant, and let the cleaner keep more"
-                )
+        if action == "clean" and instant > until:
+            key = names.completed(instant, action, found.now.completion.get(instant))
+            body = yield from read(key)
+            for group, at in _cleaned(key, body.body) if isinstance(body, Found) else ():
+                here = groups[group].instant if group in groups else ""
+                if group not in replaced and here < at <= until:
+                    lost = instant
+    if lost > until:
+        raise TableError(
+            f"{until} cannot be read any more: the clean of {lost} may have deleted files that the "
+            "table had then; ask for a later instant, and let the cleaner keep more"
+        )
 
 
-def _cleaned(key: str, body: bytes) -> tuple[str, list[tuple[FileGroup, str]]]:
-    """From which commit on everything is kept, and the files that are gone."""
+def _cleaned(key: str, body: bytes) -> list[tuple[FileGroup, str]]:
+    """The files that are gone: each one's file group, and its instant."""
     try:
         record = avro_decoding.decode(body, "HoodieCleanMetadata")
         files = []
         for partition, each in (record["partitionMetadata"] or {}).items():
             for path in each["deletePathPatterns"]:
                 name = str(path).rpartition("/")[2]
-                if found := _BASE.fullmatch(name):
-                    files.append(((str(partition), found[1]), found[3]))
-        return str(record["earliestCommitToRetain"] or ""), files
+                if base := _BASE.fullmatch(name):
+                    files.append(((str(partition), base[1]), base[3]))
+                elif log := _LOG.fullmatch(name):
+                    files.append(((str(partition), log[1]), log[2]))
+        return files
     except (LookupError, TypeError, ValueError) as error:
         raise TableError(f"{key} is not a clean's file ({str(error)[:120]})") from None
 
