@@ -56,18 +56,6 @@ class Clock:
         return str(uuid.uuid4())
 
 
-def epoch_ms(http_date: str | None) -> int | None:
-    """An HTTP date (`Date`, `Last-Modified`) in epoch ms, to the second; None if unreadable."""
-    if not http_date:
-        return None
-    from email.utils import parsedate_to_datetime  # 12 ms that a lock on files does not need
-
-    try:
-        return int(parsedate_to_datetime(http_date).timestamp() * 1000)
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
 def clock_time(at_ms: float | None) -> str:
     """Epoch ms as a UTC time of day, with its date; `-` if unknown."""
     if at_ms is None:

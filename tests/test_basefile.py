@@ -23,7 +23,9 @@ from lockkit.errors import TableError
 from lockkit.stores import open_store
 from lockkit.table import Slice, TableConfig, read_base_file, write_inserts
 from lockkit.table.format import base_file as rooms
-from lockkit.table.format.base_file import BaseFileWriter, Target, rows_to_copy
+from lockkit.table.format import base_file_reading as reading
+from lockkit.table.format.base_file import BaseFileWriter, Target
+from lockkit.table.format.base_file_reading import rows_to_copy
 from lockkit.table.format.data_files import ATTEMPTS, open_data_file, put_data_file
 from lockkit.table.format.layout import TaskId
 from lockkit.table.format.schema import (
@@ -114,8 +116,8 @@ def _model(steps: list[tuple[str, list[tuple[str, int | None, int]]]]) -> dict[s
 def test_a_file_group_holds_what_a_dictionary_would(steps: Any) -> None:
     group = Group()
     small = pytest.MonkeyPatch()
-    small.setattr(rooms, "BATCH_ROWS_MIN", 2)
-    small.setattr(rooms, "BATCH_BYTES", 1)
+    small.setattr(reading, "BATCH_ROWS_MIN", 2)
+    small.setattr(reading, "BATCH_BYTES", 1)
     small.setattr(rooms, "ROW_GROUP_BYTES", 100)
     try:
         for operation, changes in steps:

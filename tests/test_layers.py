@@ -71,13 +71,13 @@ SDKS = {
 ORDER = {
     "table.format": (
         "timeline java_properties option_values avro avro_decoding records xxhash data_files "
-        "schema refusals properties partition layout base_file plans hudi_options gate "
-        "readable log_blocks archived"
+        "schema refusals properties partition layout base_file base_file_reading plans "
+        "hudi_options gate readable log_blocks archived"
     ),
     "table.occ": (
         "fence conflicting covered pending conflict heartbeat_rules liveness heartbeat locks "
         "creation decide markers transaction failed prepared news commit condition mode ahead "
-        "publish rollback concurrency"
+        "publish rollback concurrency contract"
     ),
 }
 # Cycles of modules that stand, each with its reason.

@@ -23,7 +23,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from shape_mutants import MISTAKES, Mistake, planted
 
-from lockkit.clock import Clock, back_off_s, epoch_ms, utc
+from lockkit.clock import Clock, back_off_s, utc
 from lockkit.errors import HistoryError, TableError
 from lockkit.events import KINDS, Event, event, narrate, parse, plain, read, write
 from lockkit.lab.faults import Fault, FaultError, FaultPlan, RequestFacts, dialects, wire
@@ -35,7 +35,7 @@ from lockkit.protocol.outcome import Found, NotOurs, Ours, StillOut, resolve
 from lockkit.protocol.record import EPOCH_BELIEVED_MAX, EPOCH_MAX, Garbled, Record, decode, encode
 from lockkit.providers.implicit import key_of_base_path, xxh64
 from lockkit.stores import ListEntry
-from lockkit.stores.endpoint import RETRY_AFTER_S_MAX, seconds
+from lockkit.stores.endpoint import RETRY_AFTER_S_MAX, epoch_ms, seconds
 from lockkit.table.format.layout import (
     FileGroup,
     Overwritten,

@@ -129,9 +129,7 @@ class BaseLock(ABC):
         """
         return self._acquire(settings.limit_s(blocking, timeout))
 
-    def _acquire(
-        self, limit_s: float | None, beside: Callable[[bool], None] | None = None
-    ) -> bool:
+    def _acquire(self, limit_s: float | None, beside: Callable[[bool], None] | None = None) -> bool:
         with self._acquires(threading.current_thread(), beside) as client:
             try:
                 return client.carry_out(self._claim(limit_s))

@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.errors import TIME_MS_MAX, LockBusy, LossReason
@@ -20,17 +20,13 @@ from lockkit.protocol.state import Action, Event, LeaseLost, Pause, RenewDue, Re
 from lockkit.runtime import Exclusive, Procedure, Request, carry_out
 from lockkit.sinks import Emit
 
+if TYPE_CHECKING:
+    from lockkit.lock.contract import HeldGrant
+
 T = TypeVar("T")
 
 BACK_OUT_S = 5.0
 """How long an interrupted acquire tries to release what it had won."""
-
-
-class HeldGrant(Protocol):
-    """What is held."""
-
-    @property
-    def epoch(self) -> int: ...
 
 
 class Wakeup(threading.Event):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
 from lockkit.clock import Clock
@@ -127,3 +128,22 @@ class Renewable(Protocol):
 
     def carry_out(self, procedure: Procedure[T]) -> T:
         """Run it for real; an `Exclusive` request waits until others have finished."""
+
+
+class HeldGrant(Protocol):
+    """What is held."""
+
+    @property
+    def epoch(self) -> int: ...
+
+
+class RenewalThread(Protocol):
+    """Renews a grant in the background."""
+
+    def stop(self) -> None:
+        """Stop renewing. Does not wait for a renewal in progress."""
+        ...
+
+
+Hold = Callable[[], RenewalThread | None]
+"""Starts the renewal of a grant; None: no renewal is needed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockLost, LossReason, NoAnswer, StoreError
@@ -33,23 +33,14 @@ from lockkit.protocol.state import (
 )
 from lockkit.runtime import BlockingCall, Exclusive, Procedure, Sleep
 
+if TYPE_CHECKING:
+    from lockkit.lock.contract import Hold
+
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 LATE_S = 3.0
 """Minimum time for a look or a claim at the end of a wait, and for settling its result."""
 RISES_MAX = 5
 """Renewals that try to raise an epoch; a second is needed if an older one had landed instead."""
-
-
-class RenewalThread(Protocol):
-    """Renews a grant in the background."""
-
-    def stop(self) -> None:
-        """Stop renewing. Does not wait for a renewal in progress."""
-        ...
-
-
-Hold = Callable[[], RenewalThread | None]
-"""Starts the renewal of a grant; None: no renewal is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +108,7 @@ def _tested(
         yield Sleep(min(_back_off_s(failures, clock), left_s))
 
 
-def _poll(
-    client: LeaseClient, deadline_ms: float, floor: int, hold: Hold
-) -> Procedure[bool]:
+def _poll(client: LeaseClient, deadline_ms: float, floor: int, hold: Hold) -> Procedure[bool]:
     clock = client.clock
     failures = 0
     event: Event = AcquireRequested(clock.now(), floor)

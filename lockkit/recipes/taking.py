@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from lockkit import runtime
+
 L = TypeVar("L")
 R = TypeVar("R")
 C = TypeVar("C", bound=Any)
@@ -99,17 +101,6 @@ def confirmed(held: Callable[[], bool]) -> bool:
 
 def carry_out(taking: Taking[L, R], take: Callable[[L], bool], give: Callable[[L], object]) -> R:
     """Use real locks, one after the other; an exception is raised where it occurred."""
-    try:
-        request = taking.send(None)
-        while True:
-            try:
-                answer = (
-                    take(request.lock) if isinstance(request, AcquireLock) else give(request.lock)
-                )
-            except BaseException as error:  # noqa: BLE001 - handed on, not swallowed
-                request = taking.throw(error)
-            else:
-                request = taking.send(answer)
-    except StopIteration as done:
-        result: R = done.value
-        return result
+    return runtime.carry_out(
+        taking, lambda each: (take if isinstance(each, AcquireLock) else give)(each.lock)
+    )

@@ -112,6 +112,7 @@ Request = (
 )  # fmt: skip
 
 T = TypeVar("T")
+R = TypeVar("R")
 Procedure = Generator[Request, Any, T]
 
 
@@ -164,7 +165,7 @@ def _log(request: Request, store: Store, answer: object) -> None:
             pass
 
 
-def carry_out(procedure: Procedure[T], perform: Callable[[Request], Any]) -> T:
+def carry_out(procedure: Generator[R, Any, T], perform: Callable[[R], Any]) -> T:
     """Answer each request by `perform`. Its exceptions, including interrupts, are raised at it."""
     try:
         request = procedure.send(None)

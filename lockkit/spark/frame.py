@@ -21,7 +21,8 @@ from lockkit.errors import StoreError, TableError
 from lockkit.runtime import run
 from lockkit.spark.place import TableAddress
 from lockkit.table.errors import CommitConflict
-from lockkit.table.format.base_file import Slice, Target, base_file_batches
+from lockkit.table.format.base_file import Slice, Target
+from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat
 from lockkit.table.format.partition import partition_path

@@ -15,7 +15,6 @@ import botocore.parsers
 import botocore.session
 from botocore.config import Config
 
-from lockkit.clock import epoch_ms
 from lockkit.protocol.outcome import Unknown
 from lockkit.stores import StoreOptions, tokens
 from lockkit.stores.connections import keep_deadlines
@@ -25,6 +24,7 @@ from lockkit.stores.endpoint import (
     Endpoint,
     ErrorResponse,
     agent,
+    epoch_ms,
     is_loopback,
     seconds,
     server_of,

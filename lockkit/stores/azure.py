@@ -18,7 +18,6 @@ from azure.core import MatchConditions
 from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import BlobClient, ContainerClient
 
-from lockkit.clock import epoch_ms
 from lockkit.errors import StoreError
 from lockkit.protocol.outcome import (
     Applied,
@@ -51,6 +50,7 @@ from lockkit.stores.endpoint import (
     RefusalKind,
     Table,
     agent,
+    epoch_ms,
     is_loopback,
     seconds,
     timeouts_s,

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import NoReturn
 from urllib.parse import urlsplit
@@ -403,3 +404,13 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 def _name(error: BaseException) -> str:
     return type(error).__name__
+
+
+def epoch_ms(http_date: str | None) -> int | None:
+    """An HTTP date (`Date`, `Last-Modified`) in epoch ms, to the second; None if unreadable."""
+    if not http_date:
+        return None
+    try:
+        return int(parsedate_to_datetime(http_date).timestamp() * 1000)
+    except (ValueError, TypeError, OverflowError):
+        return None

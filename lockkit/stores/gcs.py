@@ -26,7 +26,6 @@ import urllib3
 from google.api_core.client_info import ClientInfo
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from lockkit.clock import epoch_ms
 from lockkit.errors import StoreError
 from lockkit.protocol.outcome import (
     Applied,
@@ -63,6 +62,7 @@ from lockkit.stores.endpoint import (
     RefusalKind,
     Table,
     agent,
+    epoch_ms,
     is_loopback,
     seconds,
     timeouts_s,

@@ -18,7 +18,6 @@ One host only: NFS does not support flock on a directory (it fails there, with a
 
 from __future__ import annotations
 
-import builtins
 import errno
 import os
 import shutil
@@ -62,8 +61,6 @@ except ImportError:  # Windows has no flock
 
 SCRATCH = ".lockkit.tmp"
 FLOCK_POLL_S = 0.002
-READINGS_MAX = 40
-"""How often a listing reads a folder in which files keep appearing."""
 DIRECTORY_TRIES_MAX = 100
 """How often a directory may be removed between opening and locking it."""
 
@@ -163,58 +160,19 @@ class LocalStore:
             raise self._fault(f"read {key}", error) from None
 
     def list(self, prefix: str, after: str = "") -> Listing:
-        """A snapshot, even if others write: reads the names until two consecutive readings agree.
+        """A snapshot, even if others write; see `local_listing`."""
+        from lockkit.stores.local_listing import READINGS_MAX, keys_at_one_moment
 
-        The kernel returns a folder in pieces of 32 KB, and names change between two pieces, so one
-        reading may show a file and miss an older one. (The folder's modification time does not
-        reveal that: it moves in steps of some ms.) But there is a moment between two readings. A
-        name in the first reading existed at that moment, unless it was deleted. A name that existed
-        at that moment is in the second reading, unless it was deleted. So if both readings have the
-        same names, these are the files of that moment. Files that appeared and disappeared while we
-        read may be missing.
-        """
-        names = self._names(prefix, after)
-        for _ in range(READINGS_MAX - 1):
-            before, names = names, self._names(prefix, after)
-            if names == before and (entries := self._entries(names)) is not None:
-                return Listing(entries)
-        raise NoAnswer(
-            f"{self.url}: the files under {prefix}* changed between any two of {READINGS_MAX} "
-            "readings of their folder; list again when fewer writers are about"
-        )
-
-    def _names(self, prefix: str, after: str) -> builtins.list[str]:
-        """One reading: keys in order. A folder that cannot be read is an error, not empty."""
-        found: builtins.list[str] = []
-        folders = [prefix.rpartition("/")[0] + "/" if "/" in prefix else ""]
-        while folders:
-            folder = folders.pop()
-            try:
-                with os.scandir(self._path(folder)) as entries:
-                    for each in entries:
-                        key = folder + each.name
-                        if each.is_dir():
-                            inside = f"{key}/"
-                            wanted = inside.startswith(prefix) or prefix.startswith(inside)
-                            if wanted and not each.is_symlink():
-                                folders.append(inside)
-                        elif key.startswith(prefix) and key > after:
-                            if not each.name.startswith(SCRATCH):
-                                found.append(key)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                raise self._fault(f"list {prefix}*", error) from None
-        return sorted(found)
-
-    def _entries(self, names: builtins.list[str]) -> builtins.list[ListEntry] | None:
-        """Sizes and versions; None if a file has been deleted."""
-        found = []
-        for key in names:
-            if (status := _status(f"{self._root}/{key}")) is None:
-                return None
-            found.append(ListEntry(key, status.st_size, _version(status)))
-        return found
+        try:
+            found = keys_at_one_moment(self._root, self._path, prefix, after, scratch=SCRATCH)
+        except OSError as error:
+            raise self._fault(f"list {prefix}*", error) from None
+        if found is None:
+            raise NoAnswer(
+                f"{self.url}: the files under {prefix}* changed between any two of {READINGS_MAX} "
+                "readings of their folder; list again when fewer writers are about"
+            )
+        return Listing(ListEntry(key, at.st_size, _version(at)) for key, at in found)
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         path = self._path(key)

@@ -11,7 +11,6 @@ import botocore.handlers
 import botocore.parsers
 from botocore.config import Config
 
-from lockkit.clock import epoch_ms
 from lockkit.protocol.outcome import (
     Applied,
     Condition,
@@ -35,7 +34,15 @@ from lockkit.stores import (
     split_url,
 )
 from lockkit.stores.deadline import Deadline, in_time
-from lockkit.stores.endpoint import ANY_CODE, ANY_STATUS, HTTP, Endpoint, RefusalKind, Table
+from lockkit.stores.endpoint import (
+    ANY_CODE,
+    ANY_STATUS,
+    HTTP,
+    Endpoint,
+    RefusalKind,
+    Table,
+    epoch_ms,
+)
 from lockkit.stores.s3_parts import put_in_parts
 
 # docs.aws.amazon.com: S3 API "Error responses" and User Guide "Conditional writes" / "Conditional

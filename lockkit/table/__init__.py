@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from lockkit.table.format.base_file import Slice as Slice
     from lockkit.table.format.base_file import Target as Target
     from lockkit.table.format.base_file import avro_schema as avro_schema
-    from lockkit.table.format.base_file import read_base_file as read_base_file
     from lockkit.table.format.base_file import write_inserts as write_inserts
+    from lockkit.table.format.base_file_reading import read_base_file as read_base_file
     from lockkit.table.format.layout import TaskId as TaskId
     from lockkit.table.format.layout import WriteStat as WriteStat
     from lockkit.table.format.partition import partition_path as partition_path
@@ -66,7 +66,8 @@ if TYPE_CHECKING:
 _MODULE = {
     "errors": "TableError Unanswered",
     "table.errors": "CommitConflict CommitUnknown",
-    "table.format.base_file": "BaseFile Slice Target avro_schema read_base_file write_inserts",
+    "table.format.base_file": "BaseFile Slice Target avro_schema write_inserts",
+    "table.format.base_file_reading": "read_base_file",
     "table.format.layout": "TaskId WriteStat",
     "table.format.partition": "partition_path",
     "table.format.properties": "PROPERTIES_KEY TableConfig",

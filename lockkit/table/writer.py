@@ -35,7 +35,8 @@ from lockkit.table.read.opening import look_over, snapshot_for
 from lockkit.table.read.snapshot import Snapshot, advance
 from lockkit.table.services.context import StoreHost
 from lockkit.table.services.upkeep import Upkeep
-from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt, retried
+from lockkit.table.write.attempt import WriteAttempt, retried
+from lockkit.table.write.contract import AttemptHeartbeat
 from lockkit.table.write.groups import EarlyCheck, Nearby, WriteTask, write_rows
 from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
 
@@ -213,9 +214,7 @@ def _action(operation: str) -> str:
     return "replacecommit" if operation.startswith("insert_overwrite") else "commit"
 
 
-def _replaced(
-    operation: str, stats: list[WriteStat], snapshot: Snapshot
-) -> frozenset[FileGroup]:
+def _replaced(operation: str, stats: list[WriteStat], snapshot: Snapshot) -> frozenset[FileGroup]:
     touched = {stat.partition for stat in stats}
     return frozenset(
         group for group in snapshot.groups

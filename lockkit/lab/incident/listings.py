@@ -16,11 +16,11 @@ from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
-from lockkit.clock import epoch_ms
 from lockkit.events import STORE, Event, event
 from lockkit.lab.incident.calls import SeenVersion
 from lockkit.lab.incident.logs.wire import hex_of
 from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
+from lockkit.stores.endpoint import epoch_ms
 
 VERSIONS_MAX = 100_000
 TEXT_MAX = 1_024

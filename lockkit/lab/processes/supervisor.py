@@ -201,9 +201,7 @@ class Supervisor:
 
     # Linux kills a child when the thread that started it ends: both are called by the main thread.
 
-    def _start(
-        self, name: str, module: str, settings: dict[str, Any], env: dict[str, str]
-    ) -> None:
+    def _start(self, name: str, module: str, settings: dict[str, Any], env: dict[str, str]) -> None:
         """Start a child that speaks JSON lines."""
         log = self._run_dir / f"{name}.log"
         lines = ChildProcess(module, settings, log=log, env=self._marked(env), cwd=self._run_dir)

@@ -80,9 +80,7 @@ def blobs(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
     )
 
 
-def _row(
-    objects: Objects, object: Object, include: list[str], leased: Collection[str] = ()
-) -> str:
+def _row(objects: Objects, object: Object, include: list[str], leased: Collection[str] = ()) -> str:
     which, lease = "", azure_lease.FREE
     if object.key in leased:
         lease = azure_lease.read(objects, object.bucket, object.key)

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
-from lockkit.clock import epoch_ms
 from lockkit.lab.server.objects import Object
+from lockkit.stores.endpoint import epoch_ms
 
 KEY_BYTES_MAX = 1024
 

@@ -153,9 +153,7 @@ def button(
     return named(made, name or text)
 
 
-def choice(
-    label: str, options: Any, value: Any, width: str, *, name: str = ""
-) -> widgets.Dropdown:
+def choice(label: str, options: Any, value: Any, width: str, *, name: str = "") -> widgets.Dropdown:
     """A drop-down list with its label in front, neither of them cut off."""
     return named(widgets.Dropdown(
         options=options, value=value, description=label,

@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 32_000_000
 """Rows held back until they fill a row group; what a writer's memory is bounded by."""
 ROW_GROUP_ROWS_MAX = 1_000_000
-READ_BYTES = 1_000_000
-"""Of a column at a time: else all that a row group takes in the file is held until it is read."""
-BATCH_BYTES, BATCH_ROWS_MIN, BATCH_ROWS_MAX = 16_000_000, 1_024, 500_000
-COPIED_ANEW = frozenset({PARTITION_PATH, FILE_NAME})
-"""Meta columns that are the same for all rows of a file: a merge need not read them."""
 MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
 
 
@@ -296,74 +291,3 @@ def refuse_missing(config: TableConfig, columns: Collection[str], *, delete: boo
     for what, name in needed.items():
         if name is not None and name not in columns:
             raise TableError(f"the rows have no column {name!r}, the table's {what}")
-
-
-# --- reading ------------------------------------------------------------------------------------
-
-
-def read_base_file(key: str, body: bytes) -> pa.Table:
-    """A base file's rows, meta columns included; `TableError` if it is not parquet."""
-    import pyarrow as pa
-
-    batches = list(base_file_batches(key, io.BytesIO(body)))
-    return pa.concat_tables(batches)
-
-
-def base_file_batches(key: str, source: BinaryIO, *, columns: list[str] | None = None) -> Any:
-    """A base file's rows as tables of about `BATCH_BYTES`; an empty one gives one empty table.
-
-    All columns, or only `columns`. `TableError` if it is not parquet.
-    """
-    with _readable(key):
-        file = _opened(source)
-        yield from _tables(file, columns or file.schema_arrow.names)
-
-
-def rows_to_copy(config: TableConfig, key: str, source: BinaryIO) -> Any:
-    """A base file's rows as `base_file_batches` gives them, but for what a copy is given anew.
-
-    A record key that is a string stands in the file twice, and is read once. Of commit times there
-    are few, and they stay a dictionary.
-    """
-    import pyarrow as pa
-
-    with _readable(key):
-        file = _opened(source, read_dictionary=[COMMIT_TIME])
-        schema, own = file.schema_arrow, config.record_key
-        twice = own in schema.names and schema.field(own).type == pa.string()
-        skip = COPIED_ANEW | ({RECORD_KEY} if twice else set())
-        for rows in _tables(file, [name for name in schema.names if name not in skip]):
-            yield rows.append_column(RECORD_KEY, rows[own]) if twice else rows
-
-
-@contextmanager
-def _readable(key: str) -> Iterator[None]:
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as error:
-        raise TableError(
-            f"{key} is not a readable parquet file: {str(error)[:120]}"
-        ) from None
-
-
-def _opened(source: BinaryIO, **options: Any) -> Any:
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(source, pre_buffer=False, buffer_size=READ_BYTES, **options)
-
-
-def _tables(file: Any, columns: list[str]) -> Iterator[pa.Table]:
-    import pyarrow as pa
-
-    about = file.metadata
-    wide = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-    rows = BATCH_BYTES * about.num_rows // max(wide, 1) if about.num_rows else 1
-    rows = max(BATCH_ROWS_MIN, min(BATCH_ROWS_MAX, rows))
-    schema = file.schema_arrow.remove_metadata()
-    schema = pa.schema([schema.field(name) for name in columns])
-    if about.num_rows == 0:
-        yield schema.empty_table()
-    for batch in file.iter_batches(rows, columns=columns):
-        yield pa.Table.from_batches([batch]).replace_schema_metadata(None)

@@ -189,9 +189,7 @@ def parse_clean_plan(key: str, body: bytes) -> CleanPlan:
         )
 
 
-def format_clean(
-    plan: CleanPlan, *, took_ms: int, failed: frozenset[str] = frozenset()
-) -> bytes:  # fmt: skip
+def format_clean(plan: CleanPlan, *, took_ms: int, failed: frozenset[str] = frozenset()) -> bytes:
     """The body of the completed clean; of `failed`, paths, the store did not prove the deletion."""
     of_partition = {}
     for partition, paths in _by_partition(plan.files, NO_BASE).items():

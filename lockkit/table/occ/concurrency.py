@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
@@ -40,6 +40,7 @@ from lockkit.table.occ.publish import deferred, held, note_if_interrupted, publi
 
 if TYPE_CHECKING:
     from lockkit.lock.contract import LockHandle
+    from lockkit.table.occ.contract import ConcurrencyControl
 
 CONCURRENCY_KEY = "hoodie.write.concurrency.mode"
 SINGLE, SHARED = "single_writer", "optimistic_concurrency_control"
@@ -65,22 +66,6 @@ def see_conditions(store: Store, clock: Clock) -> None:
         from lockkit.lock.creation_check import TABLE_KEY
 
         prove_conditions(store, clock, key=TABLE_KEY)
-
-
-class ConcurrencyControl(Protocol):
-    """Shared by a writer and its services. `hold` is for state changes that are not commits."""
-
-    @property
-    def mode(self) -> str: ...
-
-    def hold(self) -> AbstractContextManager[StateChange]: ...
-
-    def publish(
-        self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
-        strategy: ConflictStrategy = SIMPLE,
-    ) -> Committed: ...  # fmt: skip
-
-    def close(self) -> None: ...
 
 
 class SingleWriter:

@@ -42,9 +42,7 @@ from lockkit.table.occ.fence import (
 )
 
 
-def switch_mode(
-    mode: str, guard: Guard, *, believe: Callable[[], None] = trust
-) -> Procedure[bool]:  # fmt: skip
+def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust) -> Procedure[bool]:
     """Put the table into this mode, while holding its lock; False if it is already in it.
 
     To `hudi`: the fence's last decision is made visible, then the fence is closed. A paused fenced

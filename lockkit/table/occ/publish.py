@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError
@@ -39,6 +39,7 @@ from lockkit.table.occ.prepared import Prepared
 
 if TYPE_CHECKING:
     from lockkit.lock.contract import LockHandle
+    from lockkit.table.occ.contract import CommitLock
 
 T = TypeVar("T")
 
@@ -65,29 +66,6 @@ def publish(
             publish_under(hold, prepared, strategy=strategy, fenced=fenced), store, clock, later
         )
     return committed
-
-
-class CommitLock(Protocol):
-    """The table's own lock, for one commit: held by threads here, by tasks in the simulator.
-
-    `run` carries out one step of the commit. `complete` runs a step while the lock is released;
-    everything that can fail for lack of resources must be done before it.
-    """
-
-    @property
-    def guard(self) -> Guard: ...
-
-    def believe(self) -> None: ...
-
-    def run(self, way: Procedure[T]) -> Procedure[T]: ...
-
-    def acquire(self, scout: Prefetcher | None) -> Procedure[None]: ...
-
-    def rise_above(self, epoch: int) -> Procedure[None]: ...
-
-    def complete(self, way: Procedure[T]) -> Procedure[T]: ...
-
-    def leave(self, error: BaseException) -> Procedure[None]: ...
 
 
 def publish_under(

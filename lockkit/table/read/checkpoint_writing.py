@@ -28,9 +28,7 @@ from lockkit.table.read.checkpoint import (
 from lockkit.table.read.snapshot import Snapshot
 
 
-def write_checkpoint(
-    snapshot: Snapshot, *, every: int | None = None
-) -> Procedure[bool]:
+def write_checkpoint(snapshot: Snapshot, *, every: int | None = None) -> Procedure[bool]:
     """Save the snapshot if it is `every` commits ahead of the saved one; True if it did.
 
     For a process that has just read the table and may write to it: a writer after its commit, or a

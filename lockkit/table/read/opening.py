@@ -218,9 +218,7 @@ def look_at(since: Snapshot | None, saved: int) -> Procedure[tuple[TableView, in
     return TableView(known_by(opened, snapshot), snapshot, now), saved
 
 
-def _keep_checkpoint(
-    snapshot: Snapshot, saved: int, *, every: int | None = None
-) -> Procedure[int]:
+def _keep_checkpoint(snapshot: Snapshot, saved: int, *, every: int | None = None) -> Procedure[int]:
     """Save it if it is due, where `saved` commits are in the checkpoint; how many are now."""
     if snapshot.covered.count < saved + (every or checkpoint.CHECKPOINT_EVERY):
         return saved

@@ -21,7 +21,8 @@ from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import read
 from lockkit.stores import Store
 from lockkit.table.errors import NotWritable
-from lockkit.table.format.base_file import Slice, read_base_file
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.base_file_reading import read_base_file
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.schema import META_COLUMNS, arrow_schema

@@ -18,18 +18,19 @@ from lockkit.stores import Store
 from lockkit.table.format.layout import NO_BASE, hadoop_base
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import SINGLE, ConcurrencyControl, StateChange
+from lockkit.table.occ.concurrency import SINGLE, StateChange
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred
 from lockkit.table.occ.transaction import TableCache, TakenInstant
 from lockkit.table.services.rules import ServiceRules
-from lockkit.table.write.attempt import AttemptHost
 
 if TYPE_CHECKING:
+    from lockkit.table.occ.contract import ConcurrencyControl
     from lockkit.table.occ.heartbeat import Heartbeat
     from lockkit.table.occ.rollback import RollbackRefused, RolledBack
+    from lockkit.table.write.contract import AttemptHost
 
 T = TypeVar("T")
 
@@ -116,9 +117,7 @@ class StoreHost:
             taken.instant, context.store, clock=context.clock, rules=self.rules, quiet_s=quiet_s
         )
 
-    def take_instant(
-        self, config: TableConfig, block: Callable[[], Procedure[T]]
-    ) -> Procedure[T]:
+    def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
         with self.context.taking_an_instant(config):
             return (yield from block())
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.runtime import Procedure, run
 from lockkit.stores import Store
-from lockkit.table.format.base_file import BaseFileWriter, Slice, Target, rows_to_copy
+from lockkit.table.format.base_file import BaseFileWriter, Slice, Target
+from lockkit.table.format.base_file_reading import rows_to_copy
 from lockkit.table.format.data_files import open_data_file, put_data_file
 from lockkit.table.format.layout import NO_COMMIT, WriteStat, in_partition
 from lockkit.table.format.plans import ClusteringGroup, ReplacePlan, format_cluster_plan
@@ -34,7 +35,8 @@ from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.cluster import action_of, plan_cluster, stands
 from lockkit.table.services.context import ServiceContext, StoreHost
 from lockkit.table.services.rules import LAYOUT_KEY, TARGET_KEY
-from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt
+from lockkit.table.write.attempt import WriteAttempt
+from lockkit.table.write.contract import AttemptHeartbeat
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from lockkit.table.errors import CommitConflict
 from lockkit.table.format.plans import CleanPlan, ReplacePlan
 from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline, parse_timeline
-from lockkit.table.occ.concurrency import ConcurrencyControl
+from lockkit.table.occ.contract import ConcurrencyControl
 from lockkit.table.occ.covered import CheckedHorizon, read_commit
 from lockkit.table.occ.failed import failed_writes, half_done, leftovers
 from lockkit.table.occ.heartbeat_rules import Policy

@@ -19,7 +19,7 @@ from lockkit.stores import Store, open_store
 from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
-from lockkit.table.occ.concurrency import ConcurrencyControl, control_of
+from lockkit.table.occ.concurrency import control_of
 from lockkit.table.occ.covered import pending_commits
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.locks import open_table_lock
@@ -30,6 +30,7 @@ from lockkit.table.services.rules import ServiceRules, service_rules
 
 if TYPE_CHECKING:
     from lockkit.lock.contract import LockHandle
+    from lockkit.table.occ.contract import ConcurrencyControl
     from lockkit.table.services.service import TableService
 
 IDLE_S = 60.0

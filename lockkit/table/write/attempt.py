@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockBusy, LockLost, StoreError, TableError
@@ -18,7 +18,7 @@ from lockkit.runtime import Procedure
 from lockkit.sinks import Emit
 from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.layout import FileGroup, WriteStat
-from lockkit.table.format.properties import FENCED, HUDI, TableConfig
+from lockkit.table.format.properties import FENCED, HUDI
 from lockkit.table.occ.commit import Committed, EpochGuard, commit
 from lockkit.table.occ.concurrency import StateChange
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
@@ -27,67 +27,13 @@ from lockkit.table.occ.publish import after_commit, note_if_interrupted
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction, begin
 from lockkit.table.write.append import NewRows, prepare_append
 
+if TYPE_CHECKING:
+    from lockkit.table.write.contract import AttemptHeartbeat, AttemptHost, Files
+
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
 SETTLE_TRIES_MAX = 3
 """How often a commit with an unknown outcome is published again to find it out."""
 T = TypeVar("T")
-
-
-class AttemptHeartbeat(Protocol):
-    """The heartbeat of one instant."""
-
-    def assert_alive(self) -> None:
-        """Raise `HeartbeatExpired` once other writers may treat this one as dead."""
-
-    def stop(self) -> None:
-        """No more beats."""
-
-    def finished(self) -> Procedure[None]:
-        """The instant is over: its heartbeat is not needed any more."""
-
-    def given_up(self) -> Procedure[None]:
-        """The instant is left to other writers, which need not wait for the heartbeat to expire."""
-
-
-class AttemptHost(Protocol):
-    """Where an attempt runs: a process with threads and a store (`StoreHost`), or the simulator.
-
-    On a real store none of these procedures yields, so an interrupt (Ctrl-C) is raised inside the
-    attempt, wherever it is.
-    """
-
-    @property
-    def own(self) -> set[str]:
-        """Instants that this process works on; its services leave them alone."""
-
-    @property
-    def base(self) -> str:
-        """The table's address, as `roll_back` takes it."""
-
-    def run(self, way: Procedure[T]) -> Procedure[T]:
-        """Carry out one step."""
-
-    def beat(self, taken: TakenInstant) -> Procedure[AttemptHeartbeat]:
-        """A heartbeat whose first beat is proven."""
-
-    def beat_later(self, taken: TakenInstant) -> AttemptHeartbeat:
-        """A heartbeat that begins only once the write takes long."""
-
-    def take_instant(
-        self, config: TableConfig, block: Callable[[], Procedure[T]]
-    ) -> Procedure[T]:
-        """Carry out `block`, under the lock where Hudi writes too."""
-
-    def hold(self, block: Callable[[AttemptHost, StateChange], Procedure[T]]) -> Procedure[T]:
-        """Carry out `block` while holding the turn: on the host that it is given, which defers
-        events between a decision and its acknowledgement. Raises `LockBusy`."""
-
-    def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
-        """Take the turn and commit, once."""
-
-
-Files = Callable[[Transaction, AttemptHeartbeat], Procedure[Prepared | None]]
-"""Writes an instant's files and prepares its commit; None if there is nothing to commit."""
 
 
 @dataclass(slots=True)

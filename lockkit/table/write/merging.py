@@ -13,7 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lockkit.table.format.base_file import Slice, base_file_batches, plain, record_keys
+from lockkit.table.format.base_file import Slice, plain, record_keys
+from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.partition import partition_path
 from lockkit.table.format.properties import TableConfig
@@ -164,9 +165,7 @@ class GroupMerge:
             if rows.num_rows:
                 yield TargetGroup(group, base), rows
 
-    def _of_slice(
-        self, of: Slice, where: list[Share], found: dict[Share, Any]
-    ) -> pa.Table | None:
+    def _of_slice(self, of: Slice, where: list[Share], found: dict[Share, Any]) -> pa.Table | None:
         """The rows whose keys a slice has, which `found` then checks for each batch."""
         import pyarrow as pa
         import pyarrow.compute as pc

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
 
-from lockkit.clock import epoch_ms
+from lockkit.stores.endpoint import epoch_ms
 
 _STAMP = re.compile(
     r"[\[(]?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?(Z| ?[+-]\d\d:?\d\d)?"

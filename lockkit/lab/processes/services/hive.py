@@ -23,9 +23,7 @@ class HiveMetastore(Service):
 
     name = "hive"
 
-    def __init__(
-        self, folder: Path | str, *, port: int | None = None, timeout_s: int = 10
-    ) -> None:
+    def __init__(self, folder: Path | str, *, port: int | None = None, timeout_s: int = 10) -> None:
         super().__init__(folder, port=port)
         self.timeout_s = timeout_s
 

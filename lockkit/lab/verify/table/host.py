@@ -28,7 +28,7 @@ from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher, publish_under
 from lockkit.table.occ.transaction import TakenInstant
-from lockkit.table.write.attempt import AttemptHost
+from lockkit.table.write.contract import AttemptHost
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
@@ -88,9 +88,7 @@ class SimHost:
         self.table.hearts[taken.instant] = heart
         return heart
 
-    def take_instant(
-        self, config: TableConfig, block: Callable[[], Procedure[T]]
-    ) -> Procedure[T]:
+    def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
         if config.mode == FENCED:
             return block()
         return self.hold(lambda _host, _held: block())

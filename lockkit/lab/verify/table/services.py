@@ -30,7 +30,8 @@ from lockkit.table.read.opening import TableView, load_snapshot, look_at
 from lockkit.table.services.clean import carry_out, plan_clean, resume_clean
 from lockkit.table.services.cluster import action_of, plan_cluster, stands
 from lockkit.table.services.rules import CleanRules, ClusterRules
-from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt
+from lockkit.table.write.attempt import WriteAttempt
+from lockkit.table.write.contract import AttemptHeartbeat
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun

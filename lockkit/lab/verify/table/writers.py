@@ -23,8 +23,9 @@ from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
 from lockkit.table.read.opening import load_snapshot, look_over, snapshot_for
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.append import NewRows
-from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt
+from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.batch import StreamBatch
+from lockkit.table.write.contract import AttemptHeartbeat
 from lockkit.table.writer import TableState, left_by
 
 if TYPE_CHECKING:

@@ -10,7 +10,19 @@ from lockkit.lab.verify.sim.clock import VirtualClock
 from lockkit.lab.verify.sim.memory_store import Sent, SimStore
 from lockkit.lab.widgets.stage.in_turn import in_turn
 from lockkit.protocol.outcome import IfAbsent, over
-from lockkit.runtime import Delete, Get, List, Note, Procedure, Put, Request, Sleep, Unique, WallMs
+from lockkit.runtime import (
+    Delete,
+    Get,
+    List,
+    Note,
+    Procedure,
+    Put,
+    Request,
+    Sleep,
+    Unique,
+    WallMs,
+    carry_out,
+)  # fmt: skip
 from lockkit.sinks import Emit
 
 
@@ -54,13 +66,7 @@ def plain(answer: Any) -> str:
 
 def to_the_end(procedure: Procedure[Any], answered: Callable[[Request], Any]) -> Any:
     """What it returns."""
-    procedure = in_turn(procedure)
-    try:
-        request = procedure.send(None)
-        while True:
-            request = procedure.send(answered(request))
-    except StopIteration as done:
-        return done.value
+    return carry_out(in_turn(procedure), answered)
 
 
 def answer(

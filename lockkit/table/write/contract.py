@@ -1,0 +1,71 @@
+"""What an attempt requires of the place where it runs. Types only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from lockkit.runtime import Procedure
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.concurrency import StateChange
+from lockkit.table.occ.conflict import ConflictStrategy
+from lockkit.table.occ.prepared import Prepared
+from lockkit.table.occ.transaction import TakenInstant, Transaction
+
+T = TypeVar("T")
+
+
+class AttemptHeartbeat(Protocol):
+    """The heartbeat of one instant."""
+
+    def assert_alive(self) -> None:
+        """Raise `HeartbeatExpired` once other writers may treat this one as dead."""
+
+    def stop(self) -> None:
+        """No more beats."""
+
+    def finished(self) -> Procedure[None]:
+        """The instant is over: its heartbeat is not needed any more."""
+
+    def given_up(self) -> Procedure[None]:
+        """The instant is left to other writers, which need not wait for the heartbeat to expire."""
+
+
+class AttemptHost(Protocol):
+    """Where an attempt runs: a process with threads and a store (`StoreHost`), or the simulator.
+
+    On a real store none of these procedures yields, so an interrupt (Ctrl-C) is raised inside the
+    attempt, wherever it is.
+    """
+
+    @property
+    def own(self) -> set[str]:
+        """Instants that this process works on; its services leave them alone."""
+
+    @property
+    def base(self) -> str:
+        """The table's address, as `roll_back` takes it."""
+
+    def run(self, way: Procedure[T]) -> Procedure[T]:
+        """Carry out one step."""
+
+    def beat(self, taken: TakenInstant) -> Procedure[AttemptHeartbeat]:
+        """A heartbeat whose first beat is proven."""
+
+    def beat_later(self, taken: TakenInstant) -> AttemptHeartbeat:
+        """A heartbeat that begins only once the write takes long."""
+
+    def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
+        """Carry out `block`, under the lock where Hudi writes too."""
+
+    def hold(self, block: Callable[[AttemptHost, StateChange], Procedure[T]]) -> Procedure[T]:
+        """Carry out `block` while holding the turn: on the host that it is given, which defers
+        events between a decision and its acknowledgement. Raises `LockBusy`."""
+
+    def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
+        """Take the turn and commit, once."""
+
+
+Files = Callable[[Transaction, AttemptHeartbeat], Procedure[Prepared | None]]
+"""Writes an instant's files and prepares its commit; None if there is nothing to commit."""
