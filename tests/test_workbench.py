@@ -23,6 +23,7 @@ from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.export import embedded, export_html, page_of
 from lockkit.lab.widgets.models import RING, HistoryModel, place, short
 from lockkit.lab.widgets.scene import Grant, Scene, overtaken_at, scene, whole
+from lockkit.table.errors import CommitConflict
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
 LOCK = "lake/orders/.hoodie/.locks/table_lock.json"
@@ -68,6 +69,18 @@ def test_with_the_fence_the_late_commit_is_a_412_and_a_refusal() -> None:
     assert (fence["label"], fence["side"]) == ("fence: 412", "table")
     assert refused["t"] > fence["t"][1]
     assert not [each for each in drawn["marks"] if each["kind"] == "stale"]
+
+
+def test_a_refused_commit_says_whether_it_conflicted_or_was_fenced_off() -> None:
+    (fenced,) = [each for each in picture(recorded("good/stalled_commit_refused"))["marks"]
+                 if each["kind"] == "refused"]  # fmt: skip
+    assert fenced["label"] == "fenced off: epoch 3 is over"
+    mine, other = "20260101000000001", "20260101000335750"
+    error = CommitConflict(mine, instant=other, cause="wrote to", cure="begin again")
+    said = {"epoch": 3, "error": "CommitConflict", "why": str(error)}
+    refused = event(5.0, "W1", "refused", instant=mine, **said)
+    (mark,) = picture([refused])["marks"]
+    assert mark["label"] == "conflict with ..335750"
 
 
 def test_a_lost_answer_is_told_from_a_refusal_and_from_a_throttled_write() -> None:

@@ -226,6 +226,7 @@ class View {
       ["dotted box", "the lease has run out and nobody has taken the lock yet"],
       ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads"],
       ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],
+      ["bracket at a writer's lane", "one call of the client, for which its SDK sent several requests by itself"],
       ["red, 412", "the store refused the write: the object had changed; amber, 429: too many writes, certainly not done"],
       ["proof", "at its first grant a lock writes twice under a false condition: the store must refuse both"],
       ["tick / cross in a circle", "a commit was published / refused, with its epoch; the right lane shows what readers of the table see"],
@@ -430,9 +431,13 @@ class View {
 
   drawBar(bar, parent) {
     const node = this.group(bar, `lk-bar-${bar.kind} lk-w${bar.hue % 6}`, parent);
-    const wide = { owner: 14, over: 14, belief: 8, wrong: 8, stall: 18, polls: 2 }[bar.kind];
+    const wide = { owner: 14, over: 14, belief: 8, wrong: 8, stall: 18, call: 2, polls: 2 }[bar.kind];
     const [y, y2] = [Math.max(bar.y, this.from - 20), Math.min(bar.y2, this.to + 20)];
     const box = { x: bar.x - wide / 2, y, width: wide, height: y2 - y, rx: bar.kind === "polls" ? 0 : 2 };
+    if (bar.kind === "call") {
+      svg("path", { d: `M${bar.x + 5} ${y}h4V${y2}h-4`, class: "lk-call" }, node);
+      return;
+    }
     if (bar.kind === "polls") {
       svg("line", { x1: bar.x + 7, x2: bar.x + 7, y1: y, y2, class: "lk-run" }, node);
       return;
@@ -452,7 +457,7 @@ class View {
       if (leg.head) svg("path", { d: headPath(leg), class: `lk-tip lk-tip-${leg.way}` }, node);
     }
     const end = arrow.legs[0];
-    if (arrow.look === "refused") svg("path", { d: crossPath(end.x2, end.y2, 4), class: "lk-no" }, node);
+    if (arrow.look === "refused" || arrow.look === "unheard") svg("path", { d: crossPath(end.x2, end.y2, 4), class: "lk-no" }, node);
     if (arrow.cross) svg("path", { d: crossPath(arrow.cross.x, arrow.cross.y, 5.5), class: "lk-lost" }, node);
   }
 

@@ -195,7 +195,7 @@ function caption(bars, taken, lanes) {
   const home = new Map(lanes.map((lane) => [lane.id, lane.x]));
   for (const bar of bars) {
     if (!bar.label) continue;
-    const left = bar.kind !== "polls";
+    const left = bar.kind !== "polls" && bar.kind !== "call";
     const label = labelled(bar.id, bar.label, home.get(bar.lane) + (left ? -14 : 14), left ? "end" : "start", 4, bar.kind, bar.hue);
     const middle = (bar.y + bar.y2) / 2;
     const steps = Math.min(TRIES_MAX, Math.floor(((bar.y2 - bar.y) / 2 - 4) / 4));
@@ -230,7 +230,7 @@ function fly(arrow, at, axis) {
       else if (answered !== null) legs.push({ x1: half, y1: asked + FLIGHT, x2: from, y2: Math.max(answered, asked + 2 * FLIGHT), head: true, way: "back" });
     } else {
       legs.push({ x1: from, y1: asked, x2: to, y2: decided, head: true, way: "there" });
-      if (arrow.look === "lost") {
+      if (arrow.look === "lost" || arrow.look === "unheard") {
         legs.push({ x1: to, y1: decided, x2: half, y2: decided + FLIGHT, head: false, way: "back" });
         cross = { x: half, y: decided + FLIGHT };
       } else if (answered !== null && answered >= decided) {
@@ -244,7 +244,7 @@ function fly(arrow, at, axis) {
 
 /** What the keyboard visits, in the order of time. */
 function stops(arrows, marks, bars) {
-  const kinds = ["stall", "wrong", "over", "polls"];
+  const kinds = ["stall", "wrong", "over", "call", "polls"];
   return [
     ...arrows.map((a) => stop(a, a.y, a.y2)),
     ...marks.map((m) => stop(m, m.y - 6, m.y + 6)),

@@ -63,6 +63,10 @@ class Exchange:
     version: str = ""
     generation: int = 0
     fault: str = ""
+    retries: list[Exchange] = field(default_factory=list, repr=False)
+    """The further requests that the client's SDK sent by itself for the same call."""
+    retry: int = 0
+    """Which of them this is; 0 is the call's first request."""
 
     @property
     def late(self) -> bool:
@@ -166,6 +170,7 @@ class HistoryModel:
         self._believing: dict[str, BeliefSpan] = {}
         self._waiting: dict[str, Event] = {}
         self._faults: deque[Event] = deque(maxlen=16)
+        self._calls: dict[tuple[str, str], Exchange] = {}
         self._count = 0
 
     def add(self, events: Iterable[Event]) -> None:
@@ -207,6 +212,14 @@ class HistoryModel:
         exchange.who, exchange.op = each.who, str(each["op"])
         exchange.request, exchange.sent_ms = each["request"], each.at_ms
         self._open[each.who, each["request"]] = exchange
+        if attempt:
+            self._calls[key, attempt] = exchange
+            if len(self._calls) > PENDING_MAX:
+                del self._calls[next(iter(self._calls))]
+            again = [e for e in self._unclaimed if (e.key, e.attempt) == (key, attempt)]
+            for known in again:
+                if self._sent_again(known):
+                    self._unclaimed.remove(known)
         for fault in [each for each in self._faults if self._strikes(each, exchange)]:
             exchange.fault = described(fault)
             self._faults.remove(fault)
@@ -227,9 +240,10 @@ class HistoryModel:
         return None
 
     def _answered(self, each: Event) -> None:
-        exchange = self._open.pop((each.who, each["request"]), None)
-        if exchange is None:
+        call = self._open.pop((each.who, each["request"]), None)
+        if call is None:
             return
+        exchange = call.retries[-1] if call.retries else call
         exchange.answered_ms, exchange.outcome = each.at_ms, plain(each["outcome"])
         exchange.why = str(each["why"] or "")
         exchange.version = exchange.version or str(each["version"] or "")
@@ -243,12 +257,36 @@ class HistoryModel:
             return
         else:
             self.exchanges.append(exchange)
-            self._unclaimed.append(exchange)
+            if not self._sent_again(exchange):
+                self._unclaimed.append(exchange)
         exchange.decided_ms, exchange.status = each.at_ms, whole(each["status"])
         exchange.applied = bool(each["applied"])
         exchange.before, exchange.version = str(each["before"] or ""), str(each["version"] or "")
         if exchange.applied and exchange.place == "lock":
             self._generated(each, exchange)
+
+    def _sent_again(self, exchange: Exchange) -> bool:
+        """Whether a client's SDK sent this request by itself, as a retry of one already decided.
+
+        The client made one call and was told one answer: that of the last request. The answer of
+        the request before was lost, unless it was an error, because of which the SDK tried again.
+        """
+        call = self._calls.get((exchange.key, exchange.attempt))
+        began_ms = exchange.began_ms or 0.0
+        if call is None or call.decided_ms is None or exchange.who not in ("", call.who):
+            return False
+        before = call.retries[-1] if call.retries else call
+        if before.answered_ms is not None and began_ms > before.answered_ms + JOIN_SLACK_MS:
+            return False
+        exchange.who, exchange.op, exchange.sent_ms = call.who, call.op, began_ms
+        exchange.answered_ms, exchange.outcome = before.answered_ms, before.outcome
+        exchange.why, exchange.retry = before.why, len(call.retries) + 1
+        before.why = "the SDK sent the request again"
+        before.answered_ms, before.outcome = None, "unknown"
+        if before.status == 429 or before.status >= 500:
+            before.answered_ms, before.outcome = began_ms, "throttled"
+        call.retries.append(exchange)
+        return True
 
     def _record(self, each: Event) -> Exchange:
         """The store's line as a request of its own, until a client's line claims it."""
@@ -268,7 +306,7 @@ class HistoryModel:
     def _match(self, each: Event, exchange: Exchange) -> Exchange | None:
         """The client's question that this record of the store answers: the last one before it.
 
-        Only a write whose answer was `unknown` may be decided after it was answered. A write that
+        Only a request whose answer was `unknown` may be decided after that. A write that
         was throttled has no attempt in the record: the store did not read its body.
         """
         waiting = self._unproven.get(exchange.key, deque())
@@ -280,7 +318,7 @@ class HistoryModel:
                 continue
             over_ms = question.answered_ms
             if over_ms is not None and each.at_ms > over_ms + JOIN_SLACK_MS:
-                if question.reads or question.outcome != "unknown":
+                if question.outcome != "unknown":
                     continue
             if each.at_ms >= (question.sent_ms or 0.0):
                 early = question

@@ -8,6 +8,7 @@ One file because every part of the picture is laid out in one window of time.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -37,6 +38,7 @@ POLLS_MIN = 3
 TEXT_MAX = 240
 STALE_SLACK_MS = 1.0
 
+INSTANT = re.compile(r"\b(?:\d{17}|\d{14})\b")
 STATES = {"danger", "note", "began", "fenced"}
 """Events that the picture shows in another way, or not at all."""
 
@@ -90,7 +92,7 @@ class _Painter:
 
     def paint(self) -> Scene:
         arrows, polls = self._arrows()
-        bars = [*self._owners(), *self._beliefs(), *self._stalls(), *polls]
+        bars = [*self._owners(), *self._beliefs(), *self._stalls(), *self._calls(), *polls]
         marks = [*self._generations(), *self._commits(), *self._moments()]
         return {
             "span": [self._t(self.start), self._t(self.now)],
@@ -241,9 +243,11 @@ class _Painter:
             parts.append(f"version {short(each.before) or 'none'} to {short(each.version)}")
         if each.answered_ms is not None:
             parts.append(f"told {self._clock(each.answered_ms)}: {text(each.outcome)}")
+        if each.retry:
+            parts.append("a retry that the SDK sent by itself, within the same call")
         if look == "proof":
             parts.append("a write with a false condition: a check that the store refuses it")
-        if look in ("lost", "dropped", "late"):
+        if look in ("lost", "unheard", "dropped", "late"):
             parts.append("the client cannot know")
         parts.extend(text(part) for part in (each.why, each.fault) if part)
         if each.attempt:
@@ -339,6 +343,22 @@ class _Painter:
             "detail": f"{who}'s process stood still for {lasted} (SIGSTOP); {text(each.why)}",
             "evidence": self._proves((each.began_ms, each.who, "stalled")),
         }
+
+    def _calls(self) -> Iterator[Scene]:
+        """One call of a client for which its SDK sent several requests."""
+        for each in self.shown:
+            if each.retries:
+                end, count = each.retries[-1].last_ms, len(each.retries) + 1
+                who, op = text(each.who), text(each.op)
+                yield {
+                    "id": f"c{each.id}",
+                    "lane": who,
+                    "kind": "call",
+                    "hue": self._hue(each.who),
+                    "t": [self._t(each.first_ms), self._t(end)],
+                    "label": "one call",
+                    "detail": f"{who} made one call ({op}); its SDK sent {count} requests",
+                }
 
     # --- marks ----------------------------------------------------------------------------------
 
@@ -496,6 +516,8 @@ def appearance(each: Exchange) -> tuple[str, str]:
     op = text(each.op) or "write"
     if PROOF in each.attempt:
         return "proof", "proof"
+    if each.retry:
+        op = "the SDK's own retry" if each.retry == 1 else f"the SDK's retry {each.retry}"
     outcome = each.outcome or silent(each)
     match outcome:
         case "":
@@ -510,6 +532,8 @@ def appearance(each: Exchange) -> tuple[str, str]:
             return "dropped", f"{op}: lost"
         case "unknown" if each.late:
             return "late", f"{op}: landed late"
+        case "unknown" if each.decided_ms is not None and not (each.applied or each.reads):
+            return "unheard", f"{op}: answer {each.status or 412} lost"
         case "unknown":
             return "lost", f"{op}: answer lost"
         case _:
@@ -533,13 +557,24 @@ def caption(each: LaneMoment, stale: bool) -> str:
         case "published":
             return "stale commit accepted" if stale else f"committed, epoch {each.epoch}"
         case "refused":
-            return f"commit refused, epoch {each.epoch}"
+            return _refusal(each)
         case "lost":
             return "lease lost"
         case "fault":
             return f"fault: {text(each.text)}"
         case _:
             return each.kind
+
+
+def _refusal(each: LaneMoment) -> str:
+    """Why a commit was refused: it lost against another commit, or its lease was over."""
+    error, _, why = each.text.partition(": ")
+    if error == "LockLost":
+        return f"fenced off: epoch {each.epoch} is over"
+    others = [found for found in INSTANT.findall(why) if found != each.instant]
+    if error == "CommitConflict" and others:
+        return f"conflict with ..{others[0][-6:]}"
+    return f"commit refused, epoch {each.epoch}"
 
 
 def text(value: object, *, limit: int = TEXT_MAX) -> str:
