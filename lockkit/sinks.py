@@ -97,7 +97,6 @@ class EventSink:
         self.emit(kind, **fields)
 
 
-
 LOG = logging.getLogger("lockkit")
 LOG.addHandler(logging.NullHandler())
 WHY_CHARS_MAX = 500

@@ -145,5 +145,3 @@ def in_time(method: Callable[..., T]) -> Callable[..., T]:
             return method(self, *args, **options)
 
     return call
-
-

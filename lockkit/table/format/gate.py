@@ -246,4 +246,3 @@ def _cell(values: str) -> str:
     kinds = {"": "nothing", "flag": "true or false", "whole": "a whole number",
              "number": "a number", "text": "text"}  # fmt: skip
     return kinds.get(values) or " or ".join(f"`{each}`" for each in values.split("|"))
-

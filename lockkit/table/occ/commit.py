@@ -242,8 +242,6 @@ def _decide(
     )
 
 
-
-
 # --- without it ---------------------------------------------------------------------------------
 
 
@@ -338,8 +336,6 @@ def _refuse_superseded(prepared: Prepared, guard: Guard, seen: FenceRead) -> Non
             "acquire the lock again, then commit the same prepared transaction",
             reason=LossReason.SUPERSEDED, epoch=guard.epoch,
         )  # fmt: skip
-
-
 
 
 def _later_than(prepared: Prepared) -> list[str]:

@@ -174,7 +174,7 @@ def _covering(snapshot: Snapshot, now: Timeline, wanted: Sequence[str]) -> Snaps
     return replace(snapshot, covered=covered, replaced=MappingProxyType(standing))
 
 
-# --- what a writer and a service must know --------------------------------------------------------
+# --- what a writer must know --------------------------------------------------------
 
 
 def look_over(*, every: int | None = None) -> Procedure[tuple[TableCache, Snapshot]]:
@@ -185,7 +185,7 @@ def look_over(*, every: int | None = None) -> Procedure[tuple[TableCache, Snapsh
     """
     opened = yield from open_table()
     snapshot = yield from snapshot_at(opened, SnapshotPoint())
-    yield from _keep_checkpoint(snapshot, opened.before.covered.count, every=every)
+    yield from keep_checkpoint(snapshot, opened.before.covered.count, every=every)
     return known_by(opened, snapshot), snapshot
 
 
@@ -194,31 +194,7 @@ def known_by(opened: OpenedTable, snapshot: Snapshot) -> TableCache:
     return TableCache(opened.config, opened.version, covered.horizon, covered.newest)
 
 
-@dataclass(frozen=True, slots=True)
-class TableView:
-    """The table as one run of the services found it."""
-
-    known: TableCache
-    snapshot: Snapshot
-    now: Timeline
-    """The whole timeline: a plan may be older than everything that a snapshot has to list."""
-
-    @property
-    def config(self) -> TableConfig:
-        return self.known.config
-
-
-def look_at(since: Snapshot | None, saved: int) -> Procedure[tuple[TableView, int]]:
-    """The table as it is now, and how many commits its checkpoint has; saves one if it is due."""
-    opened = yield from open_table(since=since)
-    snapshot = yield from snapshot_at(opened, SnapshotPoint())
-    saved = opened.before.covered.count if since is None else saved
-    saved = yield from _keep_checkpoint(snapshot, saved)
-    now = opened.now if not opened.after else (yield from load_timeline(opened.config.names))
-    return TableView(known_by(opened, snapshot), snapshot, now), saved
-
-
-def _keep_checkpoint(snapshot: Snapshot, saved: int, *, every: int | None = None) -> Procedure[int]:
+def keep_checkpoint(snapshot: Snapshot, saved: int, *, every: int | None = None) -> Procedure[int]:
     """Save it if it is due, where `saved` commits are in the checkpoint; how many are now."""
     if snapshot.covered.count < saved + (every or checkpoint.CHECKPOINT_EVERY):
         return saved

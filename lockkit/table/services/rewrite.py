@@ -30,11 +30,12 @@ from lockkit.table.occ.markers import at_work, mark, unmark
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
-from lockkit.table.read.opening import TableView, load_snapshot
+from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.cluster import action_of, plan_cluster, stands
 from lockkit.table.services.context import ServiceContext, StoreHost
 from lockkit.table.services.rules import LAYOUT_KEY, TARGET_KEY
+from lockkit.table.services.view import TableView
 from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.contract import AttemptHeartbeat
 

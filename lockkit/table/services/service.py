@@ -29,12 +29,12 @@ from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 from lockkit.table.occ.transaction import TableCache
-from lockkit.table.read.opening import TableView, look_at
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
 from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.rewrite import Clustered, cluster, plan_for
 from lockkit.table.services.rules import ServiceRules
+from lockkit.table.services.view import TableView, look_at
 
 
 @dataclass(frozen=True, slots=True)

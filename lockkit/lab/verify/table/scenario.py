@@ -50,7 +50,7 @@ from lockkit.table.occ.fence import FENCE_KEY, parse_fence
 from lockkit.table.occ.liveness import HEARTBEATS, heartbeat_of
 from lockkit.table.occ.prepared import prepare
 from lockkit.table.occ.transaction import begin
-from lockkit.table.read.opening import look_at
+from lockkit.table.services.view import look_at
 
 STEPS = 2_500
 CLOCK_OFF_MS, AHEAD_MS = 2_000, (0, 6_000, 60_000, 600_000)

@@ -26,10 +26,11 @@ from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.buckets import free_file_id
 from lockkit.table.read.incremental import Increment, load_increment
-from lockkit.table.read.opening import TableView, load_snapshot, look_at
+from lockkit.table.read.opening import load_snapshot
 from lockkit.table.services.clean import carry_out, plan_clean, resume_clean
 from lockkit.table.services.cluster import action_of, plan_cluster, stands
 from lockkit.table.services.rules import CleanRules, ClusterRules
+from lockkit.table.services.view import TableView, look_at
 from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.contract import AttemptHeartbeat
 
