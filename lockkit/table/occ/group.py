@@ -1,0 +1,187 @@
+"""The decision of a group commit: which of several offers one replacement of the fence accepts.
+
+Pure, for fence format 3, which `Table` does not use yet. docs/concepts/group_commit.md has the
+rules, each with the counterexample that it excludes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.timeline import instant_ms, instant_of
+from lockkit.table.occ.fence import COMMIT, NO_INSTANT, ROLLBACK
+
+GROUP_WINDOW_MAX = 128
+BATCH_MAX = 64
+UNPUBLISHED_MAX = 64
+"""While so many decisions have no proven outcome file, nothing more is decided."""
+REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A request to decide an instant, which any client may carry out."""
+
+    instant: str
+    base: int
+    """Its owner has seen, or has checked, every decision up to this one."""
+    writes: frozenset[FileGroup] = frozenset()
+    sha256: str = ""
+    """Of `T.inflight`."""
+    schema: str = ""
+    grows_schema: bool = False
+    """It changes the table's schema; accepted only if no schema was decided since its base."""
+    reserved: bool = False
+    """Its owner listed the timeline after it had reserved the instant; no later one was over."""
+    blind: bool = False
+    """An append into new file groups: there is nothing to compare it with."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDecision:
+    """One decision in the fence; `round` counts the replacements of the fence."""
+
+    seq: int
+    round: int
+    kind: str
+    instant: str
+    completion: str | None = None
+    sha256: str = ""
+    writes: frozenset[FileGroup] = frozenset()
+    schema: str = ""
+    why: str = ""
+    """Of a refusal: conflict, late, schema or withdrawn."""
+    by: str = ""
+    """Of a conflict: the instant that wrote the same file group."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFence:
+    """The decisions from number `first` on, without a gap."""
+
+    attempt: str
+    round: int = 0
+    combiner: str = ""
+    """The client that currently decides for others: a hint, never a right."""
+    closed: bool = False
+    newest: str = NO_INSTANT
+    """The greatest instant that was ever committed."""
+    completion: str | None = None
+    """The greatest completion time (table version 9); None in version 6."""
+    first: int = 1
+    schema: str = ""
+    window: tuple[GroupDecision, ...] = ()
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.window) - 1
+
+
+def reaches(fence: GroupFence, known: int) -> bool:
+    """Whether a client that knows every decision up to `known` knows all of them with this fence.
+
+    Where it does not, a listing that began after this fence was read shows the outcome of all that
+    left the window.
+    """
+    return fence.first <= known + 1
+
+
+def is_late(fence: GroupFence, offer: Offer, timely: Collection[str]) -> bool:
+    """Whether a reader of increments may have passed this instant.
+
+    `timely` are the instants that a listing showed pending, with no later one completed.
+    """
+    return not (fence.newest < offer.instant or offer.reserved or offer.instant in timely)
+
+
+def conflicts(offer: Offer, decided: Iterable[GroupDecision]) -> str:
+    """The first later commit that wrote a file group of this offer, or ''."""
+    return next(
+        (each.instant for each in decided
+         if each.kind == COMMIT and each.seq > offer.base and each.writes & offer.writes), "",
+    )  # fmt: skip
+
+
+def fits_schema(fence: GroupFence, offer: Offer) -> bool:
+    """Its schema is the table's, or it grows the one that its owner has seen."""
+    if offer.schema == fence.schema:
+        return True
+    return offer.grows_schema and all(
+        each.schema in ("", offer.schema) or each.seq <= offer.base for each in fence.window
+    )
+
+
+def judge(fence: GroupFence, offer: Offer, timely: Collection[str]) -> GroupDecision:
+    """The next decision: this offer, accepted or refused."""
+    entry = GroupDecision(fence.last + 1, fence.round, REFUSED, offer.instant)
+    if fence.closed:
+        return replace(entry, why="closed")
+    if is_late(fence, offer, timely):
+        return replace(entry, why="late", by=fence.newest)
+    if not offer.blind and (by := conflicts(offer, fence.window)):
+        return replace(entry, why="conflict", by=by)
+    if not fits_schema(fence, offer):
+        return replace(entry, why="schema")
+    return replace(
+        entry, kind=COMMIT, sha256=offer.sha256, writes=offer.writes,
+        schema=offer.schema if offer.schema != fence.schema else "",
+    )  # fmt: skip
+
+
+def may_judge(fence: GroupFence, offer: Offer) -> bool:
+    """Whether the window holds all that was decided since the offer's base."""
+    return offer.blind or reaches(fence, offer.base)
+
+
+def decide(
+    fence: GroupFence, offers: Iterable[Offer], *, attempt: str, combiner: str = "",
+    timely: Collection[str] = frozenset(), proven: Collection[int] = frozenset(),
+    now: str | None = None, window_max: int = GROUP_WINDOW_MAX,
+) -> GroupFence:  # fmt: skip
+    """The fence that replaces `fence`. An offer that it cannot judge is left for its owner.
+
+    :param offers: open ones. They are judged in the order of their instants, each also by those
+        accepted before it.
+    :param timely: see `is_late`.
+    :param proven: numbers of the decisions whose outcome files are proven; only they may leave.
+    :param now: this client's clock as an instant, for completion times (table version 9).
+    """
+    after = replace(fence, attempt=attempt, combiner=combiner, round=fence.round + 1)
+    room = UNPUBLISHED_MAX - sum(each.seq not in proven for each in fence.window)
+    in_order = sorted({each.instant: each for each in offers}.items())
+    judged = [each for _, each in in_order if may_judge(fence, each)]
+    for offer in judged[: max(0, min(room, BATCH_MAX))]:
+        after = follow(after, judge(after, offer, timely), now)
+    return evict(after, proven, window_max)
+
+
+def refuse(fence: GroupFence, instant: str, attempt: str, *, why: str = "") -> GroupFence:
+    """The fence that decides against an instant: withdrawn by its owner, else rolled back."""
+    kind = REFUSED if why else ROLLBACK
+    after = replace(fence, attempt=attempt, round=fence.round + 1)
+    return follow(after, GroupDecision(after.last + 1, after.round, kind, instant, why=why), None)
+
+
+def follow(fence: GroupFence, entry: GroupDecision, now: str | None) -> GroupFence:
+    """The fence with one more decision. Completion times rise with the decisions."""
+    if entry.kind != COMMIT:
+        return replace(fence, window=(*fence.window, entry))
+    completion = fence.completion
+    if completion is not None:
+        least = max(instant_ms(entry.instant), instant_ms(completion)) + 1
+        completion = instant_of(max(least, instant_ms(now) if now else 0))
+    return replace(
+        fence, window=(*fence.window, replace(entry, completion=completion)),
+        newest=max(fence.newest, entry.instant), completion=completion,
+        schema=entry.schema or fence.schema,
+    )  # fmt: skip
+
+
+def evict(fence: GroupFence, proven: Collection[int], window_max: int) -> GroupFence:
+    """Without the oldest decisions beyond the window, as far as their outcomes are proven."""
+    over = 0
+    while len(fence.window) - over > window_max and fence.window[over].seq in proven:
+        over += 1
+    return replace(fence, first=fence.first + over, window=fence.window[over:])

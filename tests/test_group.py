@@ -1,0 +1,116 @@
+"""The decision of a group commit: what one replacement of the fence accepts of several offers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockkit.table.occ.group import (
+    UNPUBLISHED_MAX,
+    GroupFence,
+    Offer,
+    decide,
+    reaches,
+    refuse,
+)
+
+T = "202501061012000{:02}".format
+GROUP = ("eu", "f-1")
+EMPTY = GroupFence("new")
+
+
+def offer(number: int, *groups: str, base: int = 0, **more: bool) -> Offer:
+    return Offer(T(number), base, frozenset(("eu", each) for each in groups), **more)
+
+
+def kinds(fence: GroupFence) -> list[tuple[str, str]]:
+    return [(each.instant, each.why or each.kind) for each in fence.window]
+
+
+def test_offers_of_one_batch_are_judged_by_each_other_in_the_order_of_their_instants() -> None:
+    after = decide(EMPTY, [offer(3, "b"), offer(2, "a", "b"), offer(1, "a")], attempt="1")
+    assert kinds(after) == [(T(1), "commit"), (T(2), "conflict"), (T(3), "commit")]
+    assert after.window[1].by == T(1) and after.newest == T(3)
+
+
+def test_a_commit_that_the_owner_has_seen_is_no_conflict() -> None:
+    before = decide(EMPTY, [offer(1, "a")], attempt="1")
+    assert kinds(decide(before, [offer(2, "a", base=1)], attempt="2"))[-1][1] == "commit"
+    assert kinds(decide(before, [offer(2, "a")], attempt="2"))[-1][1] == "conflict"
+
+
+def test_an_offer_whose_base_the_window_does_not_reach_is_left_unless_it_is_blind() -> None:
+    fence = replace(EMPTY, first=5)
+    assert kinds(decide(fence, [offer(1, "a", base=3)], attempt="1")) == []
+    assert kinds(decide(fence, [offer(1, "a", base=4)], attempt="1")) == [(T(1), "commit")]
+    assert kinds(decide(fence, [offer(1, "a", blind=True)], attempt="1")) == [(T(1), "commit")]
+
+
+def test_a_late_instant_needs_a_listing_that_its_owner_or_the_decider_made() -> None:
+    fence = decide(EMPTY, [offer(5)], attempt="1")
+    assert kinds(decide(fence, [offer(4)], attempt="2"))[-1] == (T(4), "late")
+    assert kinds(decide(fence, [offer(4, reserved=True)], attempt="2"))[-1] == (T(4), "commit")
+    assert kinds(decide(fence, [offer(4)], attempt="2", timely={T(4)}))[-1] == (T(4), "commit")
+
+
+def test_a_schema_grows_only_from_the_one_that_the_owner_has_seen() -> None:
+    old, new = offer(2), replace(offer(1), schema="new", grows_schema=True)
+    other = replace(offer(3), schema="other", grows_schema=True)
+    after = decide(EMPTY, [old, new, other], attempt="1")
+    assert kinds(after) == [(T(1), "commit"), (T(2), "schema"), (T(3), "schema")]
+    assert after.schema == "new"
+    again = replace(other, instant=T(4), base=3)
+    assert kinds(decide(after, [again], attempt="2"))[-1] == (T(4), "commit")
+
+
+def test_a_closed_fence_refuses_and_a_withdrawal_or_rollback_is_a_decision() -> None:
+    assert kinds(decide(replace(EMPTY, closed=True), [offer(1)], attempt="1")) == [(T(1), "closed")]
+    assert kinds(refuse(EMPTY, T(1), "1", why="withdrawn")) == [(T(1), "withdrawn")]
+    assert kinds(refuse(EMPTY, T(1), "1")) == [(T(1), "rollback")]
+
+
+def test_only_proven_decisions_leave_the_window_and_none_is_added_while_many_are_not() -> None:
+    fence = decide(EMPTY, [offer(each) for each in range(1, 5)], attempt="1")
+    after = decide(fence, [], attempt="2", proven={1, 2, 4}, window_max=1)
+    assert (after.first, [each.seq for each in after.window]) == (3, [3, 4])
+    assert reaches(after, 2) and not reaches(after, 1)
+    many = [offer(each) for each in range(UNPUBLISHED_MAX + 5)]
+    full = decide(EMPTY, many, attempt="1")
+    assert len(full.window) == UNPUBLISHED_MAX
+    assert decide(full, many[-2:], attempt="2").window == full.window
+
+
+OFFERS = st.builds(
+    offer, st.integers(1, 30), st.sampled_from("abc"), st.sampled_from("abcd"),
+    base=st.integers(0, 9), reserved=st.booleans(), blind=st.just(False),
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.lists(OFFERS, max_size=6), st.integers(1, 6)), max_size=5))
+def test_whatever_is_offered_decisions_have_no_gap_and_no_commit_overlooks_another(
+    rounds: list[tuple[list[Offer], int]],
+) -> None:
+    fence = replace(EMPTY, completion=T(0))
+    every: dict[int, tuple[str, frozenset[tuple[str, str]], str | None]] = {}
+    offered: dict[str, Offer] = {}
+    for number, (offers, window_max) in enumerate(rounds):
+        fresh = {each.instant: each for each in offers if each.instant not in offered}
+        known = [replace(each, base=min(each.base, fence.last)) for each in fresh.values()]
+        fence = decide(fence, known, attempt=str(number), proven=every, window_max=window_max)
+        assert [each.seq for each in fence.window] == list(range(fence.first, fence.last + 1))
+        offered |= {each.instant: each for each in known}
+        for each in fence.window:
+            if each.kind == "commit" and each.seq not in every:
+                base = offered[each.instant].base
+                assert not any(
+                    seq > base and writes & each.writes for seq, (_, writes, _) in every.items()
+                )
+                times = [done for _, _, done in every.values() if done]
+                assert each.completion and each.completion > max([each.instant, *times])
+            if each.seq not in every:
+                writes = each.writes if each.kind == "commit" else frozenset()
+                every[each.seq] = (each.instant, writes, each.completion)
+    assert len(every) == fence.last and len({one for one, _, _ in every.values()}) == len(every)
