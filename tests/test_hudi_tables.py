@@ -17,11 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lockkit import open_store
+from lockkit import Clock, open_store
 from lockkit.errors import TableError
+from lockkit.runtime import run
 from lockkit.table import Table
 from lockkit.table.errors import NotWritable
-from lockkit.table.read.listed import LocalInstants
+from lockkit.table.read.listed import LocalInstants, LogSlice, list_snapshot
 from lockkit.table.read.reader import read_increment, read_table
 
 DATA = Path(__file__).parent / "data" / "hudi_tables"
@@ -172,6 +173,9 @@ def test_an_increment_that_begins_in_the_archive_has_every_later_row(made: Path)
         wanted = [row for row in ours(made, name) if row["_hoodie_commit_time"] in later]
         assert 0 < len(wanted) < 12
         assert plain(rows.to_pylist()) == wanted
+        # The insert is archived, and some of its rows are as it wrote them.
+        rows, _ = read_increment(store, "20200101000000000", meta=True)
+        assert plain(rows.to_pylist()) == ours(made, name)
 
 
 @pytest.mark.parametrize("name", ["cow9_two", "mor9", "mor6"])
@@ -192,11 +196,26 @@ def test_files_of_a_writer_that_did_not_complete_are_not_seen(
 def test_a_snapshot_that_the_cleaner_took_away_is_refused(made: Path) -> None:
     for name in ("cow9_archived", "cow6_archived"):
         with Table(f"file://{made / name}") as table:
-            oldest = table.history()[-1].instant
+            history = table.history()
             with pytest.raises(TableError, match="later instant"):
-                table.read(as_of=oldest)
+                table.read(as_of=history[-1].instant)
+            # Of the later cleans the timeline says which files they took; of archived ones nothing.
+            active = {path.name[:17] for path in (made / name / ".hoodie").rglob("*.clean*")}
+            assert active
+            archived = [each.instant for each in history
+                        if each.action == "clean" and each.instant not in active]  # fmt: skip
+            with pytest.raises(TableError, match="|".join(f"clean of {each}" for each in active)):
+                table.read(as_of=max(archived))
 
 
 def test_a_query_of_another_kind_is_refused(made: Path) -> None:
     with pytest.raises(TableError, match="read_optimized"):
         ours(made, "mor9", query="incremental")
+
+
+def test_logs_that_a_compaction_merged_are_not_read_again(made: Path) -> None:
+    found = run(list_snapshot(), open_store(f"file://{made / 'mor9_compacted'}"), Clock())
+    merged = [each for each in found.slices if isinstance(each, LogSlice)]
+    assert merged
+    for each in merged:
+        assert all(path.split("_")[1][:17] > each.instant for path in each.logs)

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+from lockkit import Clock
 from lockkit.errors import TableError
+from lockkit.runtime import run
+from lockkit.stores import ListEntry
+from lockkit.stores.memory import MemoryStore
+from lockkit.table.format.base_file import Slice
 from lockkit.table.format.log_blocks import AVRO, COMMAND, HFILE, MAGIC, blocks
 from lockkit.table.format.readable import readable
 from lockkit.table.format.refusals import checksum
-from lockkit.table.read.listed import LogSlice, VisibleInstants
-from lockkit.table.read.merging_logs import LogEntry, entries, merge
+from lockkit.table.format.timeline import V9, TimelineNames, parse_timeline
+from lockkit.table.read.listed import Listed, LogSlice, VisibleInstants, _with_logs
+from lockkit.table.read.merging_logs import (
+    LogEntry,
+    MergeSource,
+    entries,
+    merge,
+    scan_log_slice,
+)
+from lockkit.table.read.reader import Scan, scan_slice
 
 SCHEMA = {
     "type": "record", "name": "t", "fields": [
@@ -39,8 +57,6 @@ def block(kind: int, content: bytes, **header: str) -> bytes:
 
 
 def data(instant: str, *rows: tuple[str, int, int | None], **header: str) -> bytes:
-    import io
-
     import fastavro
 
     content = struct.pack(">ii", 3, len(rows))
@@ -108,6 +124,56 @@ def test_a_block_that_ends_early_is_skipped_and_the_next_one_read(cut: int) -> N
 def test_a_block_of_a_type_that_is_not_read_is_refused_by_its_name() -> None:
     with pytest.raises(TableError, match="HFile block"):
         seen(block(HFILE, b"", h0=T1))
+
+
+def merged(base: list[tuple[str, int, int]], log: bytes, **scan: Any) -> list[dict[str, Any]]:
+    """The rows of a base file and one log file, by event time."""
+    names = ("_hoodie_record_key", "ts", "v")
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in base]), file)
+    file.seek(0)
+    schema = pa.schema([(names[0], pa.string()), ("ts", pa.int64()), ("v", pa.int32())])
+    wanted = Scan((), schema, scan.get("columns", names), scan.get("where"))
+    completed = VisibleInstants(frozenset({T1, T2, T3}), frozenset(), T1)
+    of = LogSlice("", "f", T1, "f.parquet", ("log",), ("ts",), completed)
+    found = scan_log_slice(wanted, of, MergeSource(file, {"log": log}), scan_slice)
+    return sorted((row for each in found for row in each.to_pylist()), key=str)
+
+
+def test_a_row_of_the_base_file_with_a_greater_ordering_value_stays() -> None:
+    log = data(T2, ("a", 5, 5), ("b", 5, 5), ("c", 5, 5))
+    rows = merged([("a", 9, 9), ("b", 1, 1), ("d", 1, 1)], log, columns=("v",))
+    assert [row["v"] for row in rows] == [1, 5, 5, 9]
+
+
+def test_a_filter_sees_merged_rows_and_not_what_they_replaced() -> None:
+    log = data(T2, ("a", 2, 2))
+    assert merged([("a", 1, 1)], log, where=pc.field("v") == 1) == []
+    assert len(merged([("a", 1, 1)], log, where=pc.field("v") == 2)) == 1
+
+
+def listed(names: TimelineNames, *files: str) -> Listed:
+    now = parse_timeline([ListEntry(names.folder + each, 0) for each in files], names)
+    return Listed(readable(KEYS), now, (), ())
+
+
+def test_a_log_that_was_completed_behind_a_compaction_belongs_to_it() -> None:
+    """Written without blocking: it began before the compaction and ended after it."""
+    ends = "20260101000000009"
+    found = listed(V9, f"{T1}_{ends}.deltacommit", f"{T2}_{T3}.deltacommit")
+    base = "20260101000000005"
+    logs = tuple(((("", "f"), each, 1, "", each)) for each in (T1, T2))
+    found = replace(found, logs=logs)
+    completed = VisibleInstants(frozenset({T1, T2}), frozenset(), T1)
+    group = {("", "f"): Slice("", "f", base, "f.parquet")}
+    slices = run(_with_logs(found, completed, group, {}), MemoryStore("memory://logs"), Clock())
+    assert slices["", "f"].logs == (T1,)
+
+
+def test_a_savepoint_left_behind_is_not_where_the_timeline_begins() -> None:
+    files = (f"{T1}_{T1}.commit", f"{T1}_{T1}.savepoint", f"{T3}_{T3}.commit")
+    assert listed(V9, *files).first == T3
+    assert listed(V9, *files[::2]).first == T1
 
 
 # --- which tables are refused ---------------------------------------------------------------------
