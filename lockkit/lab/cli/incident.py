@@ -36,8 +36,8 @@ be broken; what is pending, dead or left beside it; and which known pattern the 
 generations and Hudi's audit log show, with the evidence and a card: what to do, and what not. Reads
 only. Takes files too, alone or after a URL: recorded histories, Hudi's audit files, a bucket's
 listing of versions (S3, GCS, Azure), debug logs of boto3, google-cloud-storage and
-azure-storage-blob. Exit 0: nothing to be seen, 1: a pattern is named or something was left, 2:
-files that show no known pattern."""
+azure-storage-blob. Exit 0: healthy, or nothing to be seen, 1: a pattern is named (also a holder
+that missed its renewals) or something was left, 2: files that show no known pattern."""
 
 EXAMPLE = """\
 lockkit incident s3://bucket/table

@@ -12,6 +12,8 @@ from lockkit.lab.incident.audit import Audit, Validation, load_audits, validate
 from lockkit.lab.incident.calls import seen
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.dropped import Evidence, one_truth, take_in
+from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.incident.present import with_present
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.runtime import run
 from lockkit.sinks import Emit, silent
@@ -51,7 +53,7 @@ class Examination:
     @property
     def troubled(self) -> bool:
         """Whether anything is to be done: a pattern has a name, or something was left."""
-        if self.diagnosis.evidence or self.standing.holder.state in ("overdue", "garbled"):
+        if self.diagnosis.pattern not in (Pattern.HEALTHY, Pattern.UNKNOWN):
             return True
         table = self.standing.table
         return table is not None and bool(
@@ -83,7 +85,7 @@ def examine(
     events.sort(key=lambda each: each.at_ms)
     return Examination(
         standing, kept, untold, (*audits, *evidence.audits), evidence, tuple(events),
-        diagnose(events),
+        with_present(diagnose(events), standing, events),
     )  # fmt: skip
 
 

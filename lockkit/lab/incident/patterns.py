@@ -18,7 +18,20 @@ class Pattern(StrEnum):
     DANGLING = "dangling lock after a failed release"
     TWO_BELIEVERS = "two believers"
     STALE = "stale writer committed"
+    GARBLED = "garbled lock"
+    HOLDER_DIED = "holder died"
+    HOLDER_SILENT = "holder stopped renewing"
+    UNPUBLISHED = "decided but not published"
+    HELD_BACK = "dead instant holds readers back"
+    HEALTHY = "healthy"
     UNKNOWN = "unknown"
+
+
+PRESENT = frozenset({
+    Pattern.GARBLED, Pattern.HOLDER_DIED, Pattern.HOLDER_SILENT, Pattern.UNPUBLISHED,
+    Pattern.HELD_BACK, Pattern.HEALTHY,
+})  # fmt: skip
+"""Those that one look at a bucket shows; all others are in a history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,39 @@ CARDS = {
         "of both, restore the lost one and write it again through the fence.",
         "Do not clean the table before: the file slices that are needed would be gone.",
         "lockkit table show {url}",
+    ),
+    Pattern.GARBLED: RunbookCard(
+        "Find the program that wrote it, and stop it; then break the lock. That writes a release "
+        "with an epoch above every known one.",
+        "Do not delete the lock file: epochs may begin again.",
+        _BREAK,
+    ),
+    Pattern.HOLDER_DIED: RunbookCard(
+        "Break the lock now, or let the next writer take it. Then see what the dead writer left "
+        "at the table.",
+        "Do not delete the lock file: epochs may begin again.",
+        _BREAK,
+    ),
+    Pattern.HOLDER_SILENT: RunbookCard(
+        "Wait until its lease ends: then any writer takes the lock. Break it earlier only if you "
+        "know that its process has ended.",
+        "Do not break the lock of a process that is only paused: it goes on writing when it wakes.",
+        "lockkit lock watch {url}",
+    ),
+    Pattern.UNPUBLISHED: RunbookCard(
+        "Let any writer commit: it publishes the decision first. Or run the services once.",
+        "Do not delete the fence or the inflight file: the commit would be lost.",
+        "lockkit table rollback {url}",
+    ),
+    Pattern.HELD_BACK: RunbookCard(
+        "Roll the dead writer's instant back.",
+        "Do not delete its files by hand: a writer that is only slow may still commit them.",
+        "lockkit table rollback {url}",
+    ),
+    Pattern.HEALTHY: RunbookCard(
+        "Nothing.",
+        "Do not break the lock of a holder that is in time.",
+        _SEE,
     ),
     Pattern.UNKNOWN: RunbookCard(
         "Record what happens next, with the store's own record of requests where there is one, and "

@@ -80,7 +80,8 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
 
 def card_html(found: Diagnosis, url: str) -> str:
     """The pattern, why, and its page of the runbook; the command is selected by one click."""
-    colour = "unknown" if found.pattern is Pattern.UNKNOWN else "named"
+    calm = found.pattern in (Pattern.UNKNOWN, Pattern.HEALTHY)
+    colour = "unknown" if calm else "named"
     also = "".join(
         f"<p class='lk-note'>also: {shown(each.pattern)}: {shown(each.because)}</p>"
         for each in found.also

@@ -1,0 +1,100 @@
+"""Patterns in what stands at a table now, whatever its history shows: a holder that died, a lock
+object that is no lock, a dead writer's instant. Each rule is one pure function over a look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from lockkit.clock import clock_time
+from lockkit.events import Event, plain
+from lockkit.lab.incident.diagnosis import NO_PATTERN, Diagnosis
+from lockkit.lab.incident.patterns import Pattern
+from lockkit.protocol.record import Record
+from lockkit.table.format.properties import FENCED
+from lockkit.table.inspect.standing import LockInspection
+from lockkit.table.inspect.words import is_left
+from lockkit.table.occ.fence import COMMIT
+
+NORMAL = "the lock is free or its holder is in time, and the history shows no known pattern"
+PUBLISHED_WITHIN_MS = 30_000
+"""A writer publishes its decision with its next request, so a longer pause is not the network's."""
+
+
+def with_present(
+    history: Diagnosis, standing: LockInspection, events: Sequence[Event]
+) -> Diagnosis:
+    """What the history shows, then what is wrong now; healthy if neither has anything to say."""
+    last = tuple(events[-1:])
+    now = [
+        Diagnosis(pattern, because, last if pattern in OF_THE_LOCK else ())
+        for rule in RULES for pattern, because in rule(standing)
+    ]  # fmt: skip
+    if history.pattern is not Pattern.UNKNOWN:
+        return replace(history, also=(*history.also, *now))
+    if now:
+        first, *also = now
+        return replace(first, also=tuple(also))
+    if history.because == NO_PATTERN and standing.holder.state != "garbled":
+        return Diagnosis(Pattern.HEALTHY, NORMAL)
+    return history
+
+
+def holder_died(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
+    """A lease that its holder does not renew: over, or about to be."""
+    holder, record = standing.holder, standing.holder.observation.record
+    if not isinstance(record, Record) or holder.renews is True:
+        return
+    who = plain(record.owner, limit=60)
+    described = f" ({plain(record.holder, limit=100)})" if record.holder else ""
+    written = clock_time(holder.observation.modified_ms)
+    if holder.state == "overdue":
+        because = f"{who}{described} did not renew its lease, and it is over; last write {written}"
+        yield Pattern.HOLDER_DIED, because
+    elif holder.state == "held" and holder.renews is False:
+        because = f"{who}{described} missed several renewals, and its lease still runs; last write "
+        yield Pattern.HOLDER_SILENT, because + written
+
+
+def garbled(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
+    """The lock object is not a lock record."""
+    holder = standing.holder
+    if holder.state == "garbled":
+        yield Pattern.GARBLED, holder.why
+
+
+def held_back(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
+    """Incremental readers of layout 1 stop before a pending instant, however old it is."""
+    table = standing.table
+    if table is None:
+        return
+    condition = table.condition
+    if condition.config.names.layout != 1:  # in layout 2 readers go by completion time
+        return
+    for each in condition.pending:
+        later = [done for done in condition.timeline.commits if done > each.instant]
+        if is_left(each) and later:
+            yield Pattern.HELD_BACK, (
+                f"{each.instant} ({each.action}) is pending and its writer is dead: incremental "
+                f"readers do not see the {len(later)} commits after it"
+            )
+
+
+def unpublished(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
+    """The fence says that an instant is committed, and its completed file is not there."""
+    table = standing.table
+    if table is None or table.condition.fence is None or table.condition.config.mode != FENCED:
+        return
+    head = table.condition.fence.head
+    for each in table.condition.pending:
+        decided = each.instant == head.instant and head.kind == COMMIT
+        if decided and (not each.lives or each.age_ms > PUBLISHED_WITHIN_MS):
+            yield Pattern.UNPUBLISHED, (
+                f"the fence committed {each.instant}, and its completed file is not there: readers "
+                "do not see it yet"
+            )
+
+
+RULES = (garbled, holder_died, unpublished, held_back)
+OF_THE_LOCK = frozenset({Pattern.GARBLED, Pattern.HOLDER_DIED, Pattern.HOLDER_SILENT})
