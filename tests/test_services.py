@@ -222,8 +222,11 @@ def test_a_rollback_that_fails_is_a_warning_and_the_commit_stands(
         raise TableError("no luck")
 
     monkeypatch.setattr(TableService, "take_back", fail)
-    with Table(url, endpoint=server.s3) as table, pytest.warns(ServiceFailed, match="no luck"):
-        table.append(rows([0]))
+    with Table(url, endpoint=server.s3) as table:
+        with pytest.warns(ServiceFailed, match="no luck") as warned:
+            table.append(rows([0]))
+    (failed,) = (each.message for each in warned if isinstance(each.message, ServiceFailed))
+    assert isinstance(failed.cause, TableError) and str(failed.cause) in str(failed)
     assert ids(store) == keys(0) and dead.instant in timeline(store).pending
 
 

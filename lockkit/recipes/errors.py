@@ -8,7 +8,17 @@ from lockkit.errors import LockkitError, StoreError
 
 
 class WalError(LockkitError):
-    """The log cannot be used as requested."""
+    """The log cannot be used as requested.
+
+    `key` is the object and `slot` the slot that is to blame, "" and None where none is; `cure`
+    says what to do next.
+    """
+
+    def __init__(
+        self, what: str, *, key: str = "", slot: int | None = None, cure: str = ""
+    ) -> None:
+        self.key, self.slot, self.cure = key, slot, cure
+        super().__init__(f"{key} {what}".lstrip() + (f"; {cure}" if cure else ""))
 
 
 class Damaged(WalError):
@@ -22,22 +32,24 @@ class Fenced(WalError):
     """
 
     def __init__(self, epoch: int, *, slot: int, by_epoch: int) -> None:
-        self.epoch, self.slot, self.by_epoch = epoch, slot, by_epoch
+        self.epoch, self.by_epoch = epoch, by_epoch
         super().__init__(
             f"epoch {epoch} was fenced: slot {slot} is of a writer with epoch {by_epoch}; nothing "
-            "of this append will be read; see who that is, or open the log again"
-        )
+            "of this append will be read",
+            slot=slot, cure="see who that is, or open the log again",
+        )  # fmt: skip
 
 
 class SameEpoch(WalError):
     """Two writers have one epoch: a mistake, or a manifest that was set back by hand."""
 
     def __init__(self, epoch: int, *, slot: int) -> None:
-        self.epoch, self.slot = epoch, slot
+        self.epoch = epoch
         super().__init__(
             f"slot {slot} is of another writer with this one's epoch, {epoch}; its manifest was "
-            "set back, or its store ignores conditions (lockkit probe tells): append no more here"
-        )
+            "set back, or its store ignores conditions (lockkit probe tells)",
+            slot=slot, cure="append no more here",
+        )  # fmt: skip
 
 
 class AppendUnknown(WalError):
@@ -47,11 +59,12 @@ class AppendUnknown(WalError):
     """
 
     def __init__(self, slot: int, key: str, why: str) -> None:
-        self.slot, self.key, self.why = slot, key, why
+        self.why = why
         super().__init__(
-            f"nobody knows whether an append is in {key}: {why}; it may yet be: read the log up to "
-            "there before you append it again"
-        )
+            f"nobody knows whether an append is in {key}: {why}; it may yet be",
+            slot=slot, cure="read the log up to there before you append it again",
+        )  # fmt: skip
+        self.key = key
 
 
 class QueueError(LockkitError):

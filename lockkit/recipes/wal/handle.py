@@ -90,7 +90,7 @@ class Wal:
         ticket, crowd = _Ticket(encode_record(record)), self._crowd
         with crowd.turn:
             if crowd.closed:
-                raise WalError(f"{self.store.url} was closed here; open the log again")
+                raise WalError(f"{self.store.url} was closed here", cure="open the log again")
             crowd.waiting.append(ticket)
         try:
             self._until_settled(ticket)

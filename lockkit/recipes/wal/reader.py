@@ -102,19 +102,19 @@ def poll(
         for slot in (yield from all_of(read_slot(number) for number in window)):
             if slot is None and end < COUNT_MAX:
                 raise Damaged(
-                    f"{HEAD_KEY} says that the slots below {end} are there, and "
-                    f"{slot_key(cursor.next)} is missing; restore it, or delete {HEAD_KEY} if "
-                    "the log was cut on purpose"
-                )
+                    f"is missing, and {HEAD_KEY} says that the slots below {end} are there",
+                    key=slot_key(cursor.next), slot=cursor.next,
+                    cure=f"restore it, or delete {HEAD_KEY} if the log was cut on purpose",
+                )  # fmt: skip
             if slot is None:
                 return cursor, entries
             cursor, found = fold(cursor, slot)
             entries += found
         ahead = min(2 * ahead, AT_ONCE_MAX)
     raise WalError(
-        f"the log had no end after {WINDOWS_MAX} reads ahead, at slot {cursor.next}; begin again "
-        "from there, or slow its writers down"
-    )
+        f"the log had no end after {WINDOWS_MAX} reads ahead, at slot {cursor.next}",
+        slot=cursor.next, cure="begin again from there, or slow its writers down",
+    )  # fmt: skip
 
 
 class Reader:

@@ -212,9 +212,10 @@ def _fields(key: str, body: bytes, bytes_max: int) -> dict[str, Any]:
         raise _damaged(key, "it is not a JSON object")
     if type(fields.get("format")) is int and fields["format"] > FORMAT:
         raise Damaged(
-            f"{key} has format {fields['format']}, and this lockkit reads up to {FORMAT}; a newer "
-            "one wrote it: upgrade lockkit here"
-        )
+            f"has format {fields['format']}, and this lockkit reads up to {FORMAT}; a newer "
+            "one wrote it",
+            key=key, cure="upgrade lockkit here",
+        )  # fmt: skip
     if fields.get("format") != FORMAT:
         raise _damaged(key, f"its format is {_shown(fields.get('format'))}")
     return fields
@@ -240,6 +241,6 @@ def _shown(value: object) -> str:
 
 def _damaged(key: str, why: str) -> Damaged:
     return Damaged(
-        f"{key} is no part of a log of lockkit: {why}; nothing was written over it, see who wrote "
-        "it, then restore or remove it"
-    )
+        f"is no part of a log of lockkit: {why}; nothing was written over it",
+        key=key, cure="see who wrote it, then restore or remove it",
+    )  # fmt: skip

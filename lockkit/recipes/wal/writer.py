@@ -167,9 +167,9 @@ def _written(
         if unsettled is not None:
             outcomes = [unsettled if each is None else each for each in outcomes]
     refused = WalError(
-        f"{ROUNDS_MAX} slots up to {log.next} were taken by others; nothing was appended: see who "
-        "else writes this log, then append again"
-    )
+        f"{ROUNDS_MAX} slots up to {log.next} were taken by others; nothing was appended",
+        slot=log.next, cure="see who else writes this log, then append again",
+    )  # fmt: skip
     return [refused if each is None else each for each in outcomes]
 
 
@@ -289,18 +289,21 @@ def _tail(seen: Manifest) -> Procedure[tuple[int, int]]:
     last = yield from read_slot(head - 1)
     if last is None:
         raise Damaged(
-            f"{MANIFEST_KEY} says that the slots below {head} are taken, and {slot_key(head - 1)} "
-            "is missing; restore it: without it nobody can tell what was appended"
-        )
+            f"is missing, and {MANIFEST_KEY} says that the slots below {head} are taken",
+            key=slot_key(head - 1), slot=head - 1,
+            cure="restore it: without it nobody can tell what was appended",
+        )  # fmt: skip
     return head, last.epoch
 
 
 def _set_back(seen: Manifest, head: int, newest: int) -> Damaged:
     said = f"counts {seen.epoch} epochs" if seen.epoch else "is missing"
     return Damaged(
-        f"{MANIFEST_KEY} {said}, and slot {head - 1} is of epoch {newest}: it was set back or "
-        f"removed; write it with a writer_epoch of at least {newest}, and a head of 0"
-    )
+        f"{said}, and slot {head - 1} is of epoch {newest}: it was set back or "
+        "removed",
+        key=MANIFEST_KEY, slot=head - 1,
+        cure=f"write it with a writer_epoch of at least {newest}, and a head of 0",
+    )  # fmt: skip
 
 
 def prove(fence: int) -> Procedure[None]:

@@ -45,7 +45,9 @@ FAILURES = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
 
 
 class ServiceFailed(UserWarning):
-    """A table service failed after a commit, which stays valid; the next one tries again."""
+    """A service failed with `cause` after a commit, which stays valid; the next tries again."""
+
+    cause: Exception
 
 
 class Upkeep:
@@ -91,9 +93,7 @@ class Upkeep:
 
     @property
     def own(self) -> set[str]:
-        """The pending instants of this process, which EAGER spares. Add to it while
-        `taking_an_instant`.
-        """
+        """This process's pending instants. EAGER spares them; add while `taking_an_instant`."""
         return self.context.own
 
     def taking_an_instant(self, config: TableConfig) -> AbstractContextManager[None]:
@@ -112,7 +112,7 @@ class Upkeep:
                     self.service.take_back_dead(prepared.names, met)
         except Exception as error:  # noqa: BLE001 - whatever a service raises fails no commit
             self.emit("note", text=f"a dead writer was not rolled back: {error}")
-            _warn(f"this commit goes on; a dead writer was not rolled back: {error}")
+            _warn("this commit goes on; a dead writer was not rolled back", error)
 
     def after_append(self, others: int) -> None:
         """The same as `after_commit`, after new files: rarely due (`AppendsDue`).
@@ -166,12 +166,14 @@ class Upkeep:
                 self.service.run()
         except Exception as error:  # noqa: BLE001 - whatever a service raises fails no commit
             self.emit("note", text=f"a table service failed: {error}")
-            _warn(f"what was committed stands, but a table service failed: {error}")
+            _warn("what was committed stands, but a table service failed", error)
 
 
-def _warn(text: str) -> None:
+def _warn(what: str, error: Exception) -> None:
+    warning = ServiceFailed(f"{what}: {error}")
+    warning.cause = error
     with suppress(Warning):  # `-W error` must not turn a commit into a failure
-        warnings.warn(ServiceFailed(text), stacklevel=5)
+        warnings.warn(warning, stacklevel=5)
 
 
 @contextmanager
