@@ -319,7 +319,7 @@ def test_the_story_of_keys_that_are_locked_as_they_are_named() -> None:
         f"2. RenameKey 1 takes key stripe {a} to write",
         f"3. RenameKey 2 takes bucket stripe {bucket} to read",
         f"4. RenameKey 2 takes key stripe {b} to write",
-        "=> nobody waits in a circle: RenameKey 1 waits for RenameKey 2 waits for RenameKey 1",
+        "=> deadlock: RenameKey 1 waits for RenameKey 2, which waits for RenameKey 1",
     ]
 
 

@@ -30,7 +30,7 @@ from lockkit.recipes.granular.operations import (
 from lockkit.recipes.stripes import Mode
 from lockkit.recipes.taking import AcquireLock, ReleaseLock, Taking, give_all, take_all
 
-CIRCLE = "nobody waits in a circle"
+CIRCLE = "deadlock"
 REPORTED = "whoever waits is told in the end"
 LEFT = "whoever has ended holds nothing"
 DANGLING = "no bucket is taken from under a key"
@@ -122,7 +122,8 @@ class GranularWorld:
     def violation(self, state: State) -> str | None:
         circle = self._circle(state)
         if circle:
-            return f"{CIRCLE}: {' waits for '.join(circle)}"
+            first, *others = circle
+            return f"{CIRCLE}: {first} waits for {', which waits for '.join(others)}"
         waiting = []
         for number, op in enumerate(self.ops):
             here = self.at(number, state)
