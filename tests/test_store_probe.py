@@ -71,6 +71,13 @@ def test_the_same_by_code_fills_the_checks_the_matrix_and_the_picture(panel: Sto
     assert panel._chart.layout.display == "flex"
 
 
+def test_the_sentence_and_the_choice_name_the_store_that_was_probed_last(panel: StoreProbe) -> None:
+    assert panel.run("spaces").sentence.startswith("DigitalOcean Spaces is not safe to lock on")
+    assert "DigitalOcean Spaces is not safe" in panel._verdict.value
+    assert panel.place.value == "spaces"
+    assert panel.quick("rgw").conclusion.startswith("Ceph RGW")
+
+
 def test_what_needs_a_race_is_not_seen_one_request_after_another(panel: StoreProbe) -> None:
     assert panel.quick("two-steps").verdict is Suitability.UNTESTED
     assert panel.run("two-steps", rounds=5, racers=6).report.verdict is Suitability.NOT_ATOMIC

@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockkit.clock import Clock, utc
 from lockkit.lab.probe import CheckOutcome, Report, Suitability, probe, quick_probe
@@ -116,7 +116,12 @@ def embedded(place: ServerBehaviour) -> Iterator[Store]:
 def quick_look(place: str) -> Report:
     """One request after another, no race: the verdict is never `FULL`."""
     with embedded(at(place)) as store:
-        return quick_probe(store)
+        return _called(quick_probe(store), at(place))
+
+
+def _called(report: Report, place: ServerBehaviour) -> Report:
+    """The same, whose conclusion names the store that the embedded server imitates."""
+    return replace(report, conclusion=report.conclusion.replace(report.url, place.label, 1))
 
 
 def look_at(
@@ -126,7 +131,8 @@ def look_at(
     chosen = at(place)
     rows = {row.store: row for row in providers() if row.basis == DOCUMENTED}
     with embedded(chosen) as store:
-        return _findings(store, rows.get(chosen.store), rounds, racers, requests, emit)
+        found = _findings(store, rows.get(chosen.store), rounds, racers, requests, emit)
+    return replace(found, report=_called(found.report, chosen))
 
 
 def look_at_url(

@@ -131,6 +131,7 @@ class StoreProbe(Newest):
             findings = look_at_url(url, endpoint, **extent, emit=emit)
         else:
             findings = look_at(place, **extent, emit=emit)
+            self.place.value = place
         if not self._closed:
             self.show(findings)
         return findings
