@@ -163,7 +163,7 @@ def failed(verdict: Verdict) -> set[str]:
 def test_a_history_in_which_all_is_well_is_valid_and_says_what_it_saw() -> None:
     verdict = check(well())
     assert verdict.kind is Kind.VALID
-    assert verdict.because.startswith("2 grants to 2 clients, at most one believer at any time")
+    assert verdict.because.startswith("2 grants to 2 clients, never two holders at once")
     assert all(each.kind is Kind.VALID for each in verdict.findings)
 
 

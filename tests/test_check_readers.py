@@ -109,7 +109,7 @@ def test_an_acknowledged_write_that_the_record_has_not_was_lost() -> None:
 
 def test_what_a_history_never_reached_is_said() -> None:
     because = table(*WELL).because
-    assert "nothing is shown of it: takeover, ghost, lost response, roll-forward" in because
+    assert "not exercised: takeover, ghost, lost response, roll-forward" in because
 
 
 def test_commits_and_looks_are_judged_in_n_log_n_steps() -> None:

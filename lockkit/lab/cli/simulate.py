@@ -186,7 +186,7 @@ class SimulationTotal:
             found = ", ".join(f"{what} {count}" for what, count in said[name].items())
             yield f"  {name}: {found or 'none'}"
         if self.never:
-            yield f"  never reached, so nothing is shown of it: {', '.join(self.never)}"
+            yield f"  not exercised: {', '.join(self.never)}"
         yield f"  trace {said['trace_hash']}"
 
 

@@ -60,13 +60,13 @@ def check(events: Iterable[Event]) -> Verdict:
 
 def _all_is_well(lanes: HistoryIndex, reached: tuple[str, ...]) -> str:
     holders = len({each.who for each in lanes.grants})
-    said = [f"{len(lanes.grants)} grants to {holders} clients, at most one believer at any time"]
+    said = [f"{len(lanes.grants)} grants to {holders} clients, never two holders at once"]
     if lanes.published:
         said.append(f"{len(lanes.published)} commits, none stale and none lost")
     if lanes.by_kind["saw"]:
         said.append(f"{len(lanes.by_kind['saw'])} looks at whole commits, in order")
     if reached:
-        said.append(f"reached: {', '.join(reached)}")
+        said.append(f"exercised: {', '.join(reached)}")
     if missing := never(lanes, reached):
-        said.append(f"never reached, so nothing is shown of it: {', '.join(missing)}")
+        said.append(f"not exercised: {', '.join(missing)}")
     return "; ".join(said)
