@@ -75,7 +75,8 @@ ORDER = {
         "hudi_options gate readable log_blocks archived"
     ),
     "table.occ": (
-        "fence group conflicting covered pending conflict heartbeat_rules liveness heartbeat locks "
+        "fence group group_commit conflicting covered pending conflict heartbeat_rules liveness "
+        "heartbeat locks "
         "creation decide markers transaction failed prepared news commit condition mode ahead "
         "publish rollback concurrency contract"
     ),

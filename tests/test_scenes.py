@@ -42,6 +42,7 @@ PLAYED = {
     "striped": Played(60, None, 200),
     "election": Played(120, Policy, 250),
     "statelock": Played(200, None, 200),
+    "group": Played(24, None, 900),
 }
 EACH = [
     pytest.param(name, marks=pytest.mark.xdist_group(f"worlds of {name}")) for name in PLAYED

@@ -1,0 +1,497 @@
+"""The scenario `group`: writers commit together, publish, read, roll back, stall and crash.
+
+They run the procedures of fence format 3. Judged while it runs by the store's own record: the judge
+reads the fence, the timeline and the data files by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lockkit.errors import NoAnswer, TableError, Unanswered
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.sim import SimScenario
+from lockkit.lab.verify.sim.lease import nodes_of, world_of
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing
+from lockkit.runtime import Procedure, Put, Sleep, Unique, WallMs
+from lockkit.runtime.proven import all_of, create, delete, listing, read
+from lockkit.table.errors import CommitUnknown
+from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.timeline import instant_of
+from lockkit.table.occ import group_commit as group
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
+from lockkit.table.occ.group import (
+    REFUSED,
+    GroupDecision,
+    GroupFence,
+    Offer,
+    evict,
+    judge,
+    refuse,
+)
+
+STEPS = 400
+ACTIONS_MAX = 24
+FILE_GROUPS = ("a", "b", "c")
+DATA = "data/"
+ONCE, KEPT, NO_MEANS_NO = "once", "kept", "no means no"
+NO_LOST_UPDATE, VISIBLE = "no lost update", "visible means decided"
+PREFIX, BEHIND_NOBODY, WHOLE = "prefix", "behind nobody", "whole"
+ALONE = "alone"
+EXPECTED = (Unanswered, NoAnswer, CommitUnknown, TableError)
+
+
+def groups_of(body: bytes) -> frozenset[FileGroup]:
+    return frozenset((partition, file_id) for partition, file_id in json.loads(body)["writes"])
+
+
+def files_of(instant: str) -> str:
+    return f"{DATA}{instant}_"
+
+
+@dataclass(slots=True)
+class GroupRun:
+    """Writers in one world, and what the judge has seen of them."""
+
+    world: SimWorld
+    window_max: int
+    decided: dict[int, dict[str, Any]] = field(default_factory=dict)
+    by_instant: dict[str, dict[str, Any]] = field(default_factory=dict)
+    bodies: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the inflight file of each commit said when it was decided."""
+    denied: set[str] = field(default_factory=set)
+    """Instants whose owners were told that they are not committed."""
+    passed: str = ""
+    """Up to here some reader of increments has read everything."""
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def on_write(self, decided: DecidedRequest, after: StoredObject | None) -> None:
+        key = getattr(decided.request, "key", "")
+        if key == FENCE_KEY and after is not None:
+            for entry in json.loads(after.body)["window"]:
+                if entry["seq"] not in self.decided:
+                    self._decide(entry)
+                elif self.decided[entry["seq"]]["instant"] != entry["instant"]:
+                    raise Violated(ONCE, f"decision {entry['seq']} has changed")
+        elif key.endswith(".commit") and after is not None and decided.before == "":
+            self._publish(group.instant_in(key), after.body)
+        elif after is None:
+            instant = key.removeprefix(DATA).partition("_")[0]
+            if key.startswith(DATA) and self._is_commit(instant):
+                raise Violated(KEPT, f"{key} is deleted, and {instant} is committed")
+
+    def _decide(self, entry: dict[str, Any]) -> None:
+        instant = entry["instant"]
+        if instant in self.by_instant:
+            raise Violated(ONCE, f"{instant} is decided twice")
+        self.decided[entry["seq"]] = self.by_instant[instant] = entry
+        if entry["kind"] != COMMIT:
+            self.world.reached.add(entry["why"] or entry["kind"])
+            return
+        if instant in self.denied:
+            raise Violated(NO_MEANS_NO, f"{instant} was refused, and is committed")
+        objects = self.world.memory_store.objects
+        inflight = objects.get(group.timeline_key(instant, "inflight"))
+        if inflight is None:
+            raise Violated(KEPT, f"{instant} is committed without its inflight file")
+        body = self.bodies[instant] = json.loads(inflight.body)
+        if any(each not in objects for each in body["files"]):
+            raise Violated(KEPT, f"{instant} is committed without its data")
+        together = [each for each in self.decided.values() if each["round"] == entry["round"]]
+        if len(together) > 1:
+            self.world.reached.add("batch")
+        for other, before in self.bodies.items():
+            shared = other != instant and any(each in before["writes"] for each in body["writes"])
+            if shared and (other not in body["seen"] or other > instant):
+                raise Violated(NO_LOST_UPDATE, f"{instant} overlooks {other}")
+
+    def _is_commit(self, instant: str) -> bool:
+        return instant in self.bodies
+
+    def _publish(self, instant: str, body: bytes) -> None:
+        if not self._is_commit(instant):
+            raise Violated(VISIBLE, f"{instant} is published, and is not decided")
+        if json.loads(body) != self.bodies[instant]:
+            raise Violated(VISIBLE, f"{instant} is published with another body")
+        objects = self.world.memory_store.objects
+        for key in objects:
+            if key.startswith(files_of(instant)) and key not in self.bodies[instant]["files"]:
+                raise Violated(VISIBLE, f"{key} is another writer's, and is visible")
+        number = self.by_instant[instant]["round"]
+        for other in self.bodies:
+            earlier = self.by_instant[other]["round"] < number
+            if earlier and group.timeline_key(other, "commit") not in objects:
+                raise Violated(PREFIX, f"{instant} is published before {other}")
+        if instant <= self.passed:
+            raise Violated(BEHIND_NOBODY, f"{instant} appears behind a reader at {self.passed}")
+
+    def answered(self, instant: str, kind: str) -> None:
+        """What a writer's caller was told."""
+        if kind == COMMIT:
+            if not self._is_commit(instant):
+                raise Violated(KEPT, f"{instant} is acknowledged, and is not decided")
+        elif self._is_commit(instant):
+            raise Violated(NO_MEANS_NO, f"{instant} was refused, and is committed")
+        else:
+            self.denied.add(instant)
+
+    def has_read(self, last: int, commits: frozenset[str]) -> None:
+        """What a reader took for the table, at the fence whose last decision has this number."""
+        least = {each["instant"] for each in self.decided.values()
+                 if each["seq"] <= last and each["kind"] == COMMIT}  # fmt: skip
+        if least - commits:
+            raise Violated(WHOLE, f"a snapshot lacks {min(least - commits)}")
+        if commits - set(self.bodies):
+            raise Violated(WHOLE, f"a snapshot has {min(commits - set(self.bodies))}")
+
+    def crashed(self, node: Node) -> None:
+        pass
+
+    def end(self) -> None:
+        """Without faults, one service run leaves nothing pending, and one writer commits."""
+        self.world.finish()
+        client = self.client("end")
+        self.world.run(self.service(client))
+        write = self.world.run(self.write(client, ("a",)))
+        if write != COMMIT:
+            raise Violated(ALONE, f"a writer alone ended with {write}")
+        self.world.run(group.publish(client))
+        last, commits = self.world.run(group.snapshot(client))
+        self.has_read(last, commits)
+        objects = self.world.memory_store.objects
+        for instant in self.bodies:
+            if group.timeline_key(instant, "commit") not in objects:
+                raise Violated(ALONE, f"{instant} is decided, and is not published")
+
+    # --- what they do ----------------------------------------------------------------------------
+
+    def client(self, name: str) -> group.GroupClient:
+        return group.GroupClient(name, groups_of, files_of, self.window_max)
+
+    def begin(self, node: Node) -> None:
+        """A process starts: it knows no fence."""
+        self.world.spawn(node, self.life(self.client(f"{node.name}.{node.life}")))
+
+    def life(self, client: group.GroupClient) -> Procedure[None]:
+        dice, reader = self.world.dice.random, self.client(f"{client.name} reader")
+        for _ in range(ACTIONS_MAX):
+            try:
+                chance = dice()
+                if chance < 0.55:
+                    count = 1 if dice() < 0.7 else 2
+                    names = self.world.dice.sample(FILE_GROUPS, count)
+                    yield from self.write(client, tuple(names))
+                elif chance < 0.63:
+                    yield from group.publish(client)
+                elif chance < 0.7:
+                    yield from group.combine(client)
+                elif chance < 0.8:
+                    self.has_read(*(yield from group.snapshot(reader)))
+                elif chance < 0.9:
+                    self.passed = max(self.passed, (yield from group.increment()))
+                else:
+                    yield from self.service(client)
+            except EXPECTED:
+                pass
+            if dice() < 0.3:
+                yield Sleep(dice() ** 3)
+
+    def write(self, client: group.GroupClient, names: tuple[str, ...]) -> Procedure[str]:
+        write = yield from group.reserve(client)
+        blind = self.world.dice.random() < 0.2
+        file_ids = [f"{name}-{write.attempt}" for name in names] if blind else list(names)
+        if self.world.dice.random() < 0.3:
+            yield Sleep(self.world.dice.random())
+        files = {f"{files_of(write.instant)}{each}_{write.attempt}": b"rows" for each in file_ids}
+        fields = {"attempt": write.attempt, "files": sorted(files), "seen": sorted(write.seen),
+                  "writes": [["p", each] for each in file_ids]}  # fmt: skip
+        write.body, write.blind = json.dumps(fields).encode(), blind
+        write.writes = groups_of(write.body)
+        kind = yield from group.commit(client, write, files)
+        self.answered(write.instant, kind)
+        if kind != COMMIT:
+            yield from group.roll_back(client, write.instant)
+        return kind
+
+    def service(self, client: group.GroupClient) -> Procedure[None]:
+        """Decide what is offered, publish, and roll back what is pending, whoever is alive."""
+        yield from group.combine(client)
+        yield from group.publish(client)
+        view = yield from group.look(client)
+        for instant in sorted(view.pending())[:2]:
+            if (yield from group.roll_back(client, instant)):
+                self.world.reached.add("rolled back")
+
+
+def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
+    dice = random.Random(f"group {seed}")
+    world, _, off_ms = world_of(dice, seed, steps, mutant)
+    run = GroupRun(world, dice.choice((1, 2, 4, 30)))
+    world.run(create(FENCE_KEY, group.format_group_fence(GroupFence(f"new {seed}"))))
+    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
+    for _ in nodes_of(dice, world, "W", off_ms, run.begin):
+        pass
+    return run
+
+
+SCENARIO = SimScenario(
+    "group", "writers commit together, read, publish, roll back and crash", STEPS, set_up,
+    ("batch", "conflict", "withdrawn", "rollback", "rolled back", "stall", "restart"),
+)  # fmt: skip
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+def commit_then_send(
+    client: group.GroupClient, write: group.GroupWrite, files: dict[str, bytes]
+) -> Procedure[str]:
+    """The inflight file is taken for an offer while the data is still to be sent."""
+    yield from create(group.timeline_key(write.instant, "inflight"), write.body)
+    kind = yield from group.offer(client, write)
+    yield from all_of([create(key, body) for key, body in files.items()])
+    return kind
+
+
+def offer_and_acknowledge(_: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
+    body = group.format_offer(write.offer())
+    yield from create(group.timeline_key(write.instant, "offer"), body)
+    return COMMIT
+
+
+def offer_once(client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
+    """One turn; what is not decided then counts as refused."""
+    yield from offer_and_acknowledge(client, write)
+    view = yield from group.look(client)
+    return (yield from group.outcome(view, write.instant)) or REFUSED
+
+
+def offer_answered(client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
+    """An offer without an answer counts as not made."""
+    body = group.format_offer(write.offer())
+    answer = yield Put(group.timeline_key(write.instant, "offer"), body, IfAbsent())
+    return (yield from RIGHT_OFFER(client, write)) if isinstance(answer, Applied) else REFUSED
+
+
+def refused(*_: Any) -> Procedure[str]:
+    yield from ()
+    return REFUSED
+
+
+def written_once(key: str, body: bytes, condition: Any) -> Procedure[Any]:
+    answer = yield Put(key, body, condition)
+    return answer.version if isinstance(answer, Applied) else Missing()
+
+
+def stale_look(client: group.GroupClient) -> Procedure[group.GroupView]:
+    """The listing, then the fence; nobody asks what left the window in between."""
+    entries = yield from listing(group.GROUP_TIMELINE)
+    fence, version = yield from group.read_group_fence()
+    client.known, client.version = fence, version
+    decided = group.known_decisions(None, fence)
+    return group.GroupView(fence, version, decided, frozenset(each.key for each in entries))
+
+
+def withdraw_by_file_first(client: group.GroupClient, instant: str) -> Procedure[str]:
+    view = yield from stale_look(client)
+    if kind := (yield from group.outcome(view, instant)):
+        return kind
+    after = refuse(view.fence, instant, (yield Unique()), why="withdrawn")
+    if (yield from group.replace_group_fence(client, view, after)):
+        return REFUSED
+    return (yield from RIGHT_WITHDRAW(client, instant))
+
+
+def combine_stale(client: group.GroupClient) -> Procedure[bool]:
+    view = yield from stale_look(client)
+    return (yield from group.decide_once(client, view, (yield from group.open_offers(view))))
+
+
+def snapshot_stale(client: group.GroupClient) -> Procedure[tuple[int, frozenset[str]]]:
+    view = yield from stale_look(client)
+    return view.fence.last, view.commits()
+
+
+def snapshot_listed(client: group.GroupClient) -> Procedure[tuple[int, frozenset[str]]]:
+    view = yield from group.look(client)
+    return view.fence.last, view.completed()
+
+
+def increment_with_tail() -> Procedure[str]:
+    fence, _ = yield from group.read_group_fence()
+    entries = yield from listing(group.GROUP_TIMELINE)
+    keys = {each.key for each in entries}
+    keys |= {group.timeline_key(each.instant, "commit") for each in fence.window
+             if each.kind == COMMIT}  # fmt: skip
+    return group.pull_until(group.GroupView(fence, "", {}, frozenset(keys)))
+
+
+def judge_alone(fence: GroupFence, offer: Offer, timely: Any) -> GroupDecision:
+    """Not compared with those accepted before it in this batch."""
+    before = tuple(each for each in fence.window if each.round != fence.round)
+    entry = RIGHT_JUDGE(replace(fence, window=before), offer, timely)
+    return replace(entry, seq=fence.last + 1)
+
+
+def evict_unproven(fence: GroupFence, _: Any, window_max: int) -> GroupFence:
+    return RIGHT_EVICT(fence, range(fence.last + 1), window_max)
+
+
+def nothing(*_: Any) -> Procedure[None]:
+    yield from ()
+
+
+def no_conflict(*_: Any) -> Procedure[bool]:
+    yield from ()
+    return False
+
+
+def offers_by_name(view: group.GroupView) -> Procedure[list[Offer]]:
+    """Whatever has an offer's name is one, a tombstone too."""
+    found = []
+    for key in sorted(view.keys):
+        instant = group.instant_in(key)
+        if key.endswith(".offer") and group.is_open(view, instant):
+            body = yield from read(group.timeline_key(instant, "inflight"))
+            if isinstance(body, Found):
+                writes, sha256 = groups_of(body.body), digest(body.body)
+                found.append(Offer(instant, view.fence.last, writes, sha256, reserved=True))
+    return found
+
+
+def roll_back_by(steps: str) -> Callable[[group.GroupClient, str], Procedure[bool]]:
+    """A rollback that takes these steps: [f]ence, [l]ist, [c]as, [t]ombstone, [d]elete."""
+
+    def roll_back(client: group.GroupClient, instant: str) -> Procedure[bool]:
+        view, keys = group.GroupView(GroupFence(""), "", {}, frozenset()), frozenset[str]()
+        for step in steps:
+            if step == "f":
+                fence, version = yield from group.read_group_fence()
+                decided = group.known_decisions(None, fence)
+                view = group.GroupView(fence, version, decided, keys)
+            elif step == "l":
+                keys = frozenset(e.key for e in (yield from listing(group.GROUP_TIMELINE)))
+                view.keys = keys
+                if not any(group.instant_in(key) == instant for key in keys):
+                    return False
+            elif step in "cC":
+                kind = yield from group.outcome(view, instant)
+                if kind == COMMIT:
+                    return False
+                if not kind:
+                    after = refuse(view.fence, instant, (yield Unique()))
+                    done = yield from group.replace_group_fence(replace(client), view, after)
+                    if not done and step == "c":
+                        return False
+            elif step == "o":
+                if (yield from group.outcome(view, instant)) == COMMIT:
+                    return False
+            elif step == "t":
+                yield from group.bury(instant)
+            else:
+                for entry in (yield from listing(files_of(instant))):
+                    yield from delete(entry.key)
+                yield from delete(group.timeline_key(instant, "inflight"))
+                yield from delete(group.timeline_key(instant, "requested"))
+        return True
+
+    return roll_back
+
+
+def reserve_unlisted(client: group.GroupClient) -> Procedure[group.GroupWrite]:
+    """The snapshot was read before the instant was reserved."""
+    view = yield from group.look(client)
+    attempt, wall_ms = (yield Unique()), (yield WallMs())
+    newest = max(view.commits() | {view.fence.newest})
+    instant = group.next_group_instant(wall_ms, newest)
+    yield from create(group.timeline_key(instant, "requested"), attempt.encode())
+    return group.GroupWrite(instant, attempt, view.fence.last, view.commits())
+
+
+def reserve_nothing(client: group.GroupClient) -> Procedure[group.GroupWrite]:
+    """No object says whose the instant is."""
+    view = yield from group.look(client)
+    newest = max(view.commits() | {view.fence.newest})
+    instant = group.next_group_instant((yield WallMs()) // 1000 * 1000, newest)
+    return group.GroupWrite(instant, (yield Unique()), view.fence.last, view.commits())
+
+
+def not_rolled_back(_view: Any, _instant: str) -> Procedure[str]:
+    yield from ()
+    return ""
+
+
+RIGHT_OFFER, RIGHT_WITHDRAW, RIGHT_JUDGE, RIGHT_EVICT = group.offer, group.withdraw, judge, evict
+_G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
+
+
+_SAYS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
+    "data first": ("an instant is offered before its data is proven",
+                   {f"{_G}:commit": commit_then_send}),
+    "acknowledge offers": ("a commit is acknowledged when its offer landed",
+                           {f"{_G}:offer": offer_and_acknowledge}),
+    "412 refuses": ("a refused or unanswered replacement of the fence counts as a refusal",
+                    {f"{_G}:settle_write": written_once, f"{_G}:offer": refused}),
+    "stop waiting": ("a writer that stops waiting reports that nothing was committed",
+                     {f"{_G}:offer": offer_once}),
+    "offer unanswered": ("an offer without an answer counts as not made",
+                         {f"{_G}:offer": offer_answered}),
+    "file first": ("a withdrawal looks for the outcome file before it reads the fence",
+                   {f"{_G}:withdraw": withdraw_by_file_first}),
+    "batch": ("offers of one batch are not compared with each other", {f"{_D}:judge": judge_alone}),
+    "short window": ("an offer is judged whose base the window does not reach",
+                     {f"{_D}:may_judge": lambda *_: True, f"{_G}:may_judge": lambda *_: True}),
+    "re-base": ("a base is raised without a check", {f"{_G}:missed_conflict": no_conflict}),
+    "combiner's reach": ("who decides for others ignores what left the window",
+                         {f"{_G}:combine": combine_stale}),
+    "reach": ("no client asks what left the window between two reads",
+              {f"{_G}:has_gap": lambda *_: False}),
+    "reader's reach": ("a reader ignores what left the window", {f"{_G}:snapshot": snapshot_stale}),
+    "forget": ("the window before the listing is forgotten",
+               {f"{_G}:known_decisions": lambda _, fence: {e.instant: e for e in fence.window}}),
+    "evict": ("decisions leave the window before their outcome is proven",
+              {f"{_D}:evict": evict_unproven}),
+    "no tombstone": ("a refusal leaves no tombstone", {f"{_G}:bury": nothing}),
+    "no conflict": ("offers are not compared with commits", {f"{_D}:conflicts": lambda *_: ""}),
+    "ignores completed": ("who decides ignores the completed file",
+                          {f"{_G}:is_open": lambda view, instant:
+                           group.timeline_key(instant, "inflight") in view.keys
+                           and instant not in view.decided}),
+    "tombstone is an offer": ("a tombstone is taken for an offer",
+                              {f"{_G}:open_offers": offers_by_name}),
+    "tombstone first": ("a rollback writes its tombstone and deletes, then decides",
+                        {f"{_G}:roll_back": roll_back_by("flotdC")}),
+    "no entry": ("a rollback decides nothing", {f"{_G}:roll_back": roll_back_by("flotd")}),
+    "list first": ("a rollback lists before it reads the fence",
+                   {f"{_G}:roll_back": roll_back_by("lfctd")}),
+    "unproven": ("a rollback deletes though its decision was not made",
+                 {f"{_G}:roll_back": roll_back_by("flCtd")}),
+    "late": ("an instant is used that a reader may have passed",
+             {f"{_G}:is_passed": lambda *_: False}),
+    "below": ("a writer's clock alone gives its instants",
+              {f"{_G}:is_passed": lambda *_: False,
+               f"{_G}:next_group_instant": lambda wall_ms, _: instant_of(wall_ms)}),
+    "unlisted": ("an instant counts as reserved without a listing after it",
+                 {f"{_G}:reserve": reserve_unlisted}),
+    "unreserved": ("nothing reserves an instant", {f"{_G}:reserve": reserve_nothing}),
+    "tail": ("increments read what is decided and not published",
+             {f"{_G}:increment": increment_with_tail}),
+    "any order": ("decisions are published in any order",
+                  {f"{_G}:rounds": lambda fence: [list(reversed(fence.window))]}),
+    "no tail": ("a snapshot leaves out what is not published", {f"{_G}:snapshot": snapshot_listed}),
+    "ended reservation": ("a writer does not ask whether its reservation was rolled back",
+                          {f"{_G}:reservation_ended": not_rolled_back}),
+}  # fmt: skip
+WRONG: Wrong = {(name, False): wrong for name, (_, wrong) in _SAYS.items()}
+MUTANTS = {
+    name: Mutant(name, says, {name: False}, wrong=WRONG) for name, (says, _) in _SAYS.items()
+}
