@@ -20,7 +20,7 @@ from lockkit.lab.verify.sim.lease import nodes_of, world_of
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing
+from lockkit.protocol.outcome import Applied, Found, Missing
 from lockkit.runtime import Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.table.errors import CommitUnknown
@@ -275,13 +275,6 @@ def offer_once(client: group.GroupClient, write: group.GroupWrite) -> Procedure[
     return (yield from group.outcome(view, write.instant)) or REFUSED
 
 
-def offer_answered(client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
-    """An offer without an answer counts as not made."""
-    body = group.format_offer(write.offer())
-    answer = yield Put(group.timeline_key(write.instant, "offer"), body, IfAbsent())
-    return (yield from RIGHT_OFFER(client, write)) if isinstance(answer, Applied) else REFUSED
-
-
 def refused(*_: Any) -> Procedure[str]:
     yield from ()
     return REFUSED
@@ -299,21 +292,6 @@ def stale_look(client: group.GroupClient) -> Procedure[group.GroupView]:
     client.known, client.version = fence, version
     decided = group.known_decisions(None, fence)
     return group.GroupView(fence, version, decided, frozenset(each.key for each in entries))
-
-
-def withdraw_by_file_first(client: group.GroupClient, instant: str) -> Procedure[str]:
-    view = yield from stale_look(client)
-    if kind := (yield from group.outcome(view, instant)):
-        return kind
-    after = refuse(view.fence, instant, (yield Unique()), why="withdrawn")
-    if (yield from group.replace_group_fence(client, view, after)):
-        return REFUSED
-    return (yield from RIGHT_WITHDRAW(client, instant))
-
-
-def combine_stale(client: group.GroupClient) -> Procedure[bool]:
-    view = yield from stale_look(client)
-    return (yield from group.decide_once(client, view, (yield from group.open_offers(view))))
 
 
 def snapshot_stale(client: group.GroupClient) -> Procedure[tuple[int, frozenset[str]]]:
@@ -430,7 +408,7 @@ def not_rolled_back(_view: Any, _instant: str) -> Procedure[str]:
     return ""
 
 
-RIGHT_OFFER, RIGHT_WITHDRAW, RIGHT_JUDGE, RIGHT_EVICT = group.offer, group.withdraw, judge, evict
+RIGHT_JUDGE, RIGHT_EVICT = judge, evict
 _G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
 
 
@@ -443,21 +421,11 @@ _SAYS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
                     {f"{_G}:settle_write": written_once, f"{_G}:offer": refused}),
     "stop waiting": ("a writer that stops waiting reports that nothing was committed",
                      {f"{_G}:offer": offer_once}),
-    "offer unanswered": ("an offer without an answer counts as not made",
-                         {f"{_G}:offer": offer_answered}),
-    "file first": ("a withdrawal looks for the outcome file before it reads the fence",
-                   {f"{_G}:withdraw": withdraw_by_file_first}),
     "batch": ("offers of one batch are not compared with each other", {f"{_D}:judge": judge_alone}),
-    "short window": ("an offer is judged whose base the window does not reach",
-                     {f"{_D}:may_judge": lambda *_: True, f"{_G}:may_judge": lambda *_: True}),
     "re-base": ("a base is raised without a check", {f"{_G}:missed_conflict": no_conflict}),
-    "combiner's reach": ("who decides for others ignores what left the window",
-                         {f"{_G}:combine": combine_stale}),
     "reach": ("no client asks what left the window between two reads",
               {f"{_G}:has_gap": lambda *_: False}),
     "reader's reach": ("a reader ignores what left the window", {f"{_G}:snapshot": snapshot_stale}),
-    "forget": ("the window before the listing is forgotten",
-               {f"{_G}:known_decisions": lambda _, fence: {e.instant: e for e in fence.window}}),
     "evict": ("decisions leave the window before their outcome is proven",
               {f"{_D}:evict": evict_unproven}),
     "no tombstone": ("a refusal leaves no tombstone", {f"{_G}:bury": nothing}),
@@ -471,8 +439,6 @@ _SAYS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
     "tombstone first": ("a rollback writes its tombstone and deletes, then decides",
                         {f"{_G}:roll_back": roll_back_by("flotdC")}),
     "no entry": ("a rollback decides nothing", {f"{_G}:roll_back": roll_back_by("flotd")}),
-    "list first": ("a rollback lists before it reads the fence",
-                   {f"{_G}:roll_back": roll_back_by("lfctd")}),
     "unproven": ("a rollback deletes though its decision was not made",
                  {f"{_G}:roll_back": roll_back_by("flCtd")}),
     "late": ("an instant is used that a reader may have passed",
