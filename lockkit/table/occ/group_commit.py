@@ -2,6 +2,7 @@
 
 For fence format 3, which `Table` does not use yet. The simulator runs these procedures (`lockkit
 simulate --scenario group`); docs/concepts/group_commit.md has the rules.
+One file because its procedures call each other: who commits also decides, publishes and reads.
 """
 
 from __future__ import annotations

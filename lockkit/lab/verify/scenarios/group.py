@@ -2,6 +2,7 @@
 
 They run the procedures of fence format 3. Judged while it runs by the store's own record: the judge
 reads the fence, the timeline and the data files by itself.
+One file because a scenario's judge, its writers and its mistakes are read together.
 """
 
 from __future__ import annotations
