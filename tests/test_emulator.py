@@ -297,6 +297,20 @@ def test_with_credentials_only_requests_signed_by_them_are_answered(emulator: An
     assert "realsecret" not in repr(Credentials("AKIAREAL", "realsecret"))
 
 
+@pytest.mark.parametrize("emulator", [{"credentials": Credentials("key", "secret")}], indirect=True)
+def test_a_signed_listing_may_spell_the_space_of_its_prefix_as_a_plus(emulator: Any) -> None:
+    stores = pytest.importorskip("obstore.store")
+    store = stores.S3Store(
+        "b", endpoint=emulator.s3, region="us-east-1",
+        access_key_id="key", secret_access_key="secret",
+        client_options={"allow_http": True}, retry_config={"max_retries": 0},
+    )  # fmt: skip
+    for key in ("a b/1", "a+b/2"):
+        store.put(key, b"x")
+    for prefix, key in (("a b", "a b/1"), ("a+b", "a+b/2")):
+        assert [found["path"] for page in store.list(prefix) for found in page] == [key]
+
+
 def test_the_command_takes_its_secret_from_the_environment(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
