@@ -22,9 +22,18 @@ import pytest
 from lockkit import Clock, open_store
 from lockkit.cli import COMMANDS as LISTED
 from lockkit.cli.main import main
+from lockkit.errors import StoreError
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lock.handle import LOCK_KEY
-from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    Throttled,
+    Unknown,
+)
 from lockkit.protocol.record import Record, decode, encode
 
 ROOT = Path(__file__).parents[1]
@@ -356,6 +365,47 @@ def test_a_buckets_history_is_told_takeovers_and_foreign_bodies_included(
         strict=True,
     ):  # fmt: skip
         assert words in line and "\x1b" not in line
+
+
+def test_show_prints_the_lock_also_to_somebody_who_may_not_list_its_versions(
+    shared_emulator: Any, bucket: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from lockkit.stores.s3 import S3Store
+
+    def denied(self: S3Store, key: str) -> Any:
+        raise StoreError("access is denied")
+
+    there = (f"s3://{bucket}/table", "--endpoint", shared_emulator.s3)
+    assert process("lock", "acquire", *there, "--", "true").returncode == 0
+    monkeypatch.setattr(S3Store, "versions", denied)
+    assert main(["lock", "show", *there]) == 0
+    said = capsys.readouterr().out
+    assert "released" in said and "access is denied" in said
+    assert "s3:ListBucketVersions and s3:GetObjectVersion" in said
+    assert main(["lock", "show", *there, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["state"], shown["generations"]) == ("released", [])
+    assert "access is denied" in shown["generations_error"]
+
+
+def test_watch_goes_on_after_a_read_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lockkit.stores.local import LocalStore
+
+    answers = [Unknown("503"), Throttled(), Missing(), Unknown("503"), Missing()]
+
+    def answer(self: LocalStore, key: str, **_: Any) -> Any:
+        if not answers:
+            raise StoreError("access is denied")
+        return answers.pop(0)
+
+    monkeypatch.setattr(LocalStore, "get", answer)
+    assert main(["lock", "watch", f"file://{tmp_path}", "--interval-s", "0.01"]) == 3
+    said = capsys.readouterr()
+    assert said.out.count("free") == 1
+    assert said.err.count("(503); try again") == 2 and "Unknown(" not in said.err
 
 
 def test_watch_prints_a_line_for_each_change(table: str) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from lockkit import Lock
+from lockkit import Lock, open_store
+from lockkit.lab.incident.examine import examine
 from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.providers.azure_lease import AzureBlobLease
 from lockkit.providers.dynamodb import COUNTER, DynamoDBLock
+from lockkit.table import Table
 
 POLICIES = Path(__file__).parents[1] / "datasets" / "policies"
 
@@ -54,6 +58,26 @@ def test_dynamodbs_policy_names_the_operations_that_a_lock_sends_and_their_keys(
     assert sent == actions(said)
     keys = said["Statement"][0]["Condition"]["ForAllValues:StringEquals"]["dynamodb:LeadingKeys"]
     assert keys == ["orders", f"orders{COUNTER}"]
+
+
+def test_who_is_on_call_reads_the_table_and_its_lock_with_the_rights_that_are_written_down(
+    emulator: Any,
+) -> None:
+    url, options = "s3://lake/orders", {"endpoint": emulator.s3}
+    with Table.create(url, record_key="id", **options) as table:
+        table.append(pa.table({"id": ["a"]}))
+    sent = emulator.requests
+    before = len(sent())
+    with closing(open_store(url, **options)) as store:
+        examine(store, watch_s=0.0)
+    seen = sent()[before:]
+    assert {each["method"] for each in seen} <= {"get", "head", "list"}
+    assert {each["key"].removeprefix("orders/").partition("/")[0] for each in seen} == {".hoodie"}
+    said = policy("s3_on_call")
+    assert actions(said) == {
+        "s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket", "s3:ListBucketVersions"
+    }
+    assert said["Statement"][0]["Resource"] == "arn:aws:s3:::lake/orders/.hoodie/*"
 
 
 @pytest.mark.parametrize(("kind", "scheme"), [("s3", "s3"), ("gcs", "gs"), ("azure", "az")])

@@ -12,7 +12,7 @@ from lockkit.clock import Clock
 from lockkit.events import plain
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.protocol.expiry import frees_ms
-from lockkit.protocol.outcome import Found, Missing, NotModified, Version
+from lockkit.protocol.outcome import Found, Missing, NotModified, Unknown, Version
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record, decode
 from lockkit.protocol.state import LastObservation, Observation
@@ -29,8 +29,12 @@ def opened(url: str, options: dict[str, Any]) -> Iterator[Store]:
         store.close()
 
 
+class NoAnswerYet(CommandError):
+    """The store was too busy, or did not answer; a later read may succeed."""
+
+
 def read_lock(store: Store, unless: Version | None = None) -> Observation | None:
-    """The object as it is now; None if it still has the version `unless`."""
+    """The object as it is now; None if it still has the version `unless`. Raises `NoAnswerYet`."""
     match store.get(LOCK_KEY, unless=unless, limit=RECORD_BYTES_MAX):
         case Found(body, version, modified_ms, date_ms):
             return Observation(version, decode(body), modified_ms, date_ms)
@@ -39,8 +43,9 @@ def read_lock(store: Store, unless: Version | None = None) -> Observation | None
         case NotModified():
             return None
         case answer:
-            raise CommandError(
-                f"{store.url}/{LOCK_KEY} could not be read ({answer}); try again in a moment"
+            why = plain(answer.why) if isinstance(answer, Unknown) else "the store is too busy"
+            raise NoAnswerYet(
+                f"{store.url}/{LOCK_KEY} could not be read ({why}); try again in a moment"
             )
 
 

@@ -18,9 +18,17 @@ from lockkit.cli.terminal import (
     seconds,
     store_options,
     table,
+    warn,
 )
 from lockkit.clock import Clock
+from lockkit.errors import StoreError
 from lockkit.events import plain
+
+VERSION_RIGHTS = {
+    "s3": " (this needs s3:ListBucketVersions and s3:GetObjectVersion)",
+    "gs": " (this needs storage.objects.list and storage.objects.get)",
+    "az": " (this needs the role Storage Blob Data Reader)",
+}
 
 if TYPE_CHECKING:
     from lockkit.protocol.record import Garbled, Record
@@ -92,7 +100,10 @@ def show(args: argparse.Namespace) -> int:
     with opened(args.url, store_options(args)) as store:
         observation = read_lock(store)
         assert observation is not None  # only a conditional read can find the object unchanged
-        kept = generations(store, newest=args.newest)
+        try:
+            kept, untold = list(generations(store, newest=args.newest)), ""
+        except StoreError as error:  # perhaps because these credentials may not list versions
+            kept, untold = [], plain(error, limit=300)
     now = standing(observation)
     if args.json:
         say_json(
@@ -103,12 +114,16 @@ def show(args: argparse.Namespace) -> int:
             | {"generations": [
                 {"version": each.number.version, "modified_ms": each.number.modified_ms,
                  "deleted": each.number.deleted, **_fields(each.record)} for each in kept]}
+            | ({"generations_error": untold} if untold else {})
         )  # fmt: skip
     else:
         say(f"{plain(args.url)} {LOCK_KEY}", *(f"  {line}" for line in _sentences(observation)))
         rows = [_row(each.number.version, each.number.modified_ms, each.record) for each in kept]
         if len(rows) > 1:
             say("", *table(("version", "written", "epoch", "state", "by"), rows))
+        if untold:
+            needs = VERSION_RIGHTS.get(args.url.partition(":")[0], "")
+            say("", f"its earlier versions cannot be shown{needs}: {untold}")
     return FOUND if isinstance(observation.record, Garbled) else OK
 
 
@@ -180,15 +195,20 @@ def _fields(record: Record | Garbled | None) -> dict[str, Any]:
 
 
 def watch(args: argparse.Namespace) -> int:
-    from lockkit.cli.generations import opened, read_lock, standing
+    from lockkit.cli.generations import NoAnswerYet, opened, read_lock, standing
 
-    clock = Clock()
+    clock, silent = Clock(), False
     with opened(args.url, store_options(args)) as store:
         interval_s = max(args.interval_s or 0.0, store.capabilities.poll_min_s, 0.1)
         unless = None
         first = True
         while True:
-            observation = read_lock(store, unless)
+            try:
+                observation, silent = read_lock(store, unless), False
+            except NoAnswerYet as error:
+                if not silent:
+                    warn(str(error))
+                observation, silent = None, True
             # A missing object has no version to compare: report it only once.
             if observation is not None and (first or observation.version != unless):
                 if args.json:
