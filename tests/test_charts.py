@@ -117,6 +117,21 @@ def test_a_figure_fits_its_panel_once_the_page_has_drawn_it(charts: Charts) -> N
     assert changes == [False, True]
 
 
+def test_a_page_gets_every_trace_with_the_figure_and_the_points_again_once_it_has_drawn_it(
+    charts: Charts,
+) -> None:
+    """What is sent while the page loads plotly does not arrive."""
+    charts.set_trait("selected_index", 0)
+    figure = charts.figure
+    assert not figure._py2js_addTraces
+    assert len(figure._widget_data) == len(figure.data) and list(figure.data[0].x)
+    sent: list[Any] = []
+    figure.observe(lambda change: sent.append(change["new"]), "_py2js_update")
+    charts.lanes._handle_custom_msg({"type": "plotted"}, [])
+    points = [each["style_data"]["x"][0] for each in sent if each and "x" in each["style_data"]]
+    assert [len(each) for each in points] == [0, len(figure.data[0].x)]
+
+
 def test_a_kernel_has_one_figure_that_of_the_panel_unfolded_last(charts: Charts) -> None:
     charts.set_trait("selected_index", 0)
     other = Charts(charts.lanes)

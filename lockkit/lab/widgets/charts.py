@@ -24,6 +24,7 @@ from lockkit.lab.widgets.numbers import (
     Ribbon,
     numbers,
 )
+from lockkit.lab.widgets.ui import figure_widget
 
 HUES = ("#2a8fd0", "#d9660c", "#0f9f78", "#c46aa0", "#3b8fbf", "#a98600")
 INK, RULE, BAD = "#7a828b", "rgba(125,133,142,.28)", "#d8434f"
@@ -65,7 +66,7 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
         _unfolded = self
         fresh = self.figure is None
         if fresh:
-            self.figure = _empty()
+            self.figure = figure_widget(_filled(self.lanes.scene))
             for trace in self.figure.data:
                 trace.on_click(self._clicked)
         self._draw()
@@ -102,9 +103,17 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
             self._mark()
 
     def _plotted(self) -> None:
-        """The page has the figure, 700 pixels wide as at first: only a change makes it fit."""
+        """The page has the figure, 700 pixels wide as at first: only a change makes it fit.
+
+        Points that were sent while the page loaded plotly did not arrive. They are sent again,
+        after none: plotly sends only what has changed.
+        """
         with self._turn:
             if self.figure is not None:
+                with self.figure.batch_update():
+                    for trace in self.figure.data:
+                        trace.x = trace.y = ()
+                self._draw()
                 self.figure.layout.autosize = False
                 self.figure.layout.autosize = True
 
@@ -146,11 +155,18 @@ def _time_of(lanes: Lanes) -> float | None:
 # --- the figure -----------------------------------------------------------------------------------
 
 
+def _filled(scene: dict[str, Any]) -> Any:
+    figure = _empty()
+    if scene:
+        fill(figure, numbers(scene))
+    return figure
+
+
 def _empty() -> Any:
     """Four parts over one axis of time; the traces are made once and refilled ever after."""
     import plotly.graph_objects as go
 
-    figure = go.FigureWidget()
+    figure = go.Figure()
     marked = {"mode": "markers", "hovertemplate": "%{text}<br>%{x:.3f} s<extra></extra>"}
     figure.add_scatter(
         **{**marked, "mode": "lines+markers"}, name="generation", yaxis="y", showlegend=False,

@@ -178,6 +178,16 @@ def column(name: str, *children: Any, **layout: str) -> widgets.VBox:
     return named(view, name)
 
 
+def figure_widget(figure: Any) -> Any:
+    """A plotly figure as a widget, with all of its traces.
+
+    A trace that is added to a widget while the page still loads plotly never appears there.
+    """
+    import plotly.graph_objects as go
+
+    return go.FigureWidget(figure)
+
+
 def plot_layout(**more: Any) -> dict[str, Any]:
     """A plotly figure's layout for a light and a dark page."""
     return {

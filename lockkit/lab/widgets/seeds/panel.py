@@ -20,6 +20,7 @@ from lockkit.lab.widgets.ui import (
     Status,
     button,
     column,
+    figure_widget,
     plot_layout,
     row,
 )
@@ -120,7 +121,7 @@ def _figure(ways: Mapping[str, str]) -> Any:
     """Legible on a light and on a dark page; curves told apart by shape and dash, too."""
     import plotly.graph_objects as go
 
-    drawn = go.FigureWidget(layout=plot_layout(
+    drawn = go.Figure(layout=plot_layout(
         height=340, margin={"l": 60, "r": 20, "t": 20, "b": 50},
         legend={"orientation": "h", "y": 1.12},
         xaxis={"title": {"text": "length of a stall, in leases"}, "range": [-0.1, 3.1], **AXIS},
@@ -137,4 +138,4 @@ def _figure(ways: Mapping[str, str]) -> Any:
             line={"color": COLOURS[place], "dash": DASHES[place]},
             marker={"symbol": SYMBOLS[place], "size": 9, "color": COLOURS[place]},
         )  # fmt: skip
-    return drawn
+    return figure_widget(drawn)
