@@ -29,9 +29,9 @@ KINDS = [
 INTERNAL = {
     # caught before they reach a caller, or ends of a simulated process
     "Cancelled", "CommandError", "DatabaseBusy", "DeadlinePassed", "DialectError",
-    "DiskFull", "GrantOver", "Interrupted", "LaterFormat", "Malformed", "ProtocolDeparture",
-    "SiblingInterrupted", "StopSignal", "TableMoved", "Unreachable", "Unreadable", "Violated",
-    "WireError", "WriterDeposed",
+    "DiskFull", "GrantOver", "Interrupted", "LaterFormat", "Malformed", "NoAnswerYet",
+    "ProtocolDeparture", "SiblingInterrupted", "StopSignal", "TableMoved", "Unreachable",
+    "Unreadable", "Violated", "WireError", "WriterDeposed",
 }  # fmt: skip
 FACTS: dict[str, Any] = {
     "operation": Claim("j-1", "w-1", 1000), "read": ("a", "b"), "doubt": True,

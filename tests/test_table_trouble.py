@@ -283,7 +283,8 @@ def test_a_table_that_is_deleted_under_a_writer_takes_no_commit_into_the_next(ve
     # Only after the decision is the loss not its own: then the table was deleted with it.
     decided = told.index("committed")
     assert set(told[:decided]) <= {"TableError", "CommitUnknown", "LockLost"} and decided > 8
-    assert set(told[decided:]) == {"committed"}, told
+    # The completed file and the release are sent together, so either may meet the deletion.
+    assert set(told[decided:]) <= {"committed", "CommitUnknown"}, told
 
 
 DENIED = [
