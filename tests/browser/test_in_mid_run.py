@@ -161,3 +161,20 @@ def test_a_run_is_locked_until_a_guess_is_picked_then_both_stand_side_by_side(
         theme(page, name)
         shot(page, f"13-predicted-{name.lower()}")
     assert elsewhere(page, lab) == [] and page.trouble == []
+
+
+@pytest.mark.soak
+def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server, page: Any) -> None:
+    """What is sent while the page loads plotly does not arrive: it is sent once more."""
+    run_all_cells(page, lab, workbench_alone(lab))
+    launch(page)
+    page.locator(f"{BENCH} tr[data-row]").nth(2).wait_for(state="attached", timeout=LATER_MS)
+    page.get_by_text("Numbers").first.click()
+    page.locator(".lockkit-numbers .scatterlayer path.point").first.wait_for(
+        state="attached", timeout=LATER_MS
+    )
+    stopped(page)
+    rows = page.locator(f"{BENCH} tr[data-row]").count()
+    generations = page.locator(".lockkit-numbers .scatterlayer .trace").first.locator("path.point")
+    assert generations.count() >= min(rows, 3)
+    shot(page, "17-numbers-in-mid-run")
