@@ -19,12 +19,13 @@ from typing import Any
 import psutil
 import pytest
 
-from lockkit import Clock, open_store
+from lockkit import Clock, Lock, open_store
 from lockkit.cli import COMMANDS as LISTED
 from lockkit.cli.main import main
 from lockkit.errors import StoreError
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lock.handle import LOCK_KEY
+from lockkit.lock.oddities import UnexpectedRecord
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -268,6 +269,37 @@ def test_a_busy_lock_is_75_and_says_who_has_it(table: str) -> None:
     result = process("lock", "acquire", table, "--timeout", "0", "--", "echo", "never")
     assert_says(result, "somebody", "epoch 4", "lockkit lock show", code=75)
     assert result.stdout == ""
+
+
+def test_a_wait_names_the_holder_once_and_since_when_it_has_the_lock(
+    shared_emulator: Any, bucket: str
+) -> None:
+    url, there = f"s3://{bucket}/table", ("--endpoint", shared_emulator.s3)
+    with Lock(url, endpoint=shared_emulator.s3, owner="job-7") as held:
+        held.renew()  # another record of the same holder
+        result = run("lock", "acquire", url, *there, "--timeout", "0.5", "--", "true")
+        assert_says(result, "job-7", code=75)
+        first, _ = result.stderr.splitlines()
+        assert "waiting for job-7, epoch 1, which has it since " in first
+        assert first.endswith(" or before"), "no older generation shows the grant's beginning"
+    with Lock(url, endpoint=shared_emulator.s3, owner="job-8"):
+        result = run("lock", "acquire", url, *there, "--timeout", "0.5", "--", "true")
+        assert "waiting for job-8, epoch 2, which has it since " in result.stderr
+        assert "or before" not in result.stderr
+
+
+def test_a_lock_that_cannot_be_read_is_3_and_not_75(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lockkit.stores.local import LocalStore
+
+    monkeypatch.setattr(LocalStore, "get", lambda *_, **__: Unknown("connection refused"))
+    result = run("lock", "acquire", table, "--timeout", "0.2", "--", "true")
+    assert_says(result, "connection refused", code=3)
+    monkeypatch.undo()
+    leave(table, b"<html>")
+    with pytest.warns(UnexpectedRecord):
+        assert run("lock", "acquire", table, "--timeout", "0.2", "--", "true").returncode == 75
 
 
 def test_a_command_that_is_not_there_gives_the_lock_back(table: str) -> None:

@@ -15,7 +15,9 @@ import psutil
 import pytest
 from lock_world import until
 
-from lockkit.lab.processes.services import KINDS, open_service
+from lockkit.cli.main import main
+from lockkit.lab.processes import services
+from lockkit.lab.processes.services import KINDS, hive, open_service
 from lockkit.lab.processes.services.service import ServiceStartFailed, ServiceUnavailable
 from lockkit.lab.processes.services.zookeeper import ZooKeeper
 
@@ -112,6 +114,79 @@ def test_what_cannot_be_started_is_told_and_the_rest_is_started() -> None:
         _, told = process.communicate(timeout=30)
     assert len(told.splitlines()) == 1
     assert "azurite: cannot be started here" in told and "make peers" in told
+
+
+class Fine(ZooKeeper):
+    """Serves at once, and ends the command as SIGTERM would."""
+
+    name = "fine"
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", "import time; time.sleep(60)"]
+
+    def answers(self) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return True
+
+
+class Broken(Fine):
+    name = "broken"
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", "raise SystemExit('no disk left')"]
+
+    def answers(self) -> bool:
+        return False
+
+
+class NoTables(Fine):
+    name = "no-tables"
+
+    def command(self) -> list[str]:
+        raise ServiceStartFailed("Derby did not make the lock tables")
+
+
+def test_a_service_that_fails_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kinds = {each.name: each for each in (NoTables, Broken, Fine)}
+    monkeypatch.setattr(services, "KINDS", kinds)
+    monkeypatch.setattr(services, "open_service", lambda name, folder: kinds[name](folder))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main(["providers", "--only", ",".join(kinds), "--folder", str(tmp_path)]) == 0
+        said = capsys.readouterr()
+        assert main(["providers", "--only", "broken", "--folder", str(tmp_path)]) == 3
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "fine  127.0.0.1:" in said.out and "broken" not in said.out
+    assert "Derby did not make" in said.err and "no disk left" in said.err
+
+
+def test_tables_that_were_half_made_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "db").mkdir()
+    (tmp_path / "db" / "half").touch()
+    made: list[bool] = []
+
+    def make(*_: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+        if not made:
+            made.append(False)
+            raise subprocess.TimeoutExpired("java", options["timeout"])
+        assert not (tmp_path / "db" / "half").exists()
+        made.append(True)
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    for name, found in (("jars", tmp_path), ("java", ["java"])):
+        monkeypatch.setattr(hive, name, lambda *_, found=found: found)
+    monkeypatch.setattr(hive.subprocess, "run", make)
+    metastore = hive.HiveMetastore(tmp_path)
+    with pytest.raises(ServiceStartFailed, match="in 60 s"):
+        metastore.command()
+    metastore.command()
+    metastore.command()
+    assert made == [False, True], "complete tables are kept"
 
 
 def test_a_name_that_is_no_service_lists_those_that_are() -> None:

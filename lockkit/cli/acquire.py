@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import (
     BUSY,
+    EXIT_FAILED,
     LOST,
     USAGE,
     CommandError,
     add_store,
+    clock_time,
     command,
     seconds,
     store_options,
@@ -25,6 +27,7 @@ from lockkit.cli.terminal import (
 )
 from lockkit.clock import Clock
 from lockkit.events import plain
+from lockkit.sinks import Emit, silent
 
 if TYPE_CHECKING:
     from lockkit.lock.handle import Lock
@@ -33,9 +36,10 @@ if TYPE_CHECKING:
 ABOUT = """\
 Runs a command while holding the table's lock, and renews the lease meanwhile, like flock(1). If the
 lease is lost the command is stopped (SIGTERM, then SIGKILL). The command finds LOCKKIT_EPOCH in its
-environment, where the service counts grants; on a table it is above the epoch of the fence. Exit:
-the command's own code (128 + n for signal n); 75 if the lock was busy until the time-out; 76 if the
-lease was lost.
+environment, where the service counts grants; on a table it is above the epoch of the fence. While
+it waits it names the holder on standard error. Exit: the command's own code (128 + n for signal n);
+75 if another owner had the lock until the time-out; 3 if the store or service did not answer, so
+that nobody knows; 76 if the lease was lost.
 
 Other services' locks have URLs too. Options other than the time-out follow a ?:
   zookeeper://host:2181,host:2181/base/path/key    dynamodb://region/table/key?endpoint=http://...
@@ -47,6 +51,8 @@ lockkit lock acquire s3://bucket/table --timeout 60 -- python compact.py
 lockkit lock acquire filesystem:///lake/orders/.hoodie --timeout 60 -- python compact.py"""
 
 TTL_S = 30
+NEWEST = 20
+"""Generations of the lock object that are read to find when its holder took it."""
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
 NOT_FOUND = 127
@@ -76,13 +82,16 @@ def add(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.after:
         raise CommandError("name a command to run: lockkit lock acquire URL -- COMMAND", code=USAGE)
+    waits = args.timeout is None or args.timeout > 0
+    notice = WaitNotice()
     try:
-        lock = opened(args)
+        lock = opened(args, notice)
     except ValueError as error:
         raise CommandError(plain(error), code=USAGE) from None
-    waits = args.timeout is None or args.timeout > 0
+    notice.lock = lock if waits else None
     if not lock.acquire(blocking=waits, timeout=args.timeout if waits else None):
-        raise CommandError(plain(lock.busy_reason(), limit=1000), code=BUSY)
+        code = EXIT_FAILED if unanswered(lock) else BUSY
+        raise CommandError(plain(lock.busy_reason(), limit=1000), code=code)
     code = LOST
     try:
         if rise_above_fence(lock):
@@ -90,6 +99,52 @@ def run(args: argparse.Namespace) -> int:
     finally:
         code = released(lock) or code
     return code
+
+
+def unanswered(lock: Lock | LeasedLock) -> bool:
+    """Whether an acquire ended without a single answer that told who holds the lock.
+
+    Other services' locks raise `NoAnswer` then.
+    """
+    from lockkit.lock.handle import Lock
+
+    return isinstance(lock, Lock) and lock._client.busy is None and bool(lock._client.last_failure)
+
+
+class WaitNotice:
+    """Names on standard error each holder that an acquire waits for, once."""
+
+    def __init__(self) -> None:
+        self.lock: Lock | LeasedLock | None = None
+        self._named: tuple[str, int] | None = None
+
+    def __call__(self, kind: str, *, owner: str = "", epoch: int = 0, **_: Any) -> None:
+        # A renewal is a new record of the same holder.
+        if kind != "waiting" or self.lock is None or (owner, epoch) == self._named:
+            return
+        self._named = (owner, epoch)
+        of = f", epoch {epoch}" if epoch else ""
+        warn(f"lockkit lock acquire: waiting for {plain(owner, limit=100)}{of}{since(self.lock)}")
+
+
+def since(lock: Lock | LeasedLock) -> str:
+    """Since when its holder has it, by the store's clock; "" where that cannot be read."""
+    from lockkit.errors import StoreError
+    from lockkit.lock.handle import Lock
+    from lockkit.table.inspect.versions import generations, granted_ms
+
+    if not isinstance(lock, Lock):
+        return ""
+    try:
+        kept = generations(lock.store, newest=NEWEST)
+    except StoreError:
+        return ""
+    granted = granted_ms(kept)
+    if granted is None:
+        return ""
+    # Older generations of the same grant may have been left out, or were never kept.
+    earlier = " or before" if granted == kept[-1].number.modified_ms else ""
+    return f", which has it since {clock_time(granted)}{earlier}"
 
 
 def rise_above_fence(lock: Lock | LeasedLock) -> bool:
@@ -115,7 +170,7 @@ def rise_above_fence(lock: Lock | LeasedLock) -> bool:
     return True
 
 
-def opened(args: argparse.Namespace) -> Lock | LeasedLock:
+def opened(args: argparse.Namespace, emit: Emit = silent) -> Lock | LeasedLock:
     """Raises `ValueError` for an option that this kind of lock does not take."""
     from lockkit.lock.handle import Lock
     from lockkit.providers import open_lock
@@ -127,10 +182,10 @@ def opened(args: argparse.Namespace) -> Lock | LeasedLock:
     if scheme == "process":
         raise ValueError("process:// is a lock within one interpreter: it excludes no command")
     if scheme not in SERVICES:
-        return Lock(args.url, **{"ttl_s": TTL_S} | options)
+        return Lock(args.url, emit=emit, **{"ttl_s": TTL_S} | options)
     if options:
         raise ValueError(f"{scheme}:// takes options after a ?, but not {', '.join(options)}")
-    return open_lock(args.url)
+    return open_lock(args.url, emit=emit)
 
 
 def released(lock: Lock | LeasedLock) -> int:

@@ -46,6 +46,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from lockkit.lab.processes.services import KINDS
+    from lockkit.lab.processes.services.service import ServiceStartFailed
 
     names = [each.strip() for each in args.only.split(",") if each.strip()]
     if unknown := set(names) - set(KINDS):
@@ -59,12 +60,18 @@ def run(args: argparse.Namespace) -> int:
             tempfile.TemporaryDirectory(prefix="lockkit-providers-", ignore_cleanup_errors=True)
         )
         started = launched(dict.fromkeys(names), Path(folder).absolute(), stack)
+        serving = 0
         for each in started:
-            each.ready()
-            say(*described(each), "")
-        if not started:
+            try:
+                each.ready()
+            except ServiceStartFailed as failed:
+                warn(str(failed))
+            else:
+                serving += 1
+                say(*described(each), "")
+        if not serving:
             raise CommandError("nothing of this can be started here")
-        say(f"Ctrl-C ends {'it' if len(started) == 1 else 'them all'}. Logs are in {folder}.")
+        say(f"Ctrl-C ends {'it' if serving == 1 else 'them all'}. Logs are in {folder}.")
         over.wait()
     return OK
 
@@ -72,14 +79,14 @@ def run(args: argparse.Namespace) -> int:
 def launched(names: dict[str, None], folder: Path, stack: ExitStack) -> list[Service]:
     """Those that can be, not ready yet; the stack stops them."""
     from lockkit.lab.processes.services import open_service
-    from lockkit.lab.processes.services.service import ServiceUnavailable
+    from lockkit.lab.processes.services.service import ServiceStartFailed, ServiceUnavailable
 
     found = []
     for name in names:
         try:
             each = open_service(name, folder / name)
             each.launch()
-        except (ServiceUnavailable, ModuleNotFoundError) as missing:
+        except (ServiceUnavailable, ServiceStartFailed, ModuleNotFoundError) as missing:
             warn(f"{name}: cannot be started here: {missing}")
         else:
             stack.callback(each.stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -13,6 +14,8 @@ JANINO = "org.codehaus.janino.SimpleCompiler"
 SOURCE = Path(__file__).with_name("LoopbackMetastore.java")
 IJ = "org.apache.derby.tools.ij"
 TABLES_S_MAX = 60.0
+MADE = "db.made"
+"""A file beside the database, once its tables are complete."""
 TABLES = Path(__file__).with_name("hive_locks.sql")
 # Thrift's binary protocol: a call (version 1, sequence 0) of getStatus, which takes nothing.
 STATUS = b"\x80\x01\x00\x01" + (9).to_bytes(4, "big") + b"getStatus" + bytes(4) + b"\x00"
@@ -31,7 +34,7 @@ class HiveMetastore(Service):
         conf = self.folder / "conf"
         conf.mkdir(exist_ok=True)
         (conf / "hive-site.xml").write_text(_site(self._settings()))
-        if not (self.folder / "db").exists():
+        if not (self.folder / MADE).exists():
             self._make_tables()
         return [
             *java("256m"), "-cp", f"{conf}:{jars()}/*",
@@ -76,18 +79,25 @@ class HiveMetastore(Service):
 
     def _make_tables(self) -> None:
         script = self.folder / "tables.sql"
+        shutil.rmtree(self.folder / "db", ignore_errors=True)  # half made, by a run that was ended
         connect = "CONNECT 'jdbc:derby:;databaseName=db;create=true';\n"
         script.write_text(connect + TABLES.read_text())
-        made = subprocess.run(
-            [*java("128m"), f"-Dderby.stream.error.file={self.folder / 'derby.log'}",
-             "-cp", f"{jars()}/*", IJ, str(script)],
-            cwd=self.folder, capture_output=True, text=True, timeout=TABLES_S_MAX, check=False,
-        )  # fmt: skip
+        try:
+            made = subprocess.run(
+                [*java("128m"), f"-Dderby.stream.error.file={self.folder / 'derby.log'}",
+                 "-cp", f"{jars()}/*", IJ, str(script)],
+                cwd=self.folder, capture_output=True, text=True, timeout=TABLES_S_MAX, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise ServiceStartFailed(
+                f"Derby did not make the lock tables in {self.folder} in {TABLES_S_MAX:.0f} s"
+            ) from None
         if made.returncode != 0 or "ERROR" in made.stdout:
             raise ServiceStartFailed(
                 f"Derby did not make the lock tables in {self.folder}: "
                 f"{(made.stderr or made.stdout)[-500:]}"
             )
+        (self.folder / MADE).touch()
 
 
 def _site(settings: dict[str, str]) -> str:
