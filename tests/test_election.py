@@ -248,14 +248,14 @@ def test_other_names_under_the_prefix_are_left_alone() -> None:
         assert len(node.store.list("lock_")) == 5
 
 
-def test_after_the_last_epoch_that_has_a_name_there_is_none() -> None:
+def test_no_epoch_follows_the_last_one() -> None:
     with closing(Election(memory())) as node:
         leave(node, "lock_9999999999.json", b'{"expired": true}')
         with pytest.raises(ElectionError, match="last epoch"):
             node.campaign(acquire_timeout=0)
 
 
-def test_a_highest_epoch_that_was_deleted_is_told_and_its_number_not_given_again() -> None:
+def test_a_deleted_highest_epoch_is_an_error_and_its_number_is_not_granted_again() -> None:
     with closing(Election(memory())) as node:
         assert node.campaign(acquire_timeout=0)
         assert node.resign()

@@ -126,7 +126,7 @@ def test_the_repr_of_a_table_and_its_store_says_their_state(url: str) -> None:
 
 def test_the_repr_of_a_recipes_handle_says_its_state(url: str) -> None:
     election = Election(f"{url}/e")
-    assert repr(election) == f"<Election {url}/e: nobody was seen to lead: campaign>"
+    assert repr(election) == f"<Election {url}/e: no leader seen yet: campaign>"
     election.campaign()
     assert repr(election) == f"<Election {url}/e: leads in epoch 1>"
     assert repr(Queue(f"{url}/q", client="W1")) == f"<Queue {url}/q as W1>"

@@ -355,18 +355,18 @@ def test_terraforms_way_collides_with_itself(bucket: str, shared_emulator: Any) 
                 state.lock()
 
 
-def test_who_gives_up_while_a_create_may_yet_land_is_told_its_id(
+def test_a_create_of_unknown_outcome_raises_an_error_with_its_id(
     bucket: str, shared_emulator: Any
 ) -> None:
     with Proxy(shared_emulator.s3) as proxy:
         url = f"s3://{bucket}/t.tfstate"
         with closing(StateLock(url, endpoint=proxy.url, clock=Patient())) as state:
             proxy.inject(Fault("drop", when="before", operation="put", key="*.tflock", next=50))
-            with pytest.raises(LockUnknown, match=r"may yet land, under the ID [0-9a-f-]{36}"):
+            with pytest.raises(LockUnknown, match=r"still be applied, under the ID [0-9a-f-]{36}"):
                 state.lock()
 
 
-def test_a_store_that_deletes_no_version_is_said_to() -> None:
+def test_a_store_without_conditional_delete_is_noted() -> None:
     told: list[str] = []
     state = StateLock(f"{memory()}/s", emit=lambda kind, **data: told.append(data["text"]))
     with closing(state):
@@ -375,7 +375,7 @@ def test_a_store_that_deletes_no_version_is_said_to() -> None:
         with state:
             pass
     assert len(told) == 1
-    assert "deletes no version" in told[0]
+    assert "no conditional delete" in told[0]
 
 
 def test_a_store_that_ignores_conditions_is_refused(bucket: str) -> None:

@@ -1,16 +1,15 @@
 """A candidate: one node's part in an election by epochs (Morling, 2024).
 
-`lock_0000000007.json` is epoch 7. Whoever finds the highest epoch resigned, or past its validity,
-creates the next one if absent; the store decides the race. The epoch is the fencing token of all
-that its leader writes (`guarded`), and the highest one is never collected: a number that could be
-given twice would be no token.
+`lock_0000000007.json` is epoch 7. If the highest epoch was resigned or has expired, a candidate
+creates the next one with create-if-absent, and the store decides the race. The epoch is the fencing
+token of every write of its leader (`guarded`). The highest epoch is never collected, because its
+number could then be granted twice.
 
-Three things are otherwise than with one lock object, for a write of one epoch is never refused
-because of another. A renewal lands also when a later epoch leads: it counts only if its answer
-comes before the belief that it extends has ended. Whoever finds an epoch over creates the next,
-although it may have been renewed since that was read: so its end is judged by the time at which the
-read was sent. And what was below the highest may have been collected, so that a late create of it
-lands: a create counts only once a listing has shown nothing higher.
+Each epoch has its own object, so the store never refuses a write of one epoch because of another.
+This needs three rules. A renewal can succeed although a later epoch leads, so it counts only if its
+answer arrives before the lease has expired. An epoch may be renewed after a candidate has read it,
+so its expiry is judged as of when the read was sent. An older epoch may have been collected, so a
+delayed create of it can succeed; a create counts only if a listing then shows no higher epoch.
 
 One file because it is one class: a node from its campaign to its resignation, and its rules.
 """
@@ -45,7 +44,7 @@ from lockkit.runtime.proven import TRIES_MAX, listing, pause_s, read
 from lockkit.sinks import Emit, silent
 
 LOOKS_MAX = 5
-"""How often the highest epoch may be collected between our listing it and our reading it."""
+"""How many times the highest epoch may be collected between our listing and our read."""
 
 
 @dataclass(slots=True)
@@ -55,18 +54,18 @@ class Term:
     epoch: int
     version: Version
     until_ms: int | None
-    """Belief ends then, on my boot clock. None: it has ended."""
+    """When the lease expires, in ms of our boot clock. None: it has expired."""
     attempts: set[str]
-    """Of all writes to its object."""
+    """The attempts of all our writes to its object."""
     since_ms: int | None = None
-    """When the first renewal was sent whose fate is not known."""
+    """When the first renewal with an unknown outcome was sent."""
 
 
 @dataclass(slots=True)
 class Candidate:
-    """One node's part, as procedures: look and lead (`confirm`), renew, resign.
+    """One node of an election, as procedures: look and lead (`confirm`), renew, resign.
 
-    Belief is measured on `clock`. Not for two threads at once.
+    The lease is measured on `clock`. Not thread-safe.
     """
 
     identity: Identity
@@ -74,22 +73,22 @@ class Candidate:
     policy: Policy = field(default_factory=Policy)
     emit: Emit = silent
     known: int = 0
-    """The highest epoch that this node ever saw; the next is above it."""
+    """The highest epoch that this node has seen."""
     observed: LastObservation | None = None
     """The highest epoch's object at the last look."""
     over_ms: int | None = None
-    """When that epoch is over unless it is renewed, on my boot clock; None: never by itself."""
+    """When that epoch expires unless it is renewed, in ms of our boot clock; None: it does not."""
     term: Term | None = None
     claims: set[str] = field(default_factory=set)
-    """Creates of the next epoch whose fate is not known."""
+    """The attempts of creates of the next epoch with an unknown outcome."""
     _looked_ms: int = 0
-    """When the last look began: a create that it did not show has landed after that."""
+    """When the last look began. A create that it did not show was applied after that."""
     _writes: int = 0
 
     # --- belief ----------------------------------------------------------------------------------
 
     def leads(self) -> Term | None:
-        """The term in which this node may act as the leader at this moment. No request."""
+        """The term in which this node leads now; None if it does not lead. Sends no request."""
         term = self.term
         if term is None or term.until_ms is None:
             return None
@@ -99,7 +98,7 @@ class Candidate:
         return term
 
     def lead(self, epoch: int, version: Version, attempt: str, since_ms: int) -> None:
-        """From when the create could have landed at the earliest."""
+        """Begin a term. The lease counts from `since_ms`, the earliest time of the create."""
         self.claims.clear()
         self.known = epoch
         until_ms = self._belief_ends_ms(since_ms)
@@ -119,7 +118,7 @@ class Candidate:
 
     @property
     def proven_ms(self) -> float:
-        """When the write that the belief rests on was about to be sent, on my boot clock."""
+        """When the last proven write was about to be sent, in ms of our boot clock."""
         term = self.term
         return 0 if term is None or term.until_ms is None else term.until_ms - self._belief_ms
 
@@ -130,7 +129,7 @@ class Candidate:
             self.emit("danger", epoch=term.epoch, until_ms=self._on_wall(term.until_ms))
 
     def lose(self, why: str) -> None:
-        """Stop believing, for a reason that the protocol does not know."""
+        """Stop leading, for a reason from outside the protocol."""
         if self.term is not None:
             self._lose(self.term, why)
 
@@ -145,16 +144,16 @@ class Candidate:
     # --- looking, and leading where nobody does --------------------------------------------------
 
     def confirm(self) -> Procedure[bool]:
-        """Whether this node leads: it creates the next epoch where the highest one is over.
+        """Whether this node leads. If the highest epoch has expired, it creates the next one.
 
-        False: another leads (`seen`), or the store did not say. Raises `Unanswered`,
+        False: another node leads (`observed`), or the outcome is unknown. Raises `Unanswered`,
         `ElectionError`.
         """
         if self.leads():
             return True
         for tries in range(TRIES_MAX):
             if self.term is not None and not (yield from self.resign()):
-                return False  # an epoch of our own is never waited for
+                return False  # we never wait for our own epoch to expire
             after_s = yield from self._round()
             if self.leads():
                 return True
@@ -164,7 +163,7 @@ class Candidate:
         return False
 
     def _round(self) -> Procedure[float | None]:
-        """One look, and one create at most; for how long the store asked to be left alone."""
+        """One look, and at most one create. Returns the store's retry delay in seconds, if any."""
         began, before = self.clock.now(), self.known
         observation = yield from self.observe()
         record, answered_at = observation.record, self.clock.now()
@@ -174,7 +173,7 @@ class Candidate:
             return None
         self._looked_ms = began.boot_ms
         if self.known > before:
-            self.claims.clear()  # decided for somebody else
+            self.claims.clear()  # another node won it
             self.observed = None
         same = (
             self.observed is not None and self.observed.observation.version == observation.version
@@ -191,7 +190,7 @@ class Candidate:
         return None
 
     def observe(self) -> Procedure[Observation]:
-        """The highest epoch, into `known`, and its object."""
+        """Store the highest epoch in `known`; return its object."""
         gone = False
         for _ in range(LOOKS_MAX):
             after = epoch_key(self.known) if self.known else ""
@@ -211,29 +210,29 @@ class Candidate:
                         else observation
                     )
                 case _:
-                    gone = True  # collected since it was listed: then there is a higher one by now
+                    gone = True  # collected since the listing, so a higher epoch exists by now
         raise ElectionError(
-            f"{epoch_key(self.known)} is gone, and no epoch is above it: somebody deleted the "
-            'highest epoch, which stays for ever. Put it back with the body {"expired": true}; '
-            "deleted for good, its number would be given twice"
+            f"{epoch_key(self.known)} is gone, and no higher epoch exists: somebody deleted the "
+            'highest epoch, which must stay. Restore it with the body {"expired": true}; '
+            "otherwise its number would be granted twice"
         )
 
     def _create(self, epoch: int, began_ms: int) -> Procedure[float | None]:
         if epoch > EPOCH_MAX:
-            raise ElectionError(f"{epoch_key(EPOCH_MAX)} is the last epoch that has a name")
+            raise ElectionError(f"{epoch_key(EPOCH_MAX)} is the last epoch")
         record = self._record(epoch)
         self.claims.add(record.attempt)
-        # Sent once (not `settle_write`): `look`, which comes next, finds what became of it.
+        # Sent once (not `settle_write`): the next look reads the outcome.
         match (yield Put(epoch_key(epoch), encode(record), IfAbsent())):
             case Applied(version):
                 if (yield from is_over(epoch)):
-                    self.claims.clear()  # it had been decided, and collected
+                    self.claims.clear()  # it had been led and collected before
                     self.emit("note", text=f"epoch {epoch} was over before it was created")
                 else:
                     self.lead(epoch, version, record.attempt, began_ms)
                 return None
             case Throttled(after_s):
-                return after_s  # said of this copy: one that went before, hidden, may have landed
+                return after_s  # this copy was refused; a hidden earlier copy may have been applied
             case PreconditionFailed():
                 refused(self, epoch, record.attempt, began_ms)
             case Unknown():
@@ -243,7 +242,7 @@ class Candidate:
         return None
 
     def _record(self, epoch: int, *, expired: bool = False) -> Record:
-        """The body of one more write, with an attempt of its own."""
+        """The body of one write, with a new attempt."""
         self._writes += 1
         until_ms = self.clock.wall_ms() + self.identity.ttl_ms
         attempt = f"{self.identity.handle or self.identity.owner}/{self._writes}"
@@ -260,15 +259,15 @@ class Candidate:
     # --- while it leads --------------------------------------------------------------------------
 
     def renew(self) -> Procedure[bool]:
-        """One renewal, and a look for a later epoch; False: not proven, belief runs on as it was.
+        """Renew once and look for a later epoch. False: not proven, and the lease is unchanged.
 
-        Raises `NotLeader` once another leads, or the belief has ended.
+        Raises `NotLeader` if another node leads or the lease has expired.
         """
         term = self._leading()
         sent_ms = self.clock.boot_ms()
         record = self._record(term.epoch)
         term.attempts.add(record.attempt)
-        # Sent once (not `settle_write`): belief runs on meanwhile, and the next renewal settles it.
+        # Sent once (not `settle_write`): the lease is still valid, and the next renewal settles it.
         answer = yield Put(epoch_key(term.epoch), encode(record), IfVersion(term.version))
         version: Version | None = None
         match answer:
@@ -295,7 +294,7 @@ class Candidate:
         return term
 
     def read_back(self, term: Term) -> Procedure[Version | None]:
-        """The version of a renewal of ours that landed; None: none has, so far."""
+        """The version of our renewal that was applied; None: none was, so far."""
         found = yield from read(epoch_key(term.epoch), limit=RECORD_BYTES_MAX)
         if not isinstance(found, Found):
             self._lose(term, f"{epoch_key(term.epoch)} is gone: a later epoch leads")
@@ -307,7 +306,7 @@ class Candidate:
         return None
 
     def _extend(self, term: Term, version: Version | None, sent_ms: int) -> None:
-        """Nothing revives a belief that has ended: who saw the validity end may lead by now."""
+        """Never extends an expired lease: another node may have seen it expire and may lead."""
         if version is None:
             return
         since_ms = sent_ms if term.since_ms is None else term.since_ms
@@ -319,7 +318,7 @@ class Candidate:
                 self.emit("renewed", epoch=term.epoch, until_ms=until_ms, version=version)
 
     def _look_above(self, term: Term) -> Procedure[None]:
-        """Clocks that are worse than the rules allow for: a later epoch goes before any belief."""
+        """A later epoch ends the lease, even if clocks drift more than the rules allow."""
         try:
             higher = epochs_in((yield List(PREFIX, epoch_key(term.epoch))))
         except NoAnswer:
@@ -328,7 +327,7 @@ class Candidate:
             self._lose(term, f"epoch {max(higher)} leads")
 
     def resign(self) -> Procedure[bool]:
-        """Leave it to others at once; belief ends first. False: unproven, its validity ends it."""
+        """End the term at once. False: not proven; the epoch then ends when it expires."""
         term = self.term
         if term is None:
             return True
@@ -353,9 +352,9 @@ class Candidate:
             found = yield from read(epoch_key(term.epoch), limit=RECORD_BYTES_MAX)
             left = observation_of(found).record if isinstance(found, Found) else None
             if not isinstance(left, Record) or left.attempt not in term.attempts or left.expired:
-                return self._resigned(term)  # it is done, or nothing of ours is there any more
+                return self._resigned(term)  # it was applied, or the object is no longer ours
             assert isinstance(found, Found)
-            term.version = found.version  # a renewal that nobody answered has landed before
+            term.version = found.version  # an earlier renewal was applied without an answer
             yield Sleep(pause_s(tries))
         return False
 
@@ -369,47 +368,47 @@ class Candidate:
 
 
 def counted_from_ms(sent_ms: int, _now_ms: int) -> int:
-    """Validity counts from before the request left: the store may have applied it then."""
+    """Validity counts from before the request was sent: the store may apply it right then."""
     return sent_ms
 
 
 def judged_at(sent: Now, _answered: Now) -> Now:
-    """An epoch is over if it was so when the read was sent: it may have been renewed since."""
+    """An epoch is judged as of when the read was sent: it may have been renewed since."""
     return sent
 
 
 def is_claimed(record: Record, _identity: Identity, claims: Set[str]) -> bool:
-    """By the attempt, which is unique: two candidates may have one name."""
+    """Compares the attempt, which is unique: two candidates may have the same name."""
     return record.attempt in claims
 
 
 def is_over(epoch: int) -> Procedure[bool]:
-    """A create is believed once a listing shows nothing higher."""
+    """Whether a listing shows a higher epoch. A create counts only if it does not."""
     return bool(epochs_in((yield from listing(PREFIX, after=epoch_key(epoch)))))
 
 
 def refused(_candidate: Candidate, _epoch: int, _attempt: str, _began_ms: int) -> None:
-    """A 412 may be a retry of our own success: the next look tells."""
+    """A 412 may answer a retry of our own create: the next look settles it."""
 
 
 def unanswered(_candidate: Candidate, _epoch: int, _attempt: str, _began_ms: int) -> None:
-    """The next look tells."""
+    """The next look settles it."""
 
 
 def renewed(
     candidate: Candidate, term: Term, _answer: WriteAnswer, sent_ms: int
 ) -> Procedure[Version | None]:
-    """What became of a renewal is read back, and counts from the first that was not proven."""
+    """Read the outcome back. The lease then counts from the first renewal that was not proven."""
     term.since_ms = sent_ms if term.since_ms is None else term.since_ms
     return (yield from candidate.read_back(term))
 
 
 def may_extend(candidate: Candidate) -> bool:
-    """A renewal whose answer comes after the belief had ended extends nothing."""
+    """An answer that arrives after the lease expired extends nothing."""
     return candidate.leads() is not None
 
 
 def to_resign(_candidate: Candidate, term: Term) -> Procedure[tuple[int, Version]]:
-    """Resigning overwrites the very version that is ours."""
+    """A resignation overwrites exactly our own version."""
     yield from ()
     return term.epoch, term.version

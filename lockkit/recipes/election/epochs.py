@@ -1,4 +1,4 @@
-"""The epochs of an election as a store holds them: names, and what may be collected."""
+"""The names of an election's epoch objects, and which of them may be deleted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lockkit.table.occ.liveness import discard
 
 PREFIX = "lock_"
 EPOCH_MAX = 10**10 - 1
-"""Ten digits: beyond them, the order of names is not that of numbers."""
+"""Ten digits. With more, names would not sort in the order of their numbers."""
 KEPT, COLLECT_MAX = 10, 1_000
 _KEY = re.compile(r"lock_(\d{10})\.json")
 RESIGNED = re.compile(rb'\s*\{\s*"expired"\s*:\s*true\s*\}\s*')
-"""What Morling's own leader leaves behind, and what a hand writes to set an election free."""
+"""Written by Morling's own leader when it resigns, and by an operator to end a term."""
 
 
 def epoch_key(epoch: int) -> str:
@@ -23,18 +23,18 @@ def epoch_key(epoch: int) -> str:
 
 
 def epochs_in(entries: list[ListEntry]) -> list[int]:
-    """In rising order; whatever else has such a name is left alone."""
+    """In ascending order; other names are ignored."""
     names = (_KEY.fullmatch(each.key) for each in entries)
     return [int(match[1]) for match in names if match]
 
 
 def collect(keep: int = KEPT) -> Procedure[int]:
-    """Delete the objects of past epochs but the newest `keep`; how many."""
+    """Delete past epochs except the newest `keep`. Returns how many were deleted."""
     doomed = past(epochs_in((yield from listing(PREFIX))), keep)[:COLLECT_MAX]
     yield from all_of(discard(epoch_key(each)) for each in doomed)
     return len(doomed)
 
 
 def past(epochs: list[int], keep: int) -> list[int]:
-    """Never the highest: its number would be given twice."""
+    """The epochs to delete. Never the highest: its number would be granted twice."""
     return epochs[: -max(1, keep)]

@@ -1,7 +1,8 @@
 """Leader election at a URL: campaign, lead under an epoch, write guarded by it, resign.
 
-The protocol is `candidate`, the guard `guarded`; here they meet a store, a clock and a thread that
-renews. Needs create-if-absent and a conditional overwrite, and one listing per look.
+`candidate` holds the protocol and `guarded` the guard. This module runs them against a store, with
+a clock and a renewal thread. The store must support create-if-absent and conditional overwrite.
+Each look costs one listing.
 """
 
 from __future__ import annotations
@@ -42,12 +43,11 @@ T = TypeVar("T")
 
 
 class Election:
-    """One node of an election; `with` campaigns for as long as it takes, and resigns at the end.
+    """One node of an election. `with` campaigns without a time limit, and resigns on exit.
 
-    `ttl_s` is for how long an epoch is valid after its last renewal; a thread renews it ten times
-    as often. Raises `NotLeader` from whatever only a leader may do, `StoreError` where the store
-    cannot be used, `Unanswered` where it does not say, `ElectionError` for epochs that were
-    tampered with.
+    An epoch is valid for `ttl_s` seconds after its last renewal. A thread renews it every tenth of
+    that. Raises `NotLeader` if only a leader may make the call, `StoreError` if the store cannot be
+    used, `Unanswered` if an outcome is unknown, `ElectionError` if an epoch was tampered with.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Election:
     # --- to lead ----------------------------------------------------------------------------------
 
     def campaign(self, acquire_timeout: float | None = None) -> bool:
-        """Whether this node leads. Waits at most `acquire_timeout` seconds; None: for ever.
+        """Whether this node leads. Waits at most `acquire_timeout` seconds; None: no limit.
 
-        A try has `LATE_S` at least, also one that begins at the end. `NoAnswer` or `Unanswered`
-        where the store did not answer the last try.
+        Each try gets at least `LATE_S`, even one that begins at the end. Raises `NoAnswer` or
+        `Unanswered` if the store did not answer the last try.
         """
         wait_ms = math.inf if acquire_timeout is None else acquire_timeout * 1000
         ends_ms = self.clock.boot_ms() + wait_ms
@@ -108,41 +108,41 @@ class Election:
             self.clock.sleep(min(self._look_s(), left_s))
 
     def assert_held(self) -> int:
-        """The epoch that this node leads in at this moment; else `NotLeader`. No request."""
+        """The epoch in which this node leads now; otherwise `NotLeader`. Sends no request."""
         term = self._candidate.leads() if os.getpid() == self._pid else None
         if term is None:
             raise NotLeader(f"{self} is not led from here; {self.because()}")
         return term.epoch
 
     def write(self, key: str, change: Callable[[Any], Any]) -> Any:
-        """Replace a JSON value, guarded by the epoch; returns what `change(value)` made of it.
+        """Replace a JSON value, guarded by the epoch. Returns the result of `change(value)`.
 
-        `NotLeader` also where a later leader has written before.
+        Also raises `NotLeader` if a later leader has already written it.
         """
         with self._turn:
             procedure = write_guarded(key, change, self.assert_held())
             return run(procedure, self.store, self.clock)
 
     def read(self, key: str) -> tuple[Any, int]:
-        """A guarded value and the epoch that it was written in; (None, 0) if it never was."""
+        """A guarded value and the epoch that wrote it; (None, 0) if none did."""
         found = run(read_guarded(key), self.store, self.clock)
         return found.value, found.epoch
 
     def resign(self) -> bool:
-        """Let others lead at once. False: nobody told that it landed; its validity ends it."""
+        """End the term at once. False: not proven; the epoch then ends when it expires."""
         self._stop_renewing()
         return self._do(lambda candidate: candidate.resign())
 
     def collect(self, keep: int = KEPT) -> int:
-        """Delete past epochs but the newest `keep`; the highest always stays."""
+        """Delete past epochs except the newest `keep`. The highest always stays."""
         return run(collect(keep), self.store, self.clock)
 
     def because(self) -> str:
-        """Who leads as far as this node has seen, until when, and what next."""
+        """Who leads, as this node last saw it, until when, and what to do next."""
         observed, epoch = self._candidate.observed, self._candidate.known
         record = None if observed is None else observed.observation.record
         if record is None:
-            return "nobody was seen to lead: campaign"
+            return "no leader seen yet: campaign"
         if isinstance(record, Garbled):
             return (
                 f"{epoch_key(epoch)} is no epoch's record: {record.why}; find out who wrote it, "
@@ -156,7 +156,7 @@ class Election:
         )
 
     def close(self) -> None:
-        """Stop renewing, close the store's client. Does not resign: the epoch ends by itself."""
+        """Stop renewing and close the store's client. Does not resign: the epoch expires."""
         self._stop_renewing()
         self.store.close()
 
@@ -165,7 +165,7 @@ class Election:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        with suppress(Unanswered):  # then its validity ends it
+        with suppress(Unanswered):  # then the epoch expires
             self.resign()
 
     def __str__(self) -> str:
@@ -188,14 +188,14 @@ class Election:
             return run(ask(self._candidate), self.store, self.clock)
 
     def _look_s(self) -> float:
-        """Until the next look of one who follows: at the latest when the epoch may be over."""
+        """Seconds until a follower looks again: no later than when the epoch may expire."""
         longest_s = max(self._renew_s, self.store.capabilities.poll_min_s)
         wait_s, over_ms = self.clock.uniform(longest_s / 2, longest_s), self._candidate.over_ms
         left_s = math.inf if over_ms is None else (over_ms + 1 - self.clock.boot_ms()) / 1000
         return max(LOOK_S_MIN, min(wait_s, left_s))
 
     def _begin_renewing(self) -> None:
-        """As long as the thread that campaigned lives, and this node leads."""
+        """Renew while the thread that campaigned is alive and this node leads."""
         if self._renewer is None or self._renewer.stopped:
             us = weakref.ref(self)
             self._renewer = Renewer(
@@ -209,7 +209,7 @@ class Election:
 
 
 class Reign(OnStore):
-    """The term of a candidate, as `Renewer` renews it."""
+    """The term of a candidate, for `Renewer`."""
 
     def __init__(self, candidate: Candidate, store: Store, renew_ms: float) -> None:
         super().__init__(store, candidate.clock)
@@ -233,7 +233,7 @@ class Reign(OnStore):
     def renewed(self) -> Procedure[tuple[bool, float | None]]:
         try:
             return (yield from self._candidate.renew()), None
-        except (NotLeader, Unanswered, StoreError):  # belief runs on, and out
+        except (NotLeader, Unanswered, StoreError):  # the lease runs on until it expires
             return False, None
 
     def note(self, text: str) -> None:

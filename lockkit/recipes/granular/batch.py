@@ -1,7 +1,7 @@
-"""A batch of operations under granular locks: in parallel, never atomic, and told for each.
+"""A batch of operations under granular locks: in parallel, with one result each, not atomic.
 
-Ozone divides `deleteKeys` and `renameKeys` among threads, each of which runs the single operation
-with its own locks (as S3's DeleteObjects answers key by key).
+Ozone divides `deleteKeys` and `renameKeys` among threads. Each thread runs the single operation
+with its own locks. S3's DeleteObjects likewise answers for each key.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class OperationDone:
-    """It was carried out under its locks; what it returned."""
+    """The operation ran under its locks and returned `value`."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class OperationFailed:
-    """It was begun, and raised: what it had done by then, only its error can say."""
+    """The operation began and raised `error`. It may have done a part of its work."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class OperationNotBegun:
-    """Nothing of it was done: its locks were not free in time."""
+    """The operation did not begin: its locks were not free in time."""
 
     why: str
 
@@ -47,13 +47,13 @@ def run_batch(
     locks: GranularLocks, operation: str, volume: str, bucket: str, items: Iterable[Names],
     do: Callable[[Names], Any], *, acquire_timeout: float | None, threads: int = THREADS,
 ) -> dict[Names, OperationDone | OperationFailed | OperationNotBegun]:  # fmt: skip
-    """Carry out `do(item)` for each item (its keys) under the locks of the key operation.
+    """Call `do(item)` for each item (a tuple of keys) under the locks of the key operation.
 
-    One deadline, `acquire_timeout` s from now, for all of them to have begun. An item that is named
-    twice is carried out once. Raises `OutOfOrder` inside of another call.
+    All items must begin within `acquire_timeout` seconds from now. A repeated item is done once.
+    Raises `OutOfOrder` if the calling thread holds a lock.
     """
     if locks.holds():
-        # Its threads would wait for what this one holds, or behind a writer who waits for it.
+        # Its threads would wait for this thread's locks, or behind a writer that waits for them.
         raise OutOfOrder("a batch within a held lock would wait for its own caller; let go first")
     row, most_s = KEY_OPERATIONS[operation], limit_s(True, acquire_timeout)
     began_ms = locks.clock.boot_ms()
@@ -65,7 +65,7 @@ def run_batch(
             with locks.hold(row, volume, bucket, item, acquire_timeout=left_s):
                 try:
                     return OperationDone(do(item))
-                except Exception as error:  # noqa: BLE001 - told for its item
+                except Exception as error:  # noqa: BLE001 - returned for its item
                     return OperationFailed(error)
         except LockBusy as busy:
             return OperationNotBegun(str(busy))

@@ -4,8 +4,8 @@
     with locks.hold(KEY_OPERATIONS["RenameKey"], "vol", "bucket", ["a", "b"], acquire_timeout=5):
         ...
 
-First come, first served on each stripe, one deadline for all that a call takes (plain blocking
-`lock()` is what Ozone's master has), and how long was waited and held is counted.
+Each stripe is first come, first served. One deadline covers all locks of a call (Ozone's master has
+only a blocking `lock()`). Wait and hold times are counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lockkit.recipes.stripes import Mode, rounded
 from lockkit.recipes.taking import carry_out, give_all, take_all
 
 TIMEOUT_S = 600.0
-"""Ozone's pull request #8217: ten minutes, which are for each lock there, and for all here."""
+"""Ozone's pull request #8217: ten minutes, per lock there, per call here."""
 
 
 class ReadWrite:
@@ -67,13 +67,13 @@ class ReadWrite:
             self._admit()
 
     def _withdraw(self, mode: Mode, turn: threading.Event) -> bool:
-        """Out of the queue, unless its turn has come: then it holds the lock."""
+        """Leave the queue. False: its turn had come, so it holds the lock."""
         with self._guard:
             if turn.is_set():
                 return False
             if (mode, turn) in self._queue:
                 self._queue.remove((mode, turn))
-            self._admit()  # readers may have waited behind a writer that is gone
+            self._admit()  # readers may have waited behind a writer that has left
             return True
 
     def _admit(self) -> None:
@@ -91,7 +91,7 @@ class ReadWrite:
 
 @dataclass(slots=True)
 class LockMetrics:
-    """What became of the locks of one level and mode, in ms."""
+    """Counts and times of the locks of one level and mode; times in ms."""
 
     taken: int = 0
     timed_out: int = 0
@@ -103,17 +103,17 @@ class LockMetrics:
 
 @dataclass(slots=True, eq=False)
 class HeldLocks:
-    """What one call holds, and how long it waited for it."""
+    """The locks that one call holds, and how long it waited for them."""
 
     operation: str
     wants: tuple[StripeRequest, ...]
     since_ms: dict[StripeRequest, int] = field(default_factory=dict)
-    """On the boot clock, for each lock that it has."""
+    """When it got each lock that it holds, in ms of the boot clock."""
     waited_ms: int = 0
 
 
 class GranularLocks:
-    """The locks of one process; any number of threads. Stripes are rounded up to powers of two."""
+    """The locks of one process. Thread-safe. Stripes are rounded up to powers of two."""
 
     def __init__(
         self, *, stripes: Mapping[Level, int] = STRIPES, clock: Clock | None = None
@@ -131,10 +131,10 @@ class GranularLocks:
         self, operation: Operation, volume: str, bucket: str = "", keys: Sequence[str] = (), *,
         acquire_timeout: float | None = TIMEOUT_S,
     ) -> Iterator[HeldLocks]:  # fmt: skip
-        """All locks of the operation, within `acquire_timeout` seconds together (None: for ever).
+        """Hold all locks of the operation, taken within `acquire_timeout` seconds (None: no limit).
 
-        Raises `LockBusy` after the timeout, `OutOfOrder` at once for what could close a circle; in
-        both cases nothing of it is held.
+        Raises `LockBusy` after the timeout, and `OutOfOrder` at once if the call could deadlock. In
+        both cases it holds none of them.
         """
         wants = wants_of(operation, volume, bucket, keys, stripes=self.stripes)
         with self.hold_all(operation.name, wants, acquire_timeout=acquire_timeout) as held:
@@ -148,7 +148,7 @@ class GranularLocks:
         *,
         acquire_timeout: float | None = TIMEOUT_S,
     ) -> Iterator[HeldLocks]:
-        """`hold`, of locks that are in no table."""
+        """Like `hold`, for locks that are in no table."""
         most_s = limit_s(True, acquire_timeout)
         held = HeldLocks(name, plan(wants))
         mine: list[HeldLocks] = self._mine.__dict__.setdefault("held", [])
@@ -166,7 +166,7 @@ class GranularLocks:
                 raise LockBusy(
                     f"{name}: the {missed.level.name.lower()} lock (stripe {missed.stripe})",
                     why=f"was not free to {missed.mode.name.lower()} within {most_s} s",
-                    cure="nothing of it is held: try again, or see who has it: calls()",
+                    cure="none of its locks is held: try again, or see who holds it with calls()",
                 )
             try:
                 yield held
@@ -185,7 +185,7 @@ class GranularLocks:
         return bool(self._mine.__dict__.get("held"))
 
     def calls(self) -> list[tuple[str, int, int]]:
-        """(operation, locks that it has, ms since it had the first) of every call under way."""
+        """(operation, number of locks it holds, ms since it got the first) of each running call."""
         now_ms = self.clock.boot_ms()
         with self._guard:
             held = [(call.operation, sorted(call.since_ms.values())) for call in self._calls]
@@ -227,7 +227,7 @@ class GranularLocks:
             figures.held_max_ms = max(figures.held_max_ms, held_ms)
 
     def _lock(self, want: StripeRequest) -> ReadWrite:
-        # Of 131,072 stripes few are ever used at a time; a dict's setdefault is atomic.
+        # Few of the 131,072 stripes are in use at a time; a dict's setdefault is atomic.
         return self._locks.setdefault((want.level, want.stripe), ReadWrite())
 
 

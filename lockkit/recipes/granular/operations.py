@@ -1,7 +1,7 @@
-"""Ozone's granular locks for OBS buckets: which operation takes which locks, in which order.
+"""Ozone's granular locks for OBS buckets: which locks each operation takes, in which order.
 
 The three tables of the design document (HDDS-11898) as data, and the plan of one call. Pure:
-`granular_locks` holds the locks, `deadlocks` searches every order of a few operations.
+`locks` holds the locks, and `deadlocks` searches all interleavings of a few operations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ READ, WRITE = Mode.READ, Mode.WRITE
 
 
 class Level(IntEnum):
-    """In the order in which they are taken."""
+    """In the order in which locks are taken."""
 
     VOLUME = 1
     BUCKET = 2
@@ -26,7 +26,7 @@ class Level(IntEnum):
 
 
 class KeyNaming(StrEnum):
-    """What the key locks of an operation are named by."""
+    """Which names the key locks of an operation use."""
 
     NONE = "no key"
     KEY = "one key"
@@ -40,7 +40,7 @@ class Operation:
 
     name: str
     said: str
-    """Its locks, as the document words them."""
+    """Its locks, quoted from the document."""
     volume: Mode | None = None
     bucket: Mode | None = None
     key: Mode | None = None
@@ -76,7 +76,7 @@ BUCKET_OPERATIONS = _rows(
 )
 
 
-# "Bucket read lock will be there default": the one row that does not repeat it has it, too.
+# "Bucket read lock will be there default": this includes the one row that does not repeat it.
 def _key(
     name: str, said: str = "Bucket Read, Key Write lock", key: Mode | None = WRITE,
     names: KeyNaming = KeyNaming.KEY,
@@ -98,7 +98,7 @@ KEY_OPERATIONS = _rows(
     *map(_key, ("SetAcl", "AddAcl", "RemoveAcl", "AllocateBlock", "SetTimes")),
 )
 BATCHES: Mapping[str, str] = {"deleteKeys": "DeleteKey", "renameKeys": "RenameKey"}
-"""Divided among threads, each running the operation: atomic for each key, never for the batch."""
+"""Divided among threads that each run the operation: atomic for each key, not for the batch."""
 
 
 # --- the plan of one call -----------------------------------------------------------------------
@@ -106,7 +106,7 @@ BATCHES: Mapping[str, str] = {"deleteKeys": "DeleteKey", "renameKeys": "RenameKe
 
 @dataclass(frozen=True, slots=True, order=True)
 class StripeRequest:
-    """One stripe of one level, and how it is wanted. They are taken in ascending order."""
+    """One stripe of one level, and the requested mode. Stripes are taken in ascending order."""
 
     level: Level
     stripe: int
@@ -117,9 +117,9 @@ def wants_of(
     operation: Operation, volume: str, bucket: str = "", keys: Sequence[str] = (), *,
     stripes: Mapping[Level, int] = STRIPES,
 ) -> list[StripeRequest]:  # fmt: skip
-    """Every lock that the operation's row names, in the order in which they are named.
+    """Every lock that the operation's row names, in the order of the names.
 
-    `stripes` are powers of two. `ValueError` where the row needs other names than are given.
+    `stripes` are powers of two. `ValueError` if the names do not fit the row.
     """
     _refuse_other_names(operation, bucket, keys)
     named = [(Level.VOLUME, operation.volume, volume)]
@@ -137,7 +137,7 @@ def _refuse_other_names(operation: Operation, bucket: str, keys: Sequence[str]) 
         raise ValueError(f"{operation.name} is of one bucket: name it")
     match operation.names:
         case KeyNaming.NONE:
-            fits = not keys or operation.bucket is READ  # CreateKey has a key, and locks none
+            fits = not keys or operation.bucket is READ  # CreateKey has a key but locks none
         case KeyNaming.KEY | KeyNaming.PART:
             fits = len(keys) == 1
         case KeyNaming.KEYS:
@@ -147,12 +147,12 @@ def _refuse_other_names(operation: Operation, bucket: str, keys: Sequence[str]) 
 
 
 def plan(wants: Iterable[StripeRequest]) -> tuple[StripeRequest, ...]:
-    """What one call takes: by level, within a level by stripe, each stripe once and strongest."""
+    """The locks of one call, by level and stripe; each stripe once, in its strongest mode."""
     return tuple(in_order(each_once(wants)))
 
 
 def refuse_to_nest(held: Iterable[StripeRequest], wanted: Iterable[StripeRequest]) -> None:
-    """`OutOfOrder` unless all that is wanted is of a higher level than all that is held."""
+    """`OutOfOrder` unless every wanted lock has a higher level than every held lock."""
     top = max((each.level for each in held), default=None)
     lowest = min((each.level for each in wanted), default=None)
     if top is None or lowest is None or may_follow(lowest, top):
@@ -172,16 +172,16 @@ def refuse_to_nest(held: Iterable[StripeRequest], wanted: Iterable[StripeRequest
 
 
 def each_once(wants: Iterable[StripeRequest]) -> list[StripeRequest]:
-    """Each lock once in a call, in the strongest mode that is asked for."""
+    """Each lock of a call once, in the strongest requested mode."""
     modes = strongest(((each.level, each.stripe), each.mode) for each in wants)
     return [StripeRequest(level, stripe, mode) for (level, stripe), mode in modes.items()]
 
 
 def may_follow(lowest: Level, top: Level) -> bool:
-    """A thread that holds one level takes only higher ones, also in a nested call."""
+    """A thread may take only higher levels than it holds, also in a nested call."""
     return lowest > top
 
 
 def ends_ms(began_ms: int, most_s: float | None) -> float | None:
-    """A call waits so long for all of its locks together; None: for as long as it takes."""
+    """The deadline for all locks of a call, in ms; None: no limit."""
     return None if most_s is None else began_ms + most_s * 1000

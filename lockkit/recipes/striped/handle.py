@@ -1,13 +1,13 @@
-"""A lock for each of n stripes of keys on object storage: disjoint keys meet on no hot object.
+"""A lock for each of n stripes of keys on object storage: no single object is contended.
 
     striped = StripedLock("gs://lake/orders", stripes=64)
     with striped.keys("part=DE", "part=US", acquire_timeout=30) as held:
         ...
         held.assert_held()
 
-GCS takes one write per second to one object, so that a single lock object is good for one grant
-every two seconds, whatever the writers have to do with one another. A stripe is an ordinary `Lock`,
-at `<url>/stripes/<i>`; how many there are is agreed on in `<url>/stripes.json`.
+GCS accepts one write per second to an object. A single lock object therefore allows one grant every
+two seconds, even if the writers use different keys. A stripe is an ordinary `Lock` at
+`<url>/stripes/<i>`. The number of stripes is recorded in `<url>/stripes.json`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ from lockkit.stores.below import SubStore
 from lockkit.stores.within import within
 
 HANDLES_MAX = 1_024
-"""Stripes that are remembered while nothing is held: their next claim needs no look."""
+"""How many stripes keep their handle while not held: their next claim needs no read."""
 TIMEOUT_S = 60.0
 
 
 class StripedLock:
-    """One client's hold of a striped lock. Not for two threads at a time, which is refused.
+    """A striped lock, as one client uses it. Raises `RuntimeError` for use by two threads at once.
 
-    `stripes` is rounded up to a power of two. `lock` options as `Lock` takes them (`ttl_s`,
-    `on_lost`, ...), store options as `open_store` does; `emit` is told which `stripe` an event is
-    of. Two keys may share a stripe (`stripes.collision_chance`): that costs time, never safety.
+    `stripes` is rounded up to a power of two. `lock` holds options of `Lock` (`ttl_s`, `on_lost`,
+    ...); the other options are those of `open_store`. Each event passed to `emit` names its
+    `stripe`. Two keys may share a stripe (`stripes.collision_chance`), which costs time but never
+    safety.
     """
 
     def __init__(
@@ -66,17 +67,17 @@ class StripedLock:
         self._busy = threading.Lock()
 
     def keys(self, *keys: str, acquire_timeout: float | None = TIMEOUT_S) -> StripedKeys:
-        """The locks of these keys, for one `with`: all within `acquire_timeout` s, or none."""
+        """The locks of these keys, for a `with`: all within `acquire_timeout` seconds, or none."""
         if not keys or not all(isinstance(each, str) for each in keys):
             raise ValueError("name the keys to lock, each a string")
         return StripedKeys(self, keys, acquire_timeout)
 
     def stripe_of(self, key: str) -> int:
-        """Where a key is locked: `<url>/stripes/<this>`."""
+        """The stripe that locks a key: `<url>/stripes/<stripe>`."""
         return index_of(key, self.stripes)
 
     def close(self) -> None:
-        """Close all clients. Does not release: what is abandoned expires."""
+        """Close all clients. Does not release: locks that are still held expire."""
         for each in self._locks.values():
             each.close()
         self.store.close()
@@ -84,10 +85,10 @@ class StripedLock:
     # --- for Keys --------------------------------------------------------------------------------
 
     def begin(self, limit_s: float | None) -> None:
-        """One call at a time: a second one inside of the first could close a circle.
+        """Begin a call. Only one at a time: a nested call could deadlock.
 
-        The first call sees that the store enforces conditions and how many stripes there are; it
-        raises `NoAnswer` where the store does not say within `limit_s`, or `LATE_S` if that is
+        The first call checks that the store enforces conditions, and the number of stripes. It
+        raises `NoAnswer` if the store does not answer within `limit_s`, or `LATE_S` if that is
         longer.
         """
         if not self._busy.acquire(blocking=False):
@@ -110,7 +111,7 @@ class StripedLock:
 
     def end(self) -> None:
         while len(self._locks) > HANDLES_MAX:
-            self._locks.pop(next(iter(self._locks))).close()  # the longest unused
+            self._locks.pop(next(iter(self._locks))).close()  # least recently used
         self._busy.release()
 
     def lock_of(self, stripe: int) -> Lock:
@@ -119,7 +120,7 @@ class StripedLock:
             store = SubStore(self.store, stripe_key(stripe).rstrip("/"))
             emit = partial(self._emit, stripe=stripe)
             lock = Lock(store.url, store=store, emit=emit, **self._options)
-        self._locks[stripe] = lock  # the last used comes last
+        self._locks[stripe] = lock  # the most recently used comes last
         return lock
 
     def __str__(self) -> str:
@@ -130,7 +131,7 @@ class StripedLock:
 
 
 class StripedKeys:
-    """Some keys of a striped lock, to be held together."""
+    """Keys of a striped lock that are held together."""
 
     def __init__(
         self, striped: StripedLock, keys: tuple[str, ...], acquire_timeout: float | None
@@ -138,7 +139,7 @@ class StripedKeys:
         self.keys, self._limit_s = keys, limit_s(True, acquire_timeout)
         self.stripes = indexes(keys, striped.stripes)
         self.busy: LockBusy | None = None
-        """After an `acquire` that was not in time: whose it is, until when, and what next."""
+        """After an `acquire` that timed out: who holds it, until when, and what to do next."""
         self._striped = striped
         self._locks: dict[int, Lock] = {}
         self._held = False
@@ -146,10 +147,10 @@ class StripedKeys:
     def acquire(self) -> bool:
         """Take all their stripes, in ascending order; False if one was not free in time.
 
-        Then, and after any exception, nothing is held. Raises `LockLost` if one was lost while
-        another was waited for, `StripesDiffer` for a handle with another number of stripes than is
-        recorded, `StoreError` where the store cannot be used, `NoAnswer` where it does not answer
-        in time, `RuntimeError` for double use.
+        After False or an exception, nothing is held. Raises `LockLost` if one was lost during the
+        wait for another, `StripesDiffer` if another number of stripes is recorded, `StoreError` if
+        the store cannot be used, `NoAnswer` if it does not answer in time, and `RuntimeError` for
+        use by two threads or a nested call.
         """
         striped = self._striped
         began_ms = striped.clock.boot_ms()
@@ -178,7 +179,7 @@ class StripedKeys:
         return self._held
 
     def release(self) -> None:
-        """Let all go at once, whatever befalls one; raises the first that `Lock.release` raised."""
+        """Release all of them, even if one fails; then raise the first error of `Lock.release`."""
         striped = self._striped
         if not self._held:
             raise RuntimeError(f"{striped}: released, but these keys are not held")
@@ -189,7 +190,7 @@ class StripedKeys:
             striped.end()
 
     def assert_held(self) -> None:
-        """Raise `LockLost` unless every one of them is held at this moment. No request."""
+        """Raise `LockLost` unless all of them are held now. Sends no request."""
         if not self._held:
             raise LockLost(
                 str(self._striped), "these keys are not held", "acquire them first",
@@ -199,13 +200,13 @@ class StripedKeys:
             each.assert_held()
 
     def mark_committed(self) -> None:
-        """Say that the work under them is published: a loss is now only a warning."""
+        """Record that the work is published: a later loss is only a warning."""
         for each in self._locks.values():
             each.mark_committed()
 
     @property
     def fences(self) -> dict[str, FencingToken]:
-        """For each key the guard of its stripe: an epoch that rises with every grant of that."""
+        """The fencing token of each key's stripe. Its epoch rises with every grant of it."""
         stripe_of = self._striped.stripe_of
         return {key: self._locks[stripe_of(key)].fence for key in self.keys}
 
@@ -233,12 +234,12 @@ class StripedKeys:
             raise
 
     def _give_unused(self, stripe: int) -> None:
-        with suppress(LockLost):  # nothing was done under it
+        with suppress(LockLost):  # no work was done under it
             self._locks[stripe].release()
 
 
 def _release(locks: Sequence[Lock]) -> Procedure[None]:
-    """None waits for another: together they take one round trip."""
+    """Releases run in parallel, so together they take one round trip."""
 
     def let_go(lock: Lock) -> Procedure[None]:
         lock.release()

@@ -1,10 +1,10 @@
-"""What a striped lock has below its URL: `stripes.json`, and a place for each stripe's `Lock`.
+"""The objects below a striped lock's URL: `stripes.json`, and one prefix for each stripe's `Lock`.
 
     stripes.json   {"format": 1, "stripes": 64, "hash": "guava(blake2b-32)", "attempt": ...}
-    stripes/17/    the lock of stripe 17, of a power of two of them
+    stripes/17/    the lock of stripe 17; the number of stripes is a power of two
 
-Two clients with different numbers of stripes would lock different objects for one key: the number
-is recorded once, by create-if-absent, and whoever comes with another one is refused.
+Two clients with different numbers of stripes would lock different objects for the same key. The
+number is therefore recorded once, by create-if-absent, and a client with another number is refused.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ STRIPES_MAX = 1 << 16
 
 
 def stripe_key(stripe: int) -> str:
-    """Below the URL: the place of one stripe, with a slash at its end."""
+    """The prefix of one stripe below the URL, with a trailing slash."""
     return f"stripes/{stripe}/"
 
 
 def of_stripe(history: Iterable[Event], stripe: int) -> Iterator[Event]:
-    """What a history tells of one stripe, as if there were no other lock: `check` knows of one."""
+    """The events of one stripe in a history: `check` judges one lock at a time."""
     place = f"/{stripe_key(stripe)}"
     for each in history:
         if each.kind == "request":
@@ -42,7 +42,7 @@ def of_stripe(history: Iterable[Event], stripe: int) -> Iterator[Event]:
 
 
 def agree(stripes: int, where: str) -> Procedure[None]:
-    """Record the number of stripes, once and for all; `StripesDiffer` if another one stands."""
+    """Record the number of stripes once; `StripesDiffer` if another number is recorded."""
     standing: object = yield from read(LAYOUT_KEY, limit=LAYOUT_BYTES_MAX)
     if isinstance(standing, Missing):
         body = {"format": FORMAT, "stripes": stripes, "hash": HASH, "attempt": (yield Unique())}
@@ -66,7 +66,7 @@ def _refuse_other(body: bytes, stripes: int, where: str) -> None:
 
 
 def _layout(body: bytes, where: str) -> tuple[int, str]:
-    """(stripes, hash) as recorded; `StripesDiffer` for whatever is no record of this version."""
+    """The recorded (stripes, hash); `StripesDiffer` if the body is no record of this version."""
     try:
         fields = json.loads(body) if len(body) <= LAYOUT_BYTES_MAX else None
     except (ValueError, RecursionError):
@@ -79,5 +79,5 @@ def _layout(body: bytes, where: str) -> tuple[int, str]:
         ):
             return stripes, hashed
         case _:
-            why = "is no record of stripes; see who wrote it, and remove it if nobody locks here"
+            why = "is no record of stripes; see who wrote it, and remove it if it is unused"
     raise StripesDiffer(f"{where} {why}")

@@ -1,6 +1,6 @@
-"""Terraform's `LockInfo`, the body of its lock file: written as Go writes it, read as Go reads it.
+"""Terraform's `LockInfo`, the body of its lock file, encoded and decoded as Go does it.
 
-(internal/states/statemgr/locker.go; seven texts, of which `Created` is a time in RFC 3339.)
+It has seven strings; `Created` is an RFC 3339 time (internal/states/statemgr/locker.go).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHOWN = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
-    """Terraform's, in its order. `id` is unique per lock."""
+    """Terraform's fields, in its order. `id` is unique per lock."""
 
     id: str
     operation: str = ""
@@ -34,7 +34,7 @@ class LockInfo:
 
 @dataclass(frozen=True, slots=True)
 class ForeignLock:
-    """A body that is no lock file: it locks all the same, as it does for Terraform."""
+    """A body that is no lock file. It still locks the state, as it does for Terraform."""
 
     why: str
 
@@ -47,7 +47,7 @@ def as_fields(info: LockInfo) -> dict[str, str]:
 
 
 def encode(info: LockInfo) -> bytes:
-    """As Go's `json.Marshal` writes it, which escapes what HTML would obey."""
+    """As Go's `json.Marshal` does, which escapes the characters `<`, `>` and `&`."""
     text = json.dumps(as_fields(info), separators=(",", ":"))
     for each in "<>&":
         text = text.replace(each, f"\\u{ord(each):04x}")
@@ -55,9 +55,9 @@ def encode(info: LockInfo) -> bytes:
 
 
 def decode(body: bytes) -> LockInfo | ForeignLock:
-    """By Go's rules: names in any case, unknown fields ignored, absent ones empty.
+    """By Go's rules: names in any case, unknown fields ignored, absent fields empty.
 
-    Without an ID it could not be unlocked by one: then it is `ForeignLock`.
+    A body without an ID is a `ForeignLock`, because it cannot be unlocked by its ID.
     """
     if len(body) > BODY_BYTES_MAX:
         return ForeignLock(f"it is longer than {BODY_BYTES_MAX} bytes")
@@ -74,7 +74,7 @@ def decode(body: bytes) -> LockInfo | ForeignLock:
         if name is None or value is None:
             continue
         if not isinstance(value, str):
-            return ForeignLock(f"its {name} is no text")
+            return ForeignLock(f"its {name} is not a string")
         found[name] = value
     if not found["ID"]:
         return ForeignLock("it has no ID")

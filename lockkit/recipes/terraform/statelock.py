@@ -1,13 +1,13 @@
 """Terraform's lock file: `<state key>.tflock`, created if absent, deleted to unlock.
 
-The body is Terraform's own `LockInfo`, so each sees the other's locks. Two things are done that
-Terraform (1.10 to 1.14) and OpenTofu leave out: a lock whose answer was lost is recognised by its
-ID and not collided with (OpenTofu #4405), and what is deleted is the very version whose ID was
-compared, so that a slow unlock never removes the lock of whoever came next.
+The body is Terraform's own `LockInfo`, so lockkit and Terraform see each other's locks. Two rules
+go beyond Terraform (1.10 to 1.14) and OpenTofu. If the answer to a create was lost, our lock is
+recognised by its ID, not taken for another's (OpenTofu #4405). An unlock deletes exactly the
+version whose ID it compared, so a slow unlock never removes the next holder's lock.
 
-There is no expiry, by design: nobody but a human can tell that a holder is dead (`force_unlock`).
-And as unlocking deletes, a copy of a create that was still on its way may land afterwards, a ghost
-that nobody holds: its ID, which is of a run that has ended, tells a human so.
+Locks never expire, by design: only a human can decide that a holder is dead (`force_unlock`).
+Unlocking deletes the file, so a delayed copy of the create may be applied afterwards. That is a
+ghost: a lock without a holder. A human recognises it by its ID, which is that of a finished run.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from lockkit.stores.within import within
 
 SUFFIX = ".tflock"
 WAIT_FIRST_S, WAIT_LONGEST_S = 1.0, 16.0
-"""Terraform's own: doubled from one to the other."""
+"""Terraform's waits: each is twice the one before, from the first to the longest."""
 ANSWER_S = 10.0
-"""How long `StateLock.lock` gives a store that does not answer, if it is to try only once."""
+"""How long `StateLock.lock` waits for a store that does not answer, if it tries only once."""
 DEFAULT, WORKSPACE_PREFIX = "default", "env:"
 
 T = TypeVar("T")
 
 _proven: set[ProofScope] = set()
-"""Places that `prove_by_lock` tested. They count for nothing else: If-Match may not be tested."""
+"""Places that `prove_by_lock` tested. Valid only here: it may have left If-Match untested."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateRead:
-    """What one read found; no version: unlocked."""
+    """The result of one read. No version: unlocked."""
 
     info: LockInfo | ForeignLock | None = None
     version: Version | None = None
 
 
 def lock_key(key: str, workspace: str = DEFAULT, prefix: str = WORKSPACE_PREFIX) -> str:
-    """Of the state at `key`, where Terraform looks for it."""
+    """The key of the lock file for the state at `key`, as Terraform names it."""
     inside = key if workspace == DEFAULT else f"{prefix}/{workspace}/{key}"
     return inside + SUFFIX
 
@@ -72,7 +72,7 @@ def lock_key(key: str, workspace: str = DEFAULT, prefix: str = WORKSPACE_PREFIX)
 
 
 def read_state(key: str) -> Procedure[StateRead]:
-    """Who has it; raises `Unanswered`."""
+    """Read the lock file. Raises `Unanswered`."""
     match (yield from read(key, limit=BODY_BYTES_MAX)):
         case Found(body, version):
             return StateRead(decode(body), version)
@@ -81,9 +81,9 @@ def read_state(key: str) -> Procedure[StateRead]:
 
 
 def lock(key: str, info: LockInfo, *, timeout_s: float = 0.0) -> Procedure[Version]:
-    """Create the lock file, however often it takes; for `timeout_s` in all it waits for others.
+    """Create the lock file. Waits up to `timeout_s` seconds in total while others hold it.
 
-    Raises `StateLocked`, and `LockUnknown` where the store said so little that it may yet land.
+    Raises `StateLocked` if another holds it, and `LockUnknown` if our create may still be applied.
     """
     waited_s, wait_s, doubt = 0.0, WAIT_FIRST_S, False
     while True:
@@ -100,14 +100,13 @@ def lock(key: str, info: LockInfo, *, timeout_s: float = 0.0) -> Procedure[Versi
 
 
 def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure[bool]:
-    """With our lock in place: its creation must fail, its overwrite over the version that is there
-    must succeed, and another over the version that was there before must fail.
+    """Test the store's conditions on our lock file: a second create must fail, an overwrite of the
+    current version must succeed, and an overwrite of the previous version must fail.
 
-    False where the store did not say. `swaps`: unlocking will rely on the lock file's version;
-    otherwise the lock is created and deleted, and relies on no If-Match. The overwrite adds the
-    white space that gives the file another version; Terraform reads it as the same lock. That
-    If-Match holds for a DELETE as well is not tried: a store that ignores it there alone (Ceph RGW
-    16.2) excludes as well as any, and a slow unlock there deletes what is there, as Terraform does.
+    False if the store did not answer. `swaps`: the unlock will rely on If-Match, so test overwrites
+    too. The overwrite adds white space, which changes the version; Terraform reads the same lock.
+    If-Match on DELETE is not tested. A store that ignores it only there (Ceph RGW 16.2) still
+    excludes other holders, but a slow unlock may delete a later lock, as Terraform's may.
     """
     found = yield from read(key, limit=BODY_BYTES_MAX)
     if not isinstance(found, Found) or found.body != body:
@@ -135,7 +134,7 @@ def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure
 
 
 def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[StateRead, bool]]:
-    """What stands there after one create, ours or whose; and whether one of ours may yet land."""
+    """The lock file after one create, and whether a create of ours may still be applied."""
     try:
         # Not `settle_write`: while another holds the lock, a create of ours may still be out.
         for tries in range(TRIES_MAX):
@@ -146,7 +145,7 @@ def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[StateRea
                     yield Sleep(pause_s(tries, after_s))
                     continue
                 case PreconditionFailed():
-                    pass  # also the answer to a hidden second copy of our own
+                    pass  # may also answer a hidden second copy of our own create
                 case Unknown():
                     doubt = True
                 case other:
@@ -168,8 +167,8 @@ def _refused(
     match found:
         case ForeignLock(why):
             text = (
-                f"{key} is no lock file: {why}; Terraform takes it for a lock, too: find out who "
-                "wrote it, then delete it by hand"
+                f"{key} is no lock file: {why}; Terraform also treats it as a lock. Find out "
+                "who wrote it, then delete it by hand"
             )
         case _:
             text = (
@@ -181,14 +180,13 @@ def _refused(
 
 def _in_doubt(key: str, info: LockInfo) -> str:
     return (
-        f"nobody told what became of a create of {key}: it may yet land, under the ID {info.id}; "
-        "look with lockkit tflock show, and unlock it by that ID"
+        f"the outcome of a create of {key} is unknown: it may still be applied, under the ID "
+        f"{info.id}; look with lockkit tflock show, and unlock it by that ID"
     )
 
 
 def is_ours(found: LockInfo | ForeignLock | None, info: LockInfo) -> bool:
-    """A refused or unanswered create is read back, and recognised by its ID: every process of one
-    user on one host has the same `Who`."""
+    """Whether a lock file is ours, by its ID: all processes of a user on a host share one `Who`."""
     return isinstance(found, LockInfo) and found.id == info.id
 
 
@@ -197,19 +195,19 @@ def may_delete(found: str | None, id: str) -> bool:
 
 
 def exactly(version: Version) -> IfVersion | None:
-    """What is deleted is the version whose ID was compared."""
+    """Delete only the version whose ID was compared."""
     return IfVersion(version)
 
 
 def unlock(key: str, id: str, *, conditional: bool = True) -> Procedure[None]:
-    """Delete the lock file that has this ID; the same for a `force_unlock` of somebody else's.
+    """Delete the lock file that has this ID, ours or another's (`force_unlock`).
 
-    `conditional`: the store can delete a version; where it cannot, the moment between comparing
-    and deleting is open, and a note says so. Raises `NotLocked`, `LockUnknown`.
+    `conditional`: the store supports a conditional delete. Without it, a lock taken between the
+    comparison and the delete is lost, and a note says so. Raises `NotLocked`, `LockUnknown`.
     """
     sent = False
     if not conditional:
-        text = f"{key}: this store deletes no version: a lock that is taken meanwhile goes, too"
+        text = f"{key}: this store has no conditional delete, a lock taken meanwhile is deleted too"
         yield Note("note", {"text": text})
     for tries in range(TRIES_MAX):
         try:
@@ -250,17 +248,17 @@ def _why_not(key: str, id: str, standing: StateRead) -> str:
 
 
 def _unlock_in_doubt(key: str, id: str) -> LockUnknown:
-    return LockUnknown(f"nobody told whether {key} was deleted; unlock it again, by {id[:60]!r}")
+    return LockUnknown(f"{key} may or may not be deleted; unlock it again, with the ID {id[:60]!r}")
 
 
 # --- the handle ----------------------------------------------------------------------------------
 
 
 class StateLock:
-    """The lock of a Terraform state at `url`; `with` waits for `acquire_timeout` seconds.
+    """The lock of the Terraform state at `url`; `with` waits up to `acquire_timeout` seconds.
 
-    Raises `StateLocked`, `NotLocked`, `LockUnknown`, and `StoreError` where the store cannot be
-    used. Terraform itself finds the lock where `use_lockfile` is set; an error names its holder.
+    Raises `StateLocked`, `NotLocked`, `LockUnknown`, and `StoreError` if the store cannot be used.
+    Terraform itself respects the lock if `use_lockfile` is set. Errors name the holder.
     """
 
     def __init__(
@@ -289,10 +287,10 @@ class StateLock:
     def lock(
         self, *, operation: str = "", info: str = "", acquire_timeout: float = 0.0
     ) -> LockInfo:
-        """Create the lock file and return it. Waits `acquire_timeout` s for others; 0 tries once.
+        """Create the lock file. Waits `acquire_timeout` seconds while others hold it; 0 tries once.
 
-        A store that does not answer gets `LATE_S` more, `ANSWER_S` for a wait of 0. An interrupt
-        deletes the lock file, or carries a note that names the ID to unlock.
+        If the store does not answer, the limit is `LATE_S` more (`ANSWER_S` for a wait of 0). An
+        interrupt deletes the lock file; if that fails, a note on it names the ID to unlock.
         """
         if self.held is not None:
             raise RuntimeError(f"{self} is held by this handle already: unlock it first")
@@ -316,21 +314,21 @@ class StateLock:
             self._run(unlock(self.key, mine.id, conditional=False))
             raise
         except BaseException:
-            self.unlock()  # nobody else would: it never expires
+            self.unlock()  # it never expires by itself
             raise
         return mine
 
     def _take_back(self, mine: LockInfo, interrupt: BaseException) -> None:
-        """Delete what an interrupted create may have left."""
+        """Delete the lock file that an interrupted create may have left."""
         try:
             self.force_unlock(mine.id)
         except (NotLocked, LockUnknown, Unanswered, StoreError) as failed:
             interrupt.add_note(f"{_in_doubt(self.key, mine)} ({failed})")
 
     def _prove(self, mine: LockInfo) -> None:
-        """Before this lock counts: see that the store enforces conditions (incus #3651 did not).
+        """Check that the store enforces conditions (that of incus #3651 did not).
 
-        On the lock file itself: Terraform's own rights may cover nothing but the state and this.
+        The lock file itself is tested: Terraform's rights may cover only the state and this file.
         """
         place, swaps = place_of(self.store), self.store.capabilities.conditional_delete
         if place is not None and place not in proven | _proven:
@@ -345,7 +343,7 @@ class StateLock:
         self.held = None
 
     def force_unlock(self, id: str) -> None:
-        """Delete the lock that has this ID, whosoever it is: its holder may work on."""
+        """Delete the lock with this ID, whoever holds it. Its holder may still be running."""
         conditional = self.store.capabilities.conditional_delete
         self._run(unlock(self.key, id, conditional=conditional))
 
@@ -371,9 +369,9 @@ class StateLock:
 
 
 def state_place(url: str) -> tuple[str, str, str]:
-    """Of a state's URL: the store to open, the bucket's name, the key in it.
+    """Split a state's URL into the URL of the store, the name of the bucket and the key.
 
-    A workspace's states lie beside, under a prefix of the bucket; of a file, under its directory.
+    States of other workspaces are under a prefix of the same bucket; of a file, of its directory.
     """
     scheme, _, rest = url.partition("://")
     if scheme.lower() == "file":
@@ -389,6 +387,6 @@ def who() -> str:
     """user@host, as Terraform names a holder."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # a user id without a name, in a container
+    except (OSError, KeyError):  # in a container, a user id may have no name
         user = ""
     return f"{user}@{socket.gethostname()}"
