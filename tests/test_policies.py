@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+import boto3
 import pyarrow as pa
 import pytest
+from botocore.exceptions import ClientError
 
-from lockkit import Lock, open_store
+from lockkit import Lock, StoreError, open_store
+from lockkit.cli.main import main
 from lockkit.lab.incident.examine import examine
+from lockkit.lab.server import Emulator
+from lockkit.lab.server.policy import read_policy
 from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.lock.handle import LOCK_KEY
+from lockkit.protocol.outcome import IfAbsent
 from lockkit.providers.azure_lease import AzureBlobLease
 from lockkit.providers.dynamodb import COUNTER, DynamoDBLock
 from lockkit.table import Table
@@ -78,6 +87,77 @@ def test_who_is_on_call_reads_the_table_and_its_lock_with_the_rights_that_are_wr
         "s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket", "s3:ListBucketVersions"
     }
     assert said["Statement"][0]["Resource"] == "arn:aws:s3:::lake/orders/.hoodie/*"
+
+
+@contextmanager
+def enforcing(db: Path, *names: str) -> Iterator[Any]:
+    policy = read_policy((POLICIES / f"{name}.json").read_text() for name in names)
+    with Emulator(db=str(db), policy=policy) as server:
+        yield server
+
+
+def test_the_server_enforces_what_is_written_down(tmp_path: Path) -> None:
+    url, db = "s3://lake/orders", tmp_path / "objects.sqlite"
+    with Emulator(db=str(db)) as server:
+        with Table.create(url, record_key="id", endpoint=server.s3) as table:
+            table.append(pa.table({"id": ["a"]}))
+    with enforcing(db, "s3", "s3_conditions_required") as server:
+        lives(Lock(url, endpoint=server.s3), Lock(url, endpoint=server.s3))
+        elsewhere = Lock("s3://lake/customers", endpoint=server.s3)
+        with pytest.raises(StoreError, match="denied"):
+            elsewhere.acquire(timeout=0)
+    with enforcing(db, "s3_on_call") as server:
+        with closing(open_store(url, endpoint=server.s3)) as store:
+            found = examine(store, watch_s=0.0)
+            assert found.kept and not found.untold
+            with pytest.raises(StoreError, match="denied"):
+                store.put("x", b"", IfAbsent())
+        never = "s3://lake/orders/.hoodie/never-locked"  # its lock is below the same prefix
+        assert main(["lock", "show", never, "--endpoint", server.s3]) == 0
+    with enforcing(db, "s3") as server:
+        with closing(open_store(url, endpoint=server.s3)) as store:
+            with pytest.raises(StoreError, match="denied"):
+                list(store.versions(LOCK_KEY))
+        assert main(["lock", "show", url, "--endpoint", server.s3]) == 0
+
+
+def test_a_bucket_policy_refuses_writes_and_deletes_without_a_condition(tmp_path: Path) -> None:
+    key = f"orders/{LOCK_KEY}"
+    with enforcing(tmp_path / "objects.sqlite", "s3_conditions_required") as server:
+        s3 = boto3.client("s3", endpoint_url=server.s3, region_name="us-east-1",
+                          aws_access_key_id="a", aws_secret_access_key="b")  # fmt: skip
+        made = s3.put_object(Bucket="lake", Key=key, Body=b"1", IfNoneMatch="*")
+        for refused in (
+            lambda: s3.put_object(Bucket="lake", Key=key, Body=b"2"),
+            lambda: s3.delete_object(Bucket="lake", Key=key),
+            lambda: s3.copy_object(Bucket="lake", Key=key, CopySource=f"lake/{key}"),
+        ):
+            with pytest.raises(ClientError, match="AccessDenied"):
+                refused()
+        s3.put_object(Bucket="lake", Key="orders/other", Body=b"2")
+        s3.put_object(Bucket="lake", Key=key, Body=b"3", IfMatch=made["ETag"])
+
+
+def test_without_the_right_to_list_a_missing_object_is_403_and_not_404() -> None:
+    said = policy("s3")
+    whole, reads_only = said["Statement"], said["Statement"][:1]
+    here = f"/lake/orders/{LOCK_KEY}"
+    for statements, status in ((whole, 404), (reads_only, 403)):
+        with Emulator(policy=read_policy([json.dumps({"Statement": statements})])) as server:
+            with pytest.raises(HTTPError) as refused:
+                urlopen(server.s3 + here)
+            assert refused.value.code == status
+
+
+@pytest.mark.parametrize("change", [
+    {"Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}, {"NotAction": "s3:*"},
+    {"Condition": {"StringLike": {"aws:username": "a"}}}, {"Effect": "Perhaps"},
+])  # fmt: skip
+def test_what_cannot_be_judged_in_a_policy_is_refused(change: dict[str, Any]) -> None:
+    statement = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+    read_policy([json.dumps({"Statement": [statement]})])
+    with pytest.raises(ValueError):
+        read_policy([json.dumps({"Statement": [statement | change]})])
 
 
 @pytest.mark.parametrize(("kind", "scheme"), [("s3", "s3"), ("gcs", "gs"), ("azure", "az")])

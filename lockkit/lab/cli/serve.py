@@ -7,10 +7,14 @@ import os
 import signal
 import sqlite3
 import threading
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import OK, CommandError, command, say_json
 from lockkit.events import plain
+
+if TYPE_CHECKING:
+    from lockkit.lab.server.policy import AccessPolicy
 
 ABOUT = """\
 An object server that speaks S3, Google Cloud Storage and Azure to the real SDKs, over one SQLite
@@ -57,6 +61,11 @@ def add(commands: Any) -> None:
         "--secret-key", metavar="SECRET", default=os.environ.get("LOCKKIT_SECRET_KEY", ""),
         help="its secret; better in the environment variable LOCKKIT_SECRET_KEY",
     )  # fmt: skip
+    parser.add_argument(
+        "--policy", action="append", default=[], metavar="FILE",
+        help="an AWS policy that the S3 address enforces for every client; several are judged "
+        "together (see datasets/policies)",
+    )  # fmt: skip
     parser.set_defaults(run=run, name="serve", extra="")
 
 
@@ -75,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
             host=args.host,
             allow_remote=args.allow_remote,
             latency_ms=args.latency_ms,
+            policy=policy_of(args.policy),
             credentials=Credentials(args.access_key, args.secret_key) if args.access_key else None,
         ) as emulator:
             say_json({"s3": emulator.s3, "gcs": emulator.gcs, "azure": emulator.azure})
@@ -85,3 +95,14 @@ def run(args: argparse.Namespace) -> int:
         where = f"{args.host}:{args.port} from {args.db}"
         raise CommandError(f"cannot serve on {plain(where)}: {plain(error)}") from None
     return OK
+
+
+def policy_of(names: list[str]) -> AccessPolicy | None:
+    from lockkit.lab.server.policy import read_policy
+
+    if not names:
+        return None
+    try:
+        return read_policy(Path(name).read_text() for name in names)
+    except (OSError, ValueError) as error:
+        raise CommandError(f"--policy {plain(', '.join(names))}: {plain(error)}") from None

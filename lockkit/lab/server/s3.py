@@ -20,6 +20,7 @@ from lockkit.lab.server.call import (
 )
 from lockkit.lab.server.markup import plain
 from lockkit.lab.server.objects import Check, Object, Objects
+from lockkit.lab.server.policy import AccessPolicy
 from lockkit.lab.server.profiles import ServerProfile
 from lockkit.lab.server.s3_body import crc32_of, payload
 
@@ -42,9 +43,12 @@ _HOSTED = re.compile(r"^([a-z0-9][a-z0-9.-]*)\.localhost(?::\d+)?$")
 class S3:
     """`answer(call)` for every request that the SDKs were seen to send; the rest is a 501."""
 
-    def __init__(self, objects: Objects, profile: ServerProfile) -> None:
+    def __init__(
+        self, objects: Objects, profile: ServerProfile, policy: AccessPolicy | None = None
+    ) -> None:
         self.objects = objects
         self.profile = profile
+        self.policy = policy
 
     def answer(self, call: DialectRequest) -> Reply:
         deed = RequestEffect(call.method.lower())
@@ -53,10 +57,22 @@ class S3:
         bucket, _, rest = path[1:].partition("/")
         try:
             deed.bucket, deed.key = key_of(bucket), key_of(rest)
+            if self.policy is not None:
+                self.policy.check(call, deed.bucket, deed.key)
             return self._route(call, deed)
         except DialectError as refusal:
-            deed.answer = refusal.answer
-            return self.refuse(call, refusal, deed)
+            shown = self._visible(refusal, deed)
+            deed.answer = shown.answer
+            return self.refuse(call, shown, deed)
+
+    def _visible(self, refusal: DialectError, deed: RequestEffect) -> DialectError:
+        """The answer for a caller who may not know that an object is missing."""
+        if self.policy is not None and refusal.status == 404 and deed.key:
+            try:
+                self.policy.missing(deed.bucket)
+            except DialectError as denied:
+                return denied
+        return refusal
 
     def refuse(self, call: DialectRequest, refusal: DialectError, deed: RequestEffect) -> Reply:
         if refusal.status == 304:

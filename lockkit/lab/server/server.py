@@ -26,6 +26,7 @@ from lockkit.lab.server.call import (
 from lockkit.lab.server.http import Connection, Handler, HttpRequest, HttpResponse
 from lockkit.lab.server.ledger import RequestLedger
 from lockkit.lab.server.objects import DatabaseBusy, DiskFull, Objects
+from lockkit.lab.server.policy import AccessPolicy
 from lockkit.lab.server.profiles import PROFILES, ServerProfile
 from lockkit.lab.server.sigv4 import Credentials, verify
 
@@ -52,7 +53,8 @@ class Emulator:
 
     `port` is the S3 address's; the others follow it (0: any that are free). `latency_ms` is added
     to every request, half before it is applied and half after. With `credentials` the S3 address
-    wants requests signed by them; the other two take any. `on_request` is called from the server's
+    wants requests signed by them; the other two take any. `policy` applies
+    to the S3 address alone. `on_request` is called from the server's
     thread and must not wait. Raises `ValueError` for an unknown profile or an address that others
     could reach, `OSError` if the port or the file cannot be used.
     """
@@ -67,6 +69,7 @@ class Emulator:
         allow_remote: bool = False,
         latency_ms: float = 0.0,
         credentials: Credentials | None = None,
+        policy: AccessPolicy | None = None,
         clock: Clock | None = None,
         on_request: Callable[[Event], None] | None = None,
     ) -> None:
@@ -82,7 +85,7 @@ class Emulator:
         self.on_request = on_request
         self.s3 = self.gcs = self.azure = ""
         self._db, self._port, self._host = str(db), port, host
-        self._credentials = credentials
+        self._credentials, self._policy = credentials, policy
         self._clock = clock or Clock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -160,7 +163,7 @@ class Emulator:
         from lockkit.lab.server.s3 import S3
 
         return {
-            "s3": S3(self.objects, self.profile),
+            "s3": S3(self.objects, self.profile, self._policy),
             "gcs": Gcs(self.objects, self.profile),
             "azure": Azure(self.objects, self.profile),
         }
