@@ -1,4 +1,4 @@
-"""Errors of ours on their way through Spark: shown by one line, and taken out of its wrapping."""
+"""lockkit's errors inside Spark: shown as one line, and unwrapped from Spark's exceptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT_MAX = 2_000
 
 @contextmanager
 def first_line() -> Iterator[None]:
-    """An error of ours is shown as one line: Spark reads this variable of the process that raised.
+    """Show an error of lockkit as one line. Spark reads this variable in the raising process.
 
     (`pyspark.util.handle_worker_exception`; the process is replaced after the error.)
     """
@@ -30,10 +30,10 @@ def first_line() -> Iterator[None]:
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Inside, a `CommitConflict` (`LockLost`, `TableError`, ...) that Spark shows is raised as one.
+    """Raise lockkit's own error (`CommitConflict`, `LockLost`, ...) in place of Spark's.
 
-    For `df.write.format("lockkit")` and for streaming queries, whose errors come out of another
-    process as text: so this one has its class and its sentence, and no fields.
+    For `df.write.format("lockkit")` and streaming queries. Their errors arrive as text from another
+    process, so the raised error has its class and message but no fields.
     """
     from pyspark.errors import PySparkException
 
@@ -47,7 +47,7 @@ def unwrapped() -> Iterator[None]:
 
 
 def unwrap(text: str) -> Exception | None:
-    """The last error of ours in a text of Spark's."""
+    """The last error of lockkit in an error text of Spark."""
     found = OURS.findall(text)
     if not found:
         return None

@@ -32,7 +32,7 @@ from lockkit.table.write.merging import AT_ONCE, GroupMerge
 from lockkit.table.writer import Claim, unclaimed
 
 INSERTS_AT_ONCE_ROWS = 1_000_000
-"""A share of an insert is worth a file of its own from so many rows on."""
+"""An insert gets one more parallel share for each this many rows."""
 
 
 def spool_for(
@@ -41,13 +41,13 @@ def spool_for(
     """The spool for a write; raises `TableError` if the write cannot succeed."""
     store, clock = place.open(), Clock()
     try:
-        open_lock(place, options, clock, silent).close()  # a lock that cannot be is refused now
+        open_lock(place, options, clock, silent).close()  # an unusable lock is refused now
         config, _there = known_config(wanted, place.url, store, clock)
     finally:
         store.close()
     apart = wanted.operation in ("upsert", "delete") or wanted.combine or wanted.drop_duplicates
     spool = Spool.named(place, config, bucketed=apart)
-    rows: Any = LocalSpool(spool, schema, ())  # of a frame, no more is asked than it has
+    rows: Any = LocalSpool(spool, schema, ())  # check_columns uses no more of a frame than this has
     check_columns(rows, config, wanted.operation)
     return spool
 
@@ -58,7 +58,7 @@ def land(
 ) -> Committed | None:  # fmt: skip
     """Commit the rows in a spool; with `batch`, a query's id and batch number, only once.
 
-    Raises what `write` raises. The spool is the caller's to remove.
+    Raises what `write` raises. The caller removes the spool.
     """
     place, clock = rows.spool.place, Clock()
     store, lock = place.open(), open_lock(place, options, clock, emit)
@@ -86,7 +86,7 @@ def land(
 
 @dataclass(slots=True, kw_only=True)
 class SpoolWrite(SparkWrite):
-    """A write whose rows are in a spool: the same commit, with the files made in this process."""
+    """A write whose rows are in a spool. This process writes the files, then commits as usual."""
 
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         rows: Any = self.frame
@@ -108,7 +108,7 @@ class SpoolWrite(SparkWrite):
 
 
 def _inserted(rows: LocalSpool, work: WriteTask, file_bytes_max: int) -> list[WriteStat]:
-    """New file groups of all rows; more than one at a time only where each gets enough."""
+    """New file groups of all rows, in parallel if each share has enough rows."""
     where = [each for group in rows.groups.values() for each in group]
     count = sum(part.rows for each in rows.runs for part in each.parts)
     shares = min(AT_ONCE, 1 + count // INSERTS_AT_ONCE_ROWS)

@@ -27,7 +27,7 @@ TABLE = TableConfig(
     name="orders", record_key="order_id", partition_by="region", precombine="ordered_at"
 )
 BATCHES = 12
-"""A writer goes through its slice of a region in this many rounds, then begins again: upserts."""
+"""A writer needs this many rounds for its slice of a region; later rounds are upserts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class RegionBatch:
 
 
 class Orders(Protocol):
-    """Where a writer's rows come from, and who writes them into file groups."""
+    """A source of a writer's rows, which also writes them into file groups."""
 
     schema: str
-    """Avro, as the commit wants it."""
+    """The Avro schema for the commit."""
 
     def write(self, target: Target, batches: list[RegionBatch]) -> list[WriteStat]: ...
 
@@ -71,7 +71,7 @@ class OrdersPart:
 
 
 class PlainOrders:
-    """Read, merged and written by this very process."""
+    """Orders that this process reads, merges and writes."""
 
     def __init__(self, part: OrdersPart, store: Store) -> None:
         self._part = part
@@ -105,7 +105,7 @@ class PlainOrders:
 
 
 class SparkOrders:
-    """Read, shuffled, merged and written by Spark's executors; one row per file comes back."""
+    """Orders that Spark's executors read, shuffle, merge and write; one row per file returns."""
 
     def __init__(self, part: OrdersPart, place: TableAddress, spark: Any) -> None:
         self._part = part
@@ -153,7 +153,7 @@ def _modulo(numbers: Any, by: int) -> Any:
 def open_orders(
     kind: str, part: OrdersPart, place: TableAddress, store: Store, *, remote: str | None = None
 ) -> Orders:
-    """The rows for a writer of this kind; for `connect` and `jvm` this starts its Spark session."""
+    """The orders for a writer of this kind. `connect` and `jvm` start a Spark session."""
     match kind:
         case "plain":
             return PlainOrders(part, store)
@@ -172,7 +172,7 @@ def open_orders(
 
 
 def fields_of(stats: list[WriteStat]) -> list[Mapping[str, Any]]:
-    """What a round wrote, for its note in the history."""
+    """The files of a round, for its note in the history."""
     return [
         {
             "file": stat.path,

@@ -1,4 +1,4 @@
-"""Where a table is, as a value that travels to executors."""
+"""A table's address, as a value that can be sent to executors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPEN: dict[tuple[int, bytes], Store] = {}
 
 @dataclass(frozen=True, slots=True)
 class TableAddress:
-    """A table's address: no client, and no credential unless the caller gives one as an option."""
+    """A table's address. Has no client, and a credential only if the caller passed one."""
 
     url: str
     endpoint: str | None = None
@@ -30,7 +30,7 @@ class TableAddress:
         )
 
     def data(self) -> Store:
-        """This process's clients for data files: made once, and kept for the tasks to come."""
+        """This process's client for data files, made once and reused by later tasks."""
         name = os.getpid(), pickle.dumps(self)
         if name not in _OPEN:
             while len(_OPEN) >= OPEN_MAX:

@@ -1,9 +1,9 @@
-"""Where `format("lockkit")` saves: a batch, or the batches of a streaming query.
+"""The sinks of `format("lockkit")`: a batch, or the batches of a streaming query.
 
-Spark runs each part in a process of its own, which has no session. So rows go through a spool
-(`spool`, `land`); what a task met travels in its message, and is raised by the commit, whose error
-Spark then shows by its first line. After a failed commit Spark calls `abort`, also where the commit
-was published: it deletes the spool and nothing of the table.
+Spark runs each part in a separate process without a session, so rows go through a spool (`spool`,
+`land`). An error of a task travels in its message, and the commit raises it. Spark shows the first
+line of it. After a failed commit Spark calls `abort`, even if the commit was published. `abort`
+deletes the spool and nothing of the table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPERATION = WRITE + "operation"
 
 
 class TaskResult(WriterCommitMessage):
-    """A task's message: where it put its rows, or the error that it met."""
+    """A task's message: where it put its rows, or the error that it raised."""
 
     def __init__(self, spool: Spool, runs: Sequence[SpoolRun], query: str, error: Exception | None):
         self.spool, self.runs, self.query, self.error = spool, tuple(runs), query, error
@@ -51,7 +51,7 @@ def _keep(spool: Spool, batches: Iterator[pa.RecordBatch], query: str = "") -> T
 
 
 def _runs(messages: Sequence[TaskResult]) -> tuple[SpoolRun, ...]:
-    """Raises what a task met."""
+    """The runs of all tasks. Raises the first error of a task."""
     for each in messages:
         if each.error is not None:
             raise each.error
@@ -59,7 +59,7 @@ def _runs(messages: Sequence[TaskResult]) -> tuple[SpoolRun, ...]:
 
 
 def _write_options(said: Mapping[str, str], overwrite: bool, **default: Any) -> WriteOptions:
-    """Spark's mode and Hudi's operation, made one: to overwrite is to replace all rows."""
+    """Combine Spark's mode with Hudi's operation: overwrite mode replaces all rows."""
     wanted = write_options({**default, **said})
     if not overwrite or wanted.operation.startswith("insert_overwrite"):
         return wanted
@@ -101,9 +101,9 @@ class BatchSink(DataSourceArrowWriter):
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """`writeStream.format("lockkit")`. Made anew for the commit, so all that lasts is in messages.
+    """`writeStream.format("lockkit")`. Spark makes a new one to commit, so state is in messages.
 
-    The query is known to tasks only. What a query's tasks put away is removed by its next commit.
+    Only tasks know the query. The query's next commit removes what its tasks left in the spool.
     """
 
     def __init__(

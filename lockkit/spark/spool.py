@@ -1,10 +1,10 @@
-"""A spool: rows on their way into a table from tasks that cannot know its latest snapshot.
+"""A spool: rows for a table, from tasks that do not know its latest snapshot.
 
-A data source's tasks run before its commit begins, and Spark sends their rows anywhere. So each
-task puts its rows under `.hoodie/.temp/`, ordered by the file group they are for, and the process
-that commits merges them group by group. The instant, the heartbeat, the lock and every new attempt
-after a conflict are there, and a failed write leaves only the spool. The rows are written twice,
-and merged on one machine; `lockkit.spark.write` does neither.
+A data source's tasks run before its commit begins, and Spark gives any row to any task. Each task
+therefore writes its rows under `.hoodie/.temp/`, sorted by target file group, and the committing
+process merges them group by group. That process has the instant, the heartbeat, the lock and every
+new attempt after a conflict, so a failed write leaves only the spool. The rows are written twice
+and merged on one machine; `lockkit.spark.write` avoids both.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 SPOOLS = f"{MARKERS}lockkit-"
 KEPT_MS = 86_400_000
-"""A save that is not over after a day was killed."""
+"""A save that has not ended after a day counts as killed."""
 RUN_BYTES = 64_000_000
-"""Rows that a task holds before it sorts them and puts them away."""
+"""How many bytes of rows a task holds before it sorts and writes them."""
 BATCH_ROWS = 65_536
 
 
@@ -51,7 +51,7 @@ class SpoolPart:
 
 @dataclass(frozen=True, slots=True)
 class SpoolRun:
-    """One file of a spool, and what is where in it; small enough to travel in a message."""
+    """One file of a spool and its contents list, small enough for a task's message."""
 
     key: str
     parts: tuple[SpoolPart, ...]
@@ -76,11 +76,11 @@ class Spool:
         return cls(place, config, bucketed, f"{SPOOLS}{clock.wall_ms()}-{clock.unique()}/")
 
     def of(self, query: str) -> Spool:
-        """The one for all batches of a streaming query, which come one after the other."""
+        """The spool for all batches of a streaming query, which run one after another."""
         return replace(self, prefix=f"{SPOOLS}{query}/") if query else self
 
     def put(self, batches: Iterable[pa.RecordBatch]) -> list[SpoolRun]:
-        """All rows into runs; `TableError` where one has no key, or cannot name its partition."""
+        """Write all rows as runs; `TableError` if a row has no key or no valid partition."""
         import pyarrow as pa
 
         runs: list[SpoolRun] = []
@@ -113,7 +113,7 @@ class Spool:
 
 
 def way_of(config: TableConfig) -> tuple[object, ...]:
-    """What decides which group a row is for."""
+    """The settings that decide which group a row belongs to."""
     return (config.record_key, config.partition_by, config.buckets, config.hive_style,
             config.urlencode)  # fmt: skip
 
@@ -128,7 +128,7 @@ def remove_spool(prefix: str) -> Procedure[None]:
 
 
 def _made_ms(key: str) -> float:
-    """A query's has no time in its name: its next commit removes it."""
+    """The time in the name. A query's spool has none: its next commit removes it."""
     time = key.removeprefix(SPOOLS).partition("-")[0]
     return int(time) if len(time) == 13 and time.isdecimal() else math.inf
 
@@ -144,7 +144,7 @@ class LocalSpool:
 
     spool: Spool
     schema: Any
-    """Spark's, of the rows."""
+    """Spark's schema of the rows."""
     runs: tuple[SpoolRun, ...]
     folder: Path = field(default=Path())
 
@@ -163,7 +163,7 @@ class LocalSpool:
         return replace(self, schema=kept)
 
     def fetch(self, store: Store, clock: Clock, scratch: str) -> None:
-        """Have every run as a file on this disk: each is read more than once."""
+        """Copy every run to this disk, because each is read more than once."""
         here = folder_of(self.spool.place.url)
         self.folder = here if here is not None else Path(scratch)
         if here is not None:

@@ -1,9 +1,8 @@
-"""The batches of a streaming query into a table, each exactly once: `foreach_batch`.
+"""Write the batches of a streaming query to a table, each exactly once: `foreach_batch`.
 
     rows.writeStream.foreachBatch(foreach_batch("s3://lake/orders", record_key="id")).start()
 
-Here the commit is the driver's, as in `write`; `writeStream.format("lockkit")` does the same with
-less of Spark (`source`).
+The driver commits, as in `write`. `writeStream.format("lockkit")` is the alternative (`source`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STREAM_RETRIES = 20
-"""Many, because the conflict after the last attempt ends the query."""
+"""Many, because a conflict in the last attempt ends the query."""
 QUERY_ID = "sql.streaming.queryId"
 
 
@@ -53,7 +52,7 @@ def foreach_batch(
     said: dict[str, Any] = {RETRIES: str(STREAM_RETRIES), **(options or {})}
     if how.get("table_name"):
         said[TABLE_NAME] = how["table_name"]
-    write_options(said)  # a query that cannot be written ends before its first batch
+    write_options(said)  # wrong options end the query before its first batch
 
     def one(frame: DataFrame, batch: int) -> None:
         spark_id, clock = _query_id(frame), Clock()
@@ -74,7 +73,7 @@ def foreach_batch(
 
 
 def _query_id(frame: DataFrame) -> str:
-    """Spark's id of the query, kept in its checkpoint; empty where Spark does not say it."""
+    """Spark's id of the query, kept in its checkpoint; empty if Spark does not provide it."""
     context = getattr(frame.sparkSession, "_sc", None)
     return str((context and context.getLocalProperty(QUERY_ID)) or "")
 

@@ -1,7 +1,7 @@
-"""A DataFrame into a table: `write` begins, has the executors write file groups, and commits.
+"""Write a DataFrame to a table: the executors write file groups, and the driver commits.
 
-Executors write the files, and the driver commits: in its own Python process, where a stall of the
-driver stops the commit and an error keeps its class.
+The commit runs in the driver's own Python process. There a stall of the driver stops the commit,
+and errors keep their class.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def write(
     clock, options = clock or Clock(), dict(options or {})
     refuse_unused_lock({str(name).lower(): value for name, value in options.items()}, lock)
     if wanted.table_name:
-        options[TABLE_NAME] = wanted.table_name  # of which some locks make their key
+        options[TABLE_NAME] = wanted.table_name  # some locks derive their key from it
     place = TableAddress(url.rstrip("/"), endpoint, client, store_options)
     with ExitStack() as opened:
         store = place.open()
@@ -137,7 +137,7 @@ def write(
 def open_lock(
     place: TableAddress, options: Mapping[str, Any], clock: Clock, emit: Emit
 ) -> LockHandle:
-    """The lock that guards this table's commits, by the provider that `options` name."""
+    """The lock that guards this table's commits, from the provider that `options` name."""
     return open_table_lock(
         place.url, options, clock=clock, emit=emit, client=place.client, endpoint=place.endpoint,
         **place.options,
@@ -148,7 +148,7 @@ def open_upkeep(
     place: TableAddress, options: Mapping[str, Any], store: Store, lock: LockHandle, clock: Clock,
     emit: Emit,
 ) -> Upkeep:  # fmt: skip
-    """The services by `options` and Hudi's defaults, and the turns they take with the writer."""
+    """The table services by `options`, and their concurrency control with the writer."""
     said = {str(name).lower(): value for name, value in options.items()}
     concurrency_control = control_of(said, lambda: lock)
     return Upkeep(said, place.url, store, concurrency_control, clock=clock, emit=emit)
@@ -156,7 +156,7 @@ def open_upkeep(
 
 @dataclass(slots=True, kw_only=True)
 class SparkWrite(TableWrite):
-    """A write of a DataFrame's rows, with the files made by Spark's executors."""
+    """A write of a DataFrame's rows. Spark's executors write the files."""
 
     frame: DataFrame
     place: TableAddress
@@ -193,13 +193,13 @@ class SparkWrite(TableWrite):
         job = replace(job, slices={}, generations={})
         if config.partition_by is not None:
             if requested.operation == "insert":
-                # Few files for each partition, and large partitions shared by several tasks.
+                # Few files in each partition; several tasks share a large partition.
                 frame = frame.hint("rebalance", f.col(config.partition_by))
             frame = frame.sortWithinPartitions(config.partition_by)
         return insert_frame(frame, job)
 
     def _merged(self, frame: DataFrame, job: WriteJob, snapshot: Snapshot) -> list[WriteStat]:
-        """Upserts and deletes, each row sent to the group that has its key, else to its bucket."""
+        """Upserts and deletes: each row goes to the file group with its key, or to its bucket."""
         config = job.target.config
         free = {each.partition for each in snapshot.slices if not is_bucketed(each.file_id)}
         looked_at = [each for each in snapshot.slices if each.partition in free]
@@ -215,7 +215,7 @@ class SparkWrite(TableWrite):
 
 @contextmanager
 def _ends_with(heart: Heartbeat, frame: DataFrame, tag: str) -> Iterator[None]:
-    """What Spark does for this write is cancelled once others may take its writer for dead."""
+    """Cancel this write's Spark jobs once its heartbeat has expired."""
     put_on, cancel, take_off = _job_tags(frame)
     put_on(tag)
     heart.on_lost = lambda: cancel(tag)
@@ -223,7 +223,7 @@ def _ends_with(heart: Heartbeat, frame: DataFrame, tag: str) -> Iterator[None]:
         heart.assert_alive()
         yield
     except Exception as error:
-        heart.assert_alive()  # then this is why
+        heart.assert_alive()  # an expired heartbeat is the cause
         if isinstance(old := unwrap(str(error)), OldRows):
             raise old from None
         raise
@@ -232,12 +232,12 @@ def _ends_with(heart: Heartbeat, frame: DataFrame, tag: str) -> Iterator[None]:
 
 
 def _job_tags(frame: DataFrame) -> tuple[Callable[[str], Any], ...]:
-    """How to tag this thread's jobs, to cancel those of a tag, and to tag no more."""
+    """Functions that tag this thread's jobs, cancel the jobs of a tag, and remove the tag."""
     session = getattr(frame, "sparkSession", None)
-    if session is None:  # rows that came without Spark
+    if session is None:  # the rows are in a spool, without Spark
         return str, str, str
     context = getattr(session, "sparkContext", None)
     if context is None:  # Spark Connect
         return session.addTag, session.interruptTag, session.removeTag
-    # Not the session's own tags: there a tag is found only by the thread that added it.
+    # Not the session's tags: only the thread that added such a tag can find it.
     return context.addJobTag, context.cancelJobsWithTag, context.removeJobTag

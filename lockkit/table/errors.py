@@ -1,4 +1,4 @@
-"""Why a commit was not made, or may not have been; and what is wrong with a fence."""
+"""Errors of tables: failed commits, commits of unknown outcome, and unusable fences."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from lockkit.errors import LockkitError, TableError
 
 
 class NotWritable(TableError):
-    """A table that lockkit does not write, with every reason; `read` may read it all the same."""
+    """lockkit cannot write this table, with every reason. `read` may still be able to read it."""
 
 
 class CommitConflict(TableError):
     """Another commit or service made this commit impossible: it will never be visible.
 
-    Its data files and its requested and inflight instants stay: readers ignore them, and a table
-    service removes them. `instant` and `action` name the other side, `mine` this commit;
-    `partition` and `file_group` (a file id) are "" where no single file group is to blame.
+    Its data files and its requested and inflight instants stay; readers ignore them, and a table
+    service removes them. `instant` and `action` name the other commit, `mine` this one.
+    `partition` and `file_group` (a file id) are "" if no single file group conflicts.
     """
 
     def __init__(
@@ -34,15 +34,15 @@ class CommitConflict(TableError):
 
 
 class EarlyConflict(CommitConflict):
-    """Known before the commit: another is writing, or has written, what this one would write."""
+    """Found before the commit: another writes, or has written, the same file groups."""
 
 
 class CommitUnknown(LockkitError):
-    """It is not known whether this was decided, and reading back could not tell either.
+    """The outcome of this commit is unknown, and reading back did not settle it.
 
-    It may be visible, or become so. Delete nothing. `read` names the objects that will tell;
-    `commit` of `prepared`, the same prepared transaction, under the lock, reads them and finishes
-    the work. `prepared` is None where the error was raised in another process.
+    The commit may be visible, or become visible. Delete nothing. `read` names the objects that will
+    show the outcome. A `commit` of `prepared`, the same prepared transaction, under the lock reads
+    them and finishes the work. `prepared` is None if the error was raised in another process.
     """
 
     prepared: Any = None
@@ -61,7 +61,7 @@ class CommitUnknown(LockkitError):
 
 
 class HeartbeatExpired(TableError):
-    """This writer's heartbeat is over: others may roll its instant back. It must stop now."""
+    """This writer's heartbeat expired: others may roll its instant back. It must stop now."""
 
     def __init__(self, instant: str, why: str) -> None:
         self.instant, self.why = instant, why
@@ -82,13 +82,13 @@ class NewerFence(TableError):
 
 
 class CannotTell(TableError):
-    """Nothing that is left shows which commit the fence had decided last."""
+    """No remaining object shows which commit the fence decided last."""
 
 
 class OldRows(TableError):
     """The rows were read from the table before others committed to it; nothing was written.
 
-    `commits` of others came between the reading and the begin of `instant`.
+    `commits` is the number of those commits, between the read and the start of `instant`.
     """
 
     def __init__(self, instant: str, commits: int) -> None:

@@ -1,6 +1,6 @@
-"""One look at a table that is in trouble: who holds its lock, and what stands beside it.
+"""An inspection of a table and its lock: who holds it, and which instants are unfinished.
 
-Reads only, so that it works with read-only rights.
+It only reads, so read-only rights are enough.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ NO_RECORD_WRITTEN = (
     "it is not a lock record, and it changed while it was watched: stop the program that writes it"
 )
 MISSED_MAX = 3
-"""A holder that missed so many renewals does not renew."""
+"""A holder that missed more renewals than this does not renew."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRemaining:
-    """How long the lease still lasts, in ms, by each clock; None: unknown by this clock."""
+    """The remaining lease in ms, by each clock; None: this clock does not show it."""
 
     ours_ms: int | None = None
     """This machine's clock against `validUntil`: Hudi's rule."""
     store_ms: int | None = None
-    """The store's own two times, Last-Modified and Date; for a lease of Hudi's, Date against
+    """The store's Last-Modified against its Date; for a lease that Hudi wrote, Date against
     `validUntil`."""
     observed_ms: int | None = None
-    """The same version has to be watched for a whole lease."""
+    """Our observation: the same version must be seen for a whole lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The lock object as two looks showed it."""
+    """The lock object, as two reads showed it."""
 
     observation: Observation
     state: str
@@ -58,10 +58,10 @@ class LockHolder:
     left: LeaseRemaining
     watched_ms: int
     renews: bool | None
-    """None: two reads so close together do not show it."""
+    """None: the two reads were too close together to show it."""
     breakable: bool
     why: str
-    """Why it may, or may not, be broken."""
+    """Why it may or may not be broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class TableStatus:
     dead_heartbeats: tuple[str, ...]
     """Of instants that are over."""
     left_markers: tuple[str, ...]
-    """Instants that are over, and whose markers are still there."""
+    """Instants that are no longer pending but still have markers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockInspection:
-    """What one look found. Without a table, `trouble` says why there is none."""
+    """The result of an inspection. Without a table, `read_error` says why."""
 
     holder: LockHolder
     table: TableStatus | None
@@ -88,7 +88,7 @@ def stand(
     *, watch_s: float = WATCH_S, policy: Policy = Policy(),
     hearts: HeartbeatRules = HeartbeatRules(),
 ) -> Procedure[LockInspection]:
-    """The table, then its lock; a table that cannot be read does not hide its lock."""
+    """Inspect the table, then its lock. The lock is shown even if the table cannot be read."""
     table, read_error = None, ""
     try:
         table = yield from _beside(hearts)
@@ -98,7 +98,7 @@ def stand(
 
 
 def watch(watch_s: float, policy: Policy = Policy()) -> Procedure[LockHolder]:
-    """Look at the lock; unless it is free, look again for `watch_s`, until it changes."""
+    """Read the lock. If it is not free, read it again until it changes, for up to `watch_s`."""
     first, began_ms = (yield from _observation()), (yield WallMs())
     observation, looks = first, min(LOOKS_MAX, max(1, round(watch_s)))
     record = first.record
@@ -134,7 +134,7 @@ def _beside(hearts: HeartbeatRules) -> Procedure[TableStatus]:
 def judge(
     first: Observation, second: Observation, *, watched_ms: int, wall_ms: int, policy: Policy
 ) -> LockHolder:
-    """What two sights say of the holder, and whether its lock may be broken."""
+    """What two observations show of the holder, and whether its lock may be broken."""
     record = second.record
     match record:
         case None:
@@ -167,7 +167,7 @@ def judge(
 def left_of(
     observation: Observation, record: Record, *, wall_ms: int, policy: Policy, watched_ms: int
 ) -> LeaseRemaining:
-    """What is left of a live lease by each of the three clocks."""
+    """The remaining lease by each of the three clocks."""
     modified, date = observation.modified_ms, observation.date_ms
     store_ms = None
     if record.ttl_ms and modified is not None and date is not None:
@@ -182,7 +182,7 @@ def left_of(
 
 
 def _silent(observation: Observation, record: Record) -> bool | None:
-    """False: it missed too many renewals, by the store's own clock. None: it may be between two."""
+    """False: it missed too many renewals, by the store's clock. None: this is not known yet."""
     modified, date = observation.modified_ms, observation.date_ms
     if modified is None or date is None:
         return None

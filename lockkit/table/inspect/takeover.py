@@ -1,4 +1,4 @@
-"""Breaking a lock: a guarded takeover that leaves a tombstone, and is logged before it is done.
+"""Breaking a lock: a guarded takeover that writes a log first, and then a tombstone.
 
 It never deletes the object: epochs keep rising, and the holder's next renewal is refused.
 """
@@ -26,26 +26,26 @@ from lockkit.runtime.proven import create, settle_write
 from lockkit.table.inspect.standing import LockHolder
 
 BREAKS = ".hoodie/.locks/breaks/"
-"""A file for each break that was tried: who, when, over what. Whether it was done, the lock object
-and its generations say, by the attempt."""
+"""A file for each attempted break: who, when, and what it replaces. The attempt in the lock object
+or its generations shows whether the break happened."""
 BY_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBreak:
-    """What a break would write, and over what: shown first, nothing is changed by it."""
+    """What a break would write and replace. Planning changes nothing."""
 
     version: Version
-    """Only this one would be replaced."""
+    """The only version that it would replace."""
     tombstone: Record
     log: str
     refused: str
-    """Why it would not be done now, and what next; "" if it would."""
+    """Why it would be refused now, and what to do next; "" if it would not."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenLock:
-    """The tombstone that stands now, and where the break is logged."""
+    """The tombstone that was written, and the key of the break's log."""
 
     version: Version
     epoch: int
@@ -53,11 +53,11 @@ class BrokenLock:
 
 
 def guard(holder: LockHolder, *, shown: Version, epoch: int | None) -> Version:
-    """The version to be replaced; `BreakRefused` unless it is the one that was shown and is over.
+    """The version to replace; `BreakRefused` unless it is the shown version and has expired.
 
-    A lease that is not over, or is being renewed, needs its epoch typed in; that names the grant,
-    so a renewal since it was shown is no other lock. A lease of Hudi's has none (0) and is guarded
-    by the version alone. So is a body that is no lock record.
+    A lease that has not expired, or is being renewed, can be broken only by its epoch. The epoch
+    names the grant, so a renewal since it was shown does not matter. A lease that Hudi wrote has no
+    epoch (0); it is guarded by its version alone, as is a body that is no lock record.
     """
     record, version = holder.observation.record, holder.observation.version
     if record is None or version is None or (isinstance(record, Record) and record.expired):
@@ -92,7 +92,7 @@ def planned(
 ) -> PlannedBreak:
     """The dry run. `known` is the highest epoch found elsewhere (`incident.versions`).
 
-    Raises `BreakRefused` where there is nothing to break.
+    Raises `BreakRefused` if there is nothing to break.
     """
     was, version = holder.observation.record, holder.observation.version
     if was is None or version is None or (isinstance(was, Record) and was.expired):
@@ -110,7 +110,7 @@ def planned(
 
 
 def _epoch_of_tombstone(was: Record | Garbled, known: int, wall_ms: int) -> int:
-    """Above every known one. A record of Hudi's on a table without epochs keeps having none."""
+    """An epoch above every known one; 0 if Hudi wrote the record and no epoch is known."""
     own = was.epoch if isinstance(was, Record) else 0
     if own and known <= own and is_believed(own):
         return own + 1
@@ -120,7 +120,7 @@ def _epoch_of_tombstone(was: Record | Garbled, known: int, wall_ms: int) -> int:
 def take_over(
     holder: LockHolder, *, shown: Version, epoch: int | None, by: str, known: int = 0
 ) -> Procedure[BrokenLock]:  # fmt: skip
-    """Replace the version that was shown by a tombstone. Raises `BreakRefused`, `Unanswered`."""
+    """Replace the shown version with a tombstone. Raises `BreakRefused`, `Unanswered`."""
     version = guard(holder, shown=shown, epoch=epoch)
     was = holder.observation.record
     attempt, wall_ms = (yield Unique()), (yield WallMs())
@@ -144,9 +144,9 @@ def take_over(
 
 
 def operator_name() -> str:
-    """Who breaks it, for the log: user and machine."""
+    """The user and machine that break the lock, for the log."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # in a container, a user may have no name
         user = "somebody"
     return f"{user}@{socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""A lock object's generations, from a bucket that keeps versions: data and events."""
+"""The generations of a lock object in a bucket that keeps versions, as data and as events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockkit.table.inspect.takeover import BREAKS
 from lockkit.table.occ.fence import read_fence
 
 NEWEST_MAX = 100
-"""Versions of the lock object, and logs of breaks, that are read for their epochs."""
+"""How many versions of the lock object, and logs of breaks, are read for their epochs."""
 NO_EPOCH = (
     "neither the fence nor an old version of the lock object nor a break of it tells its epoch; "
     "the new one is the time in milliseconds"
@@ -30,16 +30,16 @@ NO_EPOCH = (
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One state of the object. `record` is None where it was deleted."""
+    """One state of the object. `record` is None if the object was deleted."""
 
     number: ObjectVersion
     record: Record | Garbled | None
     digests: frozenset[str] = frozenset()
-    """Of its bytes, as SDKs' logs show it."""
+    """Digests of its bytes, as SDKs log them."""
 
 
 def generations(store: Store, *, newest: int) -> list[Generation]:
-    """The newest states, newest first; one read each. Without versions only the current one."""
+    """The latest states, newest first; one read each. Without versioning, only the current one."""
     return [
         Generation(each, None) if each.deleted else _read(each, store.get_version(LOCK_KEY, each))
         for each in list(store.versions(LOCK_KEY))[:newest]
@@ -51,11 +51,11 @@ def _read(number: ObjectVersion, body: bytes) -> Generation:
 
 
 def highest_epoch(store: Store) -> tuple[int, str]:
-    """The highest epoch that the fence, an old version of the lock object or the log of a break
-    has, and which of them.
+    """The highest epoch in the fence, an old version of the lock object or the log of a break,
+    and its source.
 
-    A source that could not be read may have one: it counts as an epoch of 1, so that a tombstone
-    never goes on as if there had been none.
+    A source that cannot be read may have an epoch. It counts as epoch 1, so a tombstone never
+    continues as if there had been none.
     """
     found = [(0, NO_EPOCH)]
     for source, epochs in (
@@ -83,8 +83,8 @@ def _of_versions(store: Store) -> Iterator[int]:
 
 
 def _of_breaks(store: Store) -> Iterator[int]:
-    """Of the newest logs by their names. Anybody may have written them: what is no log is passed
-    over, and a number that cannot be an epoch."""
+    """Epochs in the newest logs by name. Any client can write such a file, so other content and
+    implausible numbers are ignored."""
     for entry in store.list(BREAKS)[-NEWEST_MAX:]:
         match store.get(entry.key, limit=RECORD_BYTES_MAX):
             case Found(body) if len(body) <= RECORD_BYTES_MAX:
@@ -107,7 +107,7 @@ def _epochs_logged(body: bytes) -> Iterator[int]:
 
 
 def granted_ms(kept: Sequence[Generation]) -> int | None:
-    """Since when the newest one's owner has this grant, as far as the bucket kept it."""
+    """When the newest owner got its grant, as far back as the bucket kept versions."""
     newest = kept[0].record if kept else None
     since_ms = None
     for each in kept:
@@ -121,7 +121,7 @@ def granted_ms(kept: Sequence[Generation]) -> int | None:
 
 
 def names(kept: Sequence[Generation]) -> dict[str, str]:
-    """What `as_events` calls each owner: by its description, where it has one."""
+    """The name of each owner in `as_events`: its description, if it has one."""
     records = (each.record for each in kept)
     return {each.owner: _name(each) for each in records if isinstance(each, Record)}
 
@@ -131,7 +131,7 @@ def _name(record: Record) -> str:
 
 
 def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:
-    """The writes that made these generations, oldest first, as the truth lane of a history."""
+    """The writes that made these generations, oldest first, for the truth lane of a history."""
     events: list[Event] = []
     before = ""
     for each in reversed(kept):
@@ -145,7 +145,7 @@ def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:
                 client=_name(record) if record else "",
                 method="DELETE" if each.number.deleted else "PUT",
                 key=key,
-                condition="",  # a bucket keeps what was written, not on what condition
+                condition="",  # a bucket does not record the condition of a write
                 status=200,
                 answer="applied",
                 applied=True,

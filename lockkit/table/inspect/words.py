@@ -1,4 +1,4 @@
-"""A table's lock and its pending instants in words: for a terminal, and for a page."""
+"""Text for a table's lock and its pending instants, for a terminal or a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockkit.table.occ.condition import PendingInstant
 
 
 def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[str, str]]:
-    """What each is called, and what it is; the state first. `since_ms`: when it was granted."""
+    """(name, value) of each fact, the state first. `since_ms`: when the lock was granted."""
     record = holder.observation.record
     if not isinstance(record, Record) or holder.state == "released":
         return [("state", f"{holder.state}: {holder.why}")]
@@ -41,7 +41,7 @@ def _seconds(ms: int) -> str:
 
 
 def table_facts(standing: LockInspection) -> list[tuple[str, str]]:
-    """The table beside its lock; of one that cannot be read, why."""
+    """(name, value) of each fact of the table, or why it cannot be read."""
     table = standing.table
     if table is None:
         return [("table", f"no table to be read: {plain(standing.read_error)}")]
@@ -81,6 +81,6 @@ def is_left(each: PendingInstant) -> bool:
 
 
 def lock_lines(holder: LockHolder, since_ms: float | None = None) -> list[str]:
-    """The state stands for itself; every other fact after its name."""
+    """One line for each fact, with its name; the state first, without a name."""
     (_, state), *facts = lock_facts(holder, since_ms)
     return [state, *(f"{name:8} {value}" for name, value in facts)]
