@@ -71,7 +71,7 @@ CURES: Mapping[tuple[int, str], str] = {
     (ANY_STATUS, "ExpiredToken"): "the credentials have expired; log in again or renew them",
     (ANY_STATUS, "InvalidToken"): "the session token is not valid; log in again or renew it",
     (ANY_STATUS, "TokenRefreshRequired"): "the credentials have expired; renew them",
-    (ANY_STATUS, "InvalidAccessKeyId"): "nobody there knows this access key; check the profile",
+    (ANY_STATUS, "InvalidAccessKeyId"): "this access key does not exist there; check the profile",
     (
         ANY_STATUS,
         "SignatureDoesNotMatch",

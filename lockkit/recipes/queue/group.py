@@ -162,7 +162,7 @@ def broker_commit(
             return seen
         case Unsure(why) as failed:
             _fail(tickets, failed)
-            raise WriterDeposed(f"nobody told what became of its write: {why}")
+            raise WriterDeposed(f"the outcome of its write is unknown: {why}")
 
 
 def written(
