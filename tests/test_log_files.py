@@ -19,7 +19,7 @@ from lockkit.runtime import run
 from lockkit.stores import ListEntry
 from lockkit.stores.memory import MemoryStore
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.log_blocks import AVRO, COMMAND, HFILE, MAGIC, blocks
+from lockkit.table.format.log_blocks import AVRO, COMMAND, HFILE, MAGIC, PARQUET, blocks
 from lockkit.table.format.readable import readable
 from lockkit.table.format.refusals import checksum
 from lockkit.table.format.timeline import V9, TimelineNames, parse_timeline
@@ -124,6 +124,22 @@ def test_a_block_that_ends_early_is_skipped_and_the_next_one_read(cut: int) -> N
 def test_a_block_of_a_type_that_is_not_read_is_refused_by_its_name() -> None:
     with pytest.raises(TableError, match="HFile block"):
         seen(block(HFILE, b"", h0=T1))
+
+
+def test_a_damaged_parquet_block_is_refused_or_read() -> None:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"_hoodie_record_key": ["a"], "ts": [1], "v": [1]}), file)
+    whole, refused = file.getvalue(), 0
+    of = LogSlice(
+        "", "f", T1, "", ("log",), ("ts",), VisibleInstants(frozenset({T1}), frozenset(), T1)
+    )
+    for at in range(len(whole)):
+        damaged = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        try:
+            entries(of, {"log": block(PARQUET, damaged, h0=T1)})
+        except TableError:
+            refused += 1
+    assert refused
 
 
 def merged(base: list[tuple[str, int, int]], log: bytes, **scan: Any) -> list[dict[str, Any]]:

@@ -114,7 +114,9 @@ def entries(of: LogSlice, logs: Mapping[str, bytes]) -> dict[str, LogEntry]:
         try:
             for key, entry in _entries(block, of.ordering):
                 found[key] = merge(found.get(key), entry, by_event=bool(of.ordering))
-        except (LookupError, TypeError, ValueError, EOFError, struct.error) as error:
+        except (
+            LookupError, TypeError, ValueError, OSError, NotImplementedError, EOFError, struct.error
+        ) as error:  # fmt: skip
             raise TableError(
                 f"the {KINDS[block.kind]} block of {block.instant} in {of.logs[0]} cannot be read "
                 f"({type(error).__name__} {str(error)[:160]})"
