@@ -19,8 +19,9 @@ from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, IfAbsent
 from lockkit.protocol.record import Record, encode
 from lockkit.runtime import run
-from lockkit.stores import Store
+from lockkit.stores import Store, open_store
 from lockkit.table import begin
+from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.handle import Table
 
 NUMBER = count()
@@ -156,6 +157,24 @@ def test_a_pattern_is_named_where_it_harms(pattern: Pattern, scene: Scene) -> No
 @pytest.mark.parametrize(("pattern", "scene"), NEARLY)
 def test_a_pattern_is_not_named_where_it_nearly_harms(pattern: Pattern, scene: Scene) -> None:
     assert pattern not in looked_at(scene)[0]
+
+
+def test_a_table_that_has_something_left_or_cannot_be_read_is_not_called_healthy() -> None:
+    left = new_table(f"memory://present-{next(NUMBER)}", replace(CONFIG, version=9))
+    aged(left, run(begin(), left, Clock()).taken.requested, LONG_AGO_S)
+    damaged = new_table(f"memory://present-{next(NUMBER)}")
+    damaged.delete(PROPERTIES_KEY)
+    assert isinstance(damaged.put(PROPERTIES_KEY, b"\xff", IfAbsent()), Applied)
+    only_a_lock = open_store(f"memory://present-{next(NUMBER)}")
+    locked(only_a_lock, left_s=57, written_s=3)
+    found = {
+        name: examine(store, watch_s=0.0)
+        for name, store in (("left", left), ("damaged", damaged), ("only a lock", only_a_lock))
+    }
+    assert {name: each.diagnosis.pattern for name, each in found.items()} == {
+        "left": Pattern.UNKNOWN, "damaged": Pattern.UNKNOWN, "only a lock": Pattern.HEALTHY,
+    }  # fmt: skip
+    assert found["left"].troubled
 
 
 @pytest.mark.parametrize(("scene", "pattern", "breakable"), [

@@ -38,8 +38,8 @@ Runs a command while holding the table's lock, and renews the lease meanwhile, l
 lease is lost the command is stopped (SIGTERM, then SIGKILL). The command finds LOCKKIT_EPOCH in its
 environment, where the service counts grants; on a table it is above the epoch of the fence. While
 it waits it names the holder on standard error. Exit: the command's own code (128 + n for signal n);
-75 if another owner had the lock until the time-out; 3 if the store or service did not answer, so
-that nobody knows; 76 if the lease was lost.
+75 if another owner had the lock until the time-out; 3 if the store or the service did not
+answer; 76 if the lease was lost.
 
 Other services' locks have URLs too. Options other than the time-out follow a ?:
   zookeeper://host:2181,host:2181/base/path/key    dynamodb://region/table/key?endpoint=http://...

@@ -1,4 +1,4 @@
-"""Shows by two writes that a store does not create one object twice."""
+"""Checks with two writes that a store does not create one object twice."""
 
 from __future__ import annotations
 

@@ -77,8 +77,8 @@ class Table:
 
     Times are in seconds. By default the table's own lock object guards commits;
     `hoodie.write.lock.provider` names another lock, and as the table's `single_writer` the handle
-    sends no lock request. Table services run inline, as in Hudi: the writer cleans after its
-    commits and rolls back dead writers that it meets, unless `hoodie.clean.automatic` or
+    sends no lock request. Table services run inline: the writer cleans after about every tenth
+    commit and rolls back dead writers that it meets, unless `hoodie.clean.automatic` or
     `hoodie.table.services.enabled` is false. Clustering needs `hoodie.clustering.inline`.
 
     Raises `TypeError` for a keyword that nothing takes, `TableError` for an option that is refused

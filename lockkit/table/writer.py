@@ -37,13 +37,13 @@ from lockkit.table.services.context import StoreHost
 from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.attempt import WriteAttempt, retried
 from lockkit.table.write.contract import AttemptHeartbeat
-from lockkit.table.write.groups import EarlyCheck, Nearby, WriteTask, write_rows
+from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, write_rows
 from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NEARBY_ROWS_MAX = 10_000
+PREFETCH_ROWS_MAX = 10_000
 """Up to so many rows are looked at twice, to find out early which files are to be read."""
 Claim = Callable[[str], None]
 TableState = tuple[TableCache, Snapshot]
@@ -68,7 +68,7 @@ class TableWrite(ABC):
     found: TableState | None = None
     """The table as this writer's last commit left it. The first attempt begins with it; another
     attempt reads the table again. Afterwards it is the table as this commit left it."""
-    nearby: Nearby | None = None
+    buffer: FileBuffer | None = None
 
     def whole(self) -> Committed | None:
         """Attempt until one commits, or the last one conflicts."""
@@ -77,7 +77,7 @@ class TableWrite(ABC):
     def once(self) -> Committed | None:
         incoming = self.incoming()
         found, self.found = self.found, None
-        looked = None if found is None else found[1].covered.count
+        before = None if found is None else found[1].covered.count
         if found is None:
             self._table()
             found = run(look_over(), self.store, self.clock)
@@ -101,10 +101,10 @@ class TableWrite(ABC):
                 self.upkeep.before_commit(prepared)
             return prepared
 
-        with self.ahead(known.config, seen) as self.nearby:
+        with self.ahead(known.config, seen) as self.buffer:
             way = attempt.write(
                 known, files, action=_action(self.requested.operation),
-                short=self.nearby is not None,
+                short=self.buffer is not None,
             )  # fmt: skip
             committed = run(way, self.store, self.clock)
         if committed is None:
@@ -113,8 +113,8 @@ class TableWrite(ABC):
             if self.requested.early:
                 with suppress(Exception):  # leftover markers are cleaned up later
                     run(unmark(committed.instant), self.store, self.clock)
-            self.found = left_by(*state[0])
-            self.upkeep.after_commit(state[0][0].covered.count + 1, looked=looked)
+            self.found = state_after(*state[0])
+            self.upkeep.after_commit(state[0][0].covered.count + 1, before=before)
         return committed
 
     # --- what depends on where the rows are ------------------------------------------------------
@@ -133,7 +133,7 @@ class TableWrite(ABC):
 
     def ahead(
         self, config: TableConfig, seen: Snapshot
-    ) -> AbstractContextManager[Nearby | None]:
+    ) -> AbstractContextManager[FileBuffer | None]:
         """Begin what can be done before there is an instant."""
         return nullcontext()
 
@@ -193,13 +193,13 @@ class TableWrite(ABC):
                 operation=self.requested.operation.upper(), known_partitions=known,
                 replaced=replaced, extra=self.extra,
                 grows=snapshot.schema is None or arrow_schema(snapshot.schema) != target.schema,
-                unsent=self.nearby.unsent if self.nearby else (),
+                unsent=self.buffer.unsent if self.buffer else (),
             ),
             self.store, self.clock, self.emit,
         )  # fmt: skip
 
 
-def left_by(snapshot: Snapshot, prepared: Prepared) -> TableState:
+def state_after(snapshot: Snapshot, prepared: Prepared) -> TableState:
     """What a writer knows of the table after its commit, which began with `snapshot`."""
     began, covered = prepared.transaction, snapshot.covered
     mine = parse_commit(prepared.instant, prepared.inflight, prepared.body)
@@ -239,13 +239,13 @@ class ArrowWrite(TableWrite):
         return self.rows.schema
 
     @contextmanager
-    def ahead(self, config: TableConfig, seen: Snapshot) -> Iterator[Nearby | None]:
-        with closing(Nearby(self.data, self.clock)) as nearby:
-            if self._merges and self.rows.num_rows <= NEARBY_ROWS_MAX:
+    def ahead(self, config: TableConfig, seen: Snapshot) -> Iterator[FileBuffer | None]:
+        with closing(FileBuffer(self.data, self.clock)) as buffer:
+            if self._merges and self.rows.num_rows <= PREFETCH_ROWS_MAX:
                 with suppress(Exception):  # `files` says what is wrong with the rows
                     found = RowsInMemory.of(config, self.rows, bucketed=True)
-                    nearby.fetch(each.path for each in read_bases(found, seen))
-            yield nearby
+                    buffer.prefetch(each.path for each in read_bases(found, seen))
+            yield buffer
 
     @property
     def _merges(self) -> bool:
@@ -260,7 +260,7 @@ class ArrowWrite(TableWrite):
         assert target.schema is not None
         rows = self.rows if operation == "delete" else conform(self.rows, target.schema)
         early = self.early_check(covered)
-        work = WriteTask(self.data, target, TaskId(), self.clock, early, self.nearby)
+        work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
         found = RowsInMemory.of(target.config, rows, bucketed=self._merges)
         if self._merges:
             return GroupMerge(found, work, snapshot, operation == "delete").stats()

@@ -13,14 +13,13 @@ from lockkit.lab.incident.calls import seen
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.dropped import Evidence, one_truth, take_in
 from lockkit.lab.incident.patterns import Pattern
-from lockkit.lab.incident.present import with_present
+from lockkit.lab.incident.present import is_something_left, with_present
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.runtime import run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.inspect.standing import WATCH_S, LockInspection, stand
 from lockkit.table.inspect.versions import Generation, as_events, generations, granted_ms, names
-from lockkit.table.inspect.words import is_left
 
 NEWEST = 200
 """Generations that are read, each by a request of its own."""
@@ -53,13 +52,8 @@ class Examination:
     @property
     def troubled(self) -> bool:
         """Whether anything is to be done: a pattern has a name, or something was left."""
-        if self.diagnosis.pattern not in (Pattern.HEALTHY, Pattern.UNKNOWN):
-            return True
-        table = self.standing.table
-        return table is not None and bool(
-            table.dead_heartbeats or table.left_markers
-            or any(map(is_left, table.condition.pending))
-        )  # fmt: skip
+        named = self.diagnosis.pattern not in (Pattern.HEALTHY, Pattern.UNKNOWN)
+        return named or is_something_left(self.standing)
 
 
 def examine(

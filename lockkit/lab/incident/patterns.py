@@ -120,7 +120,7 @@ CARDS = {
         "lockkit lock watch {url}",
     ),
     Pattern.UNPUBLISHED: RunbookCard(
-        "Let any writer commit: it publishes the decision first. Or run the services once.",
+        "Let any writer commit, or run the command below: either publishes the decision.",
         "Do not delete the fence or the inflight file: the commit would be lost.",
         "lockkit table rollback {url}",
     ),

@@ -17,7 +17,10 @@ from lockkit.table.inspect.standing import LockInspection
 from lockkit.table.inspect.words import is_left
 from lockkit.table.occ.fence import COMMIT
 
-NORMAL = "the lock is free or its holder is in time, and the history shows no known pattern"
+NORMAL = (
+    "the lock is free or its holder is in time, no dead writer left anything, and the history "
+    "shows no known pattern"
+)
 PUBLISHED_WITHIN_MS = 30_000
 """A writer publishes its decision with its next request, so a longer pause is not the network's."""
 
@@ -36,9 +39,19 @@ def with_present(
     if now:
         first, *also = now
         return replace(first, also=tuple(also))
-    if history.because == NO_PATTERN and standing.holder.state != "garbled":
+    seen = standing.table is not None or standing.no_table
+    if history.because == NO_PATTERN and seen and not is_something_left(standing):
         return Diagnosis(Pattern.HEALTHY, NORMAL)
     return history
+
+
+def is_something_left(standing: LockInspection) -> bool:
+    """Whether a dead writer left an instant, a heartbeat or markers."""
+    table = standing.table
+    return table is not None and bool(
+        table.dead_heartbeats or table.left_markers
+        or any(map(is_left, table.condition.pending))
+    )  # fmt: skip
 
 
 def holder_died(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:

@@ -53,10 +53,10 @@ class Emulator:
 
     `port` is the S3 address's; the others follow it (0: any that are free). `latency_ms` is added
     to every request, half before it is applied and half after. With `credentials` the S3 address
-    wants requests signed by them; the other two take any. `policy` applies
-    to the S3 address alone. `on_request` is called from the server's
-    thread and must not wait. Raises `ValueError` for an unknown profile or an address that others
-    could reach, `OSError` if the port or the file cannot be used.
+    wants requests signed by them; the other two take any. `policy` applies to the S3 address alone.
+    `on_request` is called from the server's thread and must not wait. Raises `ValueError` for an
+    unknown profile or an address that others could reach, `OSError` if the port or the file cannot
+    be used.
     """
 
     def __init__(

@@ -31,6 +31,7 @@ from lockkit.table.format.refusals import (
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
+    TIMELINE_MUST_BE,
     TIMEZONE,
     checksum,
 )
@@ -127,10 +128,8 @@ _MUST_BE = (
     ("hoodie.table.multiple.base.file.formats.enable", "false", "only Parquet files are read"),
     (DROP_COLUMNS, "false", "its files lack the partition columns"),
     ("hoodie.table.cdc.enabled", "false", "change logs (CDC) are not read"),
-    ("hoodie.table.format", "native", "another format keeps a timeline of its own"),
-    ("hoodie.timeline.path", "timeline", "the timeline is looked for there"),
-    ("hoodie.timeline.history.path", "history", "archived instants are looked for there"),
-)  # fmt: skip
+    *TIMELINE_MUST_BE,
+)
 
 
 def _not_merged(keys: Mapping[str, str]) -> Iterator[str]:

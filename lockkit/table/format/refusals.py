@@ -104,6 +104,11 @@ _ONE_OF = (
      ("eeb8d96f-b1e4-49fd-bbf8-28ac514178e5", "ce9acb64-bde0-424c-9b91-f6ebba25356d",
       "00000000-0000-0000-0000-000000000000"), _OTHER_MERGE),
 )  # fmt: skip
+TIMELINE_MUST_BE = (
+    ("hoodie.table.format", "native", "another format keeps a timeline of its own"),
+    ("hoodie.timeline.path", "timeline", "the timeline is looked for there"),
+    ("hoodie.timeline.history.path", "history", "archived instants are looked for there"),
+)  # for readers too
 _MUST_BE = (
     ("hoodie.populate.meta.fields", "true", "rows could not be merged by their record key"),
     ("hoodie.table.base.file.format", "PARQUET", "no other base file is written here"),
@@ -114,7 +119,5 @@ _MUST_BE = (
     ("hoodie.table.partial.update.mode", "NONE", _OTHER_MERGE),
     ("hoodie.datasource.write.slash.separated.date.partitioning", "false",
      "a date is one folder here"),
-    ("hoodie.table.format", "native", "another format keeps a timeline of its own"),
-    ("hoodie.timeline.path", "timeline", "the timeline is looked for there"),
-    ("hoodie.timeline.history.path", "history", "archived instants are looked for there"),
+    *TIMELINE_MUST_BE,
 )  # fmt: skip

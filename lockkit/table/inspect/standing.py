@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from lockkit.errors import StoreError, TableError
 from lockkit.lock.storage import LOCK_KEY, observation_of
-from lockkit.protocol.outcome import Found
+from lockkit.protocol.outcome import Found, Missing
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record
 from lockkit.protocol.state import Observation
 from lockkit.runtime import Note, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import listing, read
+from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.occ.condition import TableCondition, condition
 from lockkit.table.occ.failed import leftovers
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
@@ -82,6 +83,8 @@ class LockInspection:
     holder: LockHolder
     table: TableStatus | None
     read_error: str = ""
+    no_table: bool = False
+    """There is certainly no table here: the lock guards something else."""
 
 
 def stand(
@@ -89,12 +92,21 @@ def stand(
     hearts: HeartbeatRules = HeartbeatRules(),
 ) -> Procedure[LockInspection]:
     """Inspect the table, then its lock. The lock is shown even if the table cannot be read."""
-    table, read_error = None, ""
+    table, read_error, no_table = None, "", False
     try:
         table = yield from _beside(hearts)
     except (TableError, StoreError) as error:
         read_error = str(error)
-    return LockInspection((yield from watch(watch_s, policy)), table, read_error)
+        no_table = yield from _is_missing()
+    holder = yield from watch(watch_s, policy)
+    return LockInspection(holder, table, read_error, no_table)
+
+
+def _is_missing() -> Procedure[bool]:
+    try:
+        return isinstance((yield from read(PROPERTIES_KEY)), Missing)
+    except (TableError, StoreError):
+        return False
 
 
 def watch(watch_s: float, policy: Policy = Policy()) -> Procedure[LockHolder]:

@@ -123,7 +123,8 @@ def format_group_fence(fence: GroupFence) -> bytes:
 def parse_group_fence(body: bytes) -> GroupFence:
     fields = json.loads(body)
     if fields.pop("format") != GROUP_FORMAT:
-        raise TableError(f"{FENCE_KEY} has another format than {GROUP_FORMAT}; use its lockkit")
+        why = f"has a format other than {GROUP_FORMAT}: use the lockkit version that wrote it"
+        raise TableError(f"{FENCE_KEY} {why}")
     window = (GroupDecision(**each | {"writes": _groups(each)}) for each in fields["window"])
     return GroupFence(**fields | {"window": tuple(window)})
 

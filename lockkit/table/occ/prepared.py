@@ -147,7 +147,7 @@ def create_files(files: Collection[BaseFile]) -> Procedure[None]:
         files, (yield from all_of(create(each.key, each.body) for each in files)), strict=True
     ):
         if isinstance(standing, Found):
-            raise TableError(f"{file.key} is there already, with other bytes; append again")
+            raise TableError(f"{file.key} is there already, with other bytes; begin again")
 
 
 def _refuse_stats(taken: TakenInstant, stats: tuple[WriteStat, ...]) -> None:

@@ -174,7 +174,7 @@ def _covering(snapshot: Snapshot, now: Timeline, wanted: Sequence[str]) -> Snaps
     return replace(snapshot, covered=covered, replaced=MappingProxyType(standing))
 
 
-# --- what a writer must know --------------------------------------------------------
+# --- what a writer must know ----------------------------------------------------------------------
 
 
 def look_over(*, every: int | None = None) -> Procedure[tuple[TableCache, Snapshot]]:

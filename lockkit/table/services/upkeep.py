@@ -126,19 +126,17 @@ class Upkeep:
         """Note how many commits the writer that calls `after_append` has found."""
         self._appends = AppendsDue(commits, commits)
 
-    def after_commit(self, commits: int | None = None, *, looked: int | None = None) -> None:
+    def after_commit(self, commits: int | None = None, *, before: int | None = None) -> None:
         """Run what is due, now or in its thread. Warns with `ServiceFailed`; the commit is valid.
 
         `commits` is the table's number of commits, if known. A writer that stays open says in
-        `looked` how many there were after its last commit: unless its options name a service, it
-        cleans once in as many commits as are retained. (Hudi does so after each; a clean takes more
-        requests than a small commit.)
+        `before` how many there were after its last commit: unless its options name a service, it
+        cleans once in as many commits as are retained: a clean takes more requests than a commit.
         """
         if commits is not None and not clean_may_find(commits, self._rules):
             return
-        if commits is not None and looked is not None and not self._rules.explicit:
-            retained = self._rules.clean.commits
-            if looked // retained == commits // retained:
+        if commits is not None and before is not None and not self._rules.explicit:
+            if before // self._rules.clean.commits == commits // self._rules.clean.commits:
                 return
         if self._thread is not None:
             self._due = True

@@ -41,7 +41,7 @@ from lockkit.table.write.merge import deletions, merge, refuse_strangers, upsert
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FETCHED_MAX = 8
+PREFETCHED_MAX = 8
 """How many base files a small write fetches before they are needed."""
 UNSENT_BYTES_MAX = 32 << 20
 """How many bytes of new files a small write keeps in memory until it sends them all at once."""
@@ -69,7 +69,7 @@ class EarlyCheck:
     """Whether commits completed since then count as well: one more listing for each check."""
 
 
-class Nearby:
+class FileBuffer:
     """Base files that are fetched before they are needed, and new files that are not yet sent.
 
     So a small write waits for its files while it waits for its instant and its inflight file.
@@ -80,18 +80,18 @@ class Nearby:
     def __init__(self, store: Store, clock: Clock) -> None:
         self.unsent: list[BaseFile] = []
         self._store, self._clock = store, clock
-        self._pool = ThreadPoolExecutor(FETCHED_MAX)
+        self._pool = ThreadPoolExecutor(PREFETCHED_MAX)
         self._fetches: dict[str, Future[BinaryIO]] = {}
-        self._room, self._keeping = UNSENT_BYTES_MAX, threading.Lock()
+        self._room, self._turn = UNSENT_BYTES_MAX, threading.Lock()
 
-    def fetch(self, paths: Iterable[str]) -> None:
+    def prefetch(self, paths: Iterable[str]) -> None:
         """Begin to fetch these files, unless they are many."""
-        wanted = list(islice(paths, FETCHED_MAX + 1))
-        for path in wanted if len(wanted) <= FETCHED_MAX else ():
+        wanted = list(islice(paths, PREFETCHED_MAX + 1))
+        for path in wanted if len(wanted) <= PREFETCHED_MAX else ():
             job = self._pool.submit(open_data_file, self._store, path, self._clock)
             self._fetches[path] = job
 
-    def fetched(self, path: str, *, keep: bool = False) -> BinaryIO | None:
+    def take(self, path: str, *, keep: bool = False) -> BinaryIO | None:
         """The file, for the caller to close unless it is to `keep`; None if it is not here."""
         found = self._fetches.get(path) if keep else self._fetches.pop(path, None)
         if found is None:
@@ -100,9 +100,9 @@ class Nearby:
         file.seek(0)
         return file
 
-    def keeps(self, out: BinaryIO, stat: WriteStat) -> bool:
-        """Whether there is room for this file in `unsent`."""
-        with self._keeping:
+    def defer(self, out: BinaryIO, stat: WriteStat) -> bool:
+        """Put this file into `unsent`; False if there is no room."""
+        with self._turn:
             if stat.size_bytes > self._room:
                 return False
             self._room -= stat.size_bytes
@@ -121,7 +121,7 @@ class Nearby:
 class WriteTask:
     """Where a task puts its files, and for which instant.
 
-    With `early` it marks each file first. `nearby` has files in this process.
+    With `early` it marks each file first. `buffer` has prefetched files, and takes new ones.
     """
 
     store: Store
@@ -129,17 +129,17 @@ class WriteTask:
     task: TaskId
     clock: Clock
     early: EarlyCheck | None = None
-    nearby: Nearby | None = None
+    buffer: FileBuffer | None = None
 
     def open(self, path: str) -> BinaryIO:
         """A base file, for the caller to close."""
-        fetched = self.nearby.fetched(path) if self.nearby else None
+        fetched = self.buffer.take(path) if self.buffer else None
         return fetched or open_data_file(self.store, path, self.clock)
 
     @contextmanager
-    def look_into(self, path: str) -> Iterator[BinaryIO]:
+    def peek(self, path: str) -> Iterator[BinaryIO]:
         """A base file that may be opened once more."""
-        kept = self.nearby.fetched(path, keep=True) if self.nearby else None
+        kept = self.buffer.take(path, keep=True) if self.buffer else None
         if kept is not None:
             yield kept
         else:
@@ -172,7 +172,7 @@ class WriteTask:
     def put(self, draft: BaseFileWriter, stat: WriteStat) -> WriteStat:
         """Put the finished file into the store. Raises `EarlyConflict`."""
         self._look(draft)
-        if self.nearby and self.nearby.keeps(draft.out, stat):
+        if self.buffer and self.buffer.defer(draft.out, stat):
             return stat
         put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
         return stat

@@ -213,7 +213,7 @@ class GroupMerge:
     def _stored(self, of: Slice) -> Any:
         import pyarrow as pa
 
-        with self.work.look_into(of.path) as file:
+        with self.work.peek(of.path) as file:
             tables = list(base_file_batches(of.path, file, columns=[RECORD_KEY]))
         return pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
 

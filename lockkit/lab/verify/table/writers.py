@@ -26,7 +26,7 @@ from lockkit.table.write.append import NewRows
 from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.batch import StreamBatch
 from lockkit.table.write.contract import AttemptHeartbeat
-from lockkit.table.writer import TableState, left_by
+from lockkit.table.writer import TableState, state_after
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
@@ -156,7 +156,7 @@ class SimWriter:
         attempt = WriteAttempt(self.host)
         committed = yield from attempt.write(known, files, action=action, short=warm)
         if warm and committed is not None and attempt.prepared is not None:
-            self.left = left_by(snapshot, attempt.prepared)
+            self.left = state_after(snapshot, attempt.prepared)
         return committed
 
     def _written(
