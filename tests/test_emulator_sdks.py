@@ -146,8 +146,14 @@ def test_s3_multipart_is_judged_when_it_is_completed(s3: Any, bucket: str) -> No
     assert done["ETag"].endswith('-2"')
     got = s3.get_object(**at)
     assert got["Body"].read() == BIG and got["Metadata"] == {"m": "1"}
-    again = refused(s3.complete_multipart_upload, **upload, MultipartUpload=parts)
-    assert again == (404, "NoSuchUpload")
+    again = s3.complete_multipart_upload(**upload, MultipartUpload=parts)
+    assert again["VersionId"] == done["VersionId"]  # its answer may have been lost
+    fewer = {"Parts": parts["Parts"][:1]}
+    assert refused(s3.complete_multipart_upload, **upload, MultipartUpload=fewer) == (
+        400, "InvalidPart",
+    )  # fmt: skip
+    assert refused(s3.upload_part, **upload, PartNumber=1, Body=b"")[1] == "NoSuchUpload"
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
     other = {**at, "UploadId": s3.create_multipart_upload(**at)["UploadId"]}
     s3.abort_multipart_upload(**other)
     assert refused(s3.upload_part, **other, PartNumber=1, Body=b"")[1] == "NoSuchUpload"
@@ -164,6 +170,9 @@ def test_s3_multipart_refuses_parts_that_were_not_uploaded(s3: Any, bucket: str)
 
     assert complete((1, tag), (2, tag)) == (400, "InvalidPart")
     assert complete((1, '"00000000000000000000000000000000"')) == (400, "InvalidPart")
+    s3.upload_part(**upload, PartNumber=2, Body=b"x")
+    assert complete((2, tag), (1, tag)) == (400, "InvalidPartOrder")
+    assert complete((1, tag), (2, tag)) == (400, "EntityTooSmall")
 
 
 def test_s3_copies_and_bulk_deletes(s3: Any, bucket: str) -> None:

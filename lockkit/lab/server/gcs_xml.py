@@ -18,6 +18,8 @@ class GcsXml(S3):
             plain = name.removeprefix("x-goog-")
             if plain != name and plain.startswith(_RENAMED):
                 headers[f"x-amz-{plain}"] = value
+        if "x-goog-copy-source-generation" in headers:
+            headers["x-amz-copy-source"] += f"?versionId={headers['x-goog-copy-source-generation']}"
         query = dict(call.query)
         if "generation" in query:
             query["versionId"] = query.pop("generation")

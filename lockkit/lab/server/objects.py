@@ -339,7 +339,7 @@ class Objects:
         """(key, upload id) of every upload under way in this dialect."""
         rows = self._db.execute(
             "SELECT key, id FROM uploads WHERE bucket = ? AND key >= ? AND key <= ? "
-            "AND id LIKE ? || '-%' ORDER BY key, id",
+            "AND id LIKE ? || '-%' AND meta NOT LIKE '{\"done\"%' ORDER BY key, id",
             (bucket, prefix, prefix + _LAST, dialect),
         )
         return [(row[0], row[1]) for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lockkit.lab.server import markup, s3_conditions, s3_lists, s3_uploads
+from lockkit.lab.server import markup, s3_conditions, s3_copy, s3_lists, s3_uploads
 from lockkit.lab.server.call import (
     DialectError,
     DialectRequest,
@@ -187,15 +187,7 @@ class S3:
 
     def _copy(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "copy"
-        source, _, version = call.headers["x-amz-copy-source"].partition("?versionId=")
-        bucket, _, key = key_of(source.lstrip("/")).partition("/")
-        if version:
-            found = self.objects.at(bucket, key, number(version, "versionId"))
-        else:
-            found = self.objects.current(bucket, key)
-        body = None if found is None or found.deleted else self.objects.body(found)
-        if found is None or body is None:
-            raise DialectError(404, "NoSuchKey", "The object to copy does not exist.", "missing")
+        found, body = s3_copy.source(self.objects, call)
         replaces = call.headers.get("x-amz-metadata-directive", "").upper() == "REPLACE"
         after = self._write(call, deed, body, meta_of(call) if replaces else found.meta)
         return s3_lists.answer(
@@ -205,16 +197,18 @@ class S3:
         )
 
     def _complete(self, call: DialectRequest, deed: RequestEffect) -> Reply:
-        deed.method = "put"
-        meta = s3_uploads.known(self.objects, call, deed)
-        body, etag = s3_uploads.joined(self.objects, call)
-        after = self._write(call, deed, body, meta, etag)
-        self.objects.end_upload(call.query["uploadId"])
+        after = s3_uploads.completed(self.objects, call, deed)
+        if after is None:
+            deed.method = "put"
+            meta = s3_uploads.known(self.objects, call, deed)
+            body, etag = s3_uploads.joined(self.objects, call)
+            after = self._write(call, deed, body, meta, etag)
+            s3_uploads.finish(self.objects, call, after)
         reply = s3_lists.answer(
             "CompleteMultipartUploadResult",
             f"<Location>http://{plain(call.host)}{plain(call.path)}</Location>"
             f"<Bucket>{plain(deed.bucket)}</Bucket><Key>{plain(deed.key)}</Key>"
-            f'<ETag>"{etag}"</ETag>',
+            f'<ETag>"{after.etag}"</ETag>',
             deed,
         )
         reply.headers |= self._tags(after)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
-from lockkit.lab.server import markup, s3_lists
+from lockkit.lab.server import markup, s3_copy, s3_lists
 from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect, number
-from lockkit.lab.server.objects import Objects
+from lockkit.lab.server.objects import Object, Objects
 from lockkit.lab.server.s3_body import payload
 
 PARTS_MAX = 10_000
+PART_BYTES_MIN = 5 << 20
+"""Of every part but the last."""
 
 
 def start(objects: Objects, deed: RequestEffect, meta: dict[str, str]) -> Reply:
@@ -27,7 +30,7 @@ def start(objects: Objects, deed: RequestEffect, meta: dict[str, str]) -> Reply:
 def known(objects: Objects, call: DialectRequest, deed: RequestEffect) -> dict[str, str]:
     """What the upload was started with; 404 for an upload that is not under way for this key."""
     found = objects.upload(call.query["uploadId"])
-    if found is None or found[:2] != (deed.bucket, deed.key):
+    if found is None or found[:2] != (deed.bucket, deed.key) or "done" in found[2]:
         raise DialectError(404, "NoSuchUpload", "The specified upload does not exist.", "missing")
     return found[2]
 
@@ -38,10 +41,14 @@ def put_part(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Rep
     place = number(call.query["partNumber"], "partNumber")
     if not 1 <= place <= PARTS_MAX:
         raise DialectError(400, "InvalidArgument", f"partNumber is 1 to {PARTS_MAX}")
-    if "x-amz-copy-source" in call.headers:
-        raise DialectError(501, "NotImplemented", "this server does not do UploadPartCopy")
-    etag = objects.add_part(call.query["uploadId"], f"{place:05}", place, payload(call))
+    copies = "x-amz-copy-source" in call.headers
+    body = s3_copy.source(objects, call)[1] if copies else payload(call)
+    etag = objects.add_part(call.query["uploadId"], f"{place:05}", place, body)
     deed.answer = "applied"
+    if copies:
+        copied = markup.iso(objects.clock.stamp_ms())
+        text = f"<LastModified>{copied}</LastModified><ETag>\"{etag}\"</ETag>"
+        return s3_lists.answer("CopyPartResult", text, deed)
     return Reply(200, {"ETag": f'"{etag}"'}, b"", deed)
 
 
@@ -56,18 +63,58 @@ def abort(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
 def joined(objects: Objects, call: DialectRequest) -> tuple[bytes, str]:
     """The bytes of the parts that the request lists, and the ETag that Amazon would give them."""
     upload = call.query["uploadId"]
-    kept = {number: (name, etag) for name, number, etag, _ in objects.parts(upload)}
-    chosen: list[int] = []
+    kept = {number: (name, etag, size) for name, number, etag, size in objects.parts(upload)}
+    listed = _listed(call)
+    for place, etag in listed:
+        if place not in kept or etag != kept[place][1]:
+            raise DialectError(400, "InvalidPart", f"part {place} was not uploaded, or is another")
+    if any(kept[place][2] < PART_BYTES_MIN for place, _ in listed[:-1]):
+        raise DialectError(
+            400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size"
+        )
+    body = b"".join(objects.part(upload, kept[place][0]) or b"" for place, _ in listed)
+    return body, _etag(listed)
+
+
+def completed(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Object | None:
+    """What this upload has become, for a client that lost the answer and completes it again.
+
+    Amazon answers as it did the first time; its condition is not judged again (unverified).
+    """
+    bucket, key, kept = objects.upload(call.query["uploadId"]) or ("", "", {})
+    if (bucket, key) != (deed.bucket, deed.key) or "done" not in kept:
+        return None
+    found = objects.at(bucket, key, kept["done"])
+    if found is None:
+        return None
+    if _etag(_listed(call)) != found.etag:
+        raise DialectError(400, "InvalidPart", "the upload was completed with other parts")
+    deed.method, deed.answer = "part", "found"
+    return found
+
+
+def finish(objects: Objects, call: DialectRequest, after: Object) -> None:
+    upload = call.query["uploadId"]
+    objects.end_upload(upload)
+    objects.start_upload(upload, after.bucket, after.key, {"done": after.id})
+
+
+def _listed(call: DialectRequest) -> list[tuple[int, str]]:
+    """Numbers and ETags of the parts that a completion names."""
+    listed: list[tuple[int, str]] = []
     for part in markup.read(payload(call), "CompleteMultipartUpload", "MalformedXML"):
         fields = markup.fields(part)
         place = number(fields.get("PartNumber", "").strip(), "PartNumber")
-        if place not in kept or fields.get("ETag", "").strip().strip('"') != kept[place][1]:
-            raise DialectError(400, "InvalidPart", f"part {place} was not uploaded, or is another")
-        if chosen and place <= chosen[-1]:
+        if listed and place <= listed[-1][0]:
             raise DialectError(400, "InvalidPartOrder", "The parts are not in ascending order.")
-        chosen.append(place)
-    if not chosen:
+        listed.append((place, fields.get("ETag", "").strip().strip('"')))
+    if not listed:
         raise DialectError(400, "MalformedXML", "an upload is completed with at least one part")
-    body = b"".join(objects.part(upload, kept[place][0]) or b"" for place in chosen)
-    digests = b"".join(bytes.fromhex(kept[place][1]) for place in chosen)
-    return body, f"{hashlib.md5(digests).hexdigest()}-{len(chosen)}"
+    if not all(re.fullmatch("[0-9a-f]{32}", etag) for _, etag in listed):
+        raise DialectError(400, "InvalidPart", "an ETag is none of an uploaded part")
+    return listed
+
+
+def _etag(listed: list[tuple[int, str]]) -> str:
+    digests = b"".join(bytes.fromhex(etag) for _, etag in listed)
+    return f"{hashlib.md5(digests).hexdigest()}-{len(listed)}"
