@@ -219,3 +219,42 @@ def test_logs_that_a_compaction_merged_are_not_read_again(made: Path) -> None:
     assert merged
     for each in merged:
         assert all(path.split("_")[1][:17] > each.instant for path in each.logs)
+
+
+def log_files(table: Path) -> list[Path]:
+    return sorted(each for each in table.glob("*/.*.log.*") if not each.name.endswith(".crc"))
+
+
+@pytest.mark.parametrize("name", ["mor9", "mor8", "mor6"])
+@pytest.mark.parametrize("left", [0.0, 0.1, 0.5, 0.99])
+def test_a_log_file_that_lost_bytes_of_a_completed_commit_is_refused(
+    made: Path, tmp_path: Path, name: str, left: float
+) -> None:
+    """Hudi and hudi-rs skip what is damaged, so they return old rows."""
+    table = Path(shutil.copytree(made / name, tmp_path / name))
+    for file in log_files(table):
+        whole = file.read_bytes()
+        file.write_bytes(whole[: int(len(whole) * left)])
+        with pytest.raises(TableError, match=r"lost; restore the object") as refused:
+            ours(tmp_path, name)
+        assert file.name in str(refused.value)
+        assert ours(tmp_path, name, query="read_optimized")
+        file.write_bytes(whole)
+    assert ours(tmp_path, name) == ours(made, name)
+
+
+@pytest.mark.parametrize("name", ["mor9", "mor6"])
+def test_a_log_file_of_a_writer_that_died_is_skipped(made: Path, tmp_path: Path, name: str) -> None:
+    table = Path(shutil.copytree(made / name, tmp_path / name))
+    newest = log_files(table)[-1]
+    half = newest.read_bytes()[:-20]
+    if name == "mor6":
+        torn = newest.with_name(newest.name.replace(".log.4_", ".log.5_"))
+        newest.write_bytes(newest.read_bytes() + half)  # HDFS: the next writer appends
+    else:
+        torn = newest.with_name(newest.name.replace(newest.name.split("_")[1][:17], "2" * 17))
+        (table / ".hoodie/timeline" / f"{'2' * 17}.deltacommit.inflight").write_bytes(b"")
+    assert torn != newest
+    for body in (half, b""):
+        torn.write_bytes(body)
+        assert ours(tmp_path, name) == ours(made, name)

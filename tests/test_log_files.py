@@ -19,7 +19,7 @@ from lockkit.runtime import run
 from lockkit.stores import ListEntry
 from lockkit.stores.memory import MemoryStore
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.log_blocks import AVRO, COMMAND, HFILE, MAGIC, PARQUET, blocks
+from lockkit.table.format.log_blocks import AVRO, COMMAND, HFILE, MAGIC, PARQUET, blocks, gaps
 from lockkit.table.format.readable import readable
 from lockkit.table.format.refusals import checksum
 from lockkit.table.format.timeline import V9, TimelineNames, parse_timeline
@@ -72,7 +72,7 @@ def seen(*logs: bytes, visible: tuple[str, ...] = (T1, T2, T3), by: tuple[str, .
     """`{key: v}` of the merged logs; None where the key is deleted."""
     named = {f".f_{T1}.log.{n}_0-0-0": body for n, body in enumerate(logs, 1)}
     completed = VisibleInstants(frozenset(visible), frozenset(), T1)
-    of = LogSlice("", "f", "", "", tuple(named), by, completed)
+    of = LogSlice("", "f", "", "", tuple(named), by, completed, V9)
     found = entries(of, named)
     return {key: each.row and each.row["v"] for key, each in found.items()}
 
@@ -119,6 +119,9 @@ def test_a_block_that_ends_early_is_skipped_and_the_next_one_read(cut: int) -> N
     whole = data(T2, ("a", 2, 2))
     assert len(list(blocks("log", whole[:cut] + data(T1, ("a", 1, 1))))) == 1
     assert list(blocks("log", whole[:cut])) == []
+    assert gaps(whole[:cut] + whole) == [(0, cut)]
+    assert gaps(whole + whole[:cut]) == [(len(whole), len(whole) + cut)]
+    assert gaps(whole + whole) == []
 
 
 def test_a_block_of_a_type_that_is_not_read_is_refused_by_its_name() -> None:
@@ -131,8 +134,9 @@ def test_a_damaged_parquet_block_is_refused_or_read() -> None:
     pq.write_table(pa.table({"_hoodie_record_key": ["a"], "ts": [1], "v": [1]}), file)
     whole, refused = file.getvalue(), 0
     of = LogSlice(
-        "", "f", T1, "", ("log",), ("ts",), VisibleInstants(frozenset({T1}), frozenset(), T1)
-    )
+        "", "f", T1, "", ("log",), ("ts",),
+        VisibleInstants(frozenset({T1}), frozenset(), T1), V9,
+    )  # fmt: skip
     for at in range(len(whole)):
         damaged = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
         try:
@@ -151,7 +155,7 @@ def merged(base: list[tuple[str, int, int]], log: bytes, **scan: Any) -> list[di
     schema = pa.schema([(names[0], pa.string()), ("ts", pa.int64()), ("v", pa.int32())])
     wanted = Scan((), schema, scan.get("columns", names), scan.get("where"))
     completed = VisibleInstants(frozenset({T1, T2, T3}), frozenset(), T1)
-    of = LogSlice("", "f", T1, "f.parquet", ("log",), ("ts",), completed)
+    of = LogSlice("", "f", T1, "f.parquet", ("log",), ("ts",), completed, V9)
     found = scan_log_slice(wanted, of, MergeSource(file, {"log": log}), scan_slice)
     return sorted((row for each in found for row in each.to_pylist()), key=str)
 

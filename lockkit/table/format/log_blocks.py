@@ -1,8 +1,8 @@
 """The blocks of Hudi's log files: rows, deletes and commands behind a base file.
 
 A block is a magic word, its size, and a header that names the instant that wrote it. A writer that
-died leaves a block that ends early: it is skipped, as Hudi skips it, because its instant never
-completed. Version 6 keeps archived instants in files of this form too.
+died leaves a block that ends early. `blocks` skips it, as Hudi does; `gaps` says where it is.
+Version 6 keeps archived instants in files of this form too.
 """
 
 from __future__ import annotations
@@ -50,6 +50,25 @@ class Deleted:
 
 def blocks(name: str, body: bytes) -> Iterator[Block]:
     """Every whole block of a log file, in its order; `TableError` for a file of another form."""
+    for start, end in _whole(body):
+        try:
+            yield _block(memoryview(body)[start + _SIZE : end])
+        except (struct.error, ValueError) as error:
+            raise TableError(f"{name} has a block that is damaged ({str(error)[:80]})") from None
+
+
+def gaps(body: bytes) -> list[tuple[int, int]]:
+    """The bytes that no whole block covers, as (first, end), in their order."""
+    found, at = [], 0
+    for start, end in (*_whole(body), (len(body), len(body))):
+        if at < start:
+            found.append((at, start))
+        at = end
+    return found
+
+
+def _whole(body: bytes) -> Iterator[tuple[int, int]]:
+    """Where each whole block begins and ends."""
     at = 0
     while (at := body.find(MAGIC, at)) >= 0 and at + _SIZE <= len(body):
         size = _long(body, at + len(MAGIC))
@@ -58,10 +77,7 @@ def blocks(name: str, body: bytes) -> Iterator[Block]:
         if size < 16 or end > len(body) or _long(body, end - 8) != size + len(MAGIC):
             at += len(MAGIC)
             continue
-        try:
-            yield _block(memoryview(body)[at + _SIZE : end])
-        except (struct.error, ValueError) as error:
-            raise TableError(f"{name} has a block that is damaged ({str(error)[:80]})") from None
+        yield at, end
         at = end
 
 

@@ -28,7 +28,7 @@ from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.readable import ReadableTable, load_readable
-from lockkit.table.format.timeline import HOODIE, Timeline, instant_ms, load_timeline
+from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, instant_ms, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.read.incremental import Increment
 from lockkit.table.read.opening import known_instant
@@ -70,6 +70,7 @@ class LogSlice(Slice):
     logs: tuple[str, ...]
     ordering: tuple[str, ...]
     completed: VisibleInstants
+    names: TimelineNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ def _with_logs(
         group: LogSlice(
             *group, groups[group].instant if group in groups else "",
             groups[group].path if group in groups else "",
-            tuple(keys), found.table.ordering, completed,
+            tuple(keys), found.table.ordering, completed, found.table.config.names,
         )
         for group, keys in logs.items()
     }  # fmt: skip

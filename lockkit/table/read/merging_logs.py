@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, run
+from lockkit.runtime.proven import all_of, read
 from lockkit.stores import Store
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.data_files import open_data_file
@@ -33,8 +36,11 @@ from lockkit.table.format.log_blocks import (
     avro_rows,
     blocks,
     deleted_keys,
+    gaps,
 )
+from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.schema import RECORD_KEY, arrow_schema
+from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.read.listed import LogSlice, VisibleInstants
 
 if TYPE_CHECKING:
@@ -73,12 +79,55 @@ class MergeSource:
 def open_log_slice(
     of: LogSlice, fetch: Callable[[], BinaryIO], store: Store, clock: Clock
 ) -> MergeSource:
-    """The log files whole, the base file by `fetch`; `TableError` if one is gone."""
+    """The log files whole, the base file by `fetch`; `TableError` if one is gone or damaged."""
     logs: dict[str, bytes] = {}
     for key in of.logs:
         with open_data_file(store, key, clock) as file:
             logs[key] = file.read()
+        if (missing := gaps(logs[key])) or not logs[key]:
+            run(refuse_damage(of, key, len(logs[key]), missing), store, clock)
     return MergeSource(fetch() if of.path else None, logs)
+
+
+def refuse_damage(
+    of: LogSlice, key: str, size: int, missing: list[tuple[int, int]]
+) -> Procedure[None]:
+    """`TableError` if bytes of `key` are in no whole block, and a completed commit wrote them.
+
+    In layout 2 a log file belongs to one instant, and of `of` that one is completed. In layout 1
+    instants may share a file: the commits tell which bytes each wrote, and the others are half a
+    block of a writer that died.
+    """
+    lost = of.names.layout == 2
+    if not lost:
+        parts = yield from all_of(
+            _written_by(of.names, each, key) for each in sorted(of.completed.instants)
+        )
+        lost = any(
+            size < end or any(begin < until and since < end for since, until in missing)
+            for part in parts for begin, end in part
+        )  # fmt: skip
+    if lost:
+        count = sum(end - begin for begin, end in missing)
+        raise TableError(
+            f"{key} is damaged: {f'{count} of its {size} bytes are' if size else 'it is empty, so rows'} "
+            "of a completed commit are lost; restore the object from an older version or a backup"
+        )
+
+
+def _written_by(names: TimelineNames, instant: str, key: str) -> Procedure[list[tuple[int, int]]]:
+    """Which bytes of a log file a commit of layout 1 wrote, as (first, end)."""
+    name = names.completed(instant, "deltacommit")
+    match (yield from read(name)):
+        case Found(body, _):
+            def part(_partition: str, fields: dict[str, Any]) -> tuple[Any, int, int]:
+                begin, end = fields.get("logOffset") or 0, fields.get("fileSizeInBytes") or 0
+                return fields["path"], int(begin), int(end)
+
+            stats: Any = parse_commit(instant, name, body, part).stats
+            return [(begin, end) for path, begin, end in stats if path == key]
+        case _not_a_deltacommit:
+            return []
 
 
 # --- which blocks ---------------------------------------------------------------------------------
