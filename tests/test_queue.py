@@ -627,9 +627,11 @@ def test_a_broker_that_a_client_starts_is_told_its_secrets_where_nobody_sees_the
     secret = {"aws_access_key_id": "me", "aws_secret_access_key": "wJalrXUtnFEMI"}
     with WAYS["broker"](url, endpoint=store.options.endpoint, **secret) as queue:
         queue.push("tea")
-        (broker,) = brokers_of(url)
-        assert "wJalr" not in " ".join(broker.cmdline())
-        assert os.getsid(broker.pid) == broker.pid  # Ctrl-C at the client's terminal is not its
+        brokers = brokers_of(url)  # a slow first one is given a second, which then ends
+        assert brokers
+        for broker in brokers:
+            assert "wJalr" not in " ".join(broker.cmdline())
+            assert os.getsid(broker.pid) == broker.pid  # Ctrl-C at the client's terminal is not its
 
 
 @pytest.mark.parametrize(
