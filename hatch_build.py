@@ -37,6 +37,6 @@ class Shipped(BuildHookInterface):  # type: ignore[type-arg]
         for folder in ("datasets", "notebooks"):
             for file in sorted((root / folder).rglob("*")):
                 name = file.relative_to(root).as_posix()
-                paired = folder == "notebooks" and file.suffix == ".py"  # the .ipynb is shipped
+                paired = file.with_suffix(".ipynb").exists() and file.suffix == ".py"
                 if file.is_file() and not paired and not set(file.parts) & set(LEFT_OUT):
                     build_data["force_include"][str(file)] = f"lockkit/_shipped/{name}"

@@ -97,6 +97,29 @@ Workbench.replay(s3.events)
 # recognises its own write by its `attempt`, an id that no other write has. It confirms that with
 # one more conditional write, and only then counts the lock as held.
 #
+# ## The lines that matter
+#
+# The same with nothing but boto3, against the same server. The answer to the first write is lost:
+
+# %%
+import json
+from botocore.exceptions import BotoCoreError, ClientError
+from lockkit.lab.course.lost import lossy_s3
+
+# The lines that matter:
+with lossy_s3() as s3:
+    place = {"Bucket": "lake", "Key": "orders/.hoodie/.locks/table_lock.json"}
+    mine = {"owner": "W1", "attempt": "7f3a"}
+    try:
+        s3.put_object(**place, Body=json.dumps(mine), IfNoneMatch="*")
+        holds = True
+    except (BotoCoreError, ClientError) as error:  # a broken connection, a timeout, a 412
+        there = json.load(s3.get_object(**place)["Body"])
+        holds = there["attempt"] == mine["attempt"]
+        print(f"told: {type(error).__name__}; found: {there}; W1 holds the lock: {holds}")
+assert holds
+
+# %% [markdown]
 # ## Check
 #
 # The checker compares the store's record with W1's events, for each of the three providers.
@@ -135,17 +158,23 @@ assert trusting.verdict.kind == "INVALID" and not trusting.holds
 #
 # ## Your turn
 #
-# If a 412 may come from one's own retry, why not assume that it always does? The explorer searches
-# every order of events for the shortest one in which a mistake does harm. Change `ROW` until the
-# checker finds two holders: `claim_412 lost`, `renew_412 lost`, `claim_412 ours`, `recognise` (a
-# write is recognised by its owner instead of its attempt). Two of the four do; one of these two
-# reads the object back.
+# Write `acquire`: True if the object at `key` is `mine`, False if it is another client's. The
+# simulator calls your function in 200 small worlds of three clients, in which responses are lost,
+# writes land late, and something on the way sends a request twice. `judge` draws the shortest world
+# that went wrong. The function below believes every answer.
+#
+# `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
+# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`.
+# A solution is in `solutions/acquire.py`.
 
 # %%
-from lockkit.lab.verify.check import check
-from lockkit.lab.verify.explore import explore_rows
+from lockkit.lab.course.exercises import Applied, Found, IfAbsent, Put, Sleep, judge, read
 
-ROW = "claim_412 lost"
-story = explore_rows([ROW])[0].counterexample
-print("\n".join(story.story()))
-print("solved" if "believe" in check(story.history()).because else "not yet: nobody else believes")
+
+def acquire(key, mine):
+    answer = yield Put(key, mine, IfAbsent())
+    return isinstance(answer, Applied)
+
+
+judge(acquire)

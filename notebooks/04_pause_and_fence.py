@@ -123,22 +123,24 @@ assert with_fence.lost == 0
 #
 # ## Your turn
 #
-# The usual drawing has a *token*: the store remembers the highest epoch and refuses lower ones. A
-# token would have stopped W1 above. Is it enough for a table? The explorer searches every order of
-# events for the shortest harm. Change `RULE` (`fence off` or `fence token`) until the checker finds
-# a lost update **although the epochs of the accepted commits rise**. Then read the story: what had
-# each writer checked, and when?
+# Write `publish`, the guarded write. It replaces version `seen` of `key` by `body`. True means that
+# it is published. False means that it is not, and never will be: the caller then reads again and
+# makes a new body. Each body is the list of all entries so far, and `entry` is its last line. The
+# simulator calls your function in 200 small worlds of three writers that are paused and lose
+# answers.
+#
+# `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
+# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`.
+# A solution is in `solutions/publish.py`.
 
 # %%
-from lockkit.lab.verify.check import check
-from lockkit.lab.verify.explore import explore_rows
+from lockkit.lab.course.exercises import Applied, IfVersion, Put, Sleep, judge, read
 
-RULE = "fence off"
 
-# %%
-story = explore_rows([RULE])[0].counterexample
-verdict, history = check(story.history()), story.history()
-epochs = [each["epoch"] for each in history if each.kind == "published"]
-print("\n".join(story.story()), f"\n{verdict.kind}: {verdict.because}")
-rising = verdict.kind == "INVALID" and epochs == sorted(set(epochs))
-print("solved" if rising else f"not yet: a token refuses epochs {epochs}, in this order")
+def publish(key, seen, body, entry):
+    answer = yield Put(key, body, IfVersion(seen))
+    return isinstance(answer, Applied)
+
+
+judge(publish)

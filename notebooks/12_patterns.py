@@ -171,13 +171,45 @@ print(alone.because)
 #
 # ## Your turn
 #
-# Take Terraform's second mistake: *an unlock deletes whatever is there by then*. Plant it on the
-# stage above and make W1 delete W2's lock. Then copy the stage's *Moment* here.
+# Write `append`: add `record` to a log of numbered objects (`folder` + six digits, from `000001`
+# on, without a gap), and return the number of its slot. Three clients append at once, in 200 small
+# worlds in which answers are lost and writes land late. Each record must be in the log once.
+#
+# `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
+# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`.
+# A solution is in `solutions/append.py`.
 
 # %%
-from lockkit.lab.widgets.stage.fork import at
+from lockkit.lab.course.exercises import Applied, Found, IfAbsent, Put, Sleep, judge, read
 
-MOMENT = "statelock/an unlock deletes whatever is there by then: W1 answer"
-mine = at(MOMENT)
-print(mine.verdict.because)
-print("not yet" if mine.verdict.well else "solved")
+
+def append(folder, record):
+    slot = 1
+    while not isinstance((yield Put(f"{folder}{slot:06}", record, IfAbsent())), Applied):
+        slot += 1
+    return slot
+
+
+judge(append)
+
+# %% [markdown]
+# The same for an election. Write `campaign`: create the next epoch (`folder` + six digits), and
+# return its number if you lead it, else None. `owner` is the name of your process. After a restart
+# the old process may live on under the same name. `attempt` is an id that no other call has.
+# `yield from listing(folder)` lists objects, each with its `key`. A solution is in
+# `solutions/campaign.py`.
+
+# %%
+from lockkit.lab.course.exercises import listing
+
+
+def campaign(folder, owner, attempt):
+    epochs = [int(each.key[-6:]) for each in (yield from listing(folder))]
+    number = max(epochs, default=0) + 1
+    yield Put(f"{folder}{number:06}", owner.encode(), IfAbsent())
+    seen = yield from read(f"{folder}{number:06}")
+    return number if seen.body == owner.encode() else None
+
+
+judge(campaign)

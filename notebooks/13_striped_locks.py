@@ -110,10 +110,25 @@ raced.figure()
 #
 # ## Your turn
 #
+# Write `order`: the order in which to take the locks of `keys`, as a list. A caller may name a key
+# twice. The simulator runs three clients with your function in 200 small worlds; each wants two or
+# three locks at once. A solution is in `solutions/order.py`.
+
+# %%
+from lockkit.lab.course.exercises import judge
+
+
+def order(keys):
+    return keys
+
+
+judge(order)
+
+# %% [markdown]
 # Without an order, two renames need not do harm, even if they share a key. Find **three** renames
 # of the keys `a`, `b` and `c` of which any two always finish, in every order of their steps, while
-# all three together may wait for ever. (This is how deadlocks reach systems that were only tested
-# in pairs.)
+# all three together may wait for ever. This is how deadlocks reach systems that were only tested
+# in pairs.
 
 # %%
 RENAMES = ("a", "b"), ("b", "a"), ("a", "c")

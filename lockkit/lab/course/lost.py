@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -91,6 +91,22 @@ def lose_answer(provider: str) -> SdkReport:
     assert isinstance(found, Found), "the first request was written"
     stored = json.loads(found.body)["attempt"]
     return SdkReport(sdk=sdk, said=said, status=status, sent=sent, stored=stored)
+
+
+@contextmanager
+def lossy_s3() -> Iterator[Any]:
+    """A boto3 client without retries and a bucket `lake`; the first lock write's answer is lost."""
+    import boto3
+    from botocore.config import Config
+
+    with LockTestbed("s3") as testbed:
+        testbed.lose()
+        once = Config(retries={"total_max_attempts": 1})
+        client = boto3.client("s3", endpoint_url=testbed.proxy.url, region_name="us-east-1",
+                              aws_access_key_id="any", aws_secret_access_key="any",
+                              config=once)  # fmt: skip
+        with closing(client):
+            yield client
 
 
 # --- the SDKs, with nothing set but where the server is ------------------------------------------

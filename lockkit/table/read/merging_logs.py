@@ -21,6 +21,7 @@ from lockkit.runtime.proven import all_of, read
 from lockkit.stores import Store
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.data_files import open_data_file
+from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.log_blocks import (
     AVRO,
     COMMAND,
@@ -38,7 +39,6 @@ from lockkit.table.format.log_blocks import (
     deleted_keys,
     gaps,
 )
-from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.schema import RECORD_KEY, arrow_schema
 from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.read.listed import LogSlice, VisibleInstants
@@ -109,9 +109,10 @@ def refuse_damage(
         )  # fmt: skip
     if lost:
         count = sum(end - begin for begin, end in missing)
+        what = f"{count} of its {size} bytes are in no whole block" if size else "it is empty"
         raise TableError(
-            f"{key} is damaged: {f'{count} of its {size} bytes are' if size else 'it is empty, so rows'} "
-            "of a completed commit are lost; restore the object from an older version or a backup"
+            f"{key} is damaged: {what}, and a completed commit wrote rows there, which are lost; "
+            "restore the object from an older version or a backup"
         )
 
 

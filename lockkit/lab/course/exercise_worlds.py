@@ -1,0 +1,430 @@
+"""The worlds of the exercises: three clients that call the reader's function, and the rules.
+
+A class's docstring is its task. A broken rule raises `Violated` as soon as it can be seen.
+One file because the worlds share their form, and none is longer than a page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from lockkit.lab.course.trial import Exercise, Trial
+from lockkit.lab.verify.sim.fault_profile import FaultKind
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
+from lockkit.runtime import Delete, Procedure, Put, Sleep
+from lockkit.runtime.proven import read, settle_write
+
+CALLS = 3
+"""How often each client calls the function, but for a lock, which it wants once."""
+CLIENTS = ("W1", "W2", "W3")
+
+
+class Acquire:
+    """`acquire(key, mine)`: True if the object at `key` is `mine`, False if it is another's.
+
+    Three clients want one lock without a lease, each once.
+    """
+
+    KEY = "lock.json"
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.answers = trial, dict[str, bool]()
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            trial.world.spawn(node, self.client(node))
+
+    def client(self, node: Node) -> Procedure[None]:
+        holds = yield from self.trial.call(node, bool, self.KEY, f"lock of {node.name}".encode())
+        others = [name for name, each in self.answers.items() if each]
+        if holds and others:
+            raise Violated("one holder", f"{node.name} and {others[0]} both believe they hold it")
+        self.answers[node.name] = holds
+
+    def end(self) -> None:
+        there = self.trial.world.memory_store.objects.get(self.KEY)
+        if there is None:
+            raise Violated("somebody holds it", "all three calls ended, and there is no lock")
+        owner = there.body.decode().rpartition(" ")[2]
+        if not self.answers.get(owner):
+            raise Violated(
+                "the holder knows it",
+                f"the lock of {owner} is there, and {owner} was told False: nobody releases it",
+            )
+
+
+class Publish:
+    """`publish(key, seen, body, entry)`: replace version `seen` by `body`.
+
+    True: it is published. False: it is not, and never will be; the caller then reads again and
+    makes a new body. Each body is the list of all entries so far, and `entry` is its last line.
+    """
+
+    KEY = "commits.txt"
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.done = trial, list[str]()
+        world = trial.world
+        world.memory_store.decide("setup", Put(self.KEY, b"table\n", IfAbsent()), 0.0)
+        world.memory_store.on_write = self.on_write
+        for name in CLIENTS:
+            node = world.node(name)
+            world.spawn(node, self.client(node))
+
+    def client(self, node: Node) -> Procedure[None]:
+        for number in range(1, CALLS + 1):
+            entry, done = f"{node.name}-{number}", False
+            while not done:
+                seen = yield from read(self.KEY)
+                assert isinstance(seen, Found)
+                body = seen.body + entry.encode() + b"\n"
+                done = yield from self.trial.call(
+                    node, bool, self.KEY, seen.version, body, entry
+                )
+                if not done:
+                    yield Sleep(self.trial.world.dice.random())
+            self.done.append(entry)
+            self.check()
+
+    def on_write(self, _decided: DecidedRequest, _after: StoredObject | None) -> None:
+        self.check()
+
+    def check(self) -> None:
+        count = Counter(self.trial.world.memory_store.objects[self.KEY].body.decode().split())
+        for entry, times in count.items():
+            if times > 1:
+                raise Violated(
+                    "no means no", f"{entry} is there twice: its caller was told False, and wrote "
+                    "it again",
+                )  # fmt: skip
+        for entry in self.done:
+            if not count[entry]:
+                raise Violated(
+                    "no acknowledged entry is lost", f"{entry} was published, and is gone"
+                )
+
+    def end(self) -> None:
+        self.check()
+
+
+class Conflicts:
+    """`conflicts(mine, later)`: whether my write must be refused.
+
+    `mine` is the set of file groups that I rewrote from my snapshot. `later` lists, oldest first,
+    the sets that other writers committed since that snapshot.
+    """
+
+    KEY = "table.json"
+    GROUPS = ("A", "B", "C", "D")
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        body = json.dumps({"commits": [], "rows": dict.fromkeys(self.GROUPS, 0)}).encode()
+        trial.world.memory_store.decide("setup", Put(self.KEY, body, IfAbsent()), 0.0)
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            trial.world.spawn(node, self.client(node))
+
+    def client(self, node: Node) -> Procedure[None]:
+        dice = self.trial.world.dice
+        for _ in range(CALLS):
+            mine = frozenset(dice.sample(self.GROUPS, dice.choice((1, 2))))
+            while True:
+                seen = yield from self.table()
+                base, rows = len(seen[0]["commits"]), seen[0]["rows"]
+                yield Sleep(dice.random())
+                now, version = yield from self.table()
+                later = [frozenset(each) for each in now["commits"][base:]]
+                if self.refused(node, mine, later):
+                    continue
+                for group in mine:
+                    now["rows"][group] = rows[group] + 1
+                now["commits"].append(sorted(mine))
+                body = json.dumps(now).encode()
+                settled = yield from settle_write(self.KEY, body, IfVersion(version))
+                if isinstance(settled, str):
+                    self.check(node, now)
+                    break
+
+    def table(self) -> Procedure[tuple[dict[str, Any], str]]:
+        found = yield from read(self.KEY)
+        assert isinstance(found, Found)
+        return json.loads(found.body), found.version
+
+    def refused(self, node: Node, mine: frozenset[str], later: list[frozenset[str]]) -> bool:
+        refused: bool = self.trial.decide(bool, mine, list(later))
+        said = f"conflicts({_set(mine)}, [{', '.join(map(_set, later))}]) returns {refused}"
+        self.trial.note(node, said)
+        if refused and not any(mine & each for each in later):
+            raise Violated("nobody is refused without a reason", said)
+        return refused
+
+    def check(self, node: Node, now: dict[str, Any]) -> None:
+        for group, value in now["rows"].items():
+            commits = sum(group in each for each in now["commits"])
+            if value != commits:
+                raise Violated(
+                    "no lost update", f"{commits} commits each added 1 to {group}, which is "
+                    f"{value}: {node.name} wrote from an old snapshot",
+                )  # fmt: skip
+
+    def end(self) -> None:
+        """Each commit was judged when it was made."""
+
+
+def _set(of: frozenset[str]) -> str:
+    return "{" + ",".join(sorted(of)) + "}"
+
+
+class Campaign:
+    """`campaign(folder, owner, attempt)`: the number of the epoch that I lead, or None.
+
+    An epoch is an object `folder` + six digits. The highest epoch leads, and whoever created its
+    object leads it. `owner` is the name of a process: after a restart, the old process may live on
+    under the same name. `attempt` is an id that no other call has.
+    """
+
+    FOLDER = "epochs/"
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.creator: dict[int, str] = {}
+        self.calling: dict[str, str] = {}
+        self.answers: dict[str, int | None] = {}
+        trial.world.memory_store.on_write = self.on_write
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            trial.world.spawn(node, self.client(node))
+
+    def on_write(self, decided: DecidedRequest, _after: StoredObject | None) -> None:
+        key = getattr(decided.request, "key", "")
+        number = key.removeprefix(self.FOLDER)
+        if len(number) != 6 or not number.isdigit():
+            raise Violated("an epoch has six digits", f"{decided.client} wrote {key!r}")
+        if int(number) in self.creator:
+            raise Violated(
+                "an epoch is created once", f"{decided.client} replaced epoch {int(number)}"
+            )
+        self.creator[int(number)] = self.calling[decided.client]
+
+    def client(self, node: Node) -> Procedure[None]:
+        owner = "driver" if node.name in CLIENTS[:2] else "other"
+        for number in range(1, CALLS + 1):
+            attempt = self.calling[node.name] = f"{node.name}-{number}"
+            epoch = yield from self.trial.call(node, int, self.FOLDER, owner, attempt)
+            self.answers[attempt] = epoch
+            if epoch is not None and self.creator.get(epoch) != attempt:
+                raise Violated(
+                    "one leader of an epoch",
+                    f"{attempt} believes that it leads epoch {epoch}, which "
+                    f"{self.creator.get(epoch, 'nobody')} created",
+                )
+            yield Sleep(self.trial.world.dice.random())
+
+    def end(self) -> None:
+        for epoch, attempt in sorted(self.creator.items()):
+            if self.answers[attempt] != epoch:
+                raise Violated(
+                    "the leader knows it",
+                    f"{attempt} created epoch {epoch}, and was told {self.answers[attempt]}: the "
+                    "others wait for a leader that does not lead",
+                )
+
+
+class Append:
+    """`append(folder, record)`: add `record` to a log, and return the number of its slot.
+
+    A slot is an object `folder` + six digits, from 000001 on, without a gap. Three clients append.
+    """
+
+    FOLDER = "log/"
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.done = trial, dict[str, int]()
+        trial.world.memory_store.on_write = self.on_write
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            trial.world.spawn(node, self.client(node))
+
+    def client(self, node: Node) -> Procedure[None]:
+        for number in range(1, CALLS + 1):
+            record = f"{node.name}-{number}"
+            slot = yield from self.trial.call(node, int, self.FOLDER, record.encode())
+            if slot is None or self.log().get(self.key(slot)) != record:
+                raise Violated(
+                    "what is acknowledged is in the log",
+                    f"append() said that {record} is in slot {slot}, and it is not",
+                )
+            self.done[record] = slot
+
+    def key(self, slot: int) -> str:
+        return f"{self.FOLDER}{slot:06}"
+
+    def log(self) -> dict[str, str]:
+        objects = self.trial.world.memory_store.objects
+        return {key: each.body.decode() for key, each in sorted(objects.items())}
+
+    def on_write(self, decided: DecidedRequest, _after: StoredObject | None) -> None:
+        log = self.log()
+        for record, times in Counter(log.values()).items():
+            if times > 1:
+                raise Violated("a record is in the log once", f"{record} is in {times} slots")
+        gone = [each for each, slot in self.done.items() if log.get(self.key(slot)) != each]
+        if gone:
+            raise Violated("nothing acknowledged is lost", f"{decided.client} wrote over {gone[0]}")
+        for slot, key in enumerate(log, 1):
+            if key != self.key(slot):
+                raise Violated(
+                    "no gap", f"{decided.client} wrote {key}, and {self.key(slot)} is empty"
+                )
+
+    def end(self) -> None:
+        """Each write was judged when it landed."""
+
+
+class Free:
+    """`free(record, wall_ms, watched_ms)`: whether the lease in `record` is over.
+
+    `record` has `valid_until_ms`, by its holder's wall clock, and `ttl_ms`. `wall_ms` is this
+    client's wall clock, and `watched_ms` how long this client has seen this very version of the
+    object. A holder believes in its lease for `ttl_ms` from the moment that it sent the write. The
+    wall clocks differ by up to 20 s.
+    """
+
+    KEY, TTL_MS, WATCHED_MAX_MS = "lock.json", 2_000, 30_000
+    APART_MS = 20_000
+    FAIR = True
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.until_ms = trial, dict[str, float]()
+        dice = trial.world.dice
+        for name in CLIENTS:
+            offset = int((2 * dice.random() - 1) * self.APART_MS)
+            node = trial.world.node(name, offset_ms=offset)
+            trial.world.spawn(node, self.client(node))
+
+    def client(self, node: Node) -> Procedure[None]:
+        dice, time = self.trial.world.dice, self.trial.world.time
+        for number in range(CALLS):
+            version = yield from self.take(node)
+            yield Sleep(dice.random() * self.TTL_MS / 1000)
+            if dice.random() < 0.5 and time.now_ms < self.until_ms.pop(node.name, 0.0):
+                released = json.dumps({"released": f"{node.name}-{number}"}).encode()
+                yield from settle_write(self.KEY, released, IfVersion(version))
+
+    def take(self, node: Node) -> Procedure[str]:
+        """Wait until the lock is free, then take it; the version of the lease."""
+        time = self.trial.world.time
+        seen, since_ms = None, 0.0
+        while True:
+            sent_ms = time.now_ms
+            found = yield from read(self.KEY)
+            version = found.version if isinstance(found, Found) else None
+            if version != seen:
+                seen, since_ms = version, time.now_ms
+            record = json.loads(found.body) if isinstance(found, Found) else {}
+            if "owner" not in record or self.over(node, record, time.now_ms - since_ms):
+                wall_ms, sent_ms = node.clock.wall_ms(), time.now_ms
+                lease = {"owner": node.name, "valid_until_ms": wall_ms + self.TTL_MS,
+                         "ttl_ms": self.TTL_MS}  # fmt: skip
+                settled = yield from settle_write(
+                    self.KEY, json.dumps(lease).encode(), IfVersion(version) if version else
+                    IfAbsent(),
+                )  # fmt: skip
+                if isinstance(settled, str):
+                    self.holds(node, sent_ms)
+                    return settled
+            yield Sleep(0.3)
+
+    def over(self, node: Node, record: dict[str, Any], watched_ms: float) -> bool:
+        wall_ms = node.clock.wall_ms()
+        said: bool = self.trial.decide(bool, dict(record), wall_ms, watched_ms)
+        ahead = wall_ms - record["valid_until_ms"]
+        self.trial.note(node, f"{ahead / 1000:+.1f} s past valid_until, watched for "
+                        f"{watched_ms / 1000:.1f} s: free() returns {said}")  # fmt: skip
+        if not said and watched_ms > self.WATCHED_MAX_MS:
+            raise Violated("the lock of a client that stopped is taken over",
+                           f"{node.name} has watched one lease for half a minute")  # fmt: skip
+        return said
+
+    def holds(self, node: Node, sent_ms: float) -> None:
+        now_ms = self.trial.world.time.now_ms
+        if now_ms >= sent_ms + self.TTL_MS:
+            return  # the answer came after the lease had ended
+        for name, until_ms in self.until_ms.items():
+            if name != node.name and now_ms < until_ms:
+                left_s = (until_ms - now_ms) / 1000
+                raise Violated("one holder", f"{node.name} took the lock, and {name} believes in "
+                               f"its lease for {left_s:.1f} s more")  # fmt: skip
+        self.until_ms[node.name] = sent_ms + self.TTL_MS
+
+    def end(self) -> None:
+        """Each take-over was judged when it was made."""
+
+
+class Order:
+    """`order(keys)`: the order in which to take the locks of `keys`, as a list.
+
+    Three clients each want two or three locks at once, and keep what they have while they wait.
+    """
+
+    KEYS = ("a", "b", "c", "d")
+    KINDS = (FaultKind.STALL,)
+    FAIR = True
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.holder: dict[str, str] = {}
+        self.waits: dict[str, str] = {}
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            trial.world.spawn(node, self.client(node))
+
+    def client(self, node: Node) -> Procedure[None]:
+        dice = self.trial.world.dice
+        for _ in range(CALLS):
+            keys = [dice.choice(self.KEYS) for _ in range(dice.choice((2, 3)))]
+            ordered = self.trial.decide(list, list(keys))
+            self.trial.note(node, f"order({keys}) returns {ordered}")
+            if set(ordered) != set(keys):
+                raise Violated("all locks are taken", f"order({keys}) returned {ordered}")
+            taken: dict[str, str] = {}
+            for key in ordered:
+                taken[key] = yield from self.take(node, key)
+            yield Sleep(dice.random())
+            for key, version in taken.items():
+                del self.holder[key]
+                while not isinstance((yield Delete(key, IfVersion(version))), Applied):
+                    yield Sleep(0.5)
+
+    def take(self, node: Node, key: str) -> Procedure[str]:
+        while not isinstance(answer := (yield Put(key, node.name.encode(), IfAbsent())), Applied):
+            self.waits[node.name] = key
+            self.check(node.name)
+            yield Sleep(0.5)
+        self.waits.pop(node.name, None)
+        self.holder[key] = node.name
+        return answer.version
+
+    def check(self, name: str) -> None:
+        """Follow who waits for whom."""
+        chain = [name]
+        while (key := self.waits.get(chain[-1])) and (holder := self.holder.get(key)):
+            chain.append(holder)
+            if holder == name:
+                raise Violated("somebody goes on", f"deadlock: {' waits for '.join(chain)}")
+            if len(chain) > len(CLIENTS):
+                return
+
+    def end(self) -> None:
+        """A deadlock was found when it came about."""
+
+
+EXERCISES: dict[str, Callable[[Trial], Exercise]] = {
+    "acquire": Acquire, "publish": Publish, "free": Free, "conflicts": Conflicts,
+    "campaign": Campaign, "append": Append, "order": Order,
+}  # fmt: skip

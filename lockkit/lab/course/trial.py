@@ -1,0 +1,88 @@
+"""One call of a reader's function in a simulated world, watched: its errors are the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from inspect import isgenerator
+from typing import Any, Protocol
+
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.runtime import Delete, Get, List, Procedure, Put, Sleep
+
+REQUESTS_MAX = 200
+"""Of one call; one that sends more is not coming to an end."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """The reader's function in one world."""
+
+    world: SimWorld
+    function: Callable[..., Any]
+
+    def call(self, node: Node, returns: type, *args: Any) -> Procedure[Any]:
+        """The function's procedure, watched; `Violated` if it fails, or never ends."""
+        name = self.function.__name__
+        try:
+            procedure = self.function(*args)
+            if not isgenerator(procedure):
+                raise TypeError("it sends no request: write `answer = yield Put(...)`")
+            found = yield from _bounded(name, procedure)
+        except Exception as error:
+            raise Violated("the function ends", _raised(name, error)) from error
+        if type(found) is not returns and not (returns is not bool and found is None):
+            wanted = "True or False" if returns is bool else "a number or None"
+            raise Violated("the function answers", f"{name}() returned {found!r}, not {wanted}")
+        self.note(node, f"{name}() returns {found!r}")
+        return found
+
+    def decide(self, returns: type, *args: Any) -> Any:
+        """What a function that sends nothing returns; `Violated` if it fails."""
+        name = self.function.__name__
+        try:
+            found = self.function(*args)
+            if isgenerator(found):
+                raise TypeError("it only decides, and sends no request: leave out `yield`")
+        except Exception as error:
+            raise Violated("the function ends", _raised(name, error)) from error
+        if not isinstance(found, returns):
+            wanted = "True or False" if returns is bool else f"a {returns.__name__}"
+            raise Violated("the function answers", f"{name}() returned {found!r}, not {wanted}")
+        return found
+
+    def note(self, node: Node, text: str) -> None:
+        self.world.record(node.name, "note", {"text": text})
+
+
+def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
+    answer: Any = None
+    for _ in range(REQUESTS_MAX):
+        try:
+            request = procedure.send(answer)
+        except StopIteration as done:
+            return done.value
+        if not isinstance(request, Put | Get | List | Delete | Sleep):
+            raise TypeError(f"it yields {request!r}, which is no request")
+        answer = yield request
+    raise Violated("the function ends", f"{name}() has sent {REQUESTS_MAX} requests")
+
+
+def _raised(name: str, error: Exception) -> str:
+    at = error.__traceback__
+    lines = []
+    while at is not None:
+        if at.tb_frame.f_code.co_name == name:
+            lines.append(at.tb_lineno)
+        at = at.tb_next
+    where = f" in line {lines[-1]} of its cell" if lines else ""
+    return f"{name}() raised {type(error).__name__}{where}: {error}"
+
+
+class Exercise(Protocol):
+    """One world of an exercise. A broken rule raises `Violated`, during the run or at its end."""
+
+    def end(self) -> None:
+        """Judge what is left when everything has arrived."""
+        ...

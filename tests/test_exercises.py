@@ -1,0 +1,227 @@
+"""Exercises: what a notebook begins with fails, each solution passes, and so does no near miss."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_notebooks import NOTEBOOKS, code, is_exercise
+
+from lockkit.lab.course.exercise_worlds import EXERCISES
+from lockkit.lab.course.exercises import (
+    Applied,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Put,
+    Sleep,
+    judge,
+    listing,
+    read,
+)
+
+SOLUTIONS = Path(__file__).parents[1] / "notebooks" / "solutions"
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_solution_passes_in_every_world_and_met_what_may_go_wrong(name: str) -> None:
+    judged = judge(runpy.run_path(str(SOLUTIONS / f"{name}.py"))[name])
+    assert judged.solved, judged
+    assert judged.worlds == 200
+    met = {"stall"} if name == "order" else {
+        "stall", "429", "applied late", "hidden retry", "answer lost after it was applied",
+    }  # fmt: skip
+    assert met <= set(judged.faults)
+    assert str(judged).startswith("solved")
+
+
+def test_each_solution_has_an_exercise_in_a_notebook_and_each_exercise_a_solution() -> None:
+    cells = [cell for each in NOTEBOOKS for cell in code(each) if is_exercise(cell)]
+    calls = [f"judge({name})" for name in EXERCISES]
+    assert sorted(cell.splitlines()[-1] for cell in cells) == sorted(calls)
+    assert sorted(each.stem for each in SOLUTIONS.glob("*.py")) == sorted(EXERCISES)
+
+
+def begun() -> dict[str, Callable[..., Any]]:
+    """The functions as the notebooks begin them."""
+    found: dict[str, Callable[..., Any]] = {}
+    for each in NOTEBOOKS:
+        names: dict[str, Any] = {}
+        for cell in filter(is_exercise, code(each)):
+            exec("\n".join(cell.splitlines()[:-1]), names)
+            name = cell.splitlines()[-1][len("judge("):-1]
+            found[name] = names[name]
+    return found
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_what_a_notebook_begins_with_fails_and_its_story_is_drawn(name: str) -> None:
+    judged = judge(begun()[name])
+    assert not judged.solved
+    assert str(judged).startswith("not yet")
+    page = judged._repr_html_()
+    assert "lockkit-sequence" in page
+    assert f"World {judged.world}" in page
+
+
+# --- near misses ----------------------------------------------------------------------------------
+
+
+def acquire_looks_once(key: str, mine: bytes) -> Any:
+    """A write that may still land is taken for one that never will."""
+    answer = yield Put(key, mine, IfAbsent())
+    if isinstance(answer, Applied):
+        return True
+    seen = yield from read(key)
+    return isinstance(seen, Found) and seen.body == mine
+
+
+def acquire_believes(key: str, mine: bytes) -> Any:
+    yield Put(key, mine, IfAbsent())
+    return True
+
+
+def publish_looks_once(key: str, seen: str, body: bytes, entry: str) -> Any:
+    answer = yield Put(key, body, IfVersion(seen))
+    if isinstance(answer, Applied):
+        return True
+    now = yield from read(key)
+    return entry in now.body.decode().split()
+
+
+def publish_over_what_is_there(key: str, seen: str, body: bytes, entry: str) -> Any:
+    while True:
+        now = yield from read(key)
+        if entry in now.body.decode().split():
+            return True
+        answer = yield Put(key, body, IfVersion(now.version))
+        if isinstance(answer, Applied):
+            return True
+        yield Sleep(1)
+
+
+def free_with_a_buffer(record: dict[str, Any], wall_ms: int, watched_ms: float) -> bool:
+    return wall_ms > record["valid_until_ms"] + 500
+
+
+def free_too_soon(record: dict[str, Any], wall_ms: int, watched_ms: float) -> bool:
+    return watched_ms >= 0.8 * record["ttl_ms"]
+
+
+def free_never(record: dict[str, Any], wall_ms: int, watched_ms: float) -> bool:
+    return False
+
+
+def conflicts_always(mine: frozenset[str], later: list[frozenset[str]]) -> bool:
+    return bool(later)
+
+
+def conflicts_if_equal(mine: frozenset[str], later: list[frozenset[str]]) -> bool:
+    return mine in later
+
+
+def campaign_believes(folder: str, owner: str, attempt: str) -> Any:
+    epochs = [int(each.key[-6:]) for each in (yield from listing(folder))]
+    number = max(epochs, default=0) + 1
+    answer = yield Put(f"{folder}{number:06}", attempt.encode(), IfAbsent())
+    return number if isinstance(answer, Applied) else None
+
+
+def append_goes_on(folder: str, record: bytes) -> Any:
+    """It skips a slot that may still be its own."""
+    slot = 1
+    while True:
+        key = f"{folder}{slot:06}"
+        if isinstance((yield Put(key, record, IfAbsent())), Applied):
+            return slot
+        seen = yield from read(key)
+        if isinstance(seen, Found) and seen.body == record:
+            return slot
+        slot += 1
+
+
+def order_without_repeats(keys: list[str]) -> list[str]:
+    return list(dict.fromkeys(keys))
+
+
+def order_sorted_with_repeats(keys: list[str]) -> list[str]:
+    return sorted(keys)
+
+
+def order_loses_one(keys: list[str]) -> list[str]:
+    return sorted(set(keys))[1:]
+
+
+MISSES = [each for name, each in list(globals().items()) if name.partition("_")[0] in EXERCISES]
+
+
+@pytest.mark.parametrize("function", MISSES, ids=lambda each: each.__name__)
+def test_a_near_miss_is_found(function: Callable[..., Any]) -> None:
+    function.__name__ = function.__name__.partition("_")[0]
+    assert not judge(function).solved
+
+
+# --- functions that cannot be judged --------------------------------------------------------------
+
+
+def test_a_function_that_raises_is_told_its_error_and_line() -> None:
+    def acquire(key: str, mine: bytes) -> Any:
+        answer = yield Put(key, mine, IfAbsent())
+        return answer.status
+
+    said = str(judge(acquire))
+    assert "raised AttributeError in line" in said
+
+
+def test_a_function_without_yield_is_told_to_send_a_request() -> None:
+    def append(folder: str, record: bytes) -> int:
+        return 1
+
+    assert "answer = yield Put" in str(judge(append))
+
+
+def test_a_yield_of_something_else_is_named() -> None:
+    def acquire(key: str, mine: bytes) -> Any:
+        yield "lock me"
+
+    assert "it yields 'lock me', which is no request" in str(judge(acquire))
+
+
+def test_a_function_that_never_ends_is_stopped() -> None:
+    def acquire(key: str, mine: bytes) -> Any:
+        while True:
+            yield Sleep(1)
+
+    assert "acquire() has sent 200 requests" in str(judge(acquire))
+
+
+def test_an_answer_of_another_type_is_named() -> None:
+    def acquire(key: str, mine: bytes) -> Any:
+        yield Put(key, mine, IfAbsent())
+
+    assert "returned None, not True or False" in str(judge(acquire))
+
+    def order(keys: list[str]) -> Any:
+        return tuple(keys)
+
+    assert "not a list" in str(judge(order))
+
+
+def test_another_name_is_refused_with_those_that_exist() -> None:
+    def acquired() -> None: ...
+
+    with pytest.raises(ValueError, match="acquire, publish, free"):
+        judge(acquired)
+    with pytest.raises(ValueError, match="at least one world"):
+        judge(acquire_believes, worlds=0)
+
+
+def test_what_a_function_says_is_escaped() -> None:
+    def acquire(key: str, mine: bytes) -> Any:
+        raise ValueError("<script>alert(1)</script>")
+        yield
+
+    assert "<script" not in judge(acquire)._repr_html_()
