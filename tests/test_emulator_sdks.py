@@ -249,7 +249,7 @@ def test_what_s3_can_do_and_this_server_cannot_is_a_501_that_names_it(s3: Any, b
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 501
     assert caught.value.response["Error"]["Code"] == "NotImplemented"
     s3.put_object(Bucket=bucket, Key="k", Body=b"")
-    assert refused(s3.put_object_tagging, Bucket=bucket, Key="k", Tagging={"TagSet": []}) == (
+    assert refused(s3.get_object_legal_hold, Bucket=bucket, Key="k") == (
         501, "NotImplemented",
     )  # fmt: skip
     assert refused(s3.put_object, Bucket=bucket, Key="k", Body=b"", IfNoneMatch='"tag"')[0] == 501

@@ -24,7 +24,8 @@ ON_OBJECTS = {
     ("DELETE", ""): "s3:DeleteObject", ("DELETE", "versionId"): "s3:DeleteObjectVersion",
     ("POST", "uploads"): "s3:PutObject", ("POST", "uploadId"): "s3:PutObject",
     ("PUT", "uploadId"): "s3:PutObject", ("DELETE", "uploadId"): "s3:AbortMultipartUpload",
-    ("GET", "uploadId"): "s3:ListMultipartUploadParts",
+    ("GET", "uploadId"): "s3:ListMultipartUploadParts", ("GET", "tagging"): "s3:GetObjectTagging",
+    ("PUT", "tagging"): "s3:PutObjectTagging", ("DELETE", "tagging"): "s3:DeleteObjectTagging",
 }  # fmt: skip
 ON_BUCKETS = {
     ("GET", ""): "s3:ListBucket", ("HEAD", ""): "s3:ListBucket",
@@ -133,14 +134,18 @@ def _needed(call: DialectRequest, bucket: str, key: str) -> list[tuple[str, str]
     """Actions and resources; a request that cannot be judged is a 501."""
     if not bucket:
         return [("s3:ListAllMyBuckets", "*")]
-    subresources = ("versionId", "uploadId", "uploads", "partNumber") if key else (
+    subresources = ("tagging", "versionId", "uploadId", "uploads", "partNumber") if key else (
         "versions", "uploads", "location", "versioning", "delete")  # fmt: skip
     aspect = next((each for each in subresources if each in call.query), "")
     action = (ON_OBJECTS if key else ON_BUCKETS).get((call.method, aspect))
     if action is None:
         text = f"{call.method} ?{aspect} cannot be judged by a policy here"
         raise DialectError(501, "NotImplemented", text)
+    if aspect == "tagging" and "versionId" in call.query:
+        action = action.replace("Object", "ObjectVersion")
     needed = [(action, f"{ARN}{bucket}/{key}" if key else ARN + bucket)]
+    if "x-amz-tagging" in call.headers:
+        needed.append(("s3:PutObjectTagging", needed[0][1]))
     if source := call.headers.get("x-amz-copy-source"):
         path, _, version = source.lstrip("/").partition("?versionId=")
         read = "s3:GetObjectVersion" if version else "s3:GetObject"

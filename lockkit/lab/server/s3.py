@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lockkit.lab.server import markup, s3_conditions, s3_copy, s3_lists, s3_uploads
+from lockkit.lab.server import markup, s3_conditions, s3_copy, s3_lists, s3_uploads, tags
 from lockkit.lab.server.call import (
     DialectError,
     DialectRequest,
@@ -106,6 +106,8 @@ class S3:
                 return self._get(call, deed)
             case "DELETE", ():
                 return self._delete(call, deed)
+            case (("GET" | "PUT" | "DELETE"), ("tagging",)):
+                return self._tagging(call, deed)
             case "POST", ("uploads",):
                 return s3_uploads.start(self.objects, deed, meta_of(call))
             case "PUT", ("partNumber", "uploadId"):
@@ -189,7 +191,12 @@ class S3:
         deed.method = "copy"
         found, body = s3_copy.source(self.objects, call)
         replaces = call.headers.get("x-amz-metadata-directive", "").upper() == "REPLACE"
-        after = self._write(call, deed, body, meta_of(call) if replaces else found.meta)
+        meta = meta_of(call) if replaces else {**found.meta}
+        if call.headers.get("x-amz-tagging-directive", "").upper() == "REPLACE":
+            meta["tags"] = tags.of_header(call.headers.get("x-amz-tagging", ""))
+        else:
+            meta["tags"] = found.meta.get("tags", "")
+        after = self._write(call, deed, body, meta)
         return s3_lists.answer(
             "CopyObjectResult",
             f'<ETag>"{after.etag}"</ETag><LastModified>{markup.iso(after.at_ms)}</LastModified>',
@@ -259,7 +266,7 @@ class S3:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _get(self, call: DialectRequest, deed: RequestEffect) -> Reply:
+    def _wanted(self, call: DialectRequest, deed: RequestEffect) -> Object:
         wanted = call.query.get("versionId")
         if wanted is None:
             found = self.objects.current(deed.bucket, deed.key)
@@ -271,8 +278,25 @@ class S3:
             raise DialectError(
                 405, "MethodNotAllowed", "This version is a delete marker.", "missing"
             )
-        etag = f'"{found.etag}"'
         deed.version, deed.generation = self._version(found), found.id
+        return found
+
+    def _tagging(self, call: DialectRequest, deed: RequestEffect) -> Reply:
+        found = self._wanted(call, deed)
+        deed.answer = "found"
+        if call.method == "GET":
+            reply = s3_lists.answer("Tagging", tags.document(found), deed)
+            reply.headers |= self._tags(found)
+            return reply
+        puts = call.method == "PUT"
+        said = tags.of_document(payload(call), "Tagging") if puts else ""
+        self.objects.annotate(found, {**found.meta, "tags": said})
+        deed.method, deed.answer = "patch", "applied"
+        return Reply(200 if puts else 204, self._tags(found), b"", deed)
+
+    def _get(self, call: DialectRequest, deed: RequestEffect) -> Reply:
+        found = self._wanted(call, deed)
+        etag = f'"{found.etag}"'
         s3_conditions.judge_read(call, deed, found)
         deed.answer = "found"
         headers = {
@@ -321,6 +345,8 @@ def meta_of(call: DialectRequest) -> dict[str, str]:
     for name, value in call.headers.items():
         if name.startswith("x-amz-meta-"):
             kept[name.removeprefix("x-amz-")] = value
+    if "x-amz-tagging" in call.headers:
+        kept["tags"] = tags.of_header(call.headers["x-amz-tagging"])
     return kept
 
 
@@ -329,6 +355,8 @@ def _meta_headers(meta: dict[str, str]) -> dict[str, str]:
     for name, value in meta.items():
         if name.startswith("meta-"):
             headers[f"x-amz-{name}"] = value
+        elif name == "tags" and value:
+            headers["x-amz-tagging-count"] = str(value.count("&") + 1)
         elif name in KEPT_HEADERS:
             headers[name.title()] = value
     return headers
