@@ -34,7 +34,7 @@ providers: $(READY)  ## ZooKeeper, Hive, DynamoDB, Azurite on loopback, until Ct
 # Three workers on two cores: most tests wait for processes. Tests that share something
 # heavy name it with xdist_group and stay together.
 test: $(READY_TO_TEST)  ## the tests, the main notebooks and a browser included (TEST_ARGS="-k lease -n 0")
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 30 $(TEST_ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadgroup --max-worker-restart 30 $(TEST_ARGS)
 
 soak: $(READY_TO_TEST)  ## ten minutes of real writers in trouble, then long tests and the big explorer runs (SOAK_ARGS="--minutes 60")
 	@mkdir -p runs
