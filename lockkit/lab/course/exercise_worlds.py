@@ -69,7 +69,7 @@ class Publish:
     def __init__(self, trial: Trial) -> None:
         self.trial, self.done = trial, list[str]()
         world = trial.world
-        world.memory_store.decide("setup", Put(self.KEY, b"table\n", IfAbsent()), 0.0)
+        trial.put(self.KEY, b"table\n")
         world.memory_store.on_write = self.on_write
         for name in CLIENTS:
             node = world.node(name)
@@ -124,7 +124,7 @@ class Conflicts:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         body = json.dumps({"commits": [], "rows": dict.fromkeys(self.GROUPS, 0)}).encode()
-        trial.world.memory_store.decide("setup", Put(self.KEY, body, IfAbsent()), 0.0)
+        trial.put(self.KEY, body)
         for name in CLIENTS:
             node = trial.world.node(name)
             trial.world.spawn(node, self.client(node))
@@ -344,8 +344,9 @@ class Free:
         wall_ms = node.clock.wall_ms()
         said: bool = self.trial.decide(bool, dict(record), wall_ms, watched_ms)
         ahead = wall_ms - record["valid_until_ms"]
-        self.trial.note(node, f"{ahead / 1000:+.1f} s past valid_until, watched for "
-                        f"{watched_ms / 1000:.1f} s: free() returns {said}")  # fmt: skip
+        self.trial.note(
+            node, f"free() is {said}: {ahead / 1000:+.1f} s, watched {watched_ms / 1000:.1f} s"
+        )
         if not said and watched_ms > self.WATCHED_MAX_MS:
             raise Violated("the lock of a client that stopped is taken over",
                            f"{node.name} has watched one lease for half a minute")  # fmt: skip

@@ -76,19 +76,20 @@ class Judged:
 
     def __str__(self) -> str:
         if self.failed:
-            count = f"{self.failed} of the first {self.worlds} worlds failed"
-            return f"not yet: {count}. World {self.world}: {self.because}"
+            return f"{self._count()}. World {self.world}: {self.because}"
         met = ", ".join(f"{count} x {kind}" for kind, count in sorted(self.faults.items()))
         return f"solved: {self.worlds} worlds, {self.requests:,} requests ({met})"
 
     __repr__ = __str__
 
+    def _count(self) -> str:
+        return f"not yet: {self.failed} of the first {self.worlds} worlds failed"
+
     def _repr_html_(self) -> str:
-        said = f"<div><b>{'✓' if self.solved else '✗'}</b> {escape(str(self))}</div>"
         if self.solved:
-            return said
+            return f"<div><b>✓</b> {escape(str(self))}</div>"
         drawn: str = sequence.draw(self.events, f"World {self.world}: {self.because}").value
-        return said + drawn
+        return f"<div><b>✗</b> {escape(self._count())}. The shortest story:</div>{drawn}"
 
 
 def judge(function: Callable[..., Any], *, worlds: int = WORLDS) -> Judged:

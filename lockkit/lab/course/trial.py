@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Delete, Get, List, Procedure, Put, Sleep
 
 REQUESTS_MAX = 200
@@ -51,6 +52,12 @@ class Trial:
             wanted = "True or False" if returns is bool else f"a {returns.__name__}"
             raise Violated("the function answers", f"{name}() returned {found!r}, not {wanted}")
         return found
+
+    def put(self, key: str, body: bytes) -> None:
+        """An object that is there before the world begins."""
+        store = self.world.memory_store
+        store.decide("", Put(key, body, IfAbsent()), 0.0)
+        store.truth.clear()
 
     def note(self, node: Node, text: str) -> None:
         self.world.record(node.name, "note", {"text": text})
