@@ -62,6 +62,10 @@ def add(commands: Any) -> None:
         help="its secret; better in the environment variable LOCKKIT_SECRET_KEY",
     )  # fmt: skip
     parser.add_argument(
+        "--strict-buckets", action="store_true",
+        help="refuse requests to a bucket or container that nobody made",
+    )  # fmt: skip
+    parser.add_argument(
         "--policy", action="append", default=[], metavar="FILE",
         help="an AWS policy that the S3 address enforces for every client; several are judged "
         "together (see datasets/policies)",
@@ -85,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
             allow_remote=args.allow_remote,
             latency_ms=args.latency_ms,
             policy=policy_of(args.policy),
+            strict_buckets=args.strict_buckets,
             credentials=Credentials(args.access_key, args.secret_key) if args.access_key else None,
         ) as emulator:
             say_json({"s3": emulator.s3, "gcs": emulator.gcs, "azure": emulator.azure})

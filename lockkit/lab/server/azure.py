@@ -102,6 +102,11 @@ class Azure:
                 400, "HierarchicalNamespaceNotEnabled",
                 "This server has a flat namespace, and none of the Data Lake API.",
             )  # fmt: skip
+        makes = not deed.key and (call.method, comp, kind) == ("PUT", "", "container")
+        if deed.bucket and not makes and self.objects.lacks(deed.bucket):
+            raise DialectError(
+                404, "ContainerNotFound", "The specified container does not exist.", "missing"
+            )
         if not deed.bucket or not deed.key:
             return self._container(call, deed, comp, kind)
         match call.method, comp:
@@ -142,7 +147,7 @@ class Azure:
             case "GET", _, "list":
                 return azure_shape.blobs(self.objects, call, deed)
             case (("GET" | "HEAD"), _, "" | "metadata"):
-                deed.answer = "found"  # made on first use, so each one is there
+                deed.answer = "found"
                 return Reply(200, {**there, **_CONTAINER_HEADERS}, b"", deed)
             case "PUT", _, "":
                 deed.method = "bucket"

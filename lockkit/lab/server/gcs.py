@@ -84,10 +84,10 @@ class Gcs:
         if path == "/b":
             return self._buckets(call, deed)
         if re.fullmatch(r"/b/[^/]+", path):
-            deed.bucket = key_of(path[3:])
+            deed.bucket = self._known(path[3:])
             return self._bucket(call, deed)
         if named := _OBJECTS.fullmatch(path):
-            deed.bucket = key_of(named[1])
+            deed.bucket = self._known(named[1])
             if "/upload/" in call.path:
                 return self._upload(call, deed)
             if call.method == "GET":
@@ -95,7 +95,7 @@ class Gcs:
         elif call.method == "POST" and (moved := _MOVE.fullmatch(path)):
             return self._copy(call, deed, moved)
         elif named := _OBJECT.fullmatch(path):
-            deed.bucket, deed.key = key_of(named[1]), key_of(named[2])
+            deed.bucket, deed.key = self._known(named[1]), key_of(named[2])
             media = call.query.get("alt") == "media" or call.path.startswith("/download/")
             match call.method:
                 case "GET" if media:
@@ -117,6 +117,12 @@ class Gcs:
 
     # --- buckets ---------------------------------------------------------------------------------
 
+    def _known(self, quoted: str) -> str:
+        bucket = key_of(quoted)
+        if self.objects.lacks(bucket):
+            raise DialectError(404, "notFound", "The specified bucket does not exist.", "missing")
+        return bucket
+
     def _buckets(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         if call.method == "GET":
             deed.method, deed.answer = "list", "listed"
@@ -133,7 +139,7 @@ class Gcs:
 
     def _bucket(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         match call.method:
-            case "GET" | "PATCH" | "PUT":  # made on first use, so each one is there, as it is
+            case "GET" | "PATCH" | "PUT":
                 deed.answer = "found"
                 return answer(gcs_resource.bucket(deed.bucket), deed)
             case "DELETE":
@@ -284,9 +290,9 @@ class Gcs:
         return found, body
 
     def _copy(self, call: DialectRequest, deed: RequestEffect, moved: re.Match[str]) -> Reply:
-        deed.bucket, deed.key, deed.method = key_of(moved[4]), key_of(moved[5]), "copy"
+        deed.bucket, deed.key, deed.method = self._known(moved[4]), key_of(moved[5]), "copy"
         found, body = self._bytes_of(
-            key_of(moved[1]), key_of(moved[2]), call.query.get("sourceGeneration")
+            self._known(moved[1]), key_of(moved[2]), call.query.get("sourceGeneration")
         )
         fields = fields_of(call.body)
         meta = {**found.meta, **gcs_resource.meta_of(fields)}

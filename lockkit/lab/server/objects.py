@@ -82,8 +82,11 @@ def anything(_present: Object | None) -> None:
 class Objects:
     """All buckets. One connection; called from one thread (the server's loop)."""
 
-    def __init__(self, path: str = ":memory:", clock: Clock | None = None) -> None:
+    def __init__(
+        self, path: str = ":memory:", clock: Clock | None = None, *, strict_buckets: bool = False
+    ) -> None:
         self.clock = clock or Clock()
+        self._strict = strict_buckets
         self._db = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, timeout=BUSY_S_MAX
         )
@@ -297,6 +300,11 @@ class Objects:
 
     def buckets(self) -> list[str]:
         return [row[0] for row in self._db.execute("SELECT name FROM buckets ORDER BY name")]
+
+    def lacks(self, bucket: str) -> bool:
+        """Is this a bucket that must be made before anything is done in it, and was not?"""
+        named = "SELECT 1 FROM buckets WHERE name = ?"
+        return self._strict and self._db.execute(named, (bucket,)).fetchone() is None
 
     def add_bucket(self, name: str) -> bool:
         """False if it was there."""

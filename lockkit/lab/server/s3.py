@@ -97,6 +97,8 @@ class S3:
             if call.method == "GET" and not aspects:
                 return s3_lists.buckets(self.objects, deed)
             raise _not_built(call)
+        if self.objects.lacks(deed.bucket) and (call.method != "PUT" or deed.key or aspects):
+            raise s3_copy.no_bucket()
         if not deed.key:
             return self._bucket(call, deed, next(iter(aspects), ""))
         match call.method, tuple(sorted(aspects)):
@@ -142,7 +144,7 @@ class S3:
                 objects.remove_bucket(bucket)
                 deed.method, deed.answer = "bucket", "applied"
                 return Reply(204, deed=deed)
-            case "HEAD", "":  # buckets are made on first use, so each one is there
+            case "HEAD", "":  # one that is missing was refused before
                 deed.answer = "found"
                 return Reply(200, {"x-amz-bucket-region": "us-east-1"}, deed=deed)
             case "GET", "location":

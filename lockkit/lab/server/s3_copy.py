@@ -16,6 +16,8 @@ def source(objects: Objects, call: DialectRequest) -> tuple[Object, bytes]:
     """The source and its bytes, or the part of them that `x-amz-copy-source-range` names."""
     place, _, version = call.headers[_NAMED].partition("?versionId=")
     bucket, _, key = key_of(place.lstrip("/")).partition("/")
+    if objects.lacks(bucket):
+        raise no_bucket()
     if version:
         found = objects.at(bucket, key, number(version, "versionId"))
     else:
@@ -27,6 +29,10 @@ def source(objects: Objects, call: DialectRequest) -> tuple[Object, bytes]:
     if body is None:
         raise DialectError(410, "Gone", "this past version was too large for this server to keep")
     return found, body
+
+
+def no_bucket() -> DialectError:
+    return DialectError(404, "NoSuchBucket", "The specified bucket does not exist", "missing")
 
 
 def _judge(call: DialectRequest, found: Object) -> None:

@@ -53,7 +53,8 @@ class Emulator:
 
     `port` is the S3 address's; the others follow it (0: any that are free). `latency_ms` is added
     to every request, half before it is applied and half after. With `credentials` the S3 address
-    wants requests signed by them; the other two take any. `policy` applies to the S3 address alone.
+    wants requests signed by them; the other two take any. Buckets are made on first use, unless
+    `strict_buckets`. `policy` applies to the S3 address alone.
     `on_request` is called from the server's thread and must not wait. Raises `ValueError` for an
     unknown profile or an address that others could reach, `OSError` if the port or the file cannot
     be used.
@@ -70,6 +71,7 @@ class Emulator:
         latency_ms: float = 0.0,
         credentials: Credentials | None = None,
         policy: AccessPolicy | None = None,
+        strict_buckets: bool = False,
         clock: Clock | None = None,
         on_request: Callable[[Event], None] | None = None,
     ) -> None:
@@ -85,7 +87,7 @@ class Emulator:
         self.on_request = on_request
         self.s3 = self.gcs = self.azure = ""
         self._db, self._port, self._host = str(db), port, host
-        self._credentials, self._policy = credentials, policy
+        self._credentials, self._policy, self._strict = credentials, policy, strict_buckets
         self._clock = clock or Clock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -123,7 +125,7 @@ class Emulator:
     async def _main(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            self.objects = Objects(self._db, self._clock)
+            self.objects = Objects(self._db, self._clock, strict_buckets=self._strict)
         except sqlite3.Error as error:
             raise OSError(f"cannot keep objects in {self._db}: {error}") from None
         keep = ledger.KEPT_IN_MEMORY if self._db == ":memory:" else None
