@@ -6,13 +6,16 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from lockkit.lab.server import Emulator
+from lockkit.clock import Clock
+from lockkit.lab.server import Credentials, Emulator
 from lockkit.lab.server.policy import read_policy
 
 PART_BYTES = 5 << 20
@@ -22,7 +25,8 @@ BODY = bytes(range(256)) * (2 * PART_BYTES // 256) + b"end"
 def client_of(url: str, key: str = "any", secret: str = "thing") -> Any:
     return boto3.client(
         "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id=key,
-        aws_secret_access_key=secret, config=Config(retries={"total_max_attempts": 1}),
+        aws_secret_access_key=secret,
+        config=Config(retries={"total_max_attempts": 1}, signature_version="s3v4"),
     )  # fmt: skip
 
 
@@ -143,3 +147,81 @@ def test_a_policy_allows_tags_apart_from_objects() -> None:
             lambda: s3.get_object_tagging(**at, VersionId=version),
         ):
             assert refused(forbidden) == (403, "AccessDenied")
+
+
+@pytest.fixture(scope="module")
+def signed() -> Iterator[Any]:
+    """A server that wants signatures, a client that has the key, and the time of day to turn."""
+    clock = ShiftedClock()
+    with Emulator(credentials=Credentials("id", "secret"), clock=clock) as server:
+        yield server, client_of(server.s3, "id", "secret"), clock
+
+
+class ShiftedClock(Clock):
+    """The real time, and some seconds more."""
+
+    later_s = 0.0
+
+    def stamp_ms(self) -> float:
+        return super().stamp_ms() + 1000 * self.later_s
+
+
+def fetch(url: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
+    """A link is used without the SDK that made it."""
+    said = {name.replace("_", "-"): value for name, value in headers.items()}
+    method = "GET" if body is None else "PUT"
+    try:
+        with urlopen(Request(url, data=body, method=method, headers=said)) as answer:
+            return answer.status, answer.read()
+    except HTTPError as error:
+        return error.code, error.read()
+
+
+def test_a_presigned_link_reads_and_writes_until_it_expires(signed: Any) -> None:
+    _server, s3, clock = signed
+    at = {"Bucket": "lake", "Key": "a b/ü+1"}
+    put = s3.generate_presigned_url("put_object", at, ExpiresIn=60)
+    assert fetch(put, b"by link")[0] == 200
+    get = s3.generate_presigned_url("get_object", at, ExpiresIn=60)
+    assert fetch(get) == (200, b"by link")
+    clock.later_s = 61
+    status, text = fetch(get)
+    assert status == 403 and b"Request has expired" in text
+    assert fetch(put, b"too late")[0] == 403
+    clock.later_s = 0
+    assert s3.get_object(**at)["Body"].read() == b"by link"
+
+
+def test_a_presigned_link_is_good_for_what_was_signed_and_nothing_else(signed: Any) -> None:
+    server, s3, _clock = signed
+    at = {"Bucket": "lake", "Key": "signed"}
+    put = s3.generate_presigned_url("put_object", at | {"ContentType": "text/plain"})
+    assert b"SignatureDoesNotMatch" in fetch(put, b"1", Content_Type="text/html")[1]
+    assert fetch(put, b"1", Content_Type="text/plain", X_Unsigned="fine")[0] == 200
+    get = s3.generate_presigned_url("get_object", at)
+    assert fetch(get)[0] == 200 and fetch(get, b"2")[0] == 403
+    assert fetch(get.replace("signed?", "other?"))[0] == 403
+    assert fetch(get + "&versionId=1")[0] == 403
+    assert fetch(get.replace("Expires=3600", "Expires=604801"))[0] == 400
+    other = client_of(server.s3, "id", "wrong").generate_presigned_url("get_object", at)
+    assert b"SignatureDoesNotMatch" in fetch(other)[1]
+    assert s3.get_object(**at)["Body"].read() == b"1"
+    second = f"{server.s3}/lake/signed?AWSAccessKeyId=id&Signature=x&Expires=9999999999"
+    assert b"Please use AWS4-HMAC-SHA256" in fetch(second)[1]
+
+
+def test_metadata_with_an_underscore_is_signed_as_well(signed: Any) -> None:
+    _server, s3, _clock = signed
+    s3.put_object(Bucket="lake", Key="k", Body=b"1", Metadata={"a_b": "c"})
+    assert s3.head_object(Bucket="lake", Key="k")["Metadata"] == {"a_b": "c"}
+
+
+def test_a_read_says_which_headers_its_answer_has(s3: Any, bucket: str) -> None:
+    at = {"Bucket": bucket, "Key": "page"}
+    s3.put_object(**at, Body=b"1", ContentType="text/plain")
+    wanted = {"ResponseContentType": "text/csv", "ResponseCacheControl": "no-store",
+              "ResponseContentDisposition": 'attachment; filename="a b.txt"'}  # fmt: skip
+    got = s3.get_object(**at, **wanted)
+    assert {f"Response{name}": got[name] for name in (
+        "ContentType", "CacheControl", "ContentDisposition")} == wanted  # fmt: skip
+    assert s3.get_object(**at)["ContentType"] == "text/plain"

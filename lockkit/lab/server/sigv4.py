@@ -12,10 +12,14 @@ from urllib.parse import parse_qsl, quote, unquote
 from lockkit.lab.server.call import DialectError, DialectRequest
 
 SKEW_S_MAX = 15 * 60
+LINK_S_MAX = 7 * 24 * 3600
+_SCOPE = r"([^/]+)/(\d{8})/([^/]+)/s3/aws4_request"
+_NAMES = r"[a-z0-9;!#$%&'*+.^_`|~-]+"
 _HEADER = re.compile(
-    r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request,\s*"
-    r"SignedHeaders=([a-z0-9;-]+),\s*Signature=([0-9a-f]{64})"
+    rf"AWS4-HMAC-SHA256 Credential={_SCOPE},\s*SignedHeaders=({_NAMES}),"
+    r"\s*Signature=([0-9a-f]{64})"
 )
+_CREDENTIAL = re.compile(_SCOPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +32,34 @@ class Credentials:
 
 
 def verify(call: DialectRequest, credentials: Credentials, now_ms: float) -> None:
-    """403 unless the request is signed with these credentials, within 15 minutes of now."""
-    found = _HEADER.fullmatch(call.headers.get("authorization", ""))
-    if found is None:
-        raise DialectError(
-            403, "AccessDenied", "this server wants a request signed by SigV4 headers"
-        )
-    access_key, day, region, names, signature = found.groups()
+    """403 unless the request is signed with these credentials and is neither too old nor too new.
+
+    Signed by headers, it is good for 15 minutes; a presigned link, for as long as it says.
+    """
+    link = "X-Amz-Algorithm" in call.query
+    access_key, day, region, names, signature = _of_link(call) if link else _of_headers(call)
     if access_key != credentials.access_key:
         raise DialectError(
             403, "InvalidAccessKeyId",
             "The AWS Access Key Id you provided does not exist in our records.",
         )  # fmt: skip
-    signed_at = call.headers.get("x-amz-date", "")
+    signed_at = call.query.get("X-Amz-Date", "") if link else call.headers.get("x-amz-date", "")
     try:
         moment = datetime.strptime(signed_at, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
-        raise DialectError(403, "AccessDenied", "x-amz-date is not readable") from None
-    if abs(moment.timestamp() - now_ms / 1000) > SKEW_S_MAX:
+        raise DialectError(403, "AccessDenied", "X-Amz-Date is not readable") from None
+    age_s = now_ms / 1000 - moment.timestamp()
+    if link and age_s > _lifetime_s(call):
+        raise DialectError(403, "AccessDenied", "Request has expired")
+    if age_s < -SKEW_S_MAX or (not link and age_s > SKEW_S_MAX):
         raise DialectError(
             403, "RequestTimeTooSkewed",
             "The difference between the request time and the server's time is too large.",
         )  # fmt: skip
     scope = f"{day}/{region}/s3/aws4_request"
-    hashed = hashlib.sha256(_canonical(call, names).encode()).hexdigest()
+    payload = call.headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
+    canonical = _canonical(call, names, "UNSIGNED-PAYLOAD" if link else payload)
+    hashed = hashlib.sha256(canonical.encode()).hexdigest()
     text = f"AWS4-HMAC-SHA256\n{signed_at}\n{scope}\n{hashed}"
     key = f"AWS4{credentials.secret_key}".encode()
     for part in (day, region, "s3", "aws4_request", text):
@@ -63,12 +71,49 @@ def verify(call: DialectRequest, credentials: Credentials, now_ms: float) -> Non
         )  # fmt: skip
 
 
-def _canonical(call: DialectRequest, names: str) -> str:
+def _of_headers(call: DialectRequest) -> tuple[str, ...]:
+    """Access key, day, region, signed headers, signature."""
+    said = call.headers.get("authorization", "")
+    found = _HEADER.fullmatch(said)
+    if found is None and (said.startswith("AWS ") or "Signature" in call.query):
+        raise DialectError(
+            400, "InvalidRequest",
+            "The authorization mechanism you have provided is not supported. "
+            "Please use AWS4-HMAC-SHA256.",
+        )  # fmt: skip
+    if found is None:
+        raise DialectError(403, "AccessDenied", "this server wants a request signed by SigV4")
+    return found.groups()
+
+
+def _of_link(call: DialectRequest) -> tuple[str, ...]:
+    found = _CREDENTIAL.fullmatch(call.query.get("X-Amz-Credential", ""))
+    names = call.query.get("X-Amz-SignedHeaders", "")
+    if found is None or not re.fullmatch(_NAMES, names):
+        raise DialectError(
+            400, "AuthorizationQueryParametersError",
+            "X-Amz-Credential or X-Amz-SignedHeaders is missing or malformed",
+        )  # fmt: skip
+    return *found.groups(), names, call.query.get("X-Amz-Signature", "")
+
+
+def _lifetime_s(call: DialectRequest) -> int:
+    said = call.query.get("X-Amz-Expires", "")
+    if not re.fullmatch("[0-9]{1,9}", said) or not 1 <= int(said) <= LINK_S_MAX:
+        raise DialectError(
+            400, "AuthorizationQueryParametersError",
+            f"X-Amz-Expires must be 1 to {LINK_S_MAX} seconds",
+        )  # fmt: skip
+    return int(said)
+
+
+def _canonical(call: DialectRequest, names: str, payload: str) -> str:
     path, _, query = call.target.partition("?")
     # Rust's object_store sends a space as "+" and signs it as %20; a plus is always sent as %2B.
     pairs = sorted(
         (quote(name, safe="-_.~"), quote(value, safe="-_.~"))
         for name, value in parse_qsl(query, keep_blank_values=True)
+        if name != "X-Amz-Signature"
     )
     headers = "".join(
         f"{name}:{' '.join(call.headers.get(name, '').split())}\n" for name in names.split(";")
@@ -76,5 +121,5 @@ def _canonical(call: DialectRequest, names: str) -> str:
     return "\n".join((
         call.method, quote(unquote(path), safe="/-_.~"),
         "&".join(f"{name}={value}" for name, value in pairs), headers, names,
-        call.headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD"),
+        payload,
     ))  # fmt: skip
