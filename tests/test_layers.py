@@ -71,8 +71,8 @@ SDKS = {
 ORDER = {
     "table.format": (
         "timeline java_properties option_values avro avro_decoding records xxhash data_files "
-        "schema refusals properties partition layout base_file base_file_reading plans "
-        "hudi_options gate readable log_blocks archived"
+        "schema property_keys refusals properties partition layout base_file base_file_reading "
+        "plans hudi_options gate readable log_blocks archived"
     ),
     "table.occ": (
         "fence group group_commit conflicting covered pending conflict heartbeat_rules liveness "

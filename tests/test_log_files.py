@@ -20,10 +20,10 @@ from lockkit.stores import ListEntry
 from lockkit.stores.memory import MemoryStore
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.log_blocks import AVRO, COMMAND, HFILE, MAGIC, PARQUET, blocks, gaps
+from lockkit.table.format.property_keys import checksum
 from lockkit.table.format.readable import readable
-from lockkit.table.format.refusals import checksum
 from lockkit.table.format.timeline import V9, TimelineNames, parse_timeline
-from lockkit.table.read.listed import Listed, LogSlice, VisibleInstants, _with_logs
+from lockkit.table.read.listed import LogSlice, _with_logs
 from lockkit.table.read.merging_logs import (
     LogEntry,
     MergeSource,
@@ -32,6 +32,7 @@ from lockkit.table.read.merging_logs import (
     scan_log_slice,
 )
 from lockkit.table.read.reader import Scan, scan_slice
+from lockkit.table.read.table_files import Listed, VisibleInstants
 
 SCHEMA = {
     "type": "record", "name": "t", "fields": [

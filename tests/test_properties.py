@@ -24,7 +24,7 @@ from lockkit.table.format.properties import (
     from_properties,
     to_properties,
 )
-from lockkit.table.format.refusals import NO_PARTITION
+from lockkit.table.format.property_keys import NO_PARTITION
 
 HUDI = Path(__file__).parent / "data" / "hudi"
 

@@ -51,7 +51,7 @@ from lockkit.table.format.java_properties import format_properties, parse_proper
 from lockkit.table.format.layout import file_name, parse_commit
 from lockkit.table.format.partition import partition_of
 from lockkit.table.format.properties import from_properties, to_properties
-from lockkit.table.format.refusals import checksum
+from lockkit.table.format.property_keys import checksum
 from lockkit.table.format.timeline import V6
 from lockkit.table.occ.liveness import heartbeat_key, read_heartbeat
 from lockkit.table.read.opening import look_over
@@ -222,7 +222,8 @@ def test_a_commit_that_was_rolled_back_without_a_fence_is_told_that_it_lost(stor
         run(commit(prepared, Holder(1), fence=False), store, CLOCK)
 
 
-def test_a_table_with_archived_commits_is_read_and_not_written(store: Store) -> None:
+def test_a_fenced_table_with_archived_commits_is_read_and_not_written(store: Store) -> None:
+    run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
     before = read_table(store)
     store.put(".hoodie/archived/.commits_.archive.1_1-0-1", b"", IfAbsent())
     assert read_table(store).equals(before)

@@ -17,7 +17,7 @@ from lockkit.errors import TableError
 from lockkit.table.format.hudi_options import NAMES, TABLE, OptionRule
 from lockkit.table.format.option_values import lowered
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.format.refusals import (
+from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
     EVENT_PAYLOAD,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lockkit.errors import TableError
@@ -16,7 +17,7 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
-from lockkit.table.format.refusals import (
+from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
     DROP_COLUMNS,
@@ -32,7 +33,6 @@ from lockkit.table.format.refusals import (
     SIMPLE_KEYS,
     TIMEZONE,
     checksum,
-    reasons,
 )
 from lockkit.table.format.timeline import HOODIE, V6, V9, TimelineNames, instant_ms
 
@@ -171,8 +171,17 @@ def _only_v9(config: TableConfig) -> dict[str, str]:
 def from_properties(keys: Mapping[str, str]) -> TableConfig:
     """The config, or a `TableError` that says what lockkit does not write, and what to do."""
     keys = {key: value.strip() for key, value in keys.items()}
+    with suppress(LookupError, ValueError, TableError):
+        if to_properties(config := _config(keys)) == keys:
+            return config  # as lockkit itself writes them
+    from lockkit.table.format.refusals import reasons
+
     if found := "; ".join(reasons(keys)):
         raise NotWritable(f"{PROPERTIES_KEY}: {found}")
+    return _config(keys)
+
+
+def _config(keys: Mapping[str, str]) -> TableConfig:
     version = int(keys["hoodie.table.version"])
     return TableConfig(
         name=keys["hoodie.table.name"],

@@ -21,7 +21,7 @@ from lockkit.table.format.properties import (
     URLENCODE,
     TableConfig,
 )
-from lockkit.table.format.refusals import (
+from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
     DROP_COLUMNS,
@@ -31,10 +31,10 @@ from lockkit.table.format.refusals import (
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
-    TIMELINE_MUST_BE,
     TIMEZONE,
     checksum,
 )
+from lockkit.table.format.refusals import TIMELINE_MUST_BE
 from lockkit.table.format.schema import RECORD_KEY
 
 LAYOUT_OF = {"6": "1", "7": "1", "8": "2", "9": "2"}

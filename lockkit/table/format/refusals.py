@@ -1,25 +1,27 @@
-"""Refused: why a table is neither read nor written here, by what its hoodie.properties say."""
+"""Why lockkit does not write a table, by what its hoodie.properties say."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 
-LAYOUTS = {"6": "1", "9": "2"}
-"""The timeline's layout, by table version."""
-DROP_COLUMNS = "hoodie.datasource.write.drop.partition.columns"
-KEY_CLASS = "hoodie.table.keygenerator.class"
-KEY_TYPE = "hoodie.table.keygenerator.type"
-SIMPLE_KEYS = "org.apache.hudi.keygen.SimpleKeyGenerator"
-NO_PARTITION = "org.apache.hudi.keygen.NonpartitionedKeyGenerator"
-PRECOMBINE = "hoodie.table.precombine.field"
-ORDERING = "hoodie.table.ordering.fields"
-TIMEZONE = "hoodie.table.timeline.timezone"
-MERGE_MODE = "hoodie.record.merge.mode"
-BY_EVENT, BY_COMMIT = "EVENT_TIME_ORDERING", "COMMIT_TIME_ORDERING"
-PAYLOAD = "hoodie.compaction.payload.class"
-EVENT_PAYLOAD = "org.apache.hudi.common.model.DefaultHoodieRecordPayload"
-LATEST_PAYLOAD = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
+from lockkit.table.format.property_keys import (
+    BY_COMMIT,
+    BY_EVENT,
+    DROP_COLUMNS,
+    EVENT_PAYLOAD,
+    KEY_CLASS,
+    KEY_TYPE,
+    LATEST_PAYLOAD,
+    LAYOUTS,
+    MERGE_MODE,
+    NO_PARTITION,
+    ORDERING,
+    PAYLOAD,
+    PRECOMBINE,
+    SIMPLE_KEYS,
+    TIMEZONE,
+    checksum,
+)
 
 Says = Callable[..., str]
 
@@ -33,11 +35,6 @@ def reasons(keys: Mapping[str, str]) -> Iterator[str]:
     yield from _not_a_table(says)
     yield from _not_known(says)
     yield from _not_written(says)
-
-
-def checksum(name: str, database: str = "") -> int:
-    """`hoodie.table.checksum`: CRC32 of `<database>.<table>`, as Hudi computes it."""
-    return zlib.crc32(f"{database}.{name}".encode())
 
 
 def _not_a_table(says: Says) -> Iterator[str]:

@@ -28,6 +28,7 @@ from lockkit.table.occ.conflicting import (
     Winner,
     kind_of,
 )
+from lockkit.table.occ.covered import first_active
 
 _BUCKET = re.compile(r"[0-9]{8}")
 STRATEGY_KEY = "hoodie.write.lock.conflict.resolution.strategy"
@@ -362,8 +363,17 @@ def _unreadable(instant: str, action: str, why: str) -> TableError:
 
 
 def refuse_missing(mine: OwnChanges, now: Timeline) -> None:
-    """Raise if the timeline lost an instant that the transaction's snapshot is based on."""
-    if gone := sorted(mine.base - now.completed.keys()):
+    """Raise if the timeline lost an instant that the transaction's snapshot is based on.
+
+    The oldest may have been archived meanwhile, which takes nothing from the snapshot. Nothing that
+    completed since was archived with them: what was pending is still there, and what began since
+    is later than the base's commits, of which one is still there.
+    """
+    gone = sorted(mine.base - now.completed.keys())
+    here, first = mine.base.intersection(now.commits), first_active(now.commits, now)
+    lost = mine.pending - now.completed.keys() - now.pending.keys()
+    archived = bool(here - now.savepoints) and all(each < first for each in gone)
+    if gone and not (archived and all(each > first for each in lost)):
         raise TableError(
             f"{len(gone)} instants that {mine.instant} had read are gone from the timeline, "
             f"{gone[-1]} the newest of them: it was moved (an upgrade?), archived or rolled back; "

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
-from lockkit.runtime.proven import read
+from lockkit.runtime.proven import listing, read
 from lockkit.table.format.layout import CommitFiles, parse_commit
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 
@@ -102,6 +102,16 @@ def first_pending(now: Timeline, after: str = "") -> str:
     """The first pending commit later than `after`; "~", which sorts after all, if there is none.
     """
     return min((each for each in pending_commits(now) if each > after), default="~")
+
+
+def first_active(commits: list[str], now: Timeline) -> str:
+    """Older commits are archived. A savepoint keeps its commit behind when others leave."""
+    return min(set(commits) - now.savepoints, default=min(commits, default=""))
+
+
+def has_archived(prefix: str) -> Procedure[bool]:
+    """Hadoop leaves an empty key, `history/`, for a folder that it made."""
+    return any(not each.key.endswith("/") for each in (yield from listing(prefix)))
 
 
 def read_commit(names: TimelineNames, instant: str, now: Timeline) -> Procedure[CommitFiles]:

@@ -29,6 +29,7 @@ from lockkit.table.format.properties import (
 )
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
+from lockkit.table.occ.covered import has_archived
 from lockkit.table.occ.decide import commits_under_way, is_in_use, lost_fence, replace_fence, settle
 from lockkit.table.occ.fence import (
     CLOSED,
@@ -53,6 +54,12 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
     if mode not in (FENCED, HUDI):
         raise TableError(f"a table's mode is {FENCED} or {HUDI}, not {mode[:40]!r}")
     config, _ = yield from load_config()
+    if mode == FENCED and (yield from has_archived(config.archive_prefix)):
+        raise TableError(
+            f"{config.archive_prefix} has archived commits: in the mode {FENCED} a file counts "
+            "only if a commit of the timeline names it. Leave the table in the mode "
+            f"{HUDI}, or copy it to a new one"
+        )
     for _ in range(ROUNDS_MAX):
         seen = yield from read_fence()
         now = yield from load_timeline(config.names)

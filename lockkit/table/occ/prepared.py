@@ -21,8 +21,10 @@ from lockkit.table.format.layout import (
     overwritten_by,
     partition_file,
 )
+from lockkit.table.format.properties import HUDI
 from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.occ.conflicting import OwnChanges
+from lockkit.table.occ.covered import first_active
 from lockkit.table.occ.fence import digest
 from lockkit.table.occ.transaction import TakenInstant, Transaction
 
@@ -92,10 +94,12 @@ def prepare(
     file groups that a replacecommit removes. `grows` must be true if `schema` differs from the
     snapshot's.
     """
-    stats = tuple(stats)
+    stats, base = tuple(stats), transaction.base
+    until = transaction.horizon
+    if transaction.config.mode == HUDI:  # older ones are archived
+        until = first_active(list(base), transaction.timeline)
     for stat in stats:
-        base, horizon = transaction.base, transaction.horizon
-        if stat.previous != NO_COMMIT and stat.previous not in base and stat.previous > horizon:
+        if stat.previous != NO_COMMIT and stat.previous not in base and stat.previous > until:
             raise TableError(
                 f"{stat.path} was made from {stat.previous}, which {transaction.instant} does not "
                 "cover; read the table with load_snapshot(covering=transaction.covered)"

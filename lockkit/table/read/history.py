@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lockkit.runtime import Procedure
-from lockkit.table.errors import NotWritable
-from lockkit.table.format.properties import load_config
-from lockkit.table.format.timeline import load_timeline
-
-if TYPE_CHECKING:
-    from lockkit.table.format.archived import ArchivedInstant
+from lockkit.table.read.listed import list_history
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +24,7 @@ class HistoryEntry:
 
 def load_history() -> Procedure[list[HistoryEntry]]:
     """Newest first, with what Hudi archived."""
-    archived: Sequence[ArchivedInstant] = ()
-    try:
-        config, _ = yield from load_config()
-        now = yield from load_timeline(config.names)
-    except NotWritable:
-        from lockkit.table.read.listed import list_history
-
-        now, archived = yield from list_history()
+    now, archived = yield from list_history()
     here = [
         HistoryEntry(instant, action, now.completion.get(instant))
         for instant, action in now.completed.items()

@@ -11,7 +11,6 @@ replaced. `history` and increments by completion time read the archive, and only
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable
@@ -26,41 +25,25 @@ from lockkit.table.format import avro_decoding
 from lockkit.table.format.archived import ArchivedInstant, load_archived
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
-from lockkit.table.format.partition import is_inside
 from lockkit.table.format.readable import ReadableTable, load_readable
-from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, instant_ms, load_timeline
+from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.read.incremental import Increment
 from lockkit.table.read.opening import known_instant
 from lockkit.table.read.predicate import SNAPSHOT
 from lockkit.table.read.snapshot import Snapshot
-
-COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
-_BASE = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
-_LOG = re.compile(
-    r"\.([^_/]+)_([0-9]{17}|[0-9]{14})\.log\.([0-9]{1,9})(?:_([0-9]+-[0-9]+-[0-9]+))?"
+from lockkit.table.read.table_files import (
+    BASE_FILE,
+    COMMITS,
+    LOG_FILE,
+    Listed,
+    VisibleInstants,
+    load_listed,
 )
 
 
 class LocalInstants(UserWarning):
     """The table's instants are local times of its writers, not UTC."""
-
-
-@dataclass(frozen=True, slots=True)
-class VisibleInstants:
-    """Which instants a reader sees: those named, and what is older than the timeline's first."""
-
-    instants: frozenset[str]
-    pending: frozenset[str]
-    first: str
-    until: str | None = None
-
-    def __contains__(self, instant: object) -> bool:
-        return isinstance(instant, str) and (
-            instant in self.instants
-            or (instant < self.first and instant not in self.pending
-                and (self.until is None or instant_ms(instant) <= instant_ms(self.until)))
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,58 +54,6 @@ class LogSlice(Slice):
     ordering: tuple[str, ...]
     completed: VisibleInstants
     names: TimelineNames
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A table as found: its properties, its timeline, and every data file."""
-
-    table: ReadableTable
-    now: Timeline
-    bases: tuple[Slice, ...]
-    logs: tuple[tuple[FileGroup, str, int, str, str], ...]
-    """(file group, instant, version, write token, key)."""
-
-    @property
-    def commits(self) -> list[str]:
-        """Completed instants with rows, oldest first."""
-        return [each for each, action in self.now.completed.items() if action in COMMITS]
-
-    @property
-    def first(self) -> str:
-        """Older instants are archived. A savepoint keeps its commit behind when others leave."""
-        kept = [each for each in self.commits if each not in self.now.savepoints]
-        return min(kept, default=min(self.commits, default=""))
-
-    def order(self, instant: str) -> str:
-        """What increments count an active instant by."""
-        return self.now.completion.get(instant, instant)
-
-
-# --- finding --------------------------------------------------------------------------------------
-
-
-def load_listed() -> Procedure[Listed]:
-    """Properties, timeline, then files: those of every commit in the timeline are there by then."""
-    table = yield from load_readable()
-    now = yield from load_timeline(table.config.names)
-    for instant, action in now.pending.items():
-        if action == "restore":
-            raise TableError(
-                f"the timeline holds {instant} (a pending restore), which takes completed commits "
-                "back one by one; let it finish, then read"
-            )
-    bases, logs = [], []
-    for entry in (yield from listing("")):
-        if entry.key.startswith(HOODIE) or not is_inside(entry.key):
-            continue
-        partition, _, name = entry.key.rpartition("/")
-        if found := _BASE.fullmatch(name):
-            bases.append(Slice(partition, found[1], found[3], entry.key))
-        elif table.merged and (found := _LOG.fullmatch(name)):
-            group = (partition, found[1])
-            logs.append((group, found[2], int(found[3]), found[4] or "", entry.key))
-    return Listed(table, now, tuple(bases), tuple(sorted(logs)))
 
 
 def warn_local(table: ReadableTable, stacklevel: int = 3) -> None:
@@ -290,9 +221,9 @@ def _cleaned(key: str, body: bytes) -> list[tuple[FileGroup, str]]:
         for partition, each in (record["partitionMetadata"] or {}).items():
             for path in each["deletePathPatterns"]:
                 name = str(path).rpartition("/")[2]
-                if base := _BASE.fullmatch(name):
+                if base := BASE_FILE.fullmatch(name):
                     files.append(((str(partition), base[1]), base[3]))
-                elif log := _LOG.fullmatch(name):
+                elif log := LOG_FILE.fullmatch(name):
                     files.append(((str(partition), log[1]), log[2]))
         return files
     except (LookupError, TypeError, ValueError) as error:

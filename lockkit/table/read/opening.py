@@ -13,11 +13,10 @@ from types import MappingProxyType
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Parallel, Procedure
-from lockkit.runtime.proven import all_of, listing
-from lockkit.table.errors import NotWritable
+from lockkit.runtime.proven import all_of
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
-from lockkit.table.occ.covered import CheckedHorizon, read_commit, settle
+from lockkit.table.occ.covered import CheckedHorizon, has_archived, read_commit, settle
 from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read import checkpoint
 from lockkit.table.read.buckets import is_bucketed
@@ -148,14 +147,15 @@ def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot
         before = nothing(opened.config)
     if not before.covered.count:
         # After the timeline: what was moved before it was listed is in the archive by now.
-        listed = yield from listing(opened.config.archive_prefix)
-        # Hadoop leaves an empty key, `history/`, for a folder that it made.
-        archived = [each for each in listed if not each.key.endswith("/")]
-        if archived:
-            raise NotWritable(f"{len(archived)} files in {opened.config.archive_prefix}: a table "
-                              "with archived commits is not written here")  # fmt: skip
+        archived = yield from has_archived(opened.config.archive_prefix)
         if opened.after:
             now = yield from load_timeline(names)
+        if archived:
+            from lockkit.table.read.archived_base import load_archived_base  # rarely needed
+
+            before = yield from load_archived_base(
+                opened.config, now, past=(point.as_of or point.completed_by) is not None
+            )
     refuse_log_files(now)
     wanted = point.commits(now)
     new = [each for each in wanted if each not in before.covered]

@@ -1,0 +1,26 @@
+"""Names and values of hoodie.properties that several modules use."""
+
+from __future__ import annotations
+
+import zlib
+
+LAYOUTS = {"6": "1", "9": "2"}
+"""The timeline's layout, by table version."""
+DROP_COLUMNS = "hoodie.datasource.write.drop.partition.columns"
+KEY_CLASS = "hoodie.table.keygenerator.class"
+KEY_TYPE = "hoodie.table.keygenerator.type"
+SIMPLE_KEYS = "org.apache.hudi.keygen.SimpleKeyGenerator"
+NO_PARTITION = "org.apache.hudi.keygen.NonpartitionedKeyGenerator"
+PRECOMBINE = "hoodie.table.precombine.field"
+ORDERING = "hoodie.table.ordering.fields"
+TIMEZONE = "hoodie.table.timeline.timezone"
+MERGE_MODE = "hoodie.record.merge.mode"
+BY_EVENT, BY_COMMIT = "EVENT_TIME_ORDERING", "COMMIT_TIME_ORDERING"
+PAYLOAD = "hoodie.compaction.payload.class"
+EVENT_PAYLOAD = "org.apache.hudi.common.model.DefaultHoodieRecordPayload"
+LATEST_PAYLOAD = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
+
+
+def checksum(name: str, database: str = "") -> int:
+    """`hoodie.table.checksum`: CRC32 of `<database>.<table>`, as Hudi computes it."""
+    return zlib.crc32(f"{database}.{name}".encode())

@@ -1,0 +1,92 @@
+"""The files of a table that Hudi made, as its folders show them beside its timeline."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lockkit.errors import TableError
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import listing
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.partition import is_inside
+from lockkit.table.format.readable import ReadableTable, load_readable
+from lockkit.table.format.timeline import HOODIE, Timeline, instant_ms, load_timeline
+from lockkit.table.occ.covered import first_active
+
+COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
+BASE_FILE = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
+LOG_FILE = re.compile(
+    r"\.([^_/]+)_([0-9]{17}|[0-9]{14})\.log\.([0-9]{1,9})(?:_([0-9]+-[0-9]+-[0-9]+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleInstants:
+    """Which instants a reader sees: those named, and what is older than the timeline's first."""
+
+    instants: frozenset[str]
+    pending: frozenset[str]
+    first: str
+    until: str | None = None
+
+    def __contains__(self, instant: object) -> bool:
+        return isinstance(instant, str) and (
+            instant in self.instants
+            or (instant < self.first and instant not in self.pending
+                and (self.until is None or instant_ms(instant) <= instant_ms(self.until)))
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A table as found: its properties, its timeline, and every data file."""
+
+    table: ReadableTable
+    now: Timeline
+    bases: tuple[Slice, ...]
+    logs: tuple[tuple[FileGroup, str, int, str, str], ...]
+    """(file group, instant, version, write token, key)."""
+
+    @property
+    def commits(self) -> list[str]:
+        """Completed instants with rows, oldest first."""
+        return [each for each, action in self.now.completed.items() if action in COMMITS]
+
+    @property
+    def first(self) -> str:
+        """Older instants are archived. A savepoint keeps its commit behind when others leave."""
+        return first_active(self.commits, self.now)
+
+    def order(self, instant: str) -> str:
+        """What increments count an active instant by."""
+        return self.now.completion.get(instant, instant)
+
+
+def load_listed() -> Procedure[Listed]:
+    """Properties, timeline, then files: those of every commit in the timeline are there by then."""
+    table = yield from load_readable()
+    now = yield from load_timeline(table.config.names)
+    for instant, action in now.pending.items():
+        if action == "restore":
+            raise TableError(
+                f"the timeline holds {instant} (a pending restore), which takes completed commits "
+                "back one by one; let it finish, then read"
+            )
+    return (yield from list_files(table, now))
+
+
+def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
+    """Every data file; `now` was listed before."""
+    bases, logs = [], []
+    for entry in (yield from listing("")):
+        if entry.key.startswith(HOODIE) or not is_inside(entry.key):
+            continue
+        partition, _, name = entry.key.rpartition("/")
+        if found := BASE_FILE.fullmatch(name):
+            bases.append(Slice(partition, found[1], found[3], entry.key))
+        elif table.merged and (found := LOG_FILE.fullmatch(name)):
+            group = (partition, found[1])
+            logs.append((group, found[2], int(found[3]), found[4] or "", entry.key))
+    return Listed(table, now, tuple(bases), tuple(sorted(logs)))
