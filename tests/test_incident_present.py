@@ -12,11 +12,12 @@ from table_world import CONFIG, new_table, rows
 
 from lockkit.__main__ import main
 from lockkit.clock import Clock
-from lockkit.lab.incident.diagnosis import Diagnosis
+from lockkit.events import event
+from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.examine import examine
 from lockkit.lab.incident.patterns import PRESENT, Pattern
 from lockkit.lock.storage import LOCK_KEY
-from lockkit.protocol.outcome import Applied, IfAbsent
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.protocol.record import Record, encode
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
@@ -81,6 +82,59 @@ def no_record(_url: str, store: Store) -> None:
     assert isinstance(store.put(LOCK_KEY, b"<html>", IfAbsent()), Applied)
 
 
+HUDI = "hudi-1"
+
+
+def of_hudi(until_ms: int, owner: str = HUDI, *, expired: bool = False) -> bytes:
+    """As Hudi writes it: three fields, no blanks."""
+    fields = {"expired": expired, "validUntil": until_ms, "owner": owner}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def written_behind(_url: str, store: Store) -> None:
+    """By a client of Hudi whose clock is six minutes behind, with a lease of five."""
+    body = of_hudi(Clock().wall_ms() - 60_000)
+    assert isinstance(store.put(LOCK_KEY, body, IfAbsent()), Applied)
+
+
+def written_by_hudi(_url: str, store: Store) -> None:
+    body = of_hudi(Clock().wall_ms() + 300_000)
+    assert isinstance(store.put(LOCK_KEY, body, IfAbsent()), Applied)
+
+
+def released_late(_url: str, store: Store) -> None:
+    """A release keeps the end of the lease, which may be over by then."""
+    body = of_hudi(Clock().wall_ms() - 60_000, expired=True)
+    assert isinstance(store.put(LOCK_KEY, body, IfAbsent()), Applied)
+
+
+def saved_by_an_editor(_url: str, store: Store) -> None:
+    body = of_hudi(Clock().wall_ms() + 300_000) + b"\n"
+    assert isinstance(store.put(LOCK_KEY, body, IfAbsent()), Applied)
+
+
+def pretty(_url: str, store: Store) -> None:
+    fields = json.loads(of_hudi(Clock().wall_ms() + 300_000))
+    body = json.dumps(fields, indent=2).encode()
+    assert isinstance(store.put(LOCK_KEY, body, IfAbsent()), Applied)
+
+
+def with_another_field(_url: str, store: Store) -> None:
+    """As a later release of Hudi might write it."""
+    fields = json.loads(of_hudi(Clock().wall_ms() + 300_000)) | {"host": "etl-ü"}
+    body = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    assert isinstance(store.put(LOCK_KEY, body, IfAbsent()), Applied)
+
+
+def set_free_by_hand(_url: str, store: Store) -> None:
+    """Somebody set `expired` in a record of ours, and left the rest as it was."""
+    locked(store, left_s=57, written_s=3)
+    found = store.get(LOCK_KEY)
+    assert isinstance(found, Found)
+    body = found.body.replace(b'"expired":false', b'"expired":true')
+    assert isinstance(store.put(LOCK_KEY, body, IfVersion(found.version)), Applied)
+
+
 def pending(url: str, store: Store, *, old: bool) -> None:
     transaction = run(begin(), store, Clock())
     if old:
@@ -123,6 +177,11 @@ CASES: dict[Pattern, tuple[list[Scene], list[Scene]]] = {
     Pattern.HOLDER_DIED: ([died, died_of_hudi], [in_time, silent_for_long, released]),
     Pattern.HOLDER_SILENT: ([silent_for_long], [in_time, died]),
     Pattern.GARBLED: ([no_record], [in_time]),
+    Pattern.HAND_EDITED: (
+        [saved_by_an_editor, pretty, set_free_by_hand],
+        [in_time, released, written_by_hudi, with_another_field, no_record],
+    ),
+    Pattern.CLOCK_SKEW: ([written_behind], [written_by_hudi, released_late, died_of_hudi]),
     Pattern.HELD_BACK: ([dead_instant], [writer_at_work, nothing_after_it]),
     Pattern.UNPUBLISHED: ([not_published], [about_to_publish, dead_instant]),
     Pattern.HEALTHY: ([in_time, released, writer_at_work], [died, no_record, dead_instant]),
@@ -144,7 +203,7 @@ def looked_at(scene: Scene) -> tuple[set[Pattern], bool, bool]:
 
 
 def test_each_pattern_has_its_harm_and_its_near_miss() -> None:
-    assert set(CASES) == PRESENT
+    assert set(CASES) == PRESENT | {Pattern.CLOCK_SKEW}
 
 
 @pytest.mark.parametrize(("pattern", "scene"), HARMS)
@@ -199,3 +258,30 @@ def test_the_command_exits_with_1_if_a_holder_missed_its_renewals(
     scene(url, store)
     assert main(["incident", url, "--watch-s", "0"]) == code
     assert ("healthy" in capsys.readouterr().out) == (code == 0)
+
+
+@pytest.mark.parametrize(("fast_s", "early_s"), [
+    ({"b": 20.0}, 19.5), ({"b": 2.0}, 1.5), ({"b": 1.2}, None),
+    ({"a": 20.0, "b": 20.0}, None), ({}, None),
+])  # fmt: skip
+def test_the_skew_of_hudis_own_locks_is_judged_by_the_stores_clock(
+    fast_s: dict[str, float], early_s: float | None
+) -> None:
+    """Client a renews until it dies; b takes over 0.5 s after a's lease has ended, by b's clock."""
+    start_ms, lease_ms = 1_767_225_600_000, 300_000
+    ahead = {who: int(1000 * fast_s.get(who, 0.0)) for who in "ab"}
+    last_ms = start_ms + 30_000
+    until_ms = last_ms + ahead["a"] + lease_ms
+    taken_ms = until_ms + 500 - ahead["b"]
+    writes = [(start_ms, "a"), (last_ms, "a"), (taken_ms, "b"), (taken_ms + 30_000, "b")]
+    events = [
+        event(at, "store", "request", client=who, method="put", key=LOCK_KEY, condition="",
+              status=200, answer="applied", applied=True, before=str(at - 1), version=str(at),
+              attempt="", began_ms=at, owner=who, valid_until_ms=at + ahead[who] + lease_ms,
+              expired=False)
+        for at, who in writes
+    ]  # fmt: skip
+    found = diagnose(events)
+    assert (found.pattern is Pattern.CLOCK_SKEW) == (early_s is not None)
+    if early_s is not None:
+        assert f"over {early_s:.1f} s before a's lease ended" in found.because

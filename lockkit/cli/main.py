@@ -59,14 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ours, after = ours[:named], ours[named:] + after
     top = parser(ours)
     args, unknown = top.parse_known_args(ours)
-    from lockkit.cli.terminal import (
-        BROKEN_PIPE,
-        EXIT_FAILED,
-        INTERRUPTED,
-        USAGE,
-        CommandError,
-        warn,
-    )
+    from lockkit.cli.terminal import USAGE, addressed
     from lockkit.events import plain
 
     if unknown or (after and args.name not in ("lab", "lock acquire")):
@@ -74,6 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         remedy = "put -- before the command" if args.name == "lock acquire" else "see its --help"
         top.exit(USAGE, f"lockkit {args.name}: cannot read {too_many!r} here; {remedy}\n")
     args.after = after
+    with addressed(args):
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from lockkit.cli.terminal import BROKEN_PIPE, EXIT_FAILED, INTERRUPTED, CommandError, warn
+    from lockkit.events import plain
+
     try:
         code: int = args.run(args)
         sys.stdout.flush()  # notices a closed pipe here, not at exit

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli import COMMANDS
+from lockkit.cli.paste import address_of, pasteable
 from lockkit.clock import clock_time as clock_time
 from lockkit.events import Event, HistoryNarrator, plain
 
@@ -101,10 +103,25 @@ def _number(kind: type[float], text: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a number, not {plain(text)}") from None
 
 
+_address = ("", "")
+"""The URL and the flags of the command that runs; see `paste`."""
+
+
+@contextmanager
+def addressed(args: argparse.Namespace) -> Iterator[None]:
+    """Meanwhile the commands in what is printed are about this command's URL, with its options."""
+    global _address
+    before, _address = _address, address_of(args)
+    try:
+        yield
+    finally:
+        _address = before
+
+
 def say(*lines: str) -> None:
     """Print lines for people on standard output, and flush."""
     for line in lines:
-        print(line, flush=True)
+        print(pasteable(line, *_address), flush=True)
 
 
 def say_json(value: Any) -> None:
@@ -113,7 +130,7 @@ def say_json(value: Any) -> None:
 
 
 def warn(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(pasteable(line, *_address), file=sys.stderr, flush=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

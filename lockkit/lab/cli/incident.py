@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from lockkit.cli.paste import store_flags
 from lockkit.cli.shipped import located
 from lockkit.cli.terminal import (
     FOUND,
@@ -87,7 +88,7 @@ def _of_table(args: argparse.Namespace) -> int:
     with opened(url, store_options(args)) as store:
         found = examine(store, watch_s=args.watch_s, files=_contents(names))
     if args.json:
-        say_json(_as_json(found, url))
+        say_json(_as_json(found, url, store_flags(args.endpoint, args.region)))
     else:
         untold = f" ({found.untold})" if found.untold else ""
         lines = lock_lines(found.standing.holder, found.since_ms)
@@ -117,7 +118,7 @@ def _taken_lines(evidence: Evidence) -> list[str]:
     return [f"  {each.name}: {each.kind}, {each.said}" for each in evidence.taken]
 
 
-def _as_json(found: Examination, url: str) -> dict[str, Any]:
+def _as_json(found: Examination, url: str, flags: str) -> dict[str, Any]:
     from lockkit.protocol.record import Record
     from lockkit.table.inspect.words import is_left
 
@@ -143,7 +144,7 @@ def _as_json(found: Examination, url: str) -> dict[str, Any]:
             "dead_heartbeats": list(table.dead_heartbeats),
             "left_markers": list(table.left_markers)},
         "audit": _audit_json(found.validation), **_taken_json(found.evidence),
-        **_found_json(found.diagnosis, url),
+        **_found_json(found.diagnosis, url, flags),
     }  # fmt: skip
 
 
@@ -194,8 +195,8 @@ def _taken_json(evidence: Evidence) -> dict[str, Any]:
 # --- the diagnosis -------------------------------------------------------------------------------
 
 
-def _found_json(found: Diagnosis, url: str) -> dict[str, Any]:
-    card, line = found.card, command_of(found, url)
+def _found_json(found: Diagnosis, url: str, flags: str = "") -> dict[str, Any]:
+    card, line = found.card, command_of(found, url, flags)
     return {"diagnosis": found.to_json(), "do": card.do, "dont": card.dont, "command": line}
 
 

@@ -132,6 +132,7 @@ def _lets_go(case: IncidentHistory, delete: AppliedWrite) -> bool:
 
 def clock_skew(case: IncidentHistory) -> Iterator[Diagnosis]:
     """A live lease taken before its time, by one whose clock is ahead of its holder's."""
+    yield from _skew_of_hudi(case)
     offsets: dict[str, list[float]] = {}
     for each in case.writes:
         if each.until_ms is not None and each.ttl_ms is not None and each.live:
@@ -149,6 +150,31 @@ def clock_skew(case: IncidentHistory) -> Iterator[Diagnosis]:
             because = (
                 f"{other.client} took the lock over {early_ms / 1000:.1f} s before "
                 f"{one.client}'s lease ended: its clock is {ahead_ms / 1000:.1f} s ahead"
+            )
+            yield Diagnosis(Pattern.CLOCK_SKEW, because, (one.event, other.event))
+
+
+def _skew_of_hudi(case: IncidentHistory) -> Iterator[Diagnosis]:
+    """The same for records without a lease time: Hudi's, which only say when the lease ends.
+
+    Hudi takes a lease 0.5 s after its end by the challenger's clock. If the store's clock shows an
+    earlier time, then the challenger's clock is ahead of the store's. Two clocks that are ahead by
+    the same amount do no harm to each other: their leases then reach equally far into the future.
+    """
+    reach: dict[str, float] = {}
+    for each in case.writes:
+        if each.live and each.until_ms is not None:
+            reach[each.client] = max(each.until_ms - each.at_ms, reach.get(each.client, -math.inf))
+    for one, other in zip(case.writes, case.writes[1:], strict=False):
+        if not (one.live and other.live) or one.client == other.client or one.ttl_ms is not None:
+            continue
+        if one.until_ms is None or other.client not in reach:
+            continue
+        early_ms = one.until_ms - other.at_ms
+        if early_ms > SKEW_MS and abs(reach[other.client] - reach[one.client]) > SKEW_MS:
+            because = (
+                f"{other.client} took the lock over {early_ms / 1000:.1f} s before {one.client}'s "
+                "lease ended, by the store's clock: its own clock is ahead by more than that"
             )
             yield Diagnosis(Pattern.CLOCK_SKEW, because, (one.event, other.event))
 

@@ -79,7 +79,7 @@ def examine(
     events.sort(key=lambda each: each.at_ms)
     return Examination(
         standing, kept, untold, (*audits, *evidence.audits), evidence, tuple(events),
-        with_present(diagnose(events), standing, events),
+        with_present(diagnose(events), standing, events, kept),
     )  # fmt: skip
 
 

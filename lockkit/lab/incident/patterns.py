@@ -11,6 +11,7 @@ class Pattern(StrEnum):
 
     NO_CAS = "store without real compare-and-set"
     HAND_DELETED = "hand-deleted lock file"
+    HAND_EDITED = "lock file edited by hand"
     CLOCK_SKEW = "clock skew"
     FALSE_412 = "renewal met a false 412"
     GHOST = "ghost after a lost acquire"
@@ -28,8 +29,8 @@ class Pattern(StrEnum):
 
 
 PRESENT = frozenset({
-    Pattern.GARBLED, Pattern.HOLDER_DIED, Pattern.HOLDER_SILENT, Pattern.UNPUBLISHED,
-    Pattern.HELD_BACK, Pattern.HEALTHY,
+    Pattern.GARBLED, Pattern.HAND_EDITED, Pattern.HOLDER_DIED, Pattern.HOLDER_SILENT,
+    Pattern.UNPUBLISHED, Pattern.HELD_BACK, Pattern.HEALTHY,
 })  # fmt: skip
 """Those that one look at a bucket shows; all others are in a history."""
 
@@ -59,6 +60,12 @@ CARDS = {
         "Do not delete the lock file again: epochs may begin again, and a holder that lives is "
         "not told.",
         "lockkit table show {url}",
+    ),
+    Pattern.HAND_EDITED: RunbookCard(
+        "Stop the writer whose lease it was: it does not know of the change. Then break the lock, "
+        "which gives it a new epoch, and compare the timeline with what was written meanwhile.",
+        "Do not edit the lock file again: no writer is told, and two may believe in their lease.",
+        _BREAK,
     ),
     Pattern.CLOCK_SKEW: RunbookCard(
         "Set the clocks (NTP) of the machines named above; then check what both of them committed "

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from lockkit.clock import clock_time
 from lockkit.events import Event, plain
-from lockkit.lab.incident.diagnosis import NO_PATTERN, Diagnosis
+from lockkit.lab.incident.diagnosis import NO_PATTERN, SKEW_MS, Diagnosis
 from lockkit.lab.incident.patterns import Pattern
 from lockkit.protocol.record import Record
 from lockkit.table.format.properties import FENCED
 from lockkit.table.inspect.standing import LockInspection
+from lockkit.table.inspect.versions import Generation
 from lockkit.table.inspect.words import is_left
 from lockkit.table.occ.fence import COMMIT
 
@@ -26,14 +27,19 @@ PUBLISHED_WITHIN_MS = 30_000
 
 
 def with_present(
-    history: Diagnosis, standing: LockInspection, events: Sequence[Event]
-) -> Diagnosis:
-    """What the history shows, then what is wrong now; healthy if neither has anything to say."""
+    history: Diagnosis, standing: LockInspection, events: Sequence[Event],
+    kept: Sequence[Generation] = (),
+) -> Diagnosis:  # fmt: skip
+    """What the history shows, then what is wrong now; healthy if neither has anything to say.
+
+    `kept` are the lock object's generations, newest first.
+    """
     last = tuple(events[-1:])
+    found = [*hand_edited(kept), *(each for rule in RULES for each in rule(standing))]
     now = [
         Diagnosis(pattern, because, last if pattern in OF_THE_LOCK else ())
-        for rule in RULES for pattern, because in rule(standing)
-    ]  # fmt: skip
+        for pattern, because in found
+    ]
     if history.pattern is not Pattern.UNKNOWN:
         return replace(history, also=(*history.also, *now))
     if now:
@@ -52,6 +58,41 @@ def is_something_left(standing: LockInspection) -> bool:
         table.dead_heartbeats or table.left_markers
         or any(map(is_left, table.condition.pending))
     )  # fmt: skip
+
+
+def hand_edited(kept: Sequence[Generation]) -> Iterator[tuple[Pattern, str]]:
+    """The newest generation is in no client's form, or repeats another write's attempt."""
+    if not kept or not isinstance(kept[0].record, Record):
+        return
+    newest, record = kept[0], kept[0].record
+    if not newest.compact:
+        yield Pattern.HAND_EDITED, (
+            "the lock object is JSON with blanks or a line end, which neither Hudi nor lockkit "
+            "writes"
+        )
+    before = kept[1].record if len(kept) > 1 else None
+    if isinstance(before, Record) and record.attempt == before.attempt != "" and record != before:
+        changed = ", ".join(
+            name for name in ("owner", "valid_until_ms", "expired", "epoch", "ttl_ms", "holder")
+            if getattr(record, name) != getattr(before, name)
+        )  # fmt: skip
+        yield Pattern.HAND_EDITED, (
+            f"{changed} changed, and the attempt did not: each write of a client has its own"
+        )
+
+
+def clock_behind(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
+    """A lease of Hudi's that was over when it was written, by the store's clock."""
+    observation = standing.holder.observation
+    record, written_ms = observation.record, observation.modified_ms
+    if not isinstance(record, Record) or record.expired or record.ttl_ms or written_ms is None:
+        return
+    behind_ms = written_ms - record.valid_until_ms
+    if behind_ms > SKEW_MS:
+        yield Pattern.CLOCK_SKEW, (
+            f"{plain(record.owner, limit=60)}'s lease ended {behind_ms / 1000:.1f} s before it was "
+            "written, by the store's clock: its own clock is behind by more than that"
+        )
 
 
 def holder_died(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
@@ -109,5 +150,8 @@ def unpublished(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
             )
 
 
-RULES = (garbled, holder_died, unpublished, held_back)
-OF_THE_LOCK = frozenset({Pattern.GARBLED, Pattern.HOLDER_DIED, Pattern.HOLDER_SILENT})
+RULES = (garbled, clock_behind, holder_died, unpublished, held_back)
+OF_THE_LOCK = frozenset({
+    Pattern.GARBLED, Pattern.HAND_EDITED, Pattern.CLOCK_SKEW, Pattern.HOLDER_DIED,
+    Pattern.HOLDER_SILENT,
+})  # fmt: skip

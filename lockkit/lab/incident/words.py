@@ -50,6 +50,6 @@ def sentence(each: Event) -> str:
             return f"{at}  {lines[0].partition('  ')[2]}" if lines else proof(each)
 
 
-def command_of(found: Diagnosis, url: str) -> str:
-    """The card's command for this table, quoted for a shell."""
-    return found.card.command.format(url=shlex.quote(url))
+def command_of(found: Diagnosis, url: str, flags: str = "") -> str:
+    """The card's command for this table, quoted for a shell; `flags` as of `cli.paste`."""
+    return found.card.command.format(url=shlex.quote(url) + flags)

@@ -36,6 +36,8 @@ class Generation:
     record: Record | Garbled | None
     digests: frozenset[str] = frozenset()
     """Digests of its bytes, as SDKs log them."""
+    compact: bool = True
+    """False for JSON with blanks or line ends, which no client of the lock writes."""
 
 
 def generations(store: Store, *, newest: int) -> list[Generation]:
@@ -47,7 +49,17 @@ def generations(store: Store, *, newest: int) -> list[Generation]:
 
 
 def _read(number: ObjectVersion, body: bytes) -> Generation:
-    return Generation(number, decode(body), digests_of(body))
+    return Generation(number, decode(body), digests_of(body), is_compact(body))
+
+
+def is_compact(body: bytes) -> bool:
+    """Whether JSON has no blanks between its fields; true of what is no JSON."""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return True
+    plain = {json.dumps(fields, separators=(",", ":"), ensure_ascii=each) for each in (True, False)}
+    return body.decode(errors="replace") in plain
 
 
 def highest_epoch(store: Store) -> tuple[int, str]:

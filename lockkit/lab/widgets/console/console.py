@@ -198,7 +198,8 @@ class Console(Shown):
         drawn = picture(events, proofs)
         self.events, self.diagnosis = tuple(events), found
         panel = self.panel
-        panel.card.value = html.card_html(found, url)
+        endpoint = self._at[1] if self._at and url == self._at[0] else ""
+        panel.card.value = html.card_html(found, url, endpoint)
         with panel.lanes.hold_sync():
             panel.lanes.scene, panel.lanes.selected = drawn.scene, ""
             panel.lanes.status = {"state": "replay", "log": drawn.log, "empty": NOTHING}

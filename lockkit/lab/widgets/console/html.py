@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from lockkit.cli.paste import store_flags
 from lockkit.clock import clock_time
 from lockkit.events import Event
 from lockkit.lab.incident.audit import Validation
@@ -78,8 +79,9 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
     return table((), facts, "lc-facts")
 
 
-def card_html(found: Diagnosis, url: str) -> str:
+def card_html(found: Diagnosis, url: str, endpoint: str = "") -> str:
     """The pattern, why, and its page of the runbook; the command is selected by one click."""
+    line = command_of(found, url, store_flags(endpoint))
     calm = found.pattern in (Pattern.UNKNOWN, Pattern.HEALTHY)
     colour = "unknown" if calm else "named"
     also = "".join(
@@ -90,7 +92,7 @@ def card_html(found: Diagnosis, url: str) -> str:
         f"<div class='lc-card {colour}' data-pattern='{shown(found.pattern)}'>"
         f"<h4>{shown(found.pattern)}</h4><p>{shown(found.because)}</p>{also}"
         f"<p><b>Do:</b> {shown(found.card.do)}</p><p><b>Don't:</b> {shown(found.card.dont)}</p>"
-        f"{code_html(command_of(found, url))}</div>"
+        f"{code_html(line)}</div>"
     )
 
 
