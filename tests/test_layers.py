@@ -40,6 +40,7 @@ SDKS = {
     "boto3": ["stores.aws", "lab.course.lost"],  # which shows an SDK as it comes
     "botocore": ["stores.aws", "stores.s3", "lab.faults.hook_botocore", "lab.course.lost"],
     "google": ["stores.gcs", "lab.course.lost"],
+    "google_crc32c": ["lab.server.crc32c"],  # C; comes with google-cloud-storage
     "requests": ["stores.gcs", "lab.faults.hook_requests"],  # google-cloud-storage's transport,
     "urllib3": [
         "stores.gcs", "stores.connections",

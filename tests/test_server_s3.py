@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -225,3 +228,57 @@ def test_a_read_says_which_headers_its_answer_has(s3: Any, bucket: str) -> None:
     assert {f"Response{name}": got[name] for name in (
         "ContentType", "CacheControl", "ContentDisposition")} == wanted  # fmt: skip
     assert s3.get_object(**at)["ContentType"] == "text/plain"
+
+
+def test_the_checksum_of_a_write_comes_back_with_a_head_and_a_read(s3: Any, bucket: str) -> None:
+    at, asked = {"Bucket": bucket, "Key": "k"}, {"ChecksumMode": "ENABLED"}
+    known = "uU0nuZNNPgilLlLX2n2r+sSE7+N6U4DukIj3rOLvzek="  # printf 'hello world' | sha256sum
+    put = s3.put_object(**at, Body=b"hello world", ChecksumAlgorithm="SHA256")
+    assert put["ChecksumSHA256"] == known
+    for got in (s3.head_object(**at, **asked), s3.get_object(**at, **asked)):
+        assert got["ChecksumSHA256"] == known and got["ChecksumType"] == "FULL_OBJECT"
+    assert "ChecksumSHA256" not in s3.get_object(**at, **asked, Range="bytes=0-1")
+    s3.copy_object(Bucket=bucket, Key="copy", CopySource=at, MetadataDirective="REPLACE")
+    copied = s3.head_object(Bucket=bucket, Key="copy", **asked)
+    assert copied["ChecksumSHA256"] == known
+    s3.put_object(**at, Body=b"1")
+    assert "ChecksumCRC32" in s3.head_object(**at, **asked), "boto3 sends it unasked"
+
+
+def test_parts_have_a_checksum_of_their_checksums(s3: Any, bucket: str) -> None:
+    at = {"Bucket": bucket, "Key": "parts"}
+    started = s3.create_multipart_upload(**at, ChecksumAlgorithm="SHA256")
+    upload = {**at, "UploadId": started["UploadId"]}
+    bodies = [b"a" * PART_BYTES, b"b"]
+    parts = []
+    for number, body in enumerate(bodies, 1):
+        done = s3.upload_part(**upload, PartNumber=number, Body=body, ChecksumAlgorithm="SHA256")
+        sums = {name: done[name] for name in ("ETag", "ChecksumSHA256")}
+        parts.append({"PartNumber": number, **sums})
+    digests = b"".join(hashlib.sha256(each).digest() for each in bodies)
+    whole = base64.b64encode(hashlib.sha256(digests).digest()).decode() + "-2"
+    named = {"MultipartUpload": {"Parts": parts}}
+    assert refused(
+        s3.complete_multipart_upload, **upload, **named, ChecksumSHA256=f"{'A' * 43}=-2"
+    ) == (400, "BadDigest")
+    done = s3.complete_multipart_upload(**upload, **named, ChecksumSHA256=whole)
+    head = s3.head_object(**at, ChecksumMode="ENABLED")
+    assert done["ChecksumSHA256"] == head["ChecksumSHA256"] == whole
+    assert head["ChecksumType"] == "COMPOSITE"
+    assert s3.get_object(**at, ChecksumMode="ENABLED")["Body"].read() == b"".join(bodies)
+
+
+def test_an_upload_in_parts_may_have_the_checksum_of_the_whole(s3: Any, bucket: str) -> None:
+    at = {"Bucket": bucket, "Key": "whole"}
+    wanted = {**at, "ChecksumAlgorithm": "CRC32", "ChecksumType": "FULL_OBJECT"}
+    upload = {**at, "UploadId": s3.create_multipart_upload(**wanted)["UploadId"]}
+    tag = s3.upload_part(**upload, PartNumber=1, Body=b"body")["ETag"]
+    right, wrong = (
+        base64.b64encode(zlib.crc32(each).to_bytes(4, "big")).decode() for each in (b"body", b"x")
+    )
+    upload |= {"MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": tag}]},
+               "ChecksumType": "FULL_OBJECT"}  # fmt: skip
+    assert refused(s3.complete_multipart_upload, **upload, ChecksumCRC32=wrong)[1] == "BadDigest"
+    s3.complete_multipart_upload(**upload, ChecksumCRC32=right)
+    head = s3.head_object(**at, ChecksumMode="ENABLED")
+    assert (head["ChecksumCRC32"], head["ChecksumType"]) == (right, "FULL_OBJECT")

@@ -22,7 +22,7 @@ from lockkit.lab.server.markup import plain
 from lockkit.lab.server.objects import Check, Object, Objects
 from lockkit.lab.server.policy import AccessPolicy
 from lockkit.lab.server.profiles import ServerProfile
-from lockkit.lab.server.s3_body import crc32_of, payload
+from lockkit.lab.server.s3_body import checksum_headers, crc32_of, payload, received
 
 KEPT_HEADERS = (
     "content-type", "content-encoding", "cache-control", "content-disposition", "content-language",
@@ -111,9 +111,9 @@ class S3:
             case (("GET" | "PUT" | "DELETE"), ("tagging",)):
                 return self._tagging(call, deed)
             case "POST", ("uploads",):
-                return s3_uploads.start(self.objects, deed, meta_of(call))
+                return s3_uploads.start(self.objects, call, deed, meta_of(call))
             case "PUT", ("partNumber", "uploadId"):
-                return s3_uploads.put_part(self.objects, call, deed)
+                return self._put_part(call, deed)
             case "POST", ("uploadId",):
                 return self._complete(call, deed)
             case "DELETE", ("uploadId",):
@@ -172,8 +172,10 @@ class S3:
     def _put(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         if "x-amz-copy-source" in call.headers:
             return self._copy(call, deed)
-        after = self._write(call, deed, payload(call), meta_of(call))
-        return Reply(200, {"ETag": f'"{after.etag}"', **self._tags(after)}, b"", deed)
+        body, sums = received(call)
+        after = self._write(call, deed, body, meta_of(call) | sums)
+        headers = {"ETag": f'"{after.etag}"', **self._tags(after), **checksum_headers(sums)}
+        return Reply(200, headers, b"", deed)
 
     def _write(
         self,
@@ -193,7 +195,9 @@ class S3:
         deed.method = "copy"
         found, body = s3_copy.source(self.objects, call)
         replaces = call.headers.get("x-amz-metadata-directive", "").upper() == "REPLACE"
-        meta = meta_of(call) if replaces else {**found.meta}
+        kept = {name: value for name, value in found.meta.items()
+                if not replaces or name.startswith("checksum-")}  # fmt: skip
+        meta = {**kept, **(meta_of(call) if replaces else {})}
         if call.headers.get("x-amz-tagging-directive", "").upper() == "REPLACE":
             meta["tags"] = tags.of_header(call.headers.get("x-amz-tagging", ""))
         else:
@@ -205,19 +209,22 @@ class S3:
             deed,
         )
 
+    def _put_part(self, call: DialectRequest, deed: RequestEffect) -> Reply:
+        return s3_uploads.put_part(self.objects, call, deed)
+
     def _complete(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         after = s3_uploads.completed(self.objects, call, deed)
         if after is None:
             deed.method = "put"
             meta = s3_uploads.known(self.objects, call, deed)
-            body, etag = s3_uploads.joined(self.objects, call)
-            after = self._write(call, deed, body, meta, etag)
+            body, etag, sums = s3_uploads.joined(self.objects, call, meta.pop("algorithm", ""))
+            after = self._write(call, deed, body, meta | sums, etag)
             s3_uploads.finish(self.objects, call, after)
         reply = s3_lists.answer(
             "CompleteMultipartUploadResult",
             f"<Location>http://{plain(call.host)}{plain(call.path)}</Location>"
             f"<Bucket>{plain(deed.bucket)}</Bucket><Key>{plain(deed.key)}</Key>"
-            f'<ETag>"{after.etag}"</ETag>',
+            f'<ETag>"{after.etag}"</ETag>{s3_uploads.checksum_fields(after)}',
             deed,
         )
         reply.headers |= self._tags(after)
@@ -313,16 +320,18 @@ class S3:
             headers["Content-Range"] = f"bytes {span[0]}-{span[1] - 1}/{found.size}"
         start, end = span or (0, found.size)
         status = 200 if span is None else 206
+        wants = call.headers.get("x-amz-checksum-mode", "").lower() == "enabled" and span is None
+        sums = checksum_headers(found.meta) if wants else {}
         if call.method == "HEAD":
-            return Reply(status, headers, b"", deed, end - start)
+            return Reply(status, headers | sums, b"", deed, end - start)
         body = self.objects.body(found, start, end)
         if body is None:
             raise DialectError(
                 410, "Gone", "this past version was too large for this server to keep"
             )
-        if call.headers.get("x-amz-checksum-mode", "").lower() == "enabled" and span is None:
-            headers["x-amz-checksum-crc32"] = crc32_of(body)
-        return Reply(status, headers, body, deed)
+        if wants and not sums:  # written by another dialect, or in parts without an algorithm
+            sums = checksum_headers({"checksum-crc32": crc32_of(body)})
+        return Reply(status, headers | sums, body, deed)
 
     # --- what Google's XML API does otherwise ----------------------------------------------------
 

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lockkit.lab.server import crc32c
 from lockkit.lab.server.call import DialectError, DialectRequest
@@ -23,7 +23,8 @@ def crc32_of(body: bytes) -> str:
     return _encoded(zlib.crc32(body).to_bytes(4, "big"))
 
 
-# CRC64NVME is taken on trust: Python has none, and a 16-line one would be too slow.
+# Taken on trust: Python has none, and a 16-line one would be too slow.
+_TRUSTED = "x-amz-checksum-crc64nvme"
 _CHECKSUMS: Mapping[str, Callable[[bytes], str | None]] = {
     "x-amz-checksum-crc32": crc32_of,
     "x-amz-checksum-crc32c": crc32c.digest_of,
@@ -36,21 +37,52 @@ _CHECKSUMS: Mapping[str, Callable[[bytes], str | None]] = {
 
 def payload(call: DialectRequest) -> bytes:
     """The object's bytes; 400 if the framing is broken or a checksum does not match."""
+    return received(call)[0]
+
+
+def received(call: DialectRequest) -> tuple[bytes, dict[str, str]]:
+    """The bytes, and the checksums to keep with them (`checksum-<algorithm>`)."""
     hashed = call.headers.get("x-amz-content-sha256", "")
     framed = hashed.startswith("STREAMING-") or "aws-chunked" in call.headers.get(
         "content-encoding", ""
     )
     body, trailers = _unframed(call) if framed else (call.body, {})
-    for declared in (call.headers, trailers):
-        for name in _CHECKSUMS.keys() & declared.keys():
-            found = _CHECKSUMS[name](body)
-            if found is not None and found != declared[name]:
-                raise DialectError(400, "BadDigest", f"The {name} you specified did not match.")
+    declared = {name: value for name, value in {**call.headers, **trailers}.items()
+                if name in _CHECKSUMS or name == _TRUSTED}  # fmt: skip
+    for name in _CHECKSUMS.keys() & declared.keys():
+        found = _CHECKSUMS[name](body)
+        if found is not None and found != declared[name]:
+            raise DialectError(400, "BadDigest", f"The {name} you specified did not match.")
     if re.fullmatch("[0-9a-f]{64}", hashed) and hashlib.sha256(body).hexdigest() != hashed:
         raise DialectError(
             400, "XAmzContentSHA256Mismatch", "The provided x-amz-content-sha256 did not match."
         )
-    return body
+    kept = {name.removeprefix("x-amz-"): v for name, v in declared.items() if name != "content-md5"}
+    return body, kept
+
+
+def sums_of(algorithms: Iterable[str], body: bytes) -> dict[str, str]:
+    """The checksums that can be computed here."""
+    found = {name: _CHECKSUMS[key](body) for name in algorithms
+             if (key := f"x-amz-checksum-{name}") in _CHECKSUMS}  # fmt: skip
+    return {f"checksum-{name}": value for name, value in found.items() if value is not None}
+
+
+def sums_of_parts(algorithm: str, bodies: Sequence[bytes]) -> dict[str, str]:
+    """The checksum of the parts' checksums, as Amazon gives it to an object that came in parts."""
+    key = f"checksum-{algorithm}"
+    digests = [base64.b64decode(sums_of([algorithm], each).get(key, "")) for each in bodies]
+    whole = sums_of([algorithm], b"".join(digests)) if all(digests) else {}
+    return {key: f"{value}-{len(bodies)}" for key, value in whole.items()}
+
+
+def checksum_headers(kept: Mapping[str, str]) -> dict[str, str]:
+    """What an answer says of the checksums in an object's metadata."""
+    said = {f"x-amz-{name}": v for name, v in kept.items() if name.startswith("checksum-")}
+    if said:
+        composite = any("-" in value for value in said.values())
+        said["x-amz-checksum-type"] = "COMPOSITE" if composite else "FULL_OBJECT"
+    return said
 
 
 def _unframed(call: DialectRequest) -> tuple[bytes, dict[str, str]]:

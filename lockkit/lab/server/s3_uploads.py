@@ -8,15 +8,20 @@ import re
 from lockkit.lab.server import markup, s3_copy, s3_lists
 from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect, number
 from lockkit.lab.server.objects import Object, Objects
-from lockkit.lab.server.s3_body import payload
+from lockkit.lab.server.s3_body import received, sums_of, sums_of_parts
 
+ALGORITHMS = ("crc32", "crc32c", "crc64nvme", "sha1", "sha256")
 PARTS_MAX = 10_000
 PART_BYTES_MIN = 5 << 20
 """Of every part but the last."""
 
 
-def start(objects: Objects, deed: RequestEffect, meta: dict[str, str]) -> Reply:
+def start(
+    objects: Objects, call: DialectRequest, deed: RequestEffect, meta: dict[str, str]
+) -> Reply:
     upload = f"s3-{objects.clock.unique()}"
+    if call.headers.get("x-amz-checksum-type", "").upper() != "FULL_OBJECT":
+        meta["algorithm"] = call.headers.get("x-amz-checksum-algorithm", "").lower()
     objects.start_upload(upload, deed.bucket, deed.key, meta)
     deed.method, deed.answer = "upload", "applied"
     return s3_lists.answer(
@@ -42,14 +47,15 @@ def put_part(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Rep
     if not 1 <= place <= PARTS_MAX:
         raise DialectError(400, "InvalidArgument", f"partNumber is 1 to {PARTS_MAX}")
     copies = "x-amz-copy-source" in call.headers
-    body = s3_copy.source(objects, call)[1] if copies else payload(call)
+    body, sums = (s3_copy.source(objects, call)[1], {}) if copies else received(call)
     etag = objects.add_part(call.query["uploadId"], f"{place:05}", place, body)
     deed.answer = "applied"
     if copies:
         copied = markup.iso(objects.clock.stamp_ms())
         text = f"<LastModified>{copied}</LastModified><ETag>\"{etag}\"</ETag>"
         return s3_lists.answer("CopyPartResult", text, deed)
-    return Reply(200, {"ETag": f'"{etag}"'}, b"", deed)
+    headers = {f"x-amz-{name}": value for name, value in sums.items()}
+    return Reply(200, {"ETag": f'"{etag}"', **headers}, b"", deed)
 
 
 def abort(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
@@ -60,8 +66,10 @@ def abort(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
     return Reply(204, deed=deed)
 
 
-def joined(objects: Objects, call: DialectRequest) -> tuple[bytes, str]:
-    """The bytes of the parts that the request lists, and the ETag that Amazon would give them."""
+def joined(
+    objects: Objects, call: DialectRequest, algorithm: str
+) -> tuple[bytes, str, dict[str, str]]:
+    """The bytes of the parts that the request lists, with the ETag and the checksums of Amazon."""
     upload = call.query["uploadId"]
     kept = {number: (name, etag, size) for name, number, etag, size in objects.parts(upload)}
     listed = _listed(call)
@@ -72,8 +80,23 @@ def joined(objects: Objects, call: DialectRequest) -> tuple[bytes, str]:
         raise DialectError(
             400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size"
         )
-    body = b"".join(objects.part(upload, kept[place][0]) or b"" for place, _ in listed)
-    return body, _etag(listed)
+    bodies = [objects.part(upload, kept[place][0]) or b"" for place, _ in listed]
+    claimed = {name: value for name in ALGORITHMS
+               if (value := call.headers.get(f"x-amz-checksum-{name}"))}  # fmt: skip
+    whole = b"".join(bodies)
+    sums = sums_of_parts(algorithm, bodies) if algorithm else sums_of(claimed, whole)
+    if any(sums.get(f"checksum-{name}", value) != value for name, value in claimed.items()):
+        raise DialectError(400, "BadDigest", "The checksum you specified did not match.")
+    return whole, _etag(listed), {f"checksum-{name}": v for name, v in claimed.items()} | sums
+
+
+def checksum_fields(after: Object) -> str:
+    """A completion's answer names the checksum of the whole."""
+    return "".join(
+        f"<Checksum{name.upper()}>{after.meta[key]}</Checksum{name.upper()}>"
+        for name in ALGORITHMS
+        if (key := f"checksum-{name}") in after.meta
+    )
 
 
 def completed(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Object | None:
@@ -102,7 +125,8 @@ def finish(objects: Objects, call: DialectRequest, after: Object) -> None:
 def _listed(call: DialectRequest) -> list[tuple[int, str]]:
     """Numbers and ETags of the parts that a completion names."""
     listed: list[tuple[int, str]] = []
-    for part in markup.read(payload(call), "CompleteMultipartUpload", "MalformedXML"):
+    # Its checksum headers are the object's, not this document's.
+    for part in markup.read(call.body, "CompleteMultipartUpload", "MalformedXML"):
         fields = markup.fields(part)
         place = number(fields.get("PartNumber", "").strip(), "PartNumber")
         if listed and place <= listed[-1][0]:
