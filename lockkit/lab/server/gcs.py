@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Any
 
-from lockkit.lab.server import gcs_resource, gcs_uploads, mime
+from lockkit.lab.server import gcs_lists, gcs_resource, gcs_uploads, mime
 from lockkit.lab.server.call import (
     DialectError,
     DialectRequest,
@@ -21,11 +22,9 @@ from lockkit.lab.server.call import (
 )
 from lockkit.lab.server.gcs_resource import answer, fields_of, resource
 from lockkit.lab.server.gcs_xml import GcsXml
-from lockkit.lab.server.listing import page, token, untoken, version_place, version_token
 from lockkit.lab.server.objects import Check, Object, Objects
 from lockkit.lab.server.profiles import ServerProfile, throttle
 
-PAGE_MAX = 1000
 SOURCES_MAX = 32
 _JSON_API = re.compile(r"/(?:resumable/)?(?:upload/|download/)?storage/v1(/b(?:/.*)?)")
 _OBJECTS = re.compile(r"/b/([^/]+)/o/?")
@@ -91,7 +90,7 @@ class Gcs:
             if "/upload/" in call.path:
                 return self._upload(call, deed)
             if call.method == "GET":
-                return self._list(call, deed)
+                return gcs_lists.contents(self.objects, call, deed)
         elif call.method == "POST" and (moved := _MOVE.fullmatch(path)):
             return self._copy(call, deed, moved)
         elif named := _OBJECT.fullmatch(path):
@@ -153,35 +152,6 @@ class Gcs:
         raise DialectError(
             501, "notImplemented", f"this server does not do {call.method} {call.path}"
         )
-
-    def _list(self, call: DialectRequest, deed: RequestEffect) -> Reply:
-        query, bucket = call.query, deed.bucket
-        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        limit = min(number(query.get("maxResults", "1000"), "maxResults"), PAGE_MAX)
-        if query.get("matchGlob"):
-            raise DialectError(501, "notImplemented", "this server does not do matchGlob")
-        deed.method, deed.key, deed.answer = "list", prefix, "listed"
-        document: dict[str, Any] = {"kind": "storage#objects"}
-        if query.get("versions", "").lower() == "true":  # the SDK writes True
-            place = version_place(query.get("pageToken"))
-            kept = self.objects.generations(bucket, prefix, place, limit + 1)
-            if len(kept) > limit > 0:
-                document["nextPageToken"] = version_token(kept[limit - 1])
-            document["items"] = [
-                resource(call, each, self.objects) for each in kept[:limit] if not each.deleted
-            ]
-            return answer(document, deed)
-        after, start = untoken(query.get("pageToken", "")), query.get("startOffset", "")
-        found, prefixes, last = page(self.objects, bucket, prefix, delimiter, after, limit, start)
-        end = query.get("endOffset", "")
-        if end and (found or prefixes) and max([each.key for each in found] + prefixes) >= end:
-            last = None
-        document["items"] = [resource(call, each) for each in found if not end or each.key < end]
-        if prefixes:
-            document["prefixes"] = [each for each in prefixes if not end or each < end]
-        if last is not None:
-            document["nextPageToken"] = token(last)
-        return answer(document, deed)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -246,10 +216,11 @@ class Gcs:
         query: Any,
         fields: dict[str, Any],
         body: bytes,
+        etag: str | None = None,
     ) -> Reply:
         deed.method = "put"
         meta = gcs_uploads.described(call, fields, body)
-        return answer(resource(call, self._write(deed, query, body, meta)), deed)
+        return answer(resource(call, self._write(deed, query, body, meta, etag)), deed)
 
     def _resume(self, call: DialectRequest, deed: RequestEffect, upload: str) -> Reply:
         known = self.objects.upload(upload)
@@ -272,9 +243,16 @@ class Gcs:
         gcs_uploads.finish(self.objects, upload, deed)
         return reply
 
-    def _write(self, deed: RequestEffect, query: Any, body: bytes, meta: dict[str, Any]) -> Object:
+    def _write(
+        self,
+        deed: RequestEffect,
+        query: Any,
+        body: bytes,
+        meta: dict[str, Any],
+        etag: str | None = None,
+    ) -> Object:
         deed.body, check = body, self._check(query, deed)
-        _, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
+        _, after = self.objects.write(deed.bucket, deed.key, body, check, etag=etag, meta=meta)
         wrote(deed, after)
         deed.version = str(after.id)
         return after
@@ -311,15 +289,25 @@ class Gcs:
             raise DialectError(
                 400, "invalid", f"a composition has 1 to {SOURCES_MAX} sourceObjects"
             )
-        named = [each if isinstance(each, dict) else {} for each in sources]
-        bodies = [
-            self._bytes_of(deed.bucket, str(each.get("name", "")), each.get("generation"))[1]
-            for each in named
-        ]
-        own = fields.get("destination")
-        return self._insert(
-            call, deed, call.query, own if isinstance(own, dict) else {}, b"".join(bodies)
-        )
+        bodies = [self._component(deed.bucket, each if isinstance(each, dict) else {})
+                  for each in sources]  # fmt: skip
+        own, body = fields.get("destination"), b"".join(bodies)
+        # The SDK sends the destination as it last saw it, with the checksums that it had then.
+        own = {name: value for name, value in (own if isinstance(own, dict) else {}).items()
+               if name not in ("crc32c", "md5Hash")}  # fmt: skip
+        etag = f"{hashlib.md5(body).hexdigest()}-{len(bodies)}"
+        return self._insert(call, deed, call.query, own, body, etag)
+
+    def _component(self, bucket: str, named: dict[str, Any]) -> bytes:
+        """One source of a composition; JSON may write its generation as a number or as text."""
+        generation = named.get("generation")
+        wanted = None if generation is None else str(generation)
+        found, body = self._bytes_of(bucket, str(named.get("name", "")), wanted)
+        said = named.get("objectPreconditions")
+        same = said.get("ifGenerationMatch") if isinstance(said, dict) else None
+        if same is not None:
+            self._judge({"ifGenerationMatch": str(same)}, found)
+        return body
 
     def _patch(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "patch"

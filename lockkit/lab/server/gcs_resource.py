@@ -85,19 +85,25 @@ def resource(
     return fields
 
 
-def _digests(object: Object) -> dict[str, str]:
+def _digests(object: Object) -> dict[str, Any]:
     """A composed or multipart object has no MD5, at Google's neither."""
-    found = {}
+    found: dict[str, Any] = {}
     if re.fullmatch("[0-9a-f]{32}", object.etag):
         found["md5Hash"] = base64.b64encode(bytes.fromhex(object.etag)).decode()
     if "crc32c" in object.meta:
         found["crc32c"] = object.meta["crc32c"]
-    return found
+    count = object.etag.partition("-")[2]
+    return found | ({"componentCount": int(count)} if count.isdecimal() else {})
+
+
+def hash_header(object: Object) -> str:
+    found = _digests(object)
+    return ",".join(f"{short}={found[name]}" for name, short in
+                    (("md5Hash", "md5"), ("crc32c", "crc32c")) if name in found)  # fmt: skip
 
 
 def headers(object: Object) -> dict[str, str]:
     """What comes with the bytes."""
-    hashes = {"md5Hash": "md5", "crc32c": "crc32c"}
     headers = {
         "ETag": etag(object),
         "Content-Type": "application/octet-stream",
@@ -105,7 +111,7 @@ def headers(object: Object) -> dict[str, str]:
         "x-goog-metageneration": str(object.metageneration),
         "x-goog-stored-content-length": str(object.size),
         "x-goog-storage-class": "STANDARD",
-        "x-goog-hash": ",".join(f"{hashes[k]}={v}" for k, v in _digests(object).items()),
+        "x-goog-hash": hash_header(object),
     }
     for name, value in object.meta.items():
         if name in _NAMES.values():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect, number
+from lockkit.lab.server.gcs_resource import hash_header
+from lockkit.lab.server.gcs_uploads import described
+from lockkit.lab.server.markup import plain
 from lockkit.lab.server.objects import Check, Object
 from lockkit.lab.server.profiles import throttle
 from lockkit.lab.server.s3 import S3
@@ -34,8 +37,31 @@ class GcsXml(S3):
         }
         return reply
 
+    def refuse(self, call: DialectRequest, refusal: DialectError, deed: RequestEffect) -> Reply:
+        reply = super().refuse(call, refusal, deed)
+        detail = f"<Details>{plain(refusal.message)}</Details></Error>"  # Google's SDK reads it
+        reply.body = reply.body.replace(b"</Error>", detail.encode())
+        return reply
+
     def request_ids(self, call: DialectRequest) -> dict[str, str]:
         return {"x-guploader-uploadid": call.id}
+
+    def _put_part(self, call: DialectRequest, deed: RequestEffect) -> Reply:
+        sums = described(call, {}, call.body)
+        reply = super()._put_part(call, deed)
+        if "crc32c" in sums:
+            reply.headers["x-goog-hash"] = f"crc32c={sums['crc32c']}"
+        return reply
+
+    def _write(
+        self,
+        call: DialectRequest,
+        deed: RequestEffect,
+        body: bytes,
+        meta: dict[str, str],
+        etag: str | None = None,
+    ) -> Object:
+        return super()._write(call, deed, body, {**meta, **described(call, {}, body)}, etag)
 
     def _check(self, call: DialectRequest, deed: RequestEffect) -> Check:
         wanted = call.headers.get("x-goog-if-generation-match")
@@ -70,4 +96,5 @@ class GcsXml(S3):
             "x-goog-generation": str(object.id),
             "x-goog-metageneration": str(object.metageneration),
             "x-goog-stored-content-length": str(object.size),
+            "x-goog-hash": hash_header(object),
         }
