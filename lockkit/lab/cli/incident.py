@@ -37,8 +37,10 @@ be broken; what is pending, dead or left beside it; and which known pattern the 
 generations and Hudi's audit log show, with the evidence and a card: what to do, and what not. Reads
 only. Takes files too, alone or after a URL: recorded histories, Hudi's audit files, a bucket's
 listing of versions (S3, GCS, Azure), debug logs of boto3, google-cloud-storage and
-azure-storage-blob. Exit 0: healthy, or nothing to be seen, 1: a pattern is named (also a holder
-that missed its renewals) or something was left, 2: files that show no known pattern."""
+azure-storage-blob, and the store's own logs (CloudTrail and server access logs of S3, audit logs of
+Google Cloud, resource logs of Azure), packed by gzip or not. Exit 0: healthy, or nothing to be
+seen, 1: a pattern is named (also a holder that missed its renewals) or something was left, 2: files
+that show no known pattern."""
 
 EXAMPLE = """\
 lockkit incident s3://bucket/table

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lockkit.errors import HistoryError, LockkitError
 from lockkit.events import Event, plain, read
-from lockkit.lab.incident import listings
+from lockkit.lab.incident import listings, store_logs
 from lockkit.lab.incident.audit import Audit, Validation, is_audit, parse_audit, validate
 from lockkit.lab.incident.calls import SeenVersion, unnamed
 from lockkit.lab.incident.client_events import client_events
@@ -53,6 +56,7 @@ class _Pile:
     audits: list[Audit] = field(default_factory=list)
     logs: list[ParsedLog] = field(default_factory=list)
     lists: list[listings.VersionListing] = field(default_factory=list)
+    stores: list[store_logs.StoreLog] = field(default_factory=list)
     taken: list[ParsedFile] = field(default_factory=list)
 
 
@@ -71,11 +75,13 @@ def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[SeenVersion] = (
     seen = [*known, *(each for listing in pile.lists for each in listings.seen(listing))]
     reported = [*pile.events, *client_events(sent, seen)]
     reported += [each for audit in pile.audits for each in audit.events]
+    reported += store_logs.as_events(pile.stores)
     together = sorted(one_truth([*reported, *listed]), key=lambda each: each.at_ms)
     return Evidence(tuple(together), tuple(pile.audits), tuple(pile.taken))
 
 
 def _sort(pile: _Pile, name: str, content: bytes) -> None:
+    content = _unpacked(name, content)
     if len(content) > FILE_BYTES_MAX:
         raise NotUnderstood(
             f"{name} is longer than {FILE_BYTES_MAX // 1_000_000} MB; cut out what is around the "
@@ -94,6 +100,9 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
         if listing.unread:
             said += f"; {listing.unread} entries could not be read"
         pile.taken.append(ParsedFile(name, f"{listing.provider}'s listing of versions", said))
+    elif (stored := store_logs.read_store_log(text)) is not None:
+        pile.stores.append(stored)
+        pile.taken.append(ParsedFile(name, stored.form, _stored(stored)))
     elif first.startswith("{"):
         events = _history(name, text)
         pile.events += events
@@ -105,9 +114,32 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
     else:
         raise NotUnderstood(
             f"{name} is none of these: a history (JSON lines), Hudi's audit log, a listing of "
-            "versions (S3's, GCS's or Azure's), or a debug log of boto3, google-cloud-storage or "
-            "azure-storage-blob"
+            "versions (S3's, GCS's or Azure's), a debug log of boto3, google-cloud-storage or "
+            "azure-storage-blob, or the store's own log (CloudTrail or server access log of S3, "
+            "audit log of Google Cloud, resource log of Azure)"
         )
+
+
+def _unpacked(name: str, content: bytes) -> bytes:
+    """Of a file that gzip packed, as CloudTrail delivers them; one byte more than is allowed."""
+    if content[:2] != b"\x1f\x8b":
+        return content
+    try:
+        with gzip.open(io.BytesIO(content)) as file:
+            return file.read(FILE_BYTES_MAX + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise NotUnderstood(f"{name} cannot be unpacked: {plain(error)}") from None
+
+
+def _stored(log: store_logs.StoreLog) -> str:
+    clients = len({each.client for each in log.requests})
+    parts = [f"{len(log.requests)} requests of {clients} clients for the lock and the fence",
+             f"{log.others} other records"]  # fmt: skip
+    if log.unread:
+        parts.append(f"{log.unread} records could not be read")
+    if not any(each.condition for each in log.requests):
+        parts.append("it does not show conditions, and not what was written")
+    return "; ".join(parts)
 
 
 def _history(name: str, text: str) -> list[Event]:
@@ -134,7 +166,7 @@ def _said(log: ParsedLog) -> str:
 
 def one_truth(events: Iterable[Event]) -> list[Event]:
     """A version of the lock that a listing and a log both tell is one write: the log knows more."""
-    events = list(events)
+    events = store_logs.with_listed(list(events))
     reported = {
         each["version"] for each in events
         if _writes_lock(each) and not each.get("listed") and each["version"]

@@ -127,7 +127,7 @@ def _listing(provider: str, found: Iterator[ListedVersion | None]) -> VersionLis
 
 
 def _kept(key: object, version: object, at: object, **more: Any) -> ListedVersion | None:
-    at_ms = _time(at)
+    at_ms = moment_ms(at)
     if not isinstance(key, str) or not key or version in (None, "") or at_ms is None:
         return None
     return ListedVersion(key[:TEXT_MAX], str(version)[:TEXT_MAX], at_ms, **more)
@@ -145,7 +145,7 @@ def _gcs(row: Mapping[str, Any]) -> ListedVersion | None:
     ended = row.get("timeDeleted") or row.get("noncurrent_time")
     digest = hex_of(row.get("md5Hash") or row.get("md5_hash") or "")
     return _kept(
-        row.get("name"), row.get("generation"), made, digest=digest, ended_ms=_time(ended)
+        row.get("name"), row.get("generation"), made, digest=digest, ended_ms=moment_ms(ended)
     )
 
 
@@ -181,7 +181,7 @@ def _blob(blob: ElementTree.Element) -> ListedVersion | None:
     return _kept(blob.findtext("Name"), etag and f'"{etag}"', at, digest=digest)
 
 
-def _time(reported: object) -> float | None:
+def moment_ms(reported: object) -> float | None:
     """Epoch ms of an ISO time, of an HTTP date, or itself."""
     if type(reported) is int:
         return float(reported)

@@ -1,0 +1,282 @@
+"""The store's own logs, as far as they tell of the lock: who parameters for what, and was answered what.
+
+CloudTrail data events and server access logs of S3, audit logs of Google Cloud Storage, resource
+logs of Azure Blob Storage. None has bodies. Only Azure's has conditions and ETags. S3's have times
+to the second and no order within it. docs/howto/on_call.md has the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from lockkit.events import STORE, Event, event
+from lockkit.lab.incident.listings import moment_ms
+from lockkit.lab.verify.check.lanes import FENCE_NAME, LOCK_NAME, name_of
+
+TEXT_MAX = 1_024
+LISTED_WITHIN_MS = 1_500.0
+"""A log's time and a listing's are both to the second, and may be of the two ends of a request."""
+WRITES = ("PUT", "DELETE")
+ANSWERS = {304: "not_modified", 404: "missing", 409: "precondition_failed",
+           412: "precondition_failed", 429: "throttled", 503: "throttled"}  # fmt: skip
+_GRPC = {0: 200, 5: 404, 6: 412, 7: 403, 8: 429, 9: 412, 10: 409, 13: 500, 14: 503, 16: 401}
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRequest:
+    """One request, as the store logged it. `condition` and `version` are "" where it logs none."""
+
+    at_ms: float
+    client: str
+    method: str
+    key: str
+    status: int
+    condition: str = ""
+    version: str = ""
+    took_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class StoreLog:
+    """What a log has of the lock and its fence."""
+
+    form: str
+    requests: list[LoggedRequest] = field(default_factory=list)
+    others: int = 0
+    """Requests for other objects."""
+    unread: int = 0
+
+
+def read_store_log(text: str) -> StoreLog | None:
+    """None for a text that is no such log. Raises nothing: records that are damaged are counted."""
+    head = text.lstrip("\ufeff \t\r\n")
+    if _ACCESS.match(head):
+        return _gather("S3's server access log", map(_access, filter(str.strip, text.splitlines())))
+    for form, mark, parse in _FORMS:
+        if re.search(mark, head[:20_000]):
+            return _gather(form, map(parse, _records(head)))
+    return None
+
+
+def _gather(form: str, found: Iterable[LoggedRequest | str | None]) -> StoreLog:
+    log = StoreLog(form)
+    for each in found:
+        if each is None:
+            log.unread += 1
+        elif isinstance(each, str) or name_of(each.key) not in (LOCK_NAME, FENCE_NAME):
+            log.others += 1
+        else:
+            log.requests.append(each)
+    log.requests.sort(key=lambda each: each.at_ms)
+    return log
+
+
+def _records(text: str) -> Iterator[dict[str, Any]]:
+    """Of `{"Records": [...]}`, of an array, or one in each line."""
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        whole = [_record(line) for line in text.splitlines() if line.strip()]
+    if isinstance(whole, dict):
+        whole = whole.get("Records") or whole.get("records") or whole.get("entries") or [whole]
+    for each in whole if isinstance(whole, list) else ():
+        yield each if isinstance(each, dict) else {}
+
+
+def _record(line: str) -> Any:
+    try:
+        return json.loads(line.strip().rstrip(","))
+    except (ValueError, RecursionError):
+        return None
+
+
+# --- one record of each form ----------------------------------------------------------------------
+
+_ACCESS = re.compile(
+    r'\S+ \S+ \[(?P<at>[^\]]{20,40})\] (?P<ip>\S+) (?P<who>\S+) \S+ '
+    r'(?P<op>(?:REST|BATCH|S3|WEBSITE)\.\S+) (?P<key>\S+) (?P<request>"[^"]*"|-) '
+    r"(?P<status>\d{3}|-) (?P<code>\S+) \S+ \S+ (?P<took>\d+|-)"
+)  # fmt: skip
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+
+
+def _access(line: str) -> LoggedRequest | str | None:
+    found = _ACCESS.match(line)
+    if found is None:
+        return None
+    method = found["op"].split(".")[1] if found["op"].startswith("REST.") else ""
+    if not found["op"].endswith(".OBJECT") or found["status"] == "-":
+        return found["op"]
+    day, _, clock = found["at"].partition(":")
+    parts = day.split("/")
+    if len(parts) != 3 or parts[1] not in _MONTHS:
+        return None
+    moment = f"{parts[2]}-{_MONTHS.index(parts[1]) + 1:02}-{parts[0]}T{clock.split()[0]}Z"
+    return _request(
+        moment, (found["who"], found["ip"]), method, unquote(unquote(found["key"])),
+        int(found["status"]), took_ms=0 if found["took"] == "-" else int(found["took"]),
+    )  # fmt: skip
+
+
+_TRAIL = {"PutObject": "PUT", "GetObject": "GET", "HeadObject": "HEAD", "DeleteObject": "DELETE",
+          "CopyObject": "PUT", "CompleteMultipartUpload": "PUT"}  # fmt: skip
+_CODES = {"NoSuchKey": 404, "PreconditionFailed": 412, "ConditionalRequestConflict": 409,
+          "SlowDown": 503, "NotModified": 304, "InternalError": 500}  # fmt: skip
+
+
+def _trail(record: Mapping[str, Any]) -> LoggedRequest | str | None:
+    """Its `requestParameters` have the key, and no condition."""
+    method = _TRAIL.get(str(record.get("eventName")))
+    if record.get("eventSource") != "s3.amazonaws.com" or method is None:
+        return str(record.get("eventName")) if "eventName" in record else None
+    code = record.get("errorCode")
+    parameters, who = _dict(record, "requestParameters"), _dict(record, "userIdentity")
+    status = _CODES.get(str(code), 403 if "Denied" in str(code) else 400) if code else 200
+    name = who.get("arn") or who.get("userName") or who.get("principalId")
+    return _request(
+        record.get("eventTime"), (name, record.get("sourceIPAddress")), method, parameters.get("key"),
+        status,
+    )  # fmt: skip
+
+
+_AUDIT = {"create": "PUT", "get": "GET", "delete": "DELETE", "update": "PUT", "patch": "PUT"}
+
+
+def _audit(record: Mapping[str, Any]) -> LoggedRequest | str | None:
+    said = _dict(record, "protoPayload")
+    kind, _, verb = str(said.get("methodName")).removeprefix("storage.").partition(".")
+    method = _AUDIT.get(verb)
+    if kind != "objects" or method is None:
+        return str(said.get("methodName")) if "methodName" in said else None
+    code = _dict(said, "status").get("code") or 0
+    who = _dict(said, "authenticationInfo").get("principalEmail")
+    name = str(said.get("resourceName")).partition("/objects/")[2]
+    return _request(
+        record.get("timestamp"), (who, _dict(said, "requestMetadata").get("callerIp")), method,
+        name, _GRPC.get(code, 500) if type(code) is int else 500,
+    )  # fmt: skip
+
+
+_BLOB = {"PutBlob": "PUT", "PutBlockList": "PUT", "GetBlob": "GET", "GetBlobProperties": "HEAD",
+         "DeleteBlob": "DELETE"}  # fmt: skip
+
+
+def _blob(record: Mapping[str, Any]) -> LoggedRequest | str | None:
+    """As it is stored (camelCase, with `properties`), and as a query returns it (PascalCase)."""
+    fields = {str(name).lower(): value for name, value in record.items()}
+    for inner in ("properties", "identity"):
+        nested = fields.get(inner)
+        if isinstance(nested, dict):
+            fields |= {str(name).lower(): value for name, value in nested.items()}
+    method = _BLOB.get(str(fields.get("operationname")))
+    if method is None:
+        return str(fields.get("operationname")) if "operationname" in fields else None
+    _container, _, key = unquote(urlsplit(str(fields.get("uri"))).path).lstrip("/").partition("/")
+    requester = _dict(fields, "requester")
+    who = requester.get("upn") or requester.get("objectId") or fields.get("type")
+    ip = str(fields.get("calleripaddress") or "").rpartition(":")[0]
+    status = str(fields.get("statuscode"))
+    took = fields.get("durationms")
+    return _request(
+        fields.get("time") or fields.get("timegenerated"), (who, ip), method, key,
+        int(status) if status.isdecimal() else 0, condition=_used(fields.get("conditionsused")),
+        version=str(fields.get("etag") or ""),
+        took_ms=float(took) if isinstance(took, int | float) else 0.0,
+    )  # fmt: skip
+
+
+def _used(conditions: object) -> str:
+    for each in str(conditions or "").split(";"):
+        name, _, value = each.strip().partition("=")
+        if name.lower() == "if-none-match" and value.strip('"') == "*":
+            return "if-absent"
+        if name.lower() in ("if-match", "if-none-match") and value:
+            word = "if-version" if name.lower() == "if-match" else "unless-version"
+            return f"{word} {value[:TEXT_MAX]}"
+    return ""
+
+
+_FORMS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], LoggedRequest | str | None]], ...] = (
+    ("CloudTrail's data events", r'"eventSource"\s*:\s*"s3', _trail),
+    ("Google's audit log", r'"protoPayload"\s*:', _audit),
+    ("Azure's resource log", r'(?i)"operationName"\s*:\s*"\w+"', _blob),
+)
+
+
+def _request(
+    at: object, who: Sequence[object], method: str, key: object, status: int, *,
+    condition: str = "", version: str = "", took_ms: float = 0.0,
+) -> LoggedRequest | None:  # fmt: skip
+    at_ms = moment_ms(at)
+    if at_ms is None or not isinstance(key, str) or not key or not 100 <= status <= 599:
+        return None
+    return LoggedRequest(
+        at_ms, _name(*who), method, key[:TEXT_MAX], status, condition, version[:TEXT_MAX],
+        min(max(took_ms, 0.0), 600_000.0),
+    )  # fmt: skip
+
+
+def _name(who: object, ip: object) -> str:
+    """The last part of a principal's name, and its address: several clients may share either."""
+    name = "" if who == "-" else str(who or "").rpartition("/")[2]
+    name = name or "somebody"
+    return f"{name[:60]}@{str(ip)[:45]}" if ip and ip != "-" else name[:60]
+
+
+def _dict(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = of.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+# --- as a history ---------------------------------------------------------------------------------
+
+
+def as_events(logs: Iterable[StoreLog]) -> list[Event]:
+    """The requests in the truth lane. A version that the log does not tell is `?1`, `?2`, ..."""
+    events, standing = list[Event](), dict[str, str]()
+    requests = sorted((each for log in logs for each in log.requests), key=lambda each: each.at_ms)
+    for number, each in enumerate(requests, 1):
+        applied = each.method in WRITES and each.status < 300
+        before, version = standing.get(each.key, ""), each.version
+        if applied:
+            version = "" if each.method == "DELETE" else version or f"?{number}"
+            standing[each.key] = version
+        done = "applied" if applied else "found" if each.status < 300 else ""
+        events.append(event(
+            each.at_ms + min(each.took_ms, 1.0), STORE, "request", client=each.client,
+            method=each.method, key=each.key, condition=each.condition, status=each.status,
+            answer=done or ANSWERS.get(each.status, "error"), applied=applied, before=before,
+            version=version, attempt="", began_ms=each.at_ms, logged=True,
+        ))  # fmt: skip
+    return events
+
+
+def with_listed(events: Sequence[Event]) -> list[Event]:
+    """A write that a log and a bucket's listing both tell is one: the log knows who, the listing
+    which version, and whose lease it was.
+    """
+    logged = [each for each in events if each.get("logged") and each["applied"]]
+    listed = sorted((each for each in events if each.get("listed")), key=lambda each: each.at_ms)
+    times = [each.at_ms for each in listed]
+    merged: dict[int, Event] = {}
+    for one in logged:
+        first = bisect_left(times, one.at_ms - LISTED_WITHIN_MS)
+        last = bisect_right(times, one.at_ms + LISTED_WITHIN_MS)
+        near = [
+            other for other in listed[first:last]
+            if id(other) not in merged and name_of(other["key"]) == name_of(one["key"])
+            and bool(other["version"]) == bool(one["version"])
+        ]  # fmt: skip
+        if near:
+            other = min(near, key=lambda each: abs(each.at_ms - one.at_ms))
+            known = {name: one[name] for name in ("client", "condition") if one[name]}
+            merged[id(other)] = Event(other.at_ms, other.who, other.kind, {**other.data, **known})
+            merged[id(one)] = merged[id(other)]
+    kept = [each for each in events if id(each) not in merged or each.get("listed")]
+    return [merged.get(id(each), each) for each in kept]

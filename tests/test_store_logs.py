@@ -1,0 +1,207 @@
+"""The store's own logs: each provider's form, damaged records, and what they add to a listing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from lockkit.lab.incident.diagnosis import diagnose
+from lockkit.lab.incident.dropped import FILE_BYTES_MAX, NotUnderstood, take_in
+from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.incident.store_logs import LoggedRequest, read_store_log
+
+KEY = "orders/.hoodie/.locks/table_lock.json"
+AT_MS = 1_767_225_600_000
+OWNER = "79a59df900b949e55d96a1e698fbacedfd6e09d98eacf8f8d5218e7cd47ef2be"
+
+
+def access(
+    at: str, method: str, status: int, *, key: str = KEY, ip: str = "10.0.0.7",
+    who: str = "arn:aws:sts::123456789012:assumed-role/etl/spark-1", code: str = "-",
+) -> str:  # fmt: skip
+    """A line of a server access log, with the fields that Amazon documents."""
+    quoted = key.replace("/", "%252F")
+    return (
+        f"{OWNER} lake [01/Jan/2026:{at} +0000] {ip} {who} 3E57427F3EXAMPLE REST.{method}.OBJECT "
+        f'{quoted} "{method} /lake/{key}?x-id=1 HTTP/1.1" {status} {code} 113 120 28 27 "-" '
+        f'"Boto3/1.40 md/Botocore#1.40 ua/2.1 os/linux" - s9lzHYrFp76ZVxRcpX9= SigV4 '
+        "ECDHE-RSA-AES128-GCM-SHA256 AuthHeader lake.s3.eu-west-1.amazonaws.com TLSV1.2 - -"
+    )
+
+
+def trail(at: str, name: str, **more: Any) -> dict[str, Any]:
+    return {
+        "eventVersion": "1.11", "eventTime": f"2026-01-01T{at}Z", "eventSource": "s3.amazonaws.com",
+        "eventName": name, "awsRegion": "eu-west-1", "sourceIPAddress": "10.0.0.7",
+        "userIdentity": {"type": "AssumedRole", "arn": "arn:aws:sts::1:assumed-role/etl/spark-1"},
+        "requestParameters": {"bucketName": "lake", "key": KEY}, "readOnly": name != "PutObject",
+    } | more  # fmt: skip
+
+
+def audit(at: str, verb: str, code: int = 0) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "@type": "type.googleapis.com/google.cloud.audit.AuditLog",
+        "serviceName": "storage.googleapis.com", "methodName": f"storage.objects.{verb}",
+        "authenticationInfo": {"principalEmail": "etl@project.iam.gserviceaccount.com"},
+        "requestMetadata": {"callerIp": "10.0.0.7", "callerSuppliedUserAgent": "gcloud-python/3"},
+        "resourceName": f"projects/_/buckets/lake/objects/{KEY}",
+    }  # fmt: skip
+    if code:
+        said["status"] = {"code": code, "message": "conditionNotMet"}
+    return {"timestamp": f"2026-01-01T{at}.123456789Z", "protoPayload": said, "insertId": "a"}
+
+
+def blob(at: str, operation: str, status: int, **more: Any) -> dict[str, Any]:
+    """As a diagnostic setting stores it."""
+    return {
+        "time": f"2026-01-01T{at}.1234567Z", "category": "StorageWrite", "operationName": operation,
+        "statusCode": status, "durationMs": 12, "callerIpAddress": "10.0.0.7:4711",
+        "uri": f"https://lake.blob.core.windows.net:443/lake/{KEY}?timeout=10",
+        "identity": {"type": "OAuth", "requester": {"objectId": "etl-id"}},
+        "properties": {"etag": '"0x8D1"', "userAgentHeader": "azsdk-python-storage-blob"} | more,
+    }  # fmt: skip
+
+
+def lines(records: list[dict[str, Any]]) -> str:
+    return "\n".join(map(json.dumps, records))
+
+
+TRAIL = [trail("00:00:00", "PutObject"), trail("00:00:01", "GetObject"),
+         trail("00:00:02", "PutObject", errorCode="PreconditionFailed"),
+         trail("00:00:03", "DeleteObject"), trail("00:00:03", "ListObjects")]  # fmt: skip
+ACCESS = "\n".join([access("00:00:00", "PUT", 200), access("00:00:01", "GET", 200),
+                    access("00:00:02", "PUT", 412, code="PreconditionFailed"),
+                    access("00:00:03", "DELETE", 204),
+                    access("00:00:03", "GET", 200, key="orders/a.parquet")])  # fmt: skip
+AUDIT = [audit("00:00:00", "create"), audit("00:00:01", "get"), audit("00:00:02", "create", 9),
+         audit("00:00:03", "delete"), audit("00:00:03", "list")]  # fmt: skip
+BLOB = [blob("00:00:00", "PutBlob", 201, conditionsUsed="If-None-Match=*"),
+        blob("00:00:01", "GetBlob", 200),
+        blob("00:00:02", "PutBlob", 412, conditionsUsed='If-Match="0x8D0"'),
+        blob("00:00:03", "DeleteBlob", 202), blob("00:00:03", "ListBlobs", 200)]  # fmt: skip
+FORMS = {
+    "CloudTrail": json.dumps({"Records": TRAIL}), "CloudTrail, lines": lines(TRAIL),
+    "S3's server access log": ACCESS,
+    "Google's audit log": json.dumps(AUDIT, indent=2), "Google, lines": lines(AUDIT),
+    "Azure's resource log": lines(BLOB), "Azure, array": json.dumps(BLOB),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_requests_are_read_from_each_form(form: str) -> None:
+    log = read_store_log(FORMS[form])
+    assert log is not None
+    assert [(each.method, each.status < 300) for each in log.requests] == [
+        ("PUT", True), ("GET", True), ("PUT", False), ("DELETE", True),
+    ]  # fmt: skip
+    assert [each.status for each in log.requests][2] == 412
+    assert [int(each.at_ms - AT_MS) // 1000 for each in log.requests] == [0, 1, 2, 3]
+    assert {each.key for each in log.requests} == {KEY}
+    assert all(each.client.endswith("@10.0.0.7") for each in log.requests)
+    assert (log.others, log.unread) == (1, 0)
+
+
+def test_azures_log_alone_tells_conditions_and_etags() -> None:
+    log = read_store_log(lines(BLOB))
+    assert log is not None
+    assert [each.condition for each in log.requests] == ["if-absent", "", 'if-version "0x8D0"', ""]
+    assert log.requests[0].version == '"0x8D1"'
+
+
+def test_azures_log_as_a_query_returns_it() -> None:
+    row = {"TimeGenerated": "2026-01-01T00:00:00Z", "OperationName": "PutBlob", "StatusCode": "201",
+           "Uri": f"https://lake.blob.core.windows.net/lake/{KEY}", "Etag": '"0x8D1"',
+           "CallerIpAddress": "10.0.0.7:1", "ConditionsUsed": "", "DurationMs": 3}  # fmt: skip
+    log = read_store_log(json.dumps([row]))
+    assert log is not None
+    assert log.requests == [
+        LoggedRequest(float(AT_MS), "somebody@10.0.0.7", "PUT", KEY, 201, "", '"0x8D1"', 3.0)
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_lock_that_was_deleted_by_hand_is_named_with_who_did_it(form: str) -> None:
+    evidence = take_in([("log", FORMS[form].encode())])
+    found = diagnose(evidence.events)
+    assert found.pattern is Pattern.HAND_DELETED
+    assert "10.0.0.7 deleted the lock object" in found.because
+    assert "requests of 1 clients" in evidence.taken[0].said
+
+
+def test_a_log_says_who_wrote_what_a_listing_kept() -> None:
+    listing = {"Versions": [
+        {"Key": KEY, "VersionId": "v1", "ETag": '"6dd671d9771f97132818793a016605ac"',
+         "LastModified": "2026-01-01T00:00:00Z", "IsLatest": True},
+    ]}  # fmt: skip
+    log = access("00:00:00", "PUT", 200)
+    evidence = take_in([("log", log.encode()), ("list.json", json.dumps(listing).encode())])
+    (write,) = evidence.events
+    assert write["version"] == '"6dd671d9771f97132818793a016605ac"'
+    assert write["client"] == "spark-1@10.0.0.7"
+    far = access("00:00:05", "PUT", 200)
+    evidence = take_in([("log", far.encode()), ("list.json", json.dumps(listing).encode())])
+    assert len(evidence.events) == 2
+
+
+def test_several_clients_are_told_apart_by_name_or_address() -> None:
+    text = "\n".join([
+        access("00:00:00", "PUT", 200), access("00:00:01", "PUT", 200, ip="10.0.0.8"),
+        access("00:00:02", "PUT", 200, who="arn:aws:iam::1:user/ana"),
+        access("00:00:03", "PUT", 200, who="-"),
+    ])  # fmt: skip
+    log = read_store_log(text)
+    assert log is not None
+    assert [each.client for each in log.requests] == [
+        "spark-1@10.0.0.7", "spark-1@10.0.0.8", "ana@10.0.0.7", "somebody@10.0.0.7",
+    ]  # fmt: skip
+
+
+def test_a_file_that_gzip_packed_is_unpacked_within_its_limit() -> None:
+    packed = gzip.compress(FORMS["CloudTrail"].encode())
+    assert take_in([("trail.json.gz", packed)]).taken[0].kind == "CloudTrail's data events"
+    with pytest.raises(NotUnderstood, match="cannot be unpacked"):
+        take_in([("trail.json.gz", packed[:40])])
+    with pytest.raises(NotUnderstood, match="longer than"):
+        take_in([("bomb.gz", gzip.compress(b" " * (FILE_BYTES_MAX + 10)))])
+
+
+DAMAGED: list[Any] = [
+    None, 7, [], {}, {"eventSource": "s3.amazonaws.com"}, trail("99:00:00", "PutObject"),
+    trail("00:00:00", "PutObject", requestParameters=None),
+    trail("00:00:00", "PutObject", requestParameters={"key": 7}),
+    trail("00:00:00", "PutObject", userIdentity=[], sourceIPAddress={}),
+    audit("00:00:00", "create") | {"protoPayload": []}, blob("00:00:00", "PutBlob", 0),
+    blob("00:00:00", "PutBlob", 201) | {"uri": 5}, blob("x", "PutBlob", 201),
+    audit("00:00:00", "create", code=[]),  # type: ignore[arg-type]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [TRAIL[0], AUDIT[0], BLOB[0]])
+def test_damaged_records_are_counted_and_nothing_is_raised(first: dict[str, Any]) -> None:
+    log = read_store_log(json.dumps([first, *DAMAGED]))
+    assert log is not None
+    assert log.requests
+    assert log.unread
+    assert read_store_log(lines([first]) + '\n{"torn')
+
+
+def test_hostile_names_are_bounded_and_escaped_where_they_are_shown() -> None:
+    from lockkit.lab.course.sequence import draw
+
+    text = lines([trail("00:00:00", "PutObject", sourceIPAddress="<script>" * 1000)])
+    evidence = take_in([("log", text.encode())])
+    assert len(evidence.events[0]["client"]) < 200
+    assert "<script>" not in draw(evidence.events, "").value
+
+
+def test_ten_megabytes_are_read_in_seconds() -> None:
+    """A hundred thousand records; the bound is far above what it takes (see `make bench`)."""
+    other = access("00:00:04", "GET", 200, key="orders/part-0001.parquet")
+    text = "\n".join([other] * (FILE_BYTES_MAX // (len(other) + 1) - 10) + [ACCESS])
+    log = read_store_log(text)
+    assert log is not None
+    assert len(log.requests) == 4
+    assert log.others > 20_000
