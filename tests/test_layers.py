@@ -20,8 +20,9 @@ ROWS = [
     "table.errors", "table.format", "table.occ", "table.read", "table.write", "table.services",
     "table.options", "table.writer", "table.handle", "table.inspect", "table",
     "spark", "recipes", "cli",
-    "lab.server", "lab.faults", "lab.verify.check", "lab.verify", "lab.probe", "lab.processes",
-    "lab.incident", "lab.widgets", "lab.soak", "lab.course", "lab.cli", "lab", "__main__",
+    "lab.server", "lab.faults", "lab.testing", "lab.verify.check", "lab.verify", "lab.probe",
+    "lab.processes", "lab.incident", "lab.widgets", "lab.soak", "lab.course", "lab.cli", "lab",
+    "__main__",
 ]  # fmt: skip
 
 # What joins library and workshop: each loads from `lab` only what a user asks for by name.
@@ -65,6 +66,8 @@ SDKS = {
     "traitlets": ["lab.widgets"],
     "plotly": ["lab.widgets", "lab.course"],
     "IPython": ["lab.widgets"],
+    "pytest": ["lab.testing"],
+    "_pytest": ["lab.testing"],  # which runs one test several times
 }
 
 

@@ -110,7 +110,12 @@ class ArmedFaults:
     def course(self, request: RequestFacts) -> Generator[Step, int, None]:
         """What is done with one request, ending in `RelayAnswer` or `EndRequest`; send it the
         answer's status, or 0 while there is none."""
-        fault = self._next_fault(request)
+        return self.course_under(self._next_fault(request), request)
+
+    def course_under(
+        self, fault: Fault | None, request: RequestFacts
+    ) -> Generator[Step, int, None]:
+        """The course of a request under this fault, whatever is armed."""
         if fault is not None and fault.when == "before":
             self._note(fault, request)
             if fault.what == "delay":

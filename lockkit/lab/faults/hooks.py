@@ -184,14 +184,14 @@ class Faulty(ArmedFaults):
         def deliver() -> None:
             try:
                 if not self._clock.wait(self._closed, delay_s):
-                    report(_outcome(send))
+                    report(outcome_of(send))
             finally:
                 self._late.release()
 
         threading.Thread(target=deliver, name="lockkit-late", daemon=True).start()
 
 
-def _outcome(send: Callable[[], Any]) -> str:
+def outcome_of(send: Callable[[], Any]) -> str:
     try:
         answer = send()
         drain(answer)

@@ -1,0 +1,184 @@
+"""The pytest plugin: `def test_commit(lost_responses, lake):` runs once for each lost response.
+
+Loaded at every start of pytest, so it imports nothing but its options.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lockkit.lab.testing.options import (
+    CASES_MAX,
+    DEFAULT,
+    FAULTS,
+    FIXTURE,
+    PROPERTY,
+    RUN,
+    cases_max,
+    faults_of,
+    kinds_of,
+    said,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from lockkit.lab.faults import Faulty, Proxy
+    from lockkit.lab.server import Emulator
+    from lockkit.lab.testing.bucket import EmbeddedBucket
+    from lockkit.lab.testing.faulty import LostResponses
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("lockkit", "lost responses (lockkit)")
+    group.addoption(
+        "--lockkit-faults", metavar="KINDS",
+        help=f"the faults of lost_responses, of {', '.join(FAULTS)} (default: {DEFAULT})",
+    )  # fmt: skip
+    group.addoption(
+        "--lockkit-case", metavar="CASE",
+        help="only this case of lost_responses, such as 'lost:put orders/log.json'; * stands for "
+        "anything ('*:put *': all writes)",
+    )  # fmt: skip
+    group.addoption(
+        "--lockkit-cases-max", metavar="N",
+        help=f"at most N cases of a test and fault, writes first (default: {CASES_MAX})",
+    )  # fmt: skip
+    parser.addini("lockkit_faults", f"as --lockkit-faults (default: {DEFAULT})")
+    parser.addini("lockkit_cases_max", f"as --lockkit-cases-max (default: {CASES_MAX})")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "lost_responses(*faults): which faults lost_responses makes in this test"
+    )
+    faults_of(said(config, "lockkit_faults") or DEFAULT, "--lockkit-faults")
+    cases_max(config)
+    case = config.getoption("lockkit_case")
+    if case is not None and not kinds_of(case):
+        raise pytest.UsageError(
+            f"--lockkit-case={case}: a case begins with its fault and a colon, such as "
+            f"'lost:put orders/log.json'; the faults are {', '.join(FAULTS)}"
+        )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each kind of fault, so that xdist can share them out."""
+    if FIXTURE not in metafunc.fixturenames:
+        return
+    config, marker = metafunc.config, metafunc.definition.get_closest_marker(FIXTURE)
+    kinds = faults_of(said(config, "lockkit_faults") or DEFAULT, "--lockkit-faults")
+    if marker is not None:
+        own = faults_of(",".join(marker.args), f"the mark lost_responses of {metafunc.function}")
+        narrowed = config.getoption("lockkit_faults") is not None
+        kinds = [each for each in own if each in kinds] if narrowed else own
+    case = config.getoption("lockkit_case")
+    if case is not None:
+        kinds = kinds_of(case)
+    metafunc.parametrize(FIXTURE, kinds, indirect=True)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    case = session.config.getoption("lockkit_case")
+    if case is not None and not any(_has_cases(each) for each in session.items):
+        raise pytest.UsageError(
+            f"--lockkit-case={case}: none of the selected tests uses lost_responses"
+        )
+
+
+def _has_cases(item: pytest.Item) -> bool:
+    return FIXTURE in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    if not _has_cases(item) or item.config.getoption("setuponly", False):
+        return None
+    from lockkit.lab.testing.runner import run
+
+    run(item, nextitem)
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    run = item.stash.get(RUN, None)
+    if run is not None and call.excinfo is not None:
+        run.raised.append(call)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    found = [
+        (report.nodeid, json.loads(value))
+        for reports in terminalreporter.stats.values() for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == PROPERTY and report.when == "call"
+    ]  # fmt: skip
+    if not found:
+        return
+    ran, failed = (sum(each[which] for _, each in found) for which in ("ran", "failed"))
+    terminalreporter.section("lockkit")
+    terminalreporter.line(f"{ran} cases of {len(found)} tests, {failed} failed")
+    for nodeid, each in found:
+        for line in each["notes"]:
+            terminalreporter.line(f"{nodeid}: {line}")
+
+
+# --- fixtures -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lockkit_server() -> Iterator[Emulator]:
+    """An object server of this test's own, in memory; `s3`, `gcs` and `azure` are its addresses."""
+    from lockkit.lab.server import Emulator
+
+    with Emulator() as server:
+        yield server
+
+
+@pytest.fixture
+def lockkit_proxy() -> Iterator[Callable[[str], Proxy]]:
+    """`lockkit_proxy(url)`: a proxy in front of an http:// store; `inject(Fault(...))` arms it."""
+    from contextlib import ExitStack
+
+    from lockkit.lab.faults import Proxy
+
+    with ExitStack() as proxies:
+        yield lambda upstream: proxies.enter_context(Proxy(upstream))
+
+
+@pytest.fixture
+def lockkit_faulty() -> Iterator[Faulty]:
+    """Faults in this process: `install(client)`, then `inject(Fault(...))`."""
+    from lockkit.lab.faults import Faulty
+
+    faulty = Faulty()
+    yield faulty
+    faulty.close()
+
+
+@pytest.fixture
+def lost_responses(request: pytest.FixtureRequest) -> Iterator[LostResponses]:
+    """The test runs once without faults, then once for each request and fault. Put what your code
+    does into `with lost_responses:`, and the checks behind the block.
+    """
+    from lockkit.lab.testing.faulty import LostResponses
+
+    run = request.node.stash.get(RUN, None)
+    each = LostResponses(None if run is None else run.script)
+    yield each
+    each.close()
+
+
+@pytest.fixture(name="lake")
+def _fresh_bucket(
+    request: pytest.FixtureRequest, lockkit_server: Emulator
+) -> Iterator[EmbeddedBucket]:
+    """A fresh bucket on a server of this test's own; with lost_responses, behind its faults."""
+    from lockkit.lab.testing.bucket import EmbeddedBucket
+
+    run = request.node.stash.get(RUN, None)
+    with EmbeddedBucket(lockkit_server, None if run is None else run.script) as bucket:
+        yield bucket
