@@ -1,4 +1,4 @@
-"""The store's own logs, as far as they tell of the lock: who parameters for what, and was answered what.
+"""The store's own logs, as far as they tell of the lock: who sent which request, and its answer.
 
 CloudTrail data events and server access logs of S3, audit logs of Google Cloud Storage, resource
 logs of Azure Blob Storage. None has bodies. Only Azure's has conditions and ETags. S3's have times
@@ -136,12 +136,13 @@ def _trail(record: Mapping[str, Any]) -> LoggedRequest | str | None:
     if record.get("eventSource") != "s3.amazonaws.com" or method is None:
         return str(record.get("eventName")) if "eventName" in record else None
     code = record.get("errorCode")
-    parameters, who = _dict(record, "requestParameters"), _dict(record, "userIdentity")
+    parameters = _dict(record, "requestParameters")
+    who = _dict(record, "userIdentity")
     status = _CODES.get(str(code), 403 if "Denied" in str(code) else 400) if code else 200
     name = who.get("arn") or who.get("userName") or who.get("principalId")
     return _request(
-        record.get("eventTime"), (name, record.get("sourceIPAddress")), method, parameters.get("key"),
-        status,
+        record.get("eventTime"), (name, record.get("sourceIPAddress")), method,
+        parameters.get("key"), status,
     )  # fmt: skip
 
 
