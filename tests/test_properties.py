@@ -83,7 +83,7 @@ def test_where_the_later_commit_wins_nothing_is_compared() -> None:
         (9, {"hoodie.table.format": "iceberg"}, "a timeline of its own"),
         (6, {"hoodie.compaction.payload.class": "a.PartialUpdate"}, "merged otherwise"),
         (6, {"hoodie.archivelog.folder": "../elsewhere"}, "not the name of a folder"),
-        (6, {"hoodie.table.timeline.timezone": "LOCAL"}, "timezone is LOCAL, .*set it to UTC"),
+        (6, {"hoodie.table.timeline.timezone": "LOCAL"}, "timezone is LOCAL, .*table adopt"),
         (6, {"hoodie.table.timeline.timezone": ""}, "not set, that is LOCAL"),
         (6, {"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"}, "merged otherwise"),
         (6, {"hoodie.record.merge.strategy.id": "1897ef5f-18bc"}, "merged otherwise"),

@@ -85,7 +85,7 @@ def accept_instant(args: argparse.Namespace) -> int:
             said = {"accepted": False, "instant": found.instant, "hours_ahead": found.hours}
             _say(args, said, "nothing was changed; to accept it, add --yes")
             return OK
-        with _locked(args) as lock:
+        with locked(args) as lock:
             done = run(accept(args.instant, believe=lock.assert_held), store, Clock())
     _say(args, {"accepted": done, "instant": args.instant}, "new instants follow it now")
     return OK
@@ -107,7 +107,7 @@ def repair(args: argparse.Namespace) -> int:
         if not args.yes:
             _say(args, {"repaired": False} | said, "nothing was changed; to do it, add --yes")
             return OK
-        with _locked(args) as lock:
+        with locked(args) as lock:
             plan = _planned(store, args.decided)  # what it would do now, under the lock
             forward = () if plan is None else run(
                 carry_out(plan, lock.fence, believe=lock.assert_held), store, Clock()
@@ -163,7 +163,7 @@ def mode(args: argparse.Namespace) -> int:
             done = {"mode": config.mode, "switched": False}
             _say(args, done, "nothing was changed; to do it, add --yes")
             return OK
-        with _locked(args) as lock:
+        with locked(args) as lock:
             way = switch_mode(args.mode, lock.fence, believe=lock.assert_held)
             switched = run(way, store, Clock())
     said = "the table is in that mode now" if switched else "the table was in that mode already"
@@ -184,7 +184,7 @@ STEPS = {
 
 
 @contextmanager
-def _locked(args: argparse.Namespace) -> Iterator[Lock]:
+def locked(args: argparse.Namespace) -> Iterator[Lock]:
     from lockkit.lock.handle import Lock
 
     how = store_options(args)

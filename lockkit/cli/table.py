@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli import fence, upkeep
+from lockkit.cli import adopt, fence, upkeep
 from lockkit.cli.pending import is_left, looked_up, pending_lines
 from lockkit.cli.terminal import FOUND, OK, add_store, command, count, say, say_json, table
 from lockkit.clock import clock_time
@@ -44,6 +44,7 @@ def add(commands: Any) -> None:
 
     upkeep.add(verbs, _verb)
     fence.add(verbs, _verb)
+    adopt.add(verbs, _verb)
 
 
 def _verb(verbs: Any, name: str, help: str, about: str, example: str) -> argparse.ArgumentParser:

@@ -23,6 +23,8 @@ from lockkit.table.format.property_keys import (
     checksum,
 )
 
+METADATA = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
+"""What the metadata table has, and what is being added to it."""
 Says = Callable[..., str]
 
 
@@ -39,10 +41,13 @@ def reasons(keys: Mapping[str, str]) -> Iterator[str]:
 
 def _not_a_table(says: Says) -> Iterator[str]:
     for key in ("hoodie.table.name", "hoodie.table.version", "hoodie.table.type",
-                "hoodie.timeline.layout.version", "hoodie.table.recordkey.fields"):  # fmt: skip
+                "hoodie.timeline.layout.version"):  # fmt: skip
         if not says(key):
             yield (f"{key} is missing, so this is no table that can be understood; restore the "
                    "file (Hudi keeps hoodie.properties.backup beside it)")  # fmt: skip
+    if not says("hoodie.table.recordkey.fields"):
+        yield ("hoodie.table.recordkey.fields is missing: its rows have no keys of their own, and "
+               "Hudi makes some that lockkit does not; copy them to a table with keys")  # fmt: skip
     wanted = checksum(says("hoodie.table.name"), says("hoodie.database.name"))
     if says("hoodie.table.checksum", str(wanted)) != str(wanted):
         yield ("hoodie.table.checksum does not match the table's name; the file is damaged or was "
@@ -52,8 +57,10 @@ def _not_a_table(says: Says) -> Iterator[str]:
 def _not_known(says: Says) -> Iterator[str]:
     version, layout = says("hoodie.table.version"), says("hoodie.timeline.layout.version")
     if version not in LAYOUTS:
-        yield (f"table version {version[:20]!r} is not known, only {' and '.join(LAYOUTS)}; a Hudi "
-               "1.x writer upgrades tables unless hoodie.write.auto.upgrade=false")  # fmt: skip
+        why = "a Hudi 1.x writer upgrades tables unless hoodie.write.auto.upgrade=false"
+        if version in ("7", "8"):
+            why = "let a Hudi writer (1.1 or later) upgrade it: hoodie.write.table.version=9"
+        yield f"table version {version[:20]!r} is not known, only {' and '.join(LAYOUTS)}; {why}"
     elif layout != LAYOUTS[version]:
         yield (f"timeline layout {layout[:20]!r} does not belong to table version {version}; an "
                "upgrade may have stopped half-way: finish it with Hudi")  # fmt: skip
@@ -63,15 +70,14 @@ def _not_written(says: Says) -> Iterator[str]:
     if says("hoodie.table.type") != "COPY_ON_WRITE":
         yield (f"table type {says('hoodie.table.type')[:40]!r} is not written here, only "
                "COPY_ON_WRITE: base files alone would hide the log files' rows")  # fmt: skip
-    for key in ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight"):
+    for key in METADATA:
         if says(key):
             yield (f"{key}={says(key)[:80]}: a commit that skips the metadata table is invisible "
-                   "to its readers; disable it in every writer "
-                   "(hoodie.metadata.enable=false)")  # fmt: skip
+                   "to its readers; switch it off: lockkit table adopt URL")  # fmt: skip
     if says(TIMEZONE).upper() != "UTC":
         yield (f"{TIMEZONE} is {says(TIMEZONE)[:20] or 'not set, that is LOCAL'}, and instants of "
-               "two time zones cannot be ordered; if every writer so far ran in UTC, set it to UTC "
-               "there, else copy the table to a new one")  # fmt: skip
+               "two time zones cannot be ordered; go over to UTC: lockkit table adopt "
+               "URL")  # fmt: skip
     for key, value, why in _MUST_BE:
         if says(key, value).lower() != value.lower():
             yield f"{key}={says(key)[:80]} is not supported ({why}); it must be {value}"

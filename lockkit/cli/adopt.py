@@ -1,0 +1,84 @@
+"""`lockkit table adopt`: what keeps lockkit from writing a table, and what it can change there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli.terminal import FOUND, OK, say, say_json, store_options
+from lockkit.clock import Clock
+from lockkit.events import plain
+
+if TYPE_CHECKING:
+    from lockkit.table.services.adopt import Adoption
+
+ABOUT = """\
+Says everything that keeps lockkit from writing a table that Hudi made, and changes what can be
+changed in the table's properties, under its lock: the metadata table is switched off, and new
+instants are in UTC. Stop Hudi's writers first, unless they use that lock. Nothing is changed if the
+table could not be written even then. A copy of the properties is kept. Prints the options that
+Hudi's writers need beside lockkit.
+Exit 0: the table can be written (with --dry-run: as it is); 1 if it cannot."""
+
+EXAMPLE = """\
+lockkit table adopt s3://bucket/table --dry-run
+lockkit table adopt s3://bucket/table"""
+
+
+def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = verb(verbs, "adopt", "make a table of Hudi's one that lockkit writes", ABOUT, EXAMPLE)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be changed")
+    parser.set_defaults(run=adopt)
+
+
+def adopt(args: argparse.Namespace) -> int:
+    from lockkit.cli.fence import locked
+    from lockkit.cli.generations import opened
+    from lockkit.runtime import run
+    from lockkit.table.services.adopt import adopt, plan_adoption
+
+    with opened(args.url, store_options(args)) as store:
+        found: Adoption = run(plan_adoption(), store, Clock())
+        ready = found.fixes and not found.obstacles and not args.dry_run
+        if ready:
+            with locked(args) as lock:
+                found = run(adopt(believe=lock.assert_held), store, Clock())
+    if args.json:
+        say_json(_as_json(args.url, found))
+    else:
+        say(*_lines(args.url, found))
+    return OK if found.writable or found.changed else FOUND
+
+
+def _as_json(url: str, found: Adoption) -> dict[str, Any]:
+    from lockkit.table.services.adopt import writer_options
+
+    return {
+        "url": url, "writable": found.writable or bool(found.changed),
+        "obstacles": list(found.remaining),
+        "fixes": [{"what": each.what, "means": each.means, "changes": dict(each.changes),
+                   "blocked": each.blocked} for each in found.fixes],
+        "changed": list(found.changed), "writer_options": writer_options(found.keys, url),
+    }  # fmt: skip
+
+
+def _lines(url: str, found: Adoption) -> list[str]:
+    from lockkit.table.services.adopt import writer_options
+
+    lines = [plain(url)]
+    if found.writable:
+        lines += ["  lockkit can write this table: nothing to change"]
+    for each in found.remaining:
+        lines += [f"  lockkit cannot write it: {plain(each, limit=600)}"]
+    for fix in found.fixes:
+        done = "changed" if found.changed else "can be changed"
+        lines += [f"  {done}: {plain(fix.what, limit=200)}", f"    {fix.means}"]
+        lines += [f"    not now: {plain(fix.blocked, limit=400)}"] if fix.blocked else []
+    lines += [f"  {plain(each, limit=200)}" for each in found.changed]
+    if not found.changed and found.fixes:
+        why = "something else is in the way" if found.obstacles else "leave --dry-run out to do it"
+        lines += [f"  nothing was changed: {why}"]
+    lines += ["  options of Hudi's writers beside lockkit:"]
+    options = writer_options(found.keys, url)
+    return [*lines, *(f"    {key}={plain(value, limit=100)}" for key, value in options.items())]

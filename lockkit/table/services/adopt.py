@@ -1,0 +1,187 @@
+"""Adoption: what keeps lockkit from writing a table that Hudi made, and what can be changed there.
+
+Only hoodie.properties is changed, under the table's lock and over exactly the version that was
+read; a copy of the file stays beside it. Nothing is changed unless the table can be written then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Note, Procedure, WallMs
+from lockkit.runtime.proven import create, read
+from lockkit.table.errors import NotWritable
+from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
+from lockkit.table.format.properties import (
+    FENCED,
+    MODE,
+    PROPERTIES_KEY,
+    from_properties,
+    refuse_half_rewritten,
+)
+from lockkit.table.format.property_keys import TIMEZONE
+from lockkit.table.format.readable import LAYOUT_OF
+from lockkit.table.format.refusals import METADATA, reasons
+from lockkit.table.format.timeline import (
+    HOODIE,
+    V6,
+    V9,
+    Timeline,
+    instant_ms,
+    instant_of,
+    load_timeline,
+)
+from lockkit.table.occ.commit import trust
+from lockkit.table.occ.mode import rewrite_properties
+
+KEPT_PREFIX = HOODIE + ".lockkit/"
+LOCKS = "org.apache.hudi.client.transaction.lock."
+UNDER_WAY = frozenset({"commit", "replacecommit", "deltacommit"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One change of the properties."""
+
+    what: str
+    means: str
+    changes: Mapping[str, str]
+    blocked: str = ""
+    """Why it cannot be made now, and when it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A table as found: what to change, and what nothing here changes."""
+
+    keys: Mapping[str, str]
+    fixes: tuple[Fix, ...]
+    remaining: tuple[str, ...]
+    """Reasons not to write the table that no fix removes."""
+    changed: tuple[str, ...] = field(default=())
+    """The changes that were made, and where the earlier properties are."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether it is written as it is."""
+        return not self.fixes and not self.remaining
+
+    @property
+    def obstacles(self) -> list[str]:
+        """What has to change elsewhere, or later, before anything is changed here."""
+        return [*self.remaining, *(each.blocked for each in self.fixes if each.blocked)]
+
+    @property
+    def changes(self) -> dict[str, str]:
+        return {key: value for each in self.fixes for key, value in each.changes.items()}
+
+
+def plan_adoption() -> Procedure[Adoption]:
+    """Reads only. Raises `TableError` where no table is there."""
+    match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
+        case Found(body, _):
+            keys = {key: value.strip() for key, value in parse_properties(body).items()}
+        case _missing:
+            yield from refuse_half_rewritten()
+            raise TableError(f"there is no table here: {PROPERTIES_KEY} is missing")
+    layout = keys.get("hoodie.timeline.layout.version")
+    names = V6 if layout == "1" else V9
+    now = (yield from load_timeline(names)) if layout in LAYOUT_OF.values() else None
+    fixes = tuple(_fixes(keys, now, (yield WallMs())))
+    planned = Adoption(keys, fixes, ())
+    return Adoption(keys, fixes, tuple(_remaining({**keys, **planned.changes})))
+
+
+def adopt(*, believe: Callable[[], None] = trust) -> Procedure[Adoption]:
+    """Make every fix, in one write, while holding the table's lock; all of them, or none.
+
+    Raises `NotWritable` with the obstacles that stay.
+    """
+    found = yield from plan_adoption()
+    if found.obstacles:
+        raise NotWritable("; ".join(found.obstacles))
+    if not found.fixes:
+        return found
+    wall_ms = yield WallMs()
+    kept = f"{KEPT_PREFIX}hoodie.properties.{instant_of(wall_ms)}"
+    match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
+        case Found(body, _):
+            yield from create(kept, body)
+
+    def fixed(keys: Mapping[str, str]) -> dict[str, str]:
+        return {key: value for key, value in found.changes.items() if keys.get(key, "") != value}
+
+    yield from rewrite_properties(fixed, believe)
+    changed = [f"{key}={value}" for key, value in sorted(found.changes.items())]
+    for each in changed:
+        yield Note("note", {"text": f"{PROPERTIES_KEY}: {each}"})
+    return Adoption(found.keys, found.fixes, (), (*changed, f"before: {kept}"))
+
+
+def writer_options(keys: Mapping[str, str], url: str) -> dict[str, str]:
+    """What Hudi's writers of this table must say. They take the time zone from the table."""
+    on_disk = url.startswith("file:")
+    return {
+        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+        # Hudi's storage lock knows object stores only.
+        "hoodie.write.lock.provider":
+            LOCKS + ("FileSystemBasedLockProvider" if on_disk else "StorageBasedLockProvider"),
+        "hoodie.cleaner.policy.failed.writes": "LAZY",
+        "hoodie.write.table.version": keys.get("hoodie.table.version", ""),
+        "hoodie.write.auto.upgrade": "false",
+        "hoodie.metadata.enable": "false",
+    }
+
+
+# --- what can be changed --------------------------------------------------------------------------
+
+
+def _fixes(keys: Mapping[str, str], now: Timeline | None, wall_ms: int) -> Iterator[Fix]:
+    fenced = keys.get(MODE) == FENCED
+    if indexed := [key for key in METADATA if keys.get(key)]:
+        yield Fix(
+            f"switch the metadata table off ({keys[indexed[0]][:80]})",
+            "Hudi's readers list the folders instead; .hoodie/metadata stays, and nobody reads it. "
+            "A Hudi writer with hoodie.metadata.enable=true makes it again",
+            dict.fromkeys(indexed, ""),
+            "Hudi wrote to a table in the mode fenced; first find out which writer did"
+            if fenced else "",
+        )  # fmt: skip
+    if keys.get(TIMEZONE, "").upper() != "UTC":
+        yield Fix(
+            f"let new instants be in UTC (now {keys.get(TIMEZONE) or 'not set, that is LOCAL'})",
+            "older instants stay as they are, in local time. Hudi's writers and readers take the "
+            "zone from the table: restart them, and pass them no hoodie.table.timeline.timezone",
+            {TIMEZONE: "UTC"},
+            "" if now is None else _too_early(now, wall_ms),
+        )
+
+
+def _too_early(now: Timeline, wall_ms: int) -> str:
+    """Why an instant in UTC would not be later than all others, or would not stay it."""
+    if running := sorted(each for each, action in now.pending.items() if action in UNDER_WAY):
+        return (
+            f"{running[0]} is under way in local time: let its writer finish, or stop it and let "
+            "Hudi roll it back, then run this again"
+        )
+    newest = max((*now.completed, *now.pending, *now.completion.values()), default="")
+    if newest and instant_ms(newest) > wall_ms:
+        minutes = (instant_ms(newest) - wall_ms) // 60_000 + 1
+        return (
+            f"the newest instant, {newest}, is in a zone ahead of UTC: stop the table's writers, "
+            f"and run this again in {minutes} minutes"
+        )
+    return ""
+
+
+def _remaining(keys: Mapping[str, str]) -> Iterator[str]:
+    found = list(reasons(keys))
+    yield from found
+    if not found:
+        try:
+            from_properties(keys)
+        except TableError as error:
+            yield str(error)

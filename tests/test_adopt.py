@@ -1,0 +1,140 @@
+"""`lockkit table adopt`: every obstacle at once, and what can be changed is changed, or nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lockkit.cli.main import main
+from lockkit.table import Table
+from lockkit.table.errors import NotWritable
+from lockkit.table.format.java_properties import format_properties, parse_properties
+from lockkit.table.format.timeline import instant_of
+
+DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
+NAMES = ("cow9", "cow9_keyless", "mor8")
+TIMEZONE, PARTITIONS = "hoodie.table.timeline.timezone", "hoodie.table.metadata.partitions"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("hudi")
+    with tarfile.open(DATA) as tar:
+        wanted = [each for each in tar if each.name.partition("/")[0] in NAMES]
+        tar.extractall(folder, wanted, filter="data")
+    yield folder
+
+
+@pytest.fixture
+def table_of(made: Path, tmp_path: Path) -> Any:
+    def copy(name: str) -> Path:
+        shutil.copytree(made / name, tmp_path / name)
+        return tmp_path / name
+
+    return copy
+
+
+def keys(folder: Path) -> dict[str, str]:
+    return parse_properties((folder / ".hoodie" / "hoodie.properties").read_bytes())
+
+
+def say(folder: Path, **changed: str) -> None:
+    path = folder / ".hoodie" / "hoodie.properties"
+    path.write_bytes(format_properties({**keys(folder), **changed}))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def adopt(capsys: pytest.CaptureFixture[str], folder: Path, *more: str) -> tuple[int, Any]:
+    code = main(["table", "adopt", f"file://{folder}", "--json", *more])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_table_that_hudi_made_is_written_once_it_is_adopted(table_of: Any, capsys: Any) -> None:
+    folder = table_of("cow9")
+    url, before, old = f"file://{folder}", files(folder), keys(folder)
+    code, said = adopt(capsys, folder, "--dry-run")
+    assert (code, said["writable"], said["obstacles"], files(folder)) == (1, False, [], before)
+    assert [each["changes"] for each in said["fixes"]] == [{PARTITIONS: ""}, {TIMEZONE: "UTC"}]
+    with Table(url) as table, pytest.raises(NotWritable, match="lockkit table adopt URL"):
+        table.append(table.read())
+    (folder / ".hoodie" / ".hoodie.properties.crc").write_bytes(b"of the old file")
+    code, said = adopt(capsys, folder)
+    assert (code, said["writable"]) == (0, True)
+    assert keys(folder) == {**old, PARTITIONS: "", TIMEZONE: "UTC"}
+    assert not (folder / ".hoodie" / ".hoodie.properties.crc").exists()
+    (kept,) = (folder / ".hoodie" / ".lockkit").glob("hoodie.properties.*")
+    assert parse_properties(kept.read_bytes()) == old and kept.name in said["changed"][-1]
+    with Table(url) as table:
+        rows = table.read().to_pylist()
+        row = {**rows[0], "v": 77, "ts": 77}
+        table.upsert(pa.Table.from_pylist([row], table.read().schema))
+        expected = {each["id"]: each["v"] for each in rows} | {row["id"]: 77}
+        assert {each["id"]: each["v"] for each in table.read().to_pylist()} == expected
+    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
+    found = pa.Table.from_batches(map(pa.record_batch, hudi.HudiTable(str(folder)).read()))
+    assert {each["id"]: each["v"] for each in found.to_pylist()} == expected
+    assert adopt(capsys, folder)[1]["fixes"] == [], "a second time there is nothing to do"
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [("cow9_keyless", ["no keys of their own"]), ("mor8", ["MERGE_ON_READ", "upgrade it"])],
+)
+def test_nothing_is_changed_if_the_table_could_not_be_written_then(
+    table_of: Any, capsys: Any, name: str, reasons: list[str]
+) -> None:
+    folder = table_of(name)
+    before = files(folder)
+    code, said = adopt(capsys, folder)
+    assert (code, files(folder)) == (1, before)
+    for reason in reasons:
+        assert any(reason in each for each in said["obstacles"]), said["obstacles"]
+    assert {PARTITIONS: ""} in [each["changes"] for each in said["fixes"]]
+    assert main(["table", "adopt", f"file://{folder}"]) == 1
+    assert "nothing was changed: something else is in the way" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("state", "ahead_ms", "why"),
+    [
+        ("inflight", -1000, "is under way in local time"),
+        ("clean.requested", 7_190_000, "120 minutes"),
+    ],
+)
+def test_instants_stay_local_while_one_of_utc_would_not_be_the_latest(
+    table_of: Any, capsys: Any, state: str, ahead_ms: int, why: str
+) -> None:
+    import time
+
+    folder = table_of("cow9")
+    instant = instant_of(int(time.time() * 1000) + ahead_ms)
+    (folder / ".hoodie" / "timeline" / f"{instant}.{state}").touch()
+    before = files(folder)
+    code, said = adopt(capsys, folder)
+    assert (code, files(folder)) == (1, before)
+    assert why in said["fixes"][1]["blocked"] and instant in said["fixes"][1]["blocked"]
+
+
+def test_a_fenced_table_that_hudi_wrote_to_is_left_alone(table_of: Any, capsys: Any) -> None:
+    folder = table_of("cow9")
+    say(folder, **{"lockkit.commit.mode": "fenced", TIMEZONE: "UTC"})
+    code, said = adopt(capsys, folder)
+    assert (code, keys(folder)[PARTITIONS] != "") == (1, True)
+    assert "which writer did" in said["fixes"][0]["blocked"]
+
+
+def test_the_options_of_hudis_writers_fit_the_table(table_of: Any, capsys: Any) -> None:
+    options = adopt(capsys, table_of("cow9"), "--dry-run")[1]["writer_options"]
+    assert options["hoodie.write.table.version"] == "9"
+    assert options["hoodie.metadata.enable"] == "false"
+    assert TIMEZONE not in options, "Hudi refuses it beside a table that says something else"
