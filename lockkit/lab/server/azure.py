@@ -8,14 +8,21 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from lockkit.lab.server import azure_blocks, azure_lease, azure_shape, markup, mime
+from lockkit.lab.server import (
+    azure_blocks,
+    azure_conditions,
+    azure_lease,
+    azure_query,
+    azure_shape,
+    markup,
+    mime,
+)
 from lockkit.lab.server.azure_shape import (
     etag,
     id_of,
     md5_of,
     meta_headers,
     meta_of,
-    tag,
     version_id,
 )
 from lockkit.lab.server.call import (
@@ -23,16 +30,14 @@ from lockkit.lab.server.call import (
     DialectRequest,
     Reply,
     RequestEffect,
-    by_date,
     byte_range,
     http_date,
     key_of,
     removed,
-    same_tag,
     wrote,
 )
 from lockkit.lab.server.markup import plain
-from lockkit.lab.server.objects import Check, Object, Objects
+from lockkit.lab.server.objects import Object, Objects
 from lockkit.lab.server.profiles import ServerProfile, throttle
 
 API_VERSION = "2023-11-03"
@@ -102,6 +107,7 @@ class Azure:
                 400, "HierarchicalNamespaceNotEnabled",
                 "This server has a flat namespace, and none of the Data Lake API.",
             )  # fmt: skip
+        azure_query.check(call)
         makes = not deed.key and (call.method, comp, kind) == ("PUT", "", "container")
         if deed.bucket and not makes and self.objects.lacks(deed.bucket):
             raise DialectError(
@@ -181,14 +187,7 @@ class Azure:
     def _get(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         found = self._wanted(call, deed)
         azure_lease.guard(self.objects, call, deed)
-        unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
-        dated = by_date(call.headers, found.at_ms)
-        if dated == "failed" or (match is not None and not same_tag(match, tag(found))):
-            raise _failed_condition()
-        if unless is not None:
-            deed.condition = f"unless-version {unless}"
-        if dated == "unchanged" or (unless is not None and same_tag(unless, tag(found))):
-            raise DialectError(304, "ConditionNotMet", etag(found), "not_modified")
+        azure_conditions.judge_read(call, deed, found)
         deed.answer = "found"
         current = "true" if self.objects.superseded_ms(found) is None else "false"
         headers = {
@@ -199,6 +198,7 @@ class Azure:
             **azure_lease.lease_headers(*azure_lease.read(self.objects, deed.bucket, deed.key)),
             "x-ms-server-encrypted": "true", "x-ms-version-id": version_id(found),
             "x-ms-is-current-version": current, "x-ms-access-tier": "Hot",
+            **azure_query.wanted_headers(call),
         }  # fmt: skip
         span = byte_range(call.headers.get("x-ms-range") or call.headers.get("range"), found.size)
         md5 = md5_of(found)
@@ -222,46 +222,11 @@ class Azure:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def _check(self, call: DialectRequest, deed: RequestEffect) -> Check:
-        absent, match = call.headers.get("if-none-match"), call.headers.get("if-match")
-        if absent == "*":
-            deed.condition = "if-absent"
-        elif match is not None:
-            deed.condition = f"if-version {match}"
-
-        def check(before: Object | None) -> None:
-            deed.before = "" if before is None else etag(before)
-            throttle(self.objects, self.profile, deed.bucket, deed.key)
-            if self.profile.put_conditions:
-                judge(before)
-            azure_lease.guard(self.objects, call, deed)
-            azure_lease.written(self.objects, deed)
-
-        def judge(before: Object | None) -> None:
-            if absent == "*" and before is not None:  # 409, where S3 and GCS answer 412
-                raise DialectError(
-                    409, "BlobAlreadyExists", "The specified blob already exists.",
-                    "precondition_failed",
-                )  # fmt: skip
-            self._judge(call, before)
-
-        return check
-
-    def _judge(self, call: DialectRequest, before: Object | None) -> None:
-        unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
-        if match is not None and (before is None or not same_tag(match, tag(before))):
-            raise _failed_condition()
-        if before is None:
-            return
-        if by_date(call.headers, before.at_ms) or (
-            unless is not None and same_tag(unless, tag(before))
-        ):
-            raise _failed_condition()
-
     def _write(
         self, call: DialectRequest, deed: RequestEffect, body: bytes, meta: dict[str, Any]
     ) -> Reply:
-        deed.body, check = body, self._check(call, deed)
+        deed.body = body
+        check = azure_conditions.of_write(self.objects, self.profile, call, deed)
         _, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
         wrote(deed, after)
         deed.version = etag(after)
@@ -330,7 +295,7 @@ class Azure:
         deed.method = "lease"
         with self.objects.writing():
             found = self._wanted(call, deed)
-            self._judge(call, found)
+            azure_conditions.judge(call, found)
             status, more = azure_lease.act(self.objects, call, found)
         deed.answer = "applied"
         headers = {"ETag": etag(found), "Last-Modified": http_date(found.at_ms)}
@@ -348,7 +313,8 @@ class Azure:
         def check(before: Object | None) -> None:
             deed.before = "" if before is None else etag(before)
             throttle(self.objects, self.profile, deed.bucket, deed.key)
-            self._judge(call, before)  # azurite's 412 if it is missing; Azure itself is unverified
+            # Azurite's 412 if it is missing; Azure itself is unverified.
+            azure_conditions.judge(call, before)
             if before is None:
                 raise DialectError(
                     404, "BlobNotFound", "The specified blob does not exist.", "missing"
@@ -379,14 +345,6 @@ def _place(call: DialectRequest, path: str) -> tuple[str, str]:
         return first, rest
     container, _, blob = rest.partition("/")
     return container, blob
-
-
-def _failed_condition() -> DialectError:
-    return DialectError(
-        412, "ConditionNotMet",
-        "The condition specified using HTTP conditional header(s) is not met.",
-        "precondition_failed",
-    )  # fmt: skip
 
 
 def _not_built(call: DialectRequest) -> DialectError:

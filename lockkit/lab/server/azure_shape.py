@@ -56,15 +56,15 @@ def blobs(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
         raise DialectError(400, "OutOfRangeQueryParameterValue", "maxresults is 1 to 5000")
     limit = min(int(query.get("maxresults", PAGE_MAX)), PAGE_MAX)
     deed.method, deed.key, deed.answer = "list", prefix, "listed"
-    include = query.get("include", "").split(",")
+    include, start = query.get("include", "").split(","), query.get("startFrom", "")  # inclusive
     if "versions" in include:
-        place = version_place(query.get("marker"))
+        place = version_place(query.get("marker")) if query.get("marker") else (start, 0)
         found = objects.generations(deed.bucket, prefix, place, limit + 1)
         next_marker = version_token(found[limit - 1]) if len(found) > limit else ""
         rows = [_row(objects, each, include) for each in found[:limit] if not each.deleted]
     else:
         delimiter, after = query.get("delimiter", ""), untoken(query.get("marker", ""))
-        found, prefixes, last = page(objects, deed.bucket, prefix, delimiter, after, limit)
+        found, prefixes, last = page(objects, deed.bucket, prefix, delimiter, after, limit, start)
         next_marker = "" if last is None else token(last)
         leased = objects.leased(deed.bucket)
         rows = [_row(objects, each, include, leased) for each in found]

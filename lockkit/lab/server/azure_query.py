@@ -1,0 +1,40 @@
+"""What a query of Azure's may say: anything else is a 501, so that nothing is silently ignored."""
+
+from __future__ import annotations
+
+from lockkit.lab.server.call import DialectError, DialectRequest
+
+PARAMETERS = {
+    "comp", "restype", "timeout", "prefix", "delimiter", "marker", "maxresults", "include",
+    "startfrom", "versionid", "blockid", "blocklisttype",
+}  # fmt: skip
+OF_LINKS = {
+    "sv", "ss", "srt", "sp", "se", "st", "spr", "sig", "sr", "si", "sip", "skoid", "sktid", "skt",
+    "ske", "sks", "skv", "saoid", "suoid", "scid", "sdd", "ses", "skdutid", "sduoid",
+}  # fmt: skip
+"""Of a shared access signature, which is not verified."""
+_WANTED = {
+    "rscc": "Cache-Control", "rscd": "Content-Disposition", "rsce": "Content-Encoding",
+    "rscl": "Content-Language", "rsct": "Content-Type",
+}  # fmt: skip
+INCLUDED = {
+    "", "metadata", "versions", "copy", "deleted", "immutabilitypolicy", "legalhold",
+    "deletedwithversions", "permissions",
+}  # fmt: skip
+"""What a listing may be asked to include; of some there is never any here."""
+
+
+def check(call: DialectRequest) -> None:
+    unknown = [f"?{name}" for name in call.query
+               if name.lower() not in PARAMETERS | OF_LINKS | _WANTED.keys()]  # fmt: skip
+    included = call.query.get("include", "").lower().split(",")
+    unknown += [f"?include={each}" for each in included if each.strip() not in INCLUDED]
+    unknown += [name for name in call.headers if name == "x-ms-if-tags"]
+    if unknown:
+        text = f"this server does not know {', '.join(unknown)} of {call.method} {call.path}"
+        raise DialectError(501, "NotImplemented", text)
+
+
+def wanted_headers(call: DialectRequest) -> dict[str, str]:
+    """Headers that a signed link asks for, in place of the blob's own."""
+    return {header: call.query[name] for name, header in _WANTED.items() if name in call.query}

@@ -1,0 +1,88 @@
+"""Azure as azure-storage-blob and object_store use it beside plain blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import obstore
+import pytest
+from azure.core.exceptions import HttpResponseError
+from azure.storage.blob import BlobClient, BlobServiceClient
+from obstore.store import AzureStore
+
+ACCOUNT = "account"
+KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
+
+
+@pytest.fixture(scope="module")
+def azure(shared_emulator: Any) -> Iterator[Any]:
+    service = BlobServiceClient(
+        f"{shared_emulator.azure}/{ACCOUNT}",
+        credential={"account_name": ACCOUNT, "account_key": KEY}, retry_total=0,
+    )  # fmt: skip
+    yield service
+    service.close()
+
+
+def refused(call: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[int, str]:
+    """(status, error code) of a call that must fail."""
+    with pytest.raises(HttpResponseError) as caught:
+        call(*arguments, **named)
+    assert caught.value.response is not None
+    code = caught.value.response.headers.get("x-ms-error-code", "")
+    return int(caught.value.status_code or 0), code
+
+
+def test_a_listing_starts_where_it_is_told_to(azure: Any, bucket: str) -> None:
+    place = azure.get_container_client(bucket)
+    for name in ("a", "b/1", "b/2", "c", "d"):
+        place.upload_blob(name, b"")
+    assert [each.name for each in place.list_blobs(start_from="b/2")] == ["b/2", "c", "d"]
+    pages = place.list_blobs(start_from="b/2", results_per_page=1).by_page()
+    assert [each.name for page in pages for each in page] == ["b/2", "c", "d"]
+    versions = place.list_blobs(start_from="c", include=["versions"])
+    assert [each.name for each in versions] == ["c", "d"]
+    rolled = place.walk_blobs(start_from="b/2", delimiter="/")
+    assert [each.name for each in rolled] == ["b/", "c", "d"]
+
+
+def test_object_store_lists_behind_an_offset(
+    azure: Any, bucket: str, shared_emulator: Any
+) -> None:
+    store = AzureStore(
+        bucket, account_name=ACCOUNT, account_key=KEY,
+        endpoint=f"{shared_emulator.azure}/{ACCOUNT}", client_options={"allow_http": True},
+    )  # fmt: skip
+    for name in ("a", "b", "c"):
+        obstore.put(store, name, b"")
+    (page,) = obstore.list(store, offset="a")
+    assert [each["path"] for each in page] == ["b", "c"]
+
+
+def test_what_azure_knows_and_this_server_does_not_is_a_501_that_names_it(
+    azure: Any, bucket: str
+) -> None:
+    place = azure.get_container_client(bucket)
+    place.upload_blob("k", b"1")
+    asked = (
+        lambda: list(place.list_blobs(include=["uncommittedblobs"])),
+        lambda: place.get_blob_client("k").download_blob(if_tags_match_condition="a = 'b'"),
+    )
+    for call, named in zip(asked, ("include=uncommittedblobs", "x-ms-if-tags"), strict=True):
+        assert refused(call) == (501, "NotImplemented")
+        with pytest.raises(HttpResponseError, match=named):
+            call()
+    with pytest.raises(HTTPError) as caught:
+        urlopen(f"{place.url}/k?perhaps=1")
+    assert caught.value.code == 501 and b"?perhaps" in caught.value.read()
+
+
+def test_a_signed_link_says_which_headers_its_answer_has(azure: Any, bucket: str) -> None:
+    place = azure.get_container_client(bucket)
+    place.upload_blob("k", b"1")
+    link = f"{place.url}/k?sv=2023-11-03&sr=b&sp=r&sig=any&rsct=text/csv&rscd=inline"
+    got = BlobClient.from_blob_url(link).download_blob().properties.content_settings
+    assert (got.content_type, got.content_disposition) == ("text/csv", "inline")
