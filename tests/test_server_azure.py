@@ -9,10 +9,12 @@ from urllib.request import urlopen
 
 import obstore
 import pytest
+from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobClient, BlobServiceClient
 from obstore.store import AzureStore
 
+IfNotModified = MatchConditions.IfNotModified
 ACCOUNT = "account"
 KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
 
@@ -86,3 +88,34 @@ def test_a_signed_link_says_which_headers_its_answer_has(azure: Any, bucket: str
     link = f"{place.url}/k?sv=2023-11-03&sr=b&sp=r&sig=any&rsct=text/csv&rscd=inline"
     got = BlobClient.from_blob_url(link).download_blob().properties.content_settings
     assert (got.content_type, got.content_disposition) == ("text/csv", "inline")
+
+
+def test_tags_are_kept_beside_a_blob_whose_etag_stays(azure: Any, bucket: str) -> None:
+    place = azure.get_container_client(bucket)
+    blob, copy = place.get_blob_client("tagged"), place.get_blob_client("copy")
+    made = blob.upload_blob(b"1", tags={"team": "lake 1", "empty": ""})
+    assert blob.get_blob_tags() == {"team": "lake 1", "empty": ""}
+    assert blob.get_blob_properties().tag_count == 2
+    blob.set_blob_tags({"a/b": "c=d"})
+    blob.set_blob_metadata({"who": "me"}, etag=made["etag"], match_condition=IfNotModified)
+    assert blob.get_blob_tags() == {"a/b": "c=d"}
+    (listed,) = place.list_blobs(include=["tags"])
+    assert listed.tags == {"a/b": "c=d"}
+    copy.start_copy_from_url(blob.url)
+    assert copy.get_blob_tags() == {}
+    blob.upload_blob(b"2", overwrite=True)
+    assert blob.get_blob_tags() == {} and blob.get_blob_properties().tag_count is None
+    lease = blob.acquire_lease()
+    assert refused(blob.set_blob_tags, {"x": "y"}) == (412, "LeaseIdMissing")
+    blob.set_blob_tags({"x": "y"}, lease=lease)
+    assert refused(place.get_blob_client("none").get_blob_tags) == (404, "BlobNotFound")
+
+
+def test_a_copy_obeys_the_conditions_on_its_source(azure: Any, bucket: str) -> None:
+    place = azure.get_container_client(bucket)
+    source, copy = place.get_blob_client("source"), place.get_blob_client("copy")
+    tag = source.upload_blob(b"1")["etag"]
+    stale = {"source_etag": '"0x8"', "source_match_condition": IfNotModified}
+    assert refused(copy.start_copy_from_url, source.url, **stale) == (412, "SourceConditionNotMet")
+    copy.start_copy_from_url(source.url, source_etag=tag, source_match_condition=IfNotModified)
+    assert copy.download_blob().readall() == b"1"

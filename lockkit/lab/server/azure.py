@@ -16,6 +16,7 @@ from lockkit.lab.server import (
     azure_shape,
     markup,
     mime,
+    tags,
 )
 from lockkit.lab.server.azure_shape import (
     etag,
@@ -133,6 +134,8 @@ class Azure:
                 return self._get(call, deed)
             case "DELETE", "":
                 return self._delete(call, deed)
+            case (("GET" | "PUT"), "tags"):
+                return self._tags(call, deed)
             case "PUT", "metadata" | "properties":
                 return self._describe(call, deed, comp)
         raise _not_built(call)
@@ -267,14 +270,17 @@ class Azure:
             raise DialectError(
                 404, "CannotVerifyCopySource", "The source does not exist.", "missing"
             )
-        own = meta_of(call)
+        azure_conditions.judge_source(call, found)
+        kept = {name: value for name, value in found.meta.items() if name != "tags"}
+        if call.headers.get("x-ms-copy-source-tag-option", "").upper() == "COPY":
+            kept["tags"] = found.meta.get("tags", "")
         copied = {
             "x-ms-copy-id": call.id, "x-ms-copy-status": "success",
             "x-ms-copy-source": call.headers["x-ms-copy-source"].partition("?")[0],
             "x-ms-copy-progress": f"{found.size}/{found.size}",
             "x-ms-copy-completion-time": http_date(self.objects.clock.stamp_ms()),
         }  # fmt: skip
-        reply = self._write(call, deed, body, {**found.meta, **own, "copied": copied})
+        reply = self._write(call, deed, body, {**kept, **meta_of(call), "copied": copied})
         reply.status = 202
         reply.headers |= {"x-ms-copy-id": call.id, "x-ms-copy-status": "success"}
         return reply
@@ -290,6 +296,18 @@ class Azure:
         reply = self._write(call, deed, body, kept | meta_of(call))
         reply.status = 200
         return reply
+
+    def _tags(self, call: DialectRequest, deed: RequestEffect) -> Reply:
+        """Get Blob Tags, Set Blob Tags: beside the blob, whose ETag stays."""
+        found = self._wanted(call, deed)
+        azure_lease.guard(self.objects, call, deed)
+        if call.method == "GET":
+            deed.answer = "found"
+            return markup.document(f"<Tags>{tags.document(found)}</Tags>", deed)
+        said = tags.of_document(call.body, "Tags")
+        self.objects.annotate(found, {**found.meta, "tags": said})
+        deed.method, deed.answer = "patch", "applied"
+        return Reply(204, {}, b"", deed)
 
     def _lease(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "lease"

@@ -61,6 +61,19 @@ def judge_read(call: DialectRequest, deed: RequestEffect, found: Object) -> None
         raise DialectError(304, "ConditionNotMet", etag(found), "not_modified")
 
 
+def judge_source(call: DialectRequest, found: Object) -> None:
+    said = {name.removeprefix("x-ms-source-"): value for name, value in call.headers.items()
+            if name.startswith("x-ms-source-if-")}  # fmt: skip
+    match, unless = said.get("if-match"), said.get("if-none-match")
+    if (
+        by_date(said, found.at_ms)
+        or (match is not None and not same_tag(match, tag(found)))
+        or (unless is not None and same_tag(unless, tag(found)))
+    ):
+        text = "The source condition specified using HTTP conditional header(s) is not met."
+        raise DialectError(412, "SourceConditionNotMet", text, "precondition_failed")
+
+
 def _failed() -> DialectError:
     return DialectError(
         412, "ConditionNotMet",

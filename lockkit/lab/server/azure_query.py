@@ -18,7 +18,7 @@ _WANTED = {
     "rscl": "Content-Language", "rsct": "Content-Type",
 }  # fmt: skip
 INCLUDED = {
-    "", "metadata", "versions", "copy", "deleted", "immutabilitypolicy", "legalhold",
+    "", "metadata", "versions", "tags", "copy", "deleted", "immutabilitypolicy", "legalhold",
     "deletedwithversions", "permissions",
 }  # fmt: skip
 """What a listing may be asked to include; of some there is never any here."""

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from lockkit.lab.server import azure_lease, markup
+from lockkit.lab.server import azure_lease, markup, tags
 from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect, http_date
 from lockkit.lab.server.listing import page, token, untoken, version_place, version_token
 from lockkit.lab.server.markup import plain
@@ -100,6 +100,7 @@ def _row(objects: Objects, object: Object, include: list[str], leased: Collectio
             for name, value in object.meta.items()
             if re.fullmatch("meta-[A-Za-z_][A-Za-z0-9_.-]*", name)  # else no XML element
         )
+    tagged = f"<Tags>{tags.document(object)}</Tags>" if "tags" in include else ""
     return (
         f"<Blob>{_name(object.key)}{which}<Properties>"
         f"<Creation-Time>{http_date(object.at_ms)}</Creation-Time>"
@@ -107,7 +108,7 @@ def _row(objects: Objects, object: Object, include: list[str], leased: Collectio
         f"<Content-Length>{object.size}</Content-Length><Content-Type>{kind}</Content-Type>"
         f"<Content-MD5>{md5_of(object)}</Content-MD5><BlobType>BlockBlob</BlobType>"
         f"<AccessTier>Hot</AccessTier>{of_lease}<ServerEncrypted>true</ServerEncrypted>"
-        f"</Properties><Metadata>{own}</Metadata></Blob>"
+        f"</Properties><Metadata>{own}</Metadata>{tagged}</Blob>"
     )
 
 
@@ -142,6 +143,8 @@ def meta_of(call: DialectRequest) -> dict[str, Any]:
     for name, value in call.headers.items():
         if name.startswith("x-ms-meta-"):
             kept[name.removeprefix("x-ms-")] = value
+    if "x-ms-tags" in call.headers:
+        kept["tags"] = tags.of_header(call.headers["x-ms-tags"])
     return kept
 
 
@@ -150,6 +153,8 @@ def meta_headers(meta: dict[str, Any]) -> dict[str, str]:
     for name, value in meta.items():
         if name.startswith("meta-"):
             headers[f"x-ms-{name}"] = value
+        elif name == "tags" and value:
+            headers["x-ms-tag-count"] = str(value.count("&") + 1)
         elif name in _CONTENT.values():
             headers[name.title()] = value
     return headers
