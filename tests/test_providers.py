@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import uuid
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ import pytest
 from provider_world import NAMES, PATIENCE_S, Parties, Party, Server, World
 
 from lockkit import Lock, LockBusy, LockLost, StoreError, open_lock
+from lockkit.__main__ import main
 from lockkit.cli.acquire import opened
+from lockkit.errors import BreakRefused
 from lockkit.lock.hudi_keys import READ, UnknownKey, checked
 from lockkit.providers.both import DoubleLock
 from lockkit.providers.dynamodb import DynamoDBLock
@@ -874,3 +878,69 @@ def test_both_are_waited_for_under_one_deadline_and_none_is_kept(tmp_path: Path)
     holder.release()
     with both:
         assert both.fences[1] is not None
+
+
+# --- for an operator ------------------------------------------------------------------------------
+
+SHOWN = ("zookeeper", "dynamodb", "hive", "azure_lease", "filesystem")
+
+
+@of(*SHOWN)
+def test_a_holder_is_shown_and_its_grant_ended_by_the_version_that_was_shown(world: World) -> None:
+    holder = open_lock(world.lock, **world.options)
+    operator = open_lock(world.lock, **world.options)
+    try:
+        assert not isinstance(operator, Lock)
+        assert operator.holder() is None
+        assert holder.acquire(timeout=PATIENCE_S)
+        shown = operator.holder()
+        assert shown is not None
+        if not str(world.lock).startswith("azure-lease"):
+            assert holder.owner[:12] in shown.owner
+            assert f"/{os.getpid()}" in shown.owner or f"pid {os.getpid()}" in shown.owner
+        with pytest.raises(BreakRefused, match="look again"):
+            operator.break_lock("0x0" if shown.certain else '"0x0"')
+        assert operator.holder() is not None
+        operator.break_lock((operator.holder() or shown).version)
+        assert operator.holder() is None
+        assert operator.acquire(timeout=PATIENCE_S)
+        with pytest.raises((LockLost, StoreError)):
+            holder.release()
+            holder.assert_held()
+        operator.release()
+    finally:
+        holder.close()
+        operator.close()
+
+
+@of("azure_lease", "filesystem")
+def test_the_command_line_shows_a_services_holder_and_breaks_its_lock(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = world.lock
+    assert main(["lock", "show", url]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["  free"]
+    # A lease that was broken may still be released by its own id on Azure.
+    with suppress(LockLost), open_lock(url, owner="etl-3"):
+        assert main(["lock", "show", url, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert ("etl-3" in shown["owner"]) == url.startswith("filesystem")
+        assert shown["ends"]
+        assert main(["lock", "break", url, "--version", '"another"']) == 75
+        capsys.readouterr()
+        assert main(["lock", "break", url]) == 0
+        *_, line = capsys.readouterr().out.splitlines()
+        words = shlex.split(line.partition("to break it: ")[2])
+        assert main(words[1:]) == 0
+        assert "free now" in capsys.readouterr().out
+    assert main(["lock", "break", url]) == 0
+    assert "nothing to break" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [
+    ["show", "process://a"], ["show", "zookeeper://"],
+    ["show", "dynamodb://r/t/k", "--region", "x"],
+    ["break", "filesystem:///tmp", "--version", "v", "--epoch", "3"],
+])  # fmt: skip
+def test_what_a_services_lock_does_not_take_is_refused(arguments: list[str]) -> None:
+    assert main(["lock", *arguments]) == 64

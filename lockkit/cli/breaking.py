@@ -6,6 +6,7 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from lockkit.cli import service_lock
 from lockkit.cli.terminal import (
     BUSY,
     OK,
@@ -30,8 +31,9 @@ object, of its old versions, of the table's fence and of earlier breaks. If the 
 its epoch, the new epoch is at least the time in milliseconds. The object is never deleted, and
 .hoodie/.locks/breaks/ records the user. Without --version the command only shows what it would
 write. It refuses (exit 75) while the lease lasts or is renewed, unless you type in its epoch; while
-another program writes the object; and if the object has changed. Exit 0: broken, or nothing to
-break."""
+another program writes the object; and if the object has changed. A service's lock (zookeeper://,
+dynamodb://, hive://, azure-lease://, filesystem://) is broken in the same way: shown first, then by
+the version that was shown. Exit 0: broken, or nothing to break."""
 
 EXAMPLE = """\
 lockkit lock break s3://bucket/table
@@ -56,6 +58,8 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if service_lock.is_service(args.url):
+        return service_lock.break_it(args)
     from lockkit.cli.generations import opened
     from lockkit.errors import BreakRefused
     from lockkit.runtime import run as carry_out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli import acquire, breaking
+from lockkit.cli import acquire, breaking, service_lock
 from lockkit.cli.terminal import (
     FOUND,
     OK,
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 SHOW = """\
 Shows who holds the table's lock, since when, until when and by which clock. If the bucket keeps
 versions, it also shows the newest generations of the lock object. It only reads. Exit 0; 1 if the
-object is not a lock record."""
+object is not a lock record. Of a service's lock (zookeeper://, dynamodb://, hive://,
+azure-lease://, filesystem://) it shows what the service tells."""
 
 SHOW_EXAMPLE = """\
 lockkit lock show s3://bucket/table
@@ -81,8 +82,10 @@ def add(commands: Any) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///"
-    )
+        "url", metavar="URL",
+        help="of the table: s3://, gs://, az://, abfss://, file:///; or of a service's lock, as "
+        "for `lockkit lock acquire`",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="JSON, for programs")
     add_store(parser)
     parser.set_defaults(extra="s3,gcs,azure")
@@ -92,6 +95,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def show(args: argparse.Namespace) -> int:
+    if service_lock.is_service(args.url):
+        return service_lock.show(args)
     from lockkit.cli.generations import opened, read_lock, standing
     from lockkit.lock.handle import LOCK_KEY
     from lockkit.protocol.record import Garbled
@@ -195,6 +200,8 @@ def _fields(record: Record | Garbled | None) -> dict[str, Any]:
 
 
 def watch(args: argparse.Namespace) -> int:
+    if service_lock.is_service(args.url):
+        return service_lock.watch(args)
     from lockkit.cli.generations import NoAnswerYet, opened, read_lock, standing
 
     clock, silent = Clock(), False

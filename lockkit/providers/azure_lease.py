@@ -20,6 +20,7 @@ from lockkit.protocol.outcome import (
     Unknown,
     WriteAnswer,
 )
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores import StoreOptions, refuse_secret
 from lockkit.stores.endpoint import Endpoint, ErrorResponse, RefusalKind, Table
@@ -175,6 +176,29 @@ class AzureBlobLease(LeasedLock):
                 return None
             self._endpoint.listing(self._table, found, "look at it")
         return NotFree(NAMELESS) if found.lease.status == "locked" else None
+
+    def _holder(self) -> ServiceHolder | None:
+        """Azure tells neither whose lease it is nor since when."""
+        found = self._send("look at it", self._blob.get_blob_properties)
+        if isinstance(found, ErrorResponse | Unknown):
+            if isinstance(found, ErrorResponse) and found.status == 404:
+                return None
+            self._endpoint.listing(self._table, found, "look at it")
+        if found.lease.status != "locked":
+            return None
+        endless = found.lease.duration == "infinite"
+        ends = "never: only its holder or a break ends it" if endless else "60 s after its renewal"
+        return ServiceHolder(NAMELESS, str(found.etag), ends, certain=False)
+
+    def _break_grant(self, version: str) -> bool:
+        """Guarded by the blob's ETag only: Azure has no condition on the grant."""
+        from azure.core import MatchConditions
+
+        ends_now = {"lease_break_period": 0}
+        exactly = {"etag": version, "match_condition": MatchConditions.IfNotModified}
+        return self._has_answered(
+            self._write("break it", lambda: self._lease().break_lease(**ends_now, **exactly))
+        )
 
     def _shut(self) -> None:
         self._store.close()

@@ -21,6 +21,7 @@ from typing import Any
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
 from lockkit.providers.dynamodb_table import KEY, DynamoTable
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores import StoreOptions
 
@@ -162,6 +163,30 @@ class DynamoDBLock(LeasedLock):
     def _inspect(self) -> NotFree | None:
         found = self._read()
         return None if found is None or found.free else NotFree(found.owner)
+
+    def _holder(self) -> ServiceHolder | None:
+        found = self._read()
+        if found is None or found.free:
+            return None
+        ends = f"{found.lease_ms / 1000:g} s after its last renewal"
+        return ServiceHolder(found.owner, found.version, ends)
+
+    def _break_grant(self, version: str) -> bool:
+        """A renewal writes a new version, so a holder that lives is not broken."""
+        answer = self._table.write(
+            "break it", "delete_item", Key=_key(self._key),
+            ConditionExpression=f"{VERSION} = :seen AND attribute_not_exists({RELEASED})",
+            ExpressionAttributeValues={":seen": {"S": version}},
+        )  # fmt: skip
+        match answer:
+            case Applied():
+                return True
+            case PreconditionFailed():
+                return False
+            case Throttled():
+                raise NoAnswer(f"{self}: throttled; try again")
+            case Unknown(why):
+                raise NoAnswer(f"{self}: {why}; look again")
 
     def _shut(self) -> None:
         self._table.close()

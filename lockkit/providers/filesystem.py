@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from lockkit.clock import utc
 from lockkit.errors import LockBusy, NoAnswer, StoreError
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores import folder_of
 from lockkit.stores.local import SCRATCH
@@ -145,6 +146,27 @@ class FilesystemLock(LeasedLock):
         if found is None or self._expired(found, self.clock.wall_ns()):
             return None
         return self._held(found)
+
+    def _holder(self) -> ServiceHolder | None:
+        found = self._ask("read", self._read)
+        if found is None or self._expired(found, self.clock.wall_ns()):
+            return None
+        ends = f"{self.ttl_s:g} s after its last renewal" if self.ttl_s else "never: by a break"
+        gone = "; that process no longer runs" if found.left_behind() else ""
+        version = found.attempt or str(found.modified_ns)
+        return ServiceHolder(f"{found.said}{gone}", version, ends,
+                             renewed_ms=found.modified_ns / 1e6)  # fmt: skip
+
+    def _break_grant(self, version: str) -> bool:
+        def delete() -> bool:
+            with self._alone():
+                found = self._read()
+                if found is None or (found.attempt or str(found.modified_ns)) != version:
+                    return False
+                self._file.unlink()
+            return True
+
+        return self._ask("delete", delete)
 
     # --- the file --------------------------------------------------------------------------------
 

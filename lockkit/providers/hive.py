@@ -16,6 +16,7 @@ from typing import Any
 from lockkit.clock import utc
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.hive_wire import MetastoreConnection, servers, uris_of_site
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 
 POLL_S = 1.0
@@ -145,6 +146,26 @@ class HiveMetastoreLock(LeasedLock):
         rows = self._queue()
         first = next((row for row in rows if row.state == GRANTED), rows[0] if rows else None)
         return None if first is None else NotFree(_named(first))
+
+    def _holder(self) -> ServiceHolder | None:
+        rows = self._queue()
+        first = next((row for row in rows if row.state == GRANTED), rows[0] if rows else None)
+        if first is None:
+            return None
+        self._learn_lease()
+        return ServiceHolder(
+            f"{first.user!s:.128} on {first.hostname!s:.128}", str(first.lockid),
+            f"{self.ttl_s:g} s after its last heartbeat", renewed_ms=first.lastheartbeat,
+            waiting=tuple(_named(row) for row in rows if row is not first),
+        )  # fmt: skip
+
+    def _break_grant(self, version: str) -> bool:
+        """A lock id is never given twice."""
+        found = next((row for row in self._queue() if str(row.lockid) == version), None)
+        if found is None:
+            return False
+        self._unlock(found.lockid)
+        return True
 
     def _shut(self) -> None:
         self._wire.close()

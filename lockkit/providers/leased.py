@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lockkit.clock import Clock
-from lockkit.errors import LockBusy, LossReason, NoAnswer, StoreError
+from lockkit.errors import BreakRefused, LockBusy, LossReason, NoAnswer, StoreError
 from lockkit.lock.base import BaseLock, FencingToken
 from lockkit.lock.client import BACK_OUT_S, LeaseClient, Wakeup
 from lockkit.lock.grant import LATE_S
@@ -34,6 +34,7 @@ from lockkit.protocol.state import (
     Renewed,
     Tick,
 )
+from lockkit.providers.holder import ServiceHolder, description
 from lockkit.providers.lease_events import LeaseEvents, during
 from lockkit.runtime import BlockingCall, Procedure, Request, Sleep
 from lockkit.sinks import Emit, EventSink, silent
@@ -322,7 +323,7 @@ class LeasedLock(BaseLock):
         the request was sent; None: as long as this process.
     :param beat_s: seconds between two renewals; None: no renewal is needed.
     :param acquire_timeout: the longest wait of `with`, in seconds, 60 by default; None: for ever.
-    :param owner: what others see as the holder; a fresh id by default.
+    :param owner: what others see as the holder; by default a fresh id, the host and the process.
     :param client: the name of this handle in events; the owner's by default.
     :param on_danger: `on_danger(lock)`, called from a thread once renewal is overdue.
     :param on_lost: `on_lost(lock, why)`, called from a thread once the grant is lost.
@@ -354,7 +355,7 @@ class LeasedLock(BaseLock):
         if unknown:
             raise unknown_keyword(type(self).__name__, unknown, self.keywords())
         clock = clock or Clock()
-        self.owner = owner or clock.unique()
+        self.owner = owner or description(clock.unique())
         self.on_danger, self.on_lost = on_danger, on_lost
         lane = client or owner or self.owner[:8]
         self._emit = EventSink(where, lane, emit, clock)
@@ -423,6 +424,15 @@ class LeasedLock(BaseLock):
     def _inspect(self) -> NotFree | None:
         """Who holds it now; None: it is free. Changes nothing."""
 
+    def _holder(self) -> ServiceHolder | None:
+        """The same with all that the service tells; None: it is free."""
+        found = self._inspect()
+        return None if found is None else ServiceHolder(found.owner, "", "with its process")
+
+    def _break_grant(self, version: str) -> bool:
+        """End the grant of `version`, whoever holds it; False: there is another one by now."""
+        raise StoreError(f"{self}: only its own process can end it")
+
     def _abandon(self) -> None:
         """Our grant is over and the service may not know: stop what keeps it alive there.
 
@@ -455,6 +465,21 @@ class LeasedLock(BaseLock):
         """Whether anybody holds it. One request."""
         self._guard_process()
         return self.owned() or self._inspect() is not None
+
+    def holder(self) -> ServiceHolder | None:
+        """Who holds it, since when, and how that ends; None: it is free. One or two requests."""
+        self._guard_process()
+        return self._holder()
+
+    def break_lock(self, version: str) -> None:
+        """End the grant that `holder()` showed under `version`. lockkit never does so by itself.
+
+        Its holder is not told before its next renewal. Raises `BreakRefused` if another grant has
+        followed, `NoAnswer` if the service did not confirm the end.
+        """
+        self._guard_process()
+        if not self._break_grant(version):
+            raise BreakRefused(f"{self}: it changed since it was shown; look again")
 
     @property
     def fence(self) -> FencingToken | None:

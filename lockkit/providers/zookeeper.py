@@ -13,6 +13,7 @@ from typing import Any
 
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.lock.client import Wakeup
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.implicit import key_of_base_path
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.providers.zookeeper_session import CLOSE_S, ZookeeperSession
@@ -149,6 +150,30 @@ class ZookeeperLock(LeasedLock):
         session = self._opened()
         names = self._contenders(session)
         return NotFree(self._owner(session, names[0])) if names else None
+
+    def _holder(self) -> ServiceHolder | None:
+        from kazoo.exceptions import NoNodeError
+
+        session = self._opened()
+        for name in self._contenders(session):
+            try:
+                stat = session.ask("get", f"{self.path}/{name}")[1]
+            except NoNodeError:
+                continue  # it has let go since
+            names = self._contenders(session)
+            return ServiceHolder(
+                self._owner(session, name), name,
+                "when its session times out, after its process has died", stat.ctime,
+                waiting=tuple(self._owner(session, each) for each in names if each != name),
+            )  # fmt: skip
+        return None
+
+    def _break_grant(self, version: str) -> bool:
+        """A node's name has the holder's id and a number that is never given twice."""
+        session = self._opened()
+        return version in self._contenders(session)[:1] and self._delete(
+            session, f"{self.path}/{version}"
+        )
 
     def _abandon(self) -> None:
         """End the session: it keeps our nodes alive for as long as this process runs."""
