@@ -6,6 +6,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pyarrow as pa
 import pytest
 
 from lockkit.cli.main import main
-from lockkit.table import Table
+from lockkit.table import CommitConflict, Table
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.timeline import instant_of
+from lockkit.table.occ.metadata_off import MetadataSwitchedOff
+from lockkit.table.writer import ArrowWrite
 
 DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
 NAMES = ("cow9", "cow9_keyless", "mor8")
@@ -131,6 +134,66 @@ def test_a_fenced_table_that_hudi_wrote_to_is_left_alone(table_of: Any, capsys: 
     code, said = adopt(capsys, folder)
     assert (code, keys(folder)[PARTITIONS] != "") == (1, True)
     assert "which writer did" in said["fixes"][0]["blocked"]
+
+
+METADATA = {PARTITIONS: "files,column_stats", f"{PARTITIONS}.inflight": "record_index"}
+ROWS = pa.table({"id": ["a"], "v": pa.array([1], pa.int32())})
+
+
+@pytest.mark.parametrize(
+    ("write", "again"),
+    [("append", False), ("append", True), ("upsert", False), ("upsert", True), ("cluster", False)],
+)
+def test_the_metadata_table_is_off_before_a_commit_is_published(
+    tmp_path: Path, write: str, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a writer of Hudi's made it since the handle was opened."""
+    url = f"file://{tmp_path}/orders"
+    folder, published = tmp_path / "orders", []
+
+    def look(note: str, **_fields: Any) -> None:
+        if note == "checked":
+            published.append([keys(folder).get(each) for each in METADATA])
+
+    options = {"lockkit.clustering.layout": "bucketed", "hoodie.clean.automatic": "false"}
+    Table.create(url, record_key="id", mode="hudi").close()
+    with Table(url, emit=look, options=options) as table:
+        for _ in range(2):
+            table.append(ROWS)
+        published.clear()
+        if again:
+            say(folder, **METADATA)
+        with nullcontext() if again else Table(url, emit=look, options=options) as other:
+            say(folder, **METADATA)
+            writer = other or table
+            with pytest.warns(MetadataSwitchedOff, match="hoodie.metadata.enable=false"):
+                writer.cluster() if write == "cluster" else getattr(writer, write)(ROWS)
+            assert published == [["", ""]]
+            writer.append(ROWS)  # which warns no more
+            assert writer.read().num_rows > 0
+
+
+def test_a_commit_that_is_refused_leaves_the_metadata_table_on(tmp_path: Path) -> None:
+    url, folder = f"file://{tmp_path}/orders", tmp_path / "orders"
+    with Table.create(url, record_key="id", mode="hudi", buckets=1) as one, Table(url) as other:
+        one.upsert(ROWS)
+        other.refresh()
+        one.upsert(ROWS)
+        files = ArrowWrite.files
+
+        def overtaken(self: ArrowWrite, *args: Any) -> Any:
+            found = files(self, *args)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ArrowWrite, "files", files)
+                one.upsert(ROWS)
+            say(folder, **METADATA)
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ArrowWrite, "files", overtaken)
+            with pytest.raises(CommitConflict):
+                other.upsert(ROWS)
+    assert keys(folder)[PARTITIONS] == METADATA[PARTITIONS]
 
 
 def test_the_options_of_hudis_writers_fit_the_table(table_of: Any, capsys: Any) -> None:

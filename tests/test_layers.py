@@ -81,7 +81,8 @@ ORDER = {
     "table.occ": (
         "fence group group_commit conflicting covered pending conflict heartbeat_rules liveness "
         "heartbeat locks "
-        "creation decide markers transaction failed prepared news commit condition mode ahead "
+        "creation decide markers transaction failed prepared news rewriting metadata_off commit "
+        "condition mode ahead "
         "publish rollback concurrency contract"
     ),
 }

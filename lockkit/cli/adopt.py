@@ -48,14 +48,14 @@ def adopt(args: argparse.Namespace) -> int:
         say_json(_as_json(args.url, found))
     else:
         say(*_lines(args.url, found))
-    return OK if found.writable or found.changed else FOUND
+    return OK if found.writable else FOUND
 
 
 def _as_json(url: str, found: Adoption) -> dict[str, Any]:
     from lockkit.table.services.adopt import writer_options
 
     return {
-        "url": url, "writable": found.writable or bool(found.changed),
+        "url": url, "writable": found.writable,
         "obstacles": list(found.remaining),
         "fixes": [{"what": each.what, "means": each.means, "changes": dict(each.changes),
                    "blocked": each.blocked} for each in found.fixes],
@@ -68,7 +68,7 @@ def _lines(url: str, found: Adoption) -> list[str]:
 
     lines = [plain(url)]
     if found.writable:
-        lines += ["  lockkit can write this table: nothing to change"]
+        lines += ["  lockkit can write this table"]
     for each in found.remaining:
         lines += [f"  lockkit cannot write it: {plain(each, limit=600)}"]
     for fix in found.fixes:

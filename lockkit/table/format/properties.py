@@ -26,6 +26,7 @@ from lockkit.table.format.property_keys import (
     LATEST_PAYLOAD,
     LAYOUTS,
     MERGE_MODE,
+    METADATA,
     NO_PARTITION,
     ORDERING,
     PAYLOAD,
@@ -34,12 +35,14 @@ from lockkit.table.format.property_keys import (
     TIMEZONE,
     checksum,
 )
+from lockkit.table.format.property_keys import FENCED as FENCED
+from lockkit.table.format.property_keys import HUDI as HUDI
+from lockkit.table.format.property_keys import MODE as MODE
 from lockkit.table.format.timeline import HOODIE, V6, V9, TimelineNames, instant_ms
 
 PROPERTIES_KEY = HOODIE + "hoodie.properties"
 BACKUP_KEY = PROPERTIES_KEY + ".backup"
 """Beside it while Hudi rewrites it: copied there, deleted, written anew, the copy deleted."""
-MODE = "lockkit.commit.mode"
 SWITCHES = "lockkit.commit.mode.switches"
 ACCEPTED = "lockkit.instant.accepted"
 BUCKETS = "lockkit.bucket.count"
@@ -48,8 +51,6 @@ HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
 URLENCODE = "hoodie.datasource.write.partitionpath.urlencode"
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-FENCED, HUDI = "fenced", "hudi"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,9 @@ class TableConfig:
     accepted: str = field(default="", compare=False)
     """An instant far ahead of all clocks from which new ones go on (`ahead.py`). It changes nothing
     of what the table is, so no transaction that is under way has to begin again."""
+    metadata: bool = field(default=False, compare=False)
+    """Mode `hudi`: Hudi's metadata table is on, and a commit switches it off (`metadata_off.py`).
+    """
 
     def __post_init__(self) -> None:
         for what, name in (("record key", self.record_key), ("partition field", self.partition_by),
@@ -193,6 +197,7 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
         mode=keys.get(MODE, HUDI),
         switches=_number(keys.get(SWITCHES, "0")),
         accepted=_instant(keys.get(ACCEPTED, "")),
+        metadata=any(keys.get(each) for each in METADATA),
         buckets=_number(keys.get(BUCKETS, "4")),
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",
         urlencode=keys.get(URLENCODE, "false").lower() == "true",
@@ -242,15 +247,15 @@ def load_config() -> Procedure[tuple[TableConfig, Version]]:
             )
 
 
-def recheck_config(config: TableConfig, version: Version) -> Procedure[None]:
-    """Refuse a table that is no longer what the transaction began on.
+def recheck_config(config: TableConfig, version: Version) -> Procedure[TableConfig]:
+    """The table's config; refuse a table that is no longer what the transaction began on.
 
     Asked under the lock at every commit: a Hudi 1.x writer upgrades a version 6 table by default
     and moves its timeline elsewhere (hoodie.write.auto.upgrade). Costs one conditional read.
     """
     match (yield from read(PROPERTIES_KEY, unless=version, limit=PROPERTIES_BYTES_MAX)):
         case NotModified():
-            return
+            return config
         case Missing():
             yield from refuse_half_rewritten()
             raise TableError(f"{PROPERTIES_KEY} is gone: the table was deleted under this commit")
@@ -261,6 +266,7 @@ def recheck_config(config: TableConfig, version: Version) -> Procedure[None]:
                     f"the table changed under this commit: it was {config}, and is {standing}; "
                     "begin again"
                 )
+            return standing
 
 
 def refuse_half_rewritten() -> Procedure[None]:

@@ -6,6 +6,10 @@ import zlib
 
 LAYOUTS = {"6": "1", "9": "2"}
 """The timeline's layout, by table version."""
+MODE = "lockkit.commit.mode"
+FENCED, HUDI = "fenced", "hudi"
+METADATA = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
+"""What the metadata table has, and what is being added to it."""
 DROP_COLUMNS = "hoodie.datasource.write.drop.partition.columns"
 KEY_CLASS = "hoodie.table.keygenerator.class"
 KEY_TYPE = "hoodie.table.keygenerator.type"

@@ -9,11 +9,14 @@ from lockkit.table.format.property_keys import (
     BY_EVENT,
     DROP_COLUMNS,
     EVENT_PAYLOAD,
+    FENCED,
     KEY_CLASS,
     KEY_TYPE,
     LATEST_PAYLOAD,
     LAYOUTS,
     MERGE_MODE,
+    METADATA,
+    MODE,
     NO_PARTITION,
     ORDERING,
     PAYLOAD,
@@ -23,8 +26,6 @@ from lockkit.table.format.property_keys import (
     checksum,
 )
 
-METADATA = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
-"""What the metadata table has, and what is being added to it."""
 Says = Callable[..., str]
 
 
@@ -71,9 +72,10 @@ def _not_written(says: Says) -> Iterator[str]:
         yield (f"table type {says('hoodie.table.type')[:40]!r} is not written here, only "
                "COPY_ON_WRITE: base files alone would hide the log files' rows")  # fmt: skip
     for key in METADATA:
-        if says(key):
+        if says(key) and says(MODE) == FENCED:
             yield (f"{key}={says(key)[:80]}: a commit that skips the metadata table is invisible "
-                   "to its readers; switch it off: lockkit table adopt URL")  # fmt: skip
+                   "to its readers, and only lockkit writes a fenced table: find out which writer "
+                   "of Hudi's wrote to it")  # fmt: skip
     if says(TIMEZONE).upper() != "UTC":
         yield (f"{TIMEZONE} is {says(TIMEZONE)[:20] or 'not set, that is LOCAL'}, and instants of "
                "two time zones cannot be ordered; go over to UTC: lockkit table adopt "

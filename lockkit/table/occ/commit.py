@@ -250,7 +250,7 @@ def _commit_unfenced(
 ) -> Procedure[Committed]:
     """List, check, publish: safe only while the lock really excludes all other writers."""
     transaction = prepared.transaction
-    now, _, seen = yield from all_of([
+    now, config, seen = yield from all_of([
         load_timeline(prepared.names, after=transaction.covered.listed_after),
         recheck_config(transaction.config, transaction.taken.known.config_version),
         read_fence(),
@@ -264,6 +264,10 @@ def _commit_unfenced(
         yield from _prove_mine(prepared, landed)
     else:
         _judge(work, found)
+        if config.metadata:
+            from lockkit.table.occ.metadata_off import switch_metadata_off  # rarely on
+
+            yield from switch_metadata_off(config, believe)
         believe()
         yield _checked(prepared, guard, found.covered)
         nothing = FenceRead(None, None)

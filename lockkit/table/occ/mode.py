@@ -6,28 +6,20 @@ before the table's properties say `hudi`, and opened before they say `fenced`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from lockkit.errors import TableError, Unanswered
-from lockkit.protocol.outcome import Applied, Found, PreconditionFailed, Throttled, Unknown, over
-from lockkit.runtime import Procedure, Put, Sleep, Unique
-from lockkit.runtime.proven import TRIES_MAX, delete, pause_s, read
-from lockkit.table.format.java_properties import (
-    PROPERTIES_BYTES_MAX,
-    format_properties,
-    parse_properties,
-)
+from lockkit.runtime import Procedure, Unique
 from lockkit.table.format.properties import (
     FENCED,
     HUDI,
     MODE,
-    PROPERTIES_KEY,
     SWITCHES,
     TableConfig,
     from_properties,
     load_config,
 )
-from lockkit.table.format.timeline import HOODIE, Timeline, load_timeline
+from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
 from lockkit.table.occ.covered import has_archived
 from lockkit.table.occ.decide import commits_under_way, is_in_use, lost_fence, replace_fence, settle
@@ -41,8 +33,7 @@ from lockkit.table.occ.fence import (
     opened,
     read_fence,
 )
-
-CHECKSUM_KEY = HOODIE + ".hoodie.properties.crc"
+from lockkit.table.occ.rewriting import rewrite_properties
 
 
 def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust) -> Procedure[bool]:
@@ -130,38 +121,3 @@ def say_in_properties(
 ) -> Procedure[bool]:
     """`rewrite_properties` by the table's config."""
     return (yield from rewrite_properties(lambda keys: news(from_properties(keys)), believe))
-
-
-def rewrite_properties(
-    news: Callable[[Mapping[str, str]], dict[str, str]], believe: Callable[[], None]
-) -> Procedure[bool]:
-    """Write the result of `news` on the properties over exactly those that were read.
-
-    False if it returns nothing and no write was tried before.
-    """
-    for tries in range(TRIES_MAX):
-        match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
-            case Found(body, version):
-                keys = parse_properties(body)
-            case _missing:
-                raise TableError(f"{PROPERTIES_KEY} is gone; nothing was changed")
-        changed = news(keys)
-        if not changed:
-            return tries > 0
-        # Hadoop's file system of a disk refuses a file that differs from its checksum.
-        yield from delete(CHECKSUM_KEY)
-        believe()
-        # Sent once (not `settle_write`): each send needs `believe()` directly before it.
-        match (yield Put(PROPERTIES_KEY, format_properties({**keys, **changed}), over(version))):
-            case Applied():
-                return True
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-            case PreconditionFailed() | Unknown():
-                yield Sleep(pause_s(tries))
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
-    raise Unanswered(
-        f"{PROPERTIES_KEY} could not be written in {TRIES_MAX} tries; run this again",
-        doubt=True,
-    )

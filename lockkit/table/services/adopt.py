@@ -7,7 +7,7 @@ read; a copy of the file stays beside it. Nothing is changed unless the table ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
@@ -16,15 +16,13 @@ from lockkit.runtime.proven import create, read
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.properties import (
-    FENCED,
-    MODE,
     PROPERTIES_KEY,
     from_properties,
     refuse_half_rewritten,
 )
-from lockkit.table.format.property_keys import TIMEZONE
+from lockkit.table.format.property_keys import FENCED, METADATA, MODE, TIMEZONE
 from lockkit.table.format.readable import LAYOUT_OF
-from lockkit.table.format.refusals import METADATA, reasons
+from lockkit.table.format.refusals import reasons
 from lockkit.table.format.timeline import (
     HOODIE,
     V6,
@@ -35,7 +33,7 @@ from lockkit.table.format.timeline import (
     load_timeline,
 )
 from lockkit.table.occ.commit import trust
-from lockkit.table.occ.mode import rewrite_properties
+from lockkit.table.occ.rewriting import rewrite_properties
 
 KEPT_PREFIX = HOODIE + ".lockkit/"
 LOCKS = "org.apache.hudi.client.transaction.lock."
@@ -61,13 +59,10 @@ class Adoption:
     fixes: tuple[Fix, ...]
     remaining: tuple[str, ...]
     """Reasons not to write the table that no fix removes."""
-    changed: tuple[str, ...] = field(default=())
+    writable: bool
+    """Whether it is written as it is."""
+    changed: tuple[str, ...] = ()
     """The changes that were made, and where the earlier properties are."""
-
-    @property
-    def writable(self) -> bool:
-        """Whether it is written as it is."""
-        return not self.fixes and not self.remaining
 
     @property
     def obstacles(self) -> list[str]:
@@ -91,8 +86,9 @@ def plan_adoption() -> Procedure[Adoption]:
     names = V6 if layout == "1" else V9
     now = (yield from load_timeline(names)) if layout in LAYOUT_OF.values() else None
     fixes = tuple(_fixes(keys, now, (yield WallMs())))
-    planned = Adoption(keys, fixes, ())
-    return Adoption(keys, fixes, tuple(_remaining({**keys, **planned.changes})))
+    changes = {key: value for each in fixes for key, value in each.changes.items()}
+    writable = not list(_remaining(keys))
+    return Adoption(keys, fixes, tuple(_remaining({**keys, **changes})), writable)
 
 
 def adopt(*, believe: Callable[[], None] = trust) -> Procedure[Adoption]:
@@ -118,7 +114,7 @@ def adopt(*, believe: Callable[[], None] = trust) -> Procedure[Adoption]:
     changed = [f"{key}={value}" for key, value in sorted(found.changes.items())]
     for each in changed:
         yield Note("note", {"text": f"{PROPERTIES_KEY}: {each}"})
-    return Adoption(found.keys, found.fixes, (), (*changed, f"before: {kept}"))
+    return Adoption(found.keys, found.fixes, (), True, (*changed, f"before: {kept}"))
 
 
 def writer_options(keys: Mapping[str, str], url: str) -> dict[str, str]:
@@ -145,7 +141,8 @@ def _fixes(keys: Mapping[str, str], now: Timeline | None, wall_ms: int) -> Itera
         yield Fix(
             f"switch the metadata table off ({keys[indexed[0]][:80]})",
             "Hudi's readers list the folders instead; .hoodie/metadata stays, and nobody reads it. "
-            "A Hudi writer with hoodie.metadata.enable=true makes it again",
+            "A Hudi writer with its defaults makes it again, and each commit of lockkit switches "
+            "it off",
             dict.fromkeys(indexed, ""),
             "Hudi wrote to a table in the mode fenced; first find out which writer did"
             if fenced else "",

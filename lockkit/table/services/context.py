@@ -73,6 +73,10 @@ class ServiceContext:
         from lockkit.table.occ.rollback import roll_back
 
         with self.concurrency_control.hold() as held:
+            if known.config.metadata:
+                from lockkit.table.occ.metadata_off import switch_metadata_off
+
+                self.run(switch_metadata_off(known.config, held.believe))
             way = roll_back(
                 instant, held.guard, known, believe=held.believe, resume=resume,
                 base=self.base(known.config),
