@@ -119,3 +119,60 @@ def test_a_copy_obeys_the_conditions_on_its_source(azure: Any, bucket: str) -> N
     assert refused(copy.start_copy_from_url, source.url, **stale) == (412, "SourceConditionNotMet")
     copy.start_copy_from_url(source.url, source_etag=tag, source_match_condition=IfNotModified)
     assert copy.download_blob().readall() == b"1"
+
+
+def test_a_snapshot_stays_as_it_is_and_is_listed_before_its_blob(azure: Any, bucket: str) -> None:
+    place = azure.get_container_client(bucket)
+    blob = place.get_blob_client("a")
+    made = blob.upload_blob(b"1" * (2 << 20), metadata={"n": "1"})
+    first = blob.create_snapshot()["snapshot"]
+    blob.upload_blob(b"2", overwrite=True)
+    second = blob.create_snapshot(metadata={"own": "yes"})["snapshot"]
+    place.upload_blob("b", b"3")
+    old = place.get_blob_client("a", snapshot=first)
+    assert old.download_blob().readall() == b"1" * (2 << 20)
+    properties = old.get_blob_properties()
+    assert properties.etag == made["etag"] and properties.metadata == {"n": "1"}
+    assert properties.last_modified == made["last_modified"]
+    assert place.get_blob_client("a", snapshot=second).get_blob_properties().metadata == {
+        "own": "yes"
+    }
+    listed = [(each.name, each.snapshot) for each in place.list_blobs(include=["snapshots"])]
+    assert listed == [("a", first), ("a", second), ("a", None), ("b", None)]
+    pages = place.list_blobs(include=["snapshots"], results_per_page=1).by_page()
+    assert [[(each.name, each.snapshot) for each in page] for page in pages] == [
+        [each] for each in listed
+    ]
+    assert [each.name for each in place.list_blobs()] == ["a", "b"]
+    assert [each.name for each in azure.list_containers(bucket)] == [bucket]
+    copy = place.get_blob_client("copy")
+    copy.start_copy_from_url(f"{blob.url}?snapshot={first}")
+    assert copy.download_blob().readall() == b"1" * (2 << 20)
+
+
+def test_a_blob_is_not_deleted_without_its_snapshots(azure: Any, bucket: str) -> None:
+    place = azure.get_container_client(bucket)
+    blob, other = place.get_blob_client("a"), place.get_blob_client("a/b")
+    for each in (blob, other):
+        made = each.upload_blob(b"1")
+        each.create_snapshot()
+    first = blob.create_snapshot()["snapshot"]
+    assert refused(blob.delete_blob) == (409, "SnapshotsPresent")
+    stale = {"etag": made["etag"], "match_condition": IfNotModified}
+    assert refused(blob.delete_blob, delete_snapshots="include", **stale)[0] == 412
+    place.get_blob_client("a", snapshot=first).delete_blob()
+    assert refused(place.get_blob_client("a", snapshot=first).download_blob)[0] == 404
+
+    def left() -> list[tuple[str, bool]]:
+        listed = place.list_blobs(include=["snapshots"])
+        return [(each.name, each.snapshot is not None) for each in listed]
+
+    untouched = [("a/b", True), ("a/b", False)]
+    assert left() == [("a", True), ("a", False), *untouched]
+    blob.delete_blob(delete_snapshots="only")
+    assert left() == [("a", False), *untouched]
+    blob.create_snapshot()
+    blob.delete_blob(delete_snapshots="include")
+    assert left() == untouched
+    place.delete_container()
+    assert left() == []

@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from lockkit.lab.server import (
     azure_blocks,
     azure_conditions,
     azure_lease,
+    azure_lists,
     azure_query,
     azure_shape,
+    azure_snapshots,
     markup,
     mime,
     tags,
@@ -134,6 +137,9 @@ class Azure:
                 return self._get(call, deed)
             case "DELETE", "":
                 return self._delete(call, deed)
+            case "PUT", "snapshot":
+                found = self._wanted(call, deed)
+                return azure_snapshots.make(self.objects, call, deed, found)
             case (("GET" | "PUT"), "tags"):
                 return self._tags(call, deed)
             case "PUT", "metadata" | "properties":
@@ -146,7 +152,7 @@ class Azure:
             case "POST", _, "batch":
                 return self._batch(call, deed)
             case "GET", "", "list" if not deed.bucket:
-                return azure_shape.containers(self.objects, call, deed)
+                return azure_lists.containers(self.objects, call, deed)
             case (("GET" | "HEAD"), "account", "properties"):
                 deed.answer = "found"
                 account = {"x-ms-sku-name": "Standard_LRS", "x-ms-account-kind": "StorageV2"}
@@ -154,7 +160,7 @@ class Azure:
             case _ if not deed.bucket or kind != "container":
                 raise _not_built(call)
             case "GET", _, "list":
-                return azure_shape.blobs(self.objects, call, deed)
+                return azure_lists.blobs(self.objects, call, deed)
             case (("GET" | "HEAD"), _, "" | "metadata"):
                 deed.answer = "found"
                 return Reply(200, {**there, **_CONTAINER_HEADERS}, b"", deed)
@@ -169,6 +175,9 @@ class Azure:
             case "DELETE", _, "":
                 for each in self.objects.under(deed.bucket, "", limit=-1):
                     self.objects.remove(deed.bucket, each.key)
+                hidden = deed.bucket + azure_shape.SNAPSHOTS
+                for each in self.objects.generations(hidden, "", limit=-1):
+                    self.objects.remove_version(hidden, each.key, each.id)
                 self.objects.remove_bucket(deed.bucket)
                 deed.method, deed.answer = "bucket", "applied"
                 return Reply(202, {}, b"", deed)
@@ -177,30 +186,35 @@ class Azure:
     # --- reading ---------------------------------------------------------------------------------
 
     def _wanted(self, call: DialectRequest, deed: RequestEffect) -> Object:
-        wanted = call.query.get("versionid")
-        if wanted is None:
-            found = self.objects.current(deed.bucket, deed.key)
-        else:
-            found = self.objects.at(deed.bucket, deed.key, id_of(wanted))
+        found = self._named(deed.bucket, deed.key, call.query)
         if found is None or found.deleted:
             raise DialectError(404, "BlobNotFound", "The specified blob does not exist.", "missing")
         deed.version, deed.generation = etag(found), found.id
         return found
+
+    def _named(self, container: str, blob: str, query: Mapping[str, str]) -> Object | None:
+        """The blob, or the version or the snapshot of it that a query names."""
+        if "snapshot" in query:
+            return azure_snapshots.at(self.objects, container, blob, query["snapshot"])
+        if "versionid" in query:
+            return self.objects.at(container, blob, id_of(query["versionid"]))
+        return self.objects.current(container, blob)
 
     def _get(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         found = self._wanted(call, deed)
         azure_lease.guard(self.objects, call, deed)
         azure_conditions.judge_read(call, deed, found)
         deed.answer = "found"
+        lease = azure_lease.lease_headers(*azure_lease.read(self.objects, deed.bucket, deed.key))
         current = "true" if self.objects.superseded_ms(found) is None else "false"
+        version = {"x-ms-version-id": version_id(found), "x-ms-is-current-version": current}
         headers = {
             **meta_headers(found.meta), "ETag": etag(found),
             "Last-Modified": http_date(found.at_ms),
             "Accept-Ranges": "bytes", "x-ms-blob-type": "BlockBlob",
             "x-ms-creation-time": http_date(found.at_ms),
-            **azure_lease.lease_headers(*azure_lease.read(self.objects, deed.bucket, deed.key)),
-            "x-ms-server-encrypted": "true", "x-ms-version-id": version_id(found),
-            "x-ms-is-current-version": current, "x-ms-access-tier": "Hot",
+            **({} if "snapshot" in call.query else lease | version),
+            "x-ms-server-encrypted": "true", "x-ms-access-tier": "Hot",
             **azure_query.wanted_headers(call),
         }  # fmt: skip
         span = byte_range(call.headers.get("x-ms-range") or call.headers.get("range"), found.size)
@@ -264,14 +278,14 @@ class Azure:
         deed.method = "copy"
         source = urlsplit(call.headers["x-ms-copy-source"])
         container, blob = (key_of(each) for each in _place(call, source.path))
-        found = self.objects.current(container, blob)
+        found = self._named(container, blob, dict(parse_qsl(source.query)))
         body = None if found is None else self.objects.body(found)
-        if found is None or body is None:
+        if found is None or found.deleted or body is None:
             raise DialectError(
                 404, "CannotVerifyCopySource", "The source does not exist.", "missing"
             )
         azure_conditions.judge_source(call, found)
-        kept = {name: value for name, value in found.meta.items() if name != "tags"}
+        kept = {name: value for name, value in found.meta.items() if name not in ("tags", "of")}
         if call.headers.get("x-ms-copy-source-tag-option", "").upper() == "COPY":
             kept["tags"] = found.meta.get("tags", "")
         copied = {
@@ -338,9 +352,13 @@ class Azure:
                     404, "BlobNotFound", "The specified blob does not exist.", "missing"
                 )
             azure_lease.guard(self.objects, call, deed)
+            azure_snapshots.guard(self.objects, call, deed)
 
-        removed(deed, self.objects.remove(deed.bucket, deed.key, check)[1])
-        return Reply(202, {"x-ms-delete-type-permanent": "false"}, b"", deed)
+        if call.headers.get("x-ms-delete-snapshots", "").lower() == "only":
+            check(self.objects.current(deed.bucket, deed.key))
+        elif "snapshot" not in call.query:
+            removed(deed, self.objects.remove(deed.bucket, deed.key, check)[1])
+        return azure_snapshots.remove(self.objects, call, deed)
 
     def _batch(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         replies = []

@@ -6,7 +6,7 @@ from lockkit.lab.server.call import DialectError, DialectRequest
 
 PARAMETERS = {
     "comp", "restype", "timeout", "prefix", "delimiter", "marker", "maxresults", "include",
-    "startfrom", "versionid", "blockid", "blocklisttype",
+    "startfrom", "versionid", "snapshot", "blockid", "blocklisttype",
 }  # fmt: skip
 OF_LINKS = {
     "sv", "ss", "srt", "sp", "se", "st", "spr", "sig", "sr", "si", "sip", "skoid", "sktid", "skt",
@@ -18,8 +18,8 @@ _WANTED = {
     "rscl": "Content-Language", "rsct": "Content-Type",
 }  # fmt: skip
 INCLUDED = {
-    "", "metadata", "versions", "tags", "copy", "deleted", "immutabilitypolicy", "legalhold",
-    "deletedwithversions", "permissions",
+    "", "metadata", "versions", "snapshots", "tags", "copy", "deleted", "immutabilitypolicy",
+    "legalhold", "deletedwithversions", "permissions",
 }  # fmt: skip
 """What a listing may be asked to include; of some there is never any here."""
 
@@ -29,6 +29,15 @@ def check(call: DialectRequest) -> None:
                if name.lower() not in PARAMETERS | OF_LINKS | _WANTED.keys()]  # fmt: skip
     included = call.query.get("include", "").lower().split(",")
     unknown += [f"?include={each}" for each in included if each.strip() not in INCLUDED]
+    if {"snapshots", "versions"} <= set(included) or (
+        "snapshots" in included and call.query.get("delimiter")
+    ):
+        unknown.append("snapshots in one listing with versions or a delimiter")
+    if "snapshot" in call.query and not (
+        (call.method in ("GET", "HEAD") and call.query.get("comp", "") in ("", "metadata", "tags"))
+        or call.method == "DELETE"
+    ):
+        unknown.append("?snapshot")
     unknown += [name for name in call.headers if name == "x-ms-if-tags"]
     if unknown:
         text = f"this server does not know {', '.join(unknown)} of {call.method} {call.path}"

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
-from xml.sax.saxutils import escape
 
-from lockkit.lab.server import azure_lease, markup, tags
-from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect, http_date
-from lockkit.lab.server.listing import page, token, untoken, version_place, version_token
-from lockkit.lab.server.markup import plain
-from lockkit.lab.server.objects import Object, Objects
+from lockkit.lab.server import tags
+from lockkit.lab.server.call import DialectError, DialectRequest
+from lockkit.lab.server.objects import Object
 
-PAGE_MAX = 5000
+SNAPSHOTS = "\0snapshots"
+"""Behind a container's name: the bucket of its snapshots, which no client can name."""
 _CONTENT = {
     "x-ms-blob-content-type": "content-type",
     "x-ms-blob-content-encoding": "content-encoding",
@@ -25,96 +21,12 @@ _CONTENT = {
     "x-ms-blob-cache-control": "cache-control",
 }
 
-_LEASE = {
-    "x-ms-lease-status": "LeaseStatus",
-    "x-ms-lease-state": "LeaseState",
-    "x-ms-lease-duration": "LeaseDuration",
-}
-
-
-def containers(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
-    deed.method, deed.answer = "list", "listed"
-    prefix = call.query.get("prefix", "")
-    rows = "".join(
-        f"<Container><Name>{plain(name)}</Name><Properties><Last-Modified>"
-        f'{http_date(1_704_067_200_000)}</Last-Modified><Etag>"0x8D0000000000000"</Etag>'
-        "<LeaseStatus>unlocked</LeaseStatus><LeaseState>available</LeaseState></Properties>"
-        "</Container>"
-        for name in objects.buckets()
-        if name.startswith(prefix)
-    )
-    return markup.document(
-        f"<EnumerationResults><Prefix>{plain(prefix)}</Prefix><Containers>{rows}</Containers>"
-        "<NextMarker/></EnumerationResults>",
-        deed,
-    )
-
-
-def blobs(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
-    query, prefix = call.query, call.query.get("prefix", "")
-    if not re.fullmatch("[1-9][0-9]{0,3}", query.get("maxresults", "5000")):
-        raise DialectError(400, "OutOfRangeQueryParameterValue", "maxresults is 1 to 5000")
-    limit = min(int(query.get("maxresults", PAGE_MAX)), PAGE_MAX)
-    deed.method, deed.key, deed.answer = "list", prefix, "listed"
-    include, start = query.get("include", "").split(","), query.get("startFrom", "")  # inclusive
-    if "versions" in include:
-        place = version_place(query.get("marker")) if query.get("marker") else (start, 0)
-        found = objects.generations(deed.bucket, prefix, place, limit + 1)
-        next_marker = version_token(found[limit - 1]) if len(found) > limit else ""
-        rows = [_row(objects, each, include) for each in found[:limit] if not each.deleted]
-    else:
-        delimiter, after = query.get("delimiter", ""), untoken(query.get("marker", ""))
-        found, prefixes, last = page(objects, deed.bucket, prefix, delimiter, after, limit, start)
-        next_marker = "" if last is None else token(last)
-        leased = objects.leased(deed.bucket)
-        rows = [_row(objects, each, include, leased) for each in found]
-        rows += [f"<BlobPrefix>{_name(each)}</BlobPrefix>" for each in prefixes]
-    head = f"<Prefix>{plain(prefix)}</Prefix><MaxResults>{limit}</MaxResults>"
-    if query.get("delimiter"):
-        head += f"<Delimiter>{plain(query['delimiter'])}</Delimiter>"
-    return markup.document(
-        f'<EnumerationResults ServiceEndpoint="http://{plain(call.host)}/" '
-        f'ContainerName="{plain(deed.bucket)}">{head}<Blobs>{"".join(rows)}</Blobs>'
-        f"<NextMarker>{next_marker}</NextMarker></EnumerationResults>",
-        deed,
-    )
-
-
-def _row(objects: Objects, object: Object, include: list[str], leased: Collection[str] = ()) -> str:
-    which, lease = "", azure_lease.FREE
-    if object.key in leased:
-        lease = azure_lease.read(objects, object.bucket, object.key)
-    of_lease = "".join(
-        f"<{_LEASE[name]}>{value}</{_LEASE[name]}>"
-        for name, value in azure_lease.lease_headers(*lease).items()
-    )
-    if "versions" in include:
-        which = f"<VersionId>{version_id(object)}</VersionId>"
-        if objects.superseded_ms(object) is None:
-            which += "<IsCurrentVersion>true</IsCurrentVersion>"
-    kind = plain(str(object.meta.get("content-type", "application/octet-stream")))
-    own = ""
-    if "metadata" in include:
-        own = "".join(
-            f"<{name[5:]}>{plain(value)}</{name[5:]}>"
-            for name, value in object.meta.items()
-            if re.fullmatch("meta-[A-Za-z_][A-Za-z0-9_.-]*", name)  # else no XML element
-        )
-    tagged = f"<Tags>{tags.document(object)}</Tags>" if "tags" in include else ""
-    return (
-        f"<Blob>{_name(object.key)}{which}<Properties>"
-        f"<Creation-Time>{http_date(object.at_ms)}</Creation-Time>"
-        f"<Last-Modified>{http_date(object.at_ms)}</Last-Modified><Etag>{tag(object)}</Etag>"
-        f"<Content-Length>{object.size}</Content-Length><Content-Type>{kind}</Content-Type>"
-        f"<Content-MD5>{md5_of(object)}</Content-MD5><BlobType>BlockBlob</BlobType>"
-        f"<AccessTier>Hot</AccessTier>{of_lease}<ServerEncrypted>true</ServerEncrypted>"
-        f"</Properties><Metadata>{own}</Metadata>{tagged}</Blob>"
-    )
-
 
 def tag(object: Object) -> str:
-    """Of the write, not of the bytes: the same bytes again have another one."""
-    return f"0x8{object.id:014X}"
+    """Of the write, not of the bytes: the same bytes again have another one. A snapshot has that
+    of its blob.
+    """
+    return f"0x8{object.meta.get('of', object.id):014X}"
 
 
 def etag(object: Object) -> str:
@@ -164,10 +76,3 @@ def md5_of(object: Object) -> str:
     """Of a blob that was put whole or in blocks; a multipart one of S3 has none."""
     raw = bytes.fromhex(object.etag) if len(object.etag) == 32 else b""
     return base64.b64encode(raw).decode()
-
-
-def _name(key: str) -> str:
-    """What XML cannot carry is percent-encoded, and says so."""
-    if markup.writable(key):
-        return f"<Name>{escape(key)}</Name>"
-    return f'<Name Encoded="true">{quote(key)}</Name>'

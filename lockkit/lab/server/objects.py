@@ -196,6 +196,17 @@ class Objects:
             self._keep(after, body, before)
         return before, after
 
+    def keep_beside(self, object: Object, bucket: str, meta: dict[str, Any]) -> Object:
+        """A copy as old as the object, in a bucket that no listing of buckets names."""
+        with self.writing():
+            body = self.body(object)
+            assert body is not None, "the bytes of a current version are always kept"
+            copy = object._replace(
+                id=self._next_id(), bucket=bucket, meta=meta, metageneration=1
+            )
+            self._keep(copy, body, None)
+        return copy
+
     def remove(
         self, bucket: str, key: str, check: Check = anything
     ) -> tuple[Object | None, Object | None]:
