@@ -14,15 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.lab.server import azure, gcs, s3
-from lockkit.lab.testing import bucket, options, runner
+from lockkit.lab.testing import options
 from lockkit.lab.testing.cases import STRIKES, generic
 from lockkit.lab.testing.options import NAME
 
 pytest_plugins = ["pytester"]
 
-LOADED = (azure, gcs, s3, bucket, runner)
-"""What a run in this process would otherwise import once more each time."""
 ROOT = Path(__file__).parents[1]
 Run = Callable[..., pytest.RunResult]
 
@@ -63,10 +60,24 @@ def test_put(lost_responses, lake):
 '''
 
 
+class LoadedModules:
+    """What a run has imported stays: pytester would take it out of `sys.modules`, and the next test
+    of the suite would import it again, beside the copies that packages and classes still hold.
+    """
+
+    def __init__(self, preserve: object = None) -> None:
+        pass
+
+    def restore(self) -> None:
+        sys.modules.pop("test_it", None)
+
+
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a program of tests in this process, with this plugin alone."""
+    monkeypatch.setattr("_pytest.pytester.SysModulesSnapshot", LoadedModules)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester: pytest.Pytester = request.getfixturevalue("pytester")
 
     def run(program: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=CLIENT + program)
