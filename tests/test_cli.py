@@ -216,6 +216,30 @@ def test_serve_says_why_it_cannot(tmp_path: Path) -> None:
     assert_says(run("serve", "--db", str(tmp_path / "no" / "such" / "folder.db")), "cannot serve")
     assert_says(run("serve", "--profile", "minio"), "minio", "spaces")
     assert_says(run("serve", "--host", "0.0.0.0"), "--allow-remote")
+    for port in ("65534", "70000", "-1"):  # three addresses, one behind the other
+        assert_says(run("serve", "--port", port), port, "65533")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_a_proxy_that_refuses_is_a_sentence(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name, value in CLOUD.items():
+        monkeypatch.setenv(name, value)
+    there = (f"{scheme}://bucket/table", "--endpoint", "http://store.test:9000")
+    assert_says(run("lock", "show", *there, "--timeout-s", "1"), "connection refused")
+
+
+def test_lab_needs_a_home_and_a_port_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_says(run("lab", "--port", "70000"), "70000", "65535")
+    (tmp_path / "home").write_text("a file, so nothing can be made in it")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("JUPYTER_CONFIG_DIR", raising=False)
+    assert_says(run("lab"), str(tmp_path / "home"), "set HOME")
 
 
 def test_the_value_of_an_option_for_jupyterlab_is_not_taken_for_a_notebook() -> None:

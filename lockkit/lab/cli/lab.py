@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,6 +31,7 @@ lockkit lab notebooks/00_start_here.ipynb --no-browser --port 9999"""
 COPY = "lockkit-lab"
 FIRST = "notebooks/00_start_here.ipynb"
 STOP_TIMEOUT_S = 15.0
+PORT_MAX = 65_535
 
 
 def add(commands: Any) -> None:
@@ -40,12 +43,33 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    refuse_port(args.after)
+    refuse_home(Path(os.environ.get("JUPYTER_CONFIG_DIR") or Path.home() / ".jupyter"))
     require("lab")
     home = ROOT if IN_CHECKOUT else copied(Path(COPY).absolute())
     path = Path(args.notebook) if args.notebook else home / FIRST
     if not path.exists():
         raise CommandError(f"there is no notebook {path}; the course is in {home / 'notebooks'}")
     return until_stopped([*jupyterlab(path.resolve(), home.resolve()), *args.after])
+
+
+def refuse_port(options: list[str]) -> None:
+    """JupyterLab itself shows an address with this port, and does not listen there."""
+    named = re.search(r"(?:^|\s)--(?:port|ServerApp\.port)[= ](\d+)(?:\s|$)", " ".join(options))
+    if named and int(named[1]) > PORT_MAX:
+        raise CommandError(f"no port {named[1]}: the highest is {PORT_MAX}")
+
+
+def refuse_home(folder: Path) -> None:
+    """JupyterLab cannot start without its folders, and says so in two hundred lines."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise CommandError(
+            f"JupyterLab cannot keep its settings in {folder}: {plain(error)}; set HOME to a "
+            "folder that is yours"
+        ) from None
 
 
 def copied(home: Path) -> Path:

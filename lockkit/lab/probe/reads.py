@@ -9,11 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer
 from lockkit.lab.probe.serial import delete, put
-from lockkit.protocol.outcome import Applied, Found, IfAbsent, NotModified, ReadAnswer
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    Missing,
+    NotModified,
+    ReadAnswer,
+    Throttled,
+    Unknown,
+)
 from lockkit.runtime import run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
@@ -114,8 +124,16 @@ def _bytes(answer: ReadAnswer, url: str) -> int:
             return len(body)
         case NotModified():
             return 0
+        case Unknown(why):
+            raise NoAnswer(f"{url}: a read was not answered: {why}; try again")
+        case Throttled():
+            raise NoAnswer(f"{url}: the store was too busy to answer a read; try again later")
+        case Missing():
+            raise NoAnswer(
+                f"{url}: the probe's own object is gone; is somebody else deleting objects there?"
+            )
         case _:
-            raise NoAnswer(f"{url}: a read was not answered ({answer}); try again")
+            assert_never(answer)
 
 
 def saved(reads: Sequence[Reads]) -> str:

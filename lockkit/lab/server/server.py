@@ -30,6 +30,8 @@ from lockkit.lab.server.policy import AccessPolicy
 from lockkit.lab.server.profiles import PROFILES, ServerProfile
 from lockkit.lab.server.sigv4 import Credentials, verify
 
+ADDRESSES = ("s3", "gcs", "azure")
+PORT_MAX = 65_535
 BODY_BYTES_MAX = 512 << 20
 RECEIVED_BYTES_MAX = 256 * 1024
 SAVE_INTERVAL_S = 0.25
@@ -56,8 +58,8 @@ class Emulator:
     wants requests signed by them; the other two take any. Buckets are made on first use, unless
     `strict_buckets`. `policy` applies to the S3 address alone.
     `on_request` is called from the server's thread and must not wait. Raises `ValueError` for an
-    unknown profile or an address that others could reach, `OSError` if the port or the file cannot
-    be used.
+    unknown profile, an impossible port or an address that others could reach, `OSError` if the port
+    or the file cannot be used.
     """
 
     def __init__(
@@ -81,6 +83,12 @@ class Emulator:
             raise ValueError(
                 f"{host} can be reached by other machines, and this server is made for one; "
                 "say allow_remote (--allow-remote) if that is meant"
+            )
+        last = PORT_MAX - len(ADDRESSES) + 1
+        if not 0 <= port <= last:
+            raise ValueError(
+                f"no port {port}: the S3 address may have 1 to {last}, since the others follow it "
+                "(0: any that are free)"
             )
         self.profile: ServerProfile = PROFILES[profile]
         self.latency_ms = max(latency_ms, 2 * self.profile.race_ms)
