@@ -49,6 +49,16 @@ for (const [name, scene] of Object.entries(scenes)) {
       });
     });
 
+    test(`no label is cut: ${name} at ${width}`, () => {
+      for (const label of plan.labels) {
+        assert.ok(label.x0 >= 0 && label.x1 <= plan.width, `"${label.text}" from ${label.x0} to ${label.x1} of ${plan.width}`);
+      }
+    });
+
+    test(`nothing is scrolled sideways: ${name} at ${width}`, () => {
+      assert.equal(plan.width, width);
+    });
+
     test(`every arrow falls: ${name} at ${width}`, () => {
       for (const arrow of plan.arrows) {
         for (const leg of arrow.legs) assert.ok(leg.y2 > leg.y1 || leg.x1 === leg.x2 || !arrow.hue, JSON.stringify(leg));
@@ -56,6 +66,18 @@ for (const [name, scene] of Object.entries(scenes)) {
     });
   }
 }
+
+test("without reads, a read that settles a lost answer is still drawn, and no other", () => {
+  const reads = (name) => layout(named(name), 900, { reads: false }).arrows.filter((arrow) => arrow.kind === "read");
+  assert.equal(reads("good/lost_response_recovered").length, 1);
+  assert.equal(reads("good/throttled_release").length, 0);
+});
+
+test("a table that nothing was written to has no lane", () => {
+  const scene = named("one call, 2 requests");
+  assert.ok(!layout(scene, 900).lanes.some((lane) => lane.id === "table"));
+  assert.ok(layout(named("good/throttled_release"), 900).lanes.some((lane) => lane.id === "table"));
+});
 
 test("a generation stands exactly where the write that made it arrives", () => {
   const plan = layout(named("good/stalled_commit_refused"), 900);

@@ -67,8 +67,12 @@ def test_everything_is_reached_by_keys(tmp_path: Path, page: Any) -> None:
     assert page.locator(".lk-found").count() == 0
     press(",")
     assert page.locator(".lk-slider").get_attribute("aria-valuetext") != "9.87 s"
+    reads = page.locator(".lk-arrow.lk-read")
+    before = reads.count()  # those that settle a lost answer
     press("r")
-    assert page.locator(".lk-arrow.lk-read").count() == 0
+    assert reads.count() > before
+    press("r")
+    assert reads.count() == before
     for each in page.locator(".lk button, .lk input").all():
         named = "e => e.getAttribute('aria-label') || e.closest('label')?.textContent"
         assert each.evaluate(named), "a control without a name"

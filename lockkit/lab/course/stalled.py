@@ -15,7 +15,6 @@ from lockkit.events import STORE, Event
 from lockkit.lab.processes.fleet import Fleet
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.panels import Workbench, usual
-from lockkit.lab.widgets.scene import Scene
 from lockkit.protocol.outcome import Found
 from lockkit.spark.orders import TABLE
 from lockkit.stores import open_store
@@ -203,16 +202,8 @@ def orders(url: str, endpoint: str | None, events: list[Event]) -> tuple[int, in
     return len(reported), len(reported & there)
 
 
-def writes_only(scene: Scene) -> Scene:
-    """A picture without reads: a waiting writer sends little else."""
-    return scene | {
-        "arrows": [each for each in scene["arrows"] if each["kind"] != "read"],
-        "bars": [each for each in scene["bars"] if each["kind"] != "polls"],
-    }
-
-
 class SideBySide:
-    """Two runs, left and right; one below the other where the page is narrow. Without reads."""
+    """Two runs, left and right; one below the other where the page is narrow."""
 
     def __init__(self, *runs: StalledRun) -> None:
         self.runs = runs
@@ -225,7 +216,6 @@ class SideBySide:
     @staticmethod
     def _column(run: StalledRun) -> widgets.VBox:
         picture = Workbench.replay(run.events)
-        picture.scene = writes_only(picture.scene)
         return widgets.VBox(
             [widgets.HTML(run._repr_html_()), picture],
             layout=widgets.Layout(flex="1 1 460px", min_width="0"),

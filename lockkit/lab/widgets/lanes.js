@@ -46,7 +46,7 @@ class View {
   constructor(model, el) {
     this.model = model;
     this.prefix = `lk${++instances}-`;
-    this.reads = true;
+    this.reads = false;
     this.away = new Set();        // writers whose lanes are hidden
     this.found = [];              // places of the stops that the search finds, and their ids
     this.foundIds = new Set();
@@ -158,7 +158,7 @@ class View {
     this.back = html("span", "lk-away", "", this.bar);
     const label = html("label", "lk-check", "", this.bar);
     this.box = html("input", "", "", label);
-    Object.assign(this.box, { type: "checkbox", checked: true });
+    Object.assign(this.box, { type: "checkbox", checked: false });
     label.append(" reads");
     this.box.addEventListener("change", () => this.showReads(this.box.checked));
     this.ask = this.button("?", "Keys", () => this.help(this.keys.hidden));
@@ -224,7 +224,7 @@ class View {
       ["writer's bar", "what that writer believes: it holds the lock. Red, hatched: it still believes, but its lease is over"],
       ["grey hatching", "the process is paused (SIGSTOP): it does nothing and notices nothing"],
       ["dotted box", "the lease has run out and nobody has taken the lock yet"],
-      ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads"],
+      ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads (tick \u201creads\u201d to see all of them; those that settle a lost answer are always drawn)"],
       ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],
       ["bracket at a writer's lane", "one call of the client, for which its SDK sent several requests by itself"],
       ["red, 412", "the store refused the write: the object had changed; amber, 429: too many writes, certainly not done"],
@@ -290,7 +290,7 @@ class View {
   draw() {
     const scene = this.current();
     if (!scene) return;
-    const any = Boolean(scene.lanes && scene.lanes.length > 2);
+    const any = Boolean(scene.lanes && scene.lanes.some((lane) => lane.role === "writer"));
     this.scene = scene;
     this.empty.hidden = any;
     for (const part of [this.scroller, this.titles, this.detail, this.side]) part.hidden = !any;
@@ -317,9 +317,20 @@ class View {
     this.proof.hidden = !this.plan.stops.some((stop) => stop.evidence);
     const follow = this.model.get("live") ? this.pinned && !this.held : this.ended;
     if (follow) this.scroller.scrollTop = this.plan.height;
+    else this.atHarm();
     this.ended = false;
     this.visible(true);
     this.scrub();
+  }
+
+  /** A recorded violation is opened where it is, unless the page was asked for another place. */
+  atHarm() {
+    const invalid = (this.model.get("status") || {}).verdict === "INVALID";
+    const asked = this.model.get("selected") || this.model.get("cursor") >= 0;
+    const harm = this.plan.stops.filter((stop) => stop.evidence).at(-1);
+    if (this.shownHarm || asked || !invalid || !harm || this.model.get("live")) return;
+    this.shownHarm = true;
+    this.scroller.scrollTop = Math.max(0, harm.y2 - 0.7 * (this.scroller.clientHeight || 600));
   }
 
   heads() {

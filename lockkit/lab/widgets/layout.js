@@ -8,7 +8,9 @@ const TIME_W = 66;        // gutter of the clock, at least
 const GEN_W = 86;         // gutter of the generations' and the holders' labels, at least
 const GEN_W_MAX = 170;
 const TABLE_W = 84;       // gutter of the completed instants
-const LANE_MIN = 118;     // between two neighbouring lanes
+const WRITER_W = 136;     // gutter of the last writer's labels, where no table is drawn
+const LANE_MIN = 118;     // between two neighbouring lanes, if there is room
+const LANE_LEAST = 84;    // ... and if there is not
 const LINE = 14;          // a line of labels
 const TOP = 14;
 const FLIGHT = 9;         // an arrow falls at least this far, so that its direction can be seen
@@ -30,9 +32,13 @@ export function layout(scene, width, options = {}) {
   const reads = options.reads !== false;
   const away = options.away || new Set();
   const gutter = gutters(scene);
-  const lanes = place(scene.lanes.filter((lane) => !away.has(lane.id)), width, gutter);
+  const answers = reads ? null : readBacks(scene.arrows);
+  const arrows = scene.arrows.filter((a) => (reads || a.kind !== "read" || answers.has(a.id)) && !away.has(a.lane));
+  const used = new Set([...arrows.map((a) => a.side), ...scene.marks.map((m) => m.lane)]);
+  const shown = scene.lanes.filter((lane) => !away.has(lane.id) && (lane.id !== "table" || used.has("table")));
+  const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
+  const lanes = place(shown, width, gutter, margin);
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
-  const arrows = scene.arrows.filter((a) => (reads || a.kind !== "read") && !away.has(a.lane));
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
   const axis = stretch(scene, arrows, marks, at);
   const bars = scene.bars
@@ -43,7 +49,7 @@ export function layout(scene, width, options = {}) {
   const labels = [...axis.labels, ...caption(bars, axis.labels, lanes)];
   const plan = {
     clock: gutter[0],
-    width: lanes.length ? Math.max(width, lanes[lanes.length - 1].x + TABLE_W) : width,
+    width: lanes.length ? Math.max(width, lanes[lanes.length - 1].x + margin) : width,
     height: axis.height + 18,
     lanes, bars, arrows: drawn, marks: points, labels,
     ticks: axis.ticks, gaps: axis.gaps, anchors: axis.anchors,
@@ -59,10 +65,26 @@ function gutters(scene) {
   return [Math.max(TIME_W, Math.ceil(clock)), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
 
-function place(lanes, width, gutter) {
+/** Reads that settle a write without an answer: they belong to the story, also without the others. */
+function readBacks(arrows) {
+  const silent = new Set();
+  const found = new Set();
+  for (const arrow of arrows) {
+    const place = `${arrow.lane} ${arrow.side}`;
+    if (arrow.kind === "read") {
+      if (silent.delete(place)) found.add(arrow.id);
+    } else if (["lost", "dropped", "unheard"].includes(arrow.look)) silent.add(place);
+    else silent.delete(place);
+  }
+  return found;
+}
+
+/** Lanes share the width; where it is short they stand closer, before anything must be scrolled. */
+function place(lanes, width, gutter, margin) {
   const between = lanes.length - 1;
   const first = gutter[0] + gutter[1];
-  const step = Math.max(LANE_MIN, between > 0 ? (width - first - TABLE_W) / between : 0);
+  const fit = between > 0 ? (width - first - margin) / between : LANE_MIN;
+  const step = Math.max(LANE_LEAST, fit);
   return lanes.map((lane, i) => ({ ...lane, x: Math.round(first + i * step) }));
 }
 
@@ -141,7 +163,7 @@ function boxesOf({ arrow, mark, stage }, at) {
     const x = at[mark.lane];
     const left = mark.kind === "generation";
     if (mark.label) boxes.push(labelled(mark.id, mark.label, x + (left ? -13 : 13), left ? "end" : "start", 4, mark.kind, mark.hue));
-    if (!left && mark.kind !== "commit") boxes.push(blank(x - 16, x + 9, 12));
+    if (!left) boxes.push(mark.kind === "commit" ? blank(x - 9, x + 9, 12) : blank(x - 16, x + 9, 12));
   }
   return boxes;
 }
@@ -248,7 +270,7 @@ function stops(arrows, marks, bars) {
   return [
     ...arrows.map((a) => stop(a, a.y, a.y2)),
     ...marks.map((m) => stop(m, m.y - 6, m.y + 6)),
-    ...bars.filter((b) => kinds.includes(b.kind)).map((b) => stop(b, b.y, b.y2)),
+    ...bars.filter((b) => kinds.includes(b.kind) || (b.kind === "belief" && b.evidence)).map((b) => stop(b, b.y, b.y2)),
   ].sort((p, q) => p.y - q.y || (p.id < q.id ? -1 : 1));
 }
 

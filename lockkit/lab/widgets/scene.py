@@ -48,7 +48,19 @@ def whole(events: Iterable[Event], *, evidence: Iterable[Event] = ()) -> Scene:
     kept = list(events)
     story = HistoryModel(ring=max(1, len(kept)))
     story.add(kept)
-    return scene(story, arrows_max=story.ring, rows_max=story.ring, evidence=evidence)
+    return scene(
+        story, now_ms=overlap_ends_ms(story), arrows_max=story.ring, rows_max=story.ring,
+        evidence=evidence,
+    )  # fmt: skip
+
+
+def overlap_ends_ms(story: HistoryModel) -> float | None:
+    """When the first lease of several open beliefs ends; None if at most one is open.
+
+    A counterexample ends at the second grant. Its harm is the time from there to that end.
+    """
+    until_ms = [each.until_ms for each in story.beliefs if each.ended_ms is None]
+    return min(until_ms) if len(until_ms) > 1 else None
 
 
 def scene(
@@ -167,7 +179,9 @@ class _Painter:
             return state
         belief = self._belief(who)
         if belief is not None and belief.ended_ms is None:
-            return "holds" if belief.until_ms >= self.now else "believes"
+            newest = self.story.holder()
+            another = newest is not None and newest.who not in ("", who)
+            return "believes" if another or belief.until_ms < self.now else "holds"
         return "waits" if self.story.waiting(who) is not None else "running"
 
     def _belief(self, who: str) -> BeliefSpan | None:
