@@ -314,6 +314,20 @@ def test_a_start_of_pytest_loads_the_options_alone() -> None:
     assert set(done.stdout.split()) == allowed
 
 
+def test_the_plugin_needs_no_sdk() -> None:
+    """A project has the SDK of the store that it uses, and no other."""
+    program = (
+        "import sys; from lockkit import Emulator; from lockkit.lab.testing import bucket, runner\n"
+        "with Emulator() as server, bucket.EmbeddedBucket(server, None) as lake: lake.environ\n"
+        "print(*{m.partition('.')[0] for m in sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True,
+        timeout=60,
+    )  # fmt: skip
+    assert not {"azure", "boto3", "botocore", "google", "requests"} & set(done.stdout.split())
+
+
 def test_the_entry_point_is_the_plugin() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (module,) = project["entry-points"]["pytest11"].values()

@@ -41,6 +41,8 @@ from lockkit.stores import (
 )
 from lockkit.stores.connections import keep_deadlines_of
 from lockkit.stores.deadline import Deadline, DeadlinePassed, current, in_time
+from lockkit.stores.development import DEVELOPMENT_ACCOUNT as DEVELOPMENT_ACCOUNT
+from lockkit.stores.development import DEVELOPMENT_KEY as DEVELOPMENT_KEY
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
@@ -89,12 +91,6 @@ CURES: Mapping[tuple[int, str], str] = {
 API_VERSION = "2023-11-03"
 """Older than the SDK's default, which recent servers refuse (azurite 3.37.0: InvalidHeaderValue);
 nothing newer is needed here."""
-
-DEVELOPMENT_ACCOUNT = "devstoreaccount1"
-# Public: Microsoft's documentation names it for local servers ("Use the Azurite emulator").
-DEVELOPMENT_KEY = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-)
 
 # The SDK logs a paragraph for each way to log in; discarded unless the program configures logging.
 logging.getLogger("azure").addHandler(logging.NullHandler())

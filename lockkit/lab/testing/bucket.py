@@ -8,7 +8,7 @@ from functools import cached_property
 
 from lockkit.lab.server import Emulator
 from lockkit.lab.testing.faulty import CaseProxy, FaultScript
-from lockkit.stores.azure import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from lockkit.stores.development import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 
 REGION, ACCESS_KEY = "us-east-1", "any"
 _NUMBERS = itertools.count(1)
