@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import anywidget
 import ipywidgets as widgets
+import traitlets
 
 from lockkit.errors import LockkitError
 from lockkit.lab.widgets.ui import FAST, Shown, Status, button, shown
@@ -14,8 +17,9 @@ from lockkit.lab.widgets.ui import FAST, Shown, Status, button, shown
 FIRST = "Predict first: pick one of the guesses, then run this cell again."
 STYLE = """<style>
 .lockkit-predict{border-left:3px solid #0072B2;padding:4px 12px;margin:4px 0}
-.lockkit-predict .widget-radio-box,.lockkit-predict .widget-radio{width:auto;max-width:none}
-.lockkit-predict .widget-radio-box label{width:auto;max-width:none;height:auto;line-height:1.6}
+.lockkit-guesses label{display:block;line-height:1.8;cursor:pointer}
+.lockkit-guesses input{accent-color:#0072B2;margin:0 6px 0 2px}
+.lockkit-guesses input:disabled{cursor:default}
 </style>"""
 
 P = ParamSpec("P")
@@ -28,6 +32,24 @@ class NotPredicted(LockkitError, RuntimeError):
     def _render_traceback_(self) -> list[str]:
         """IPython shows this instead of a traceback, because it is not a fault."""
         return [str(self)]
+
+
+class Guesses(anywidget.AnyWidget):
+    """Radio buttons of one group. (Those of ipywidgets have no common name, so a browser takes each
+    for a group of its own, and the arrow keys go to the notebook.)
+    """
+
+    _esm = (Path(__file__).parent / "guesses.js").read_text(encoding="utf-8")
+    question = traitlets.Unicode("").tag(sync=True)
+    options = traitlets.Tuple().tag(sync=True)
+    value = traitlets.Unicode(None, allow_none=True).tag(sync=True)
+    disabled = traitlets.Bool(False).tag(sync=True)
+
+    @traitlets.validate("value")
+    def _known(self, proposal: Any) -> Any:
+        if proposal["value"] is not None and proposal["value"] not in self.options:
+            raise traitlets.TraitError("not one of the guesses")
+        return proposal["value"]
 
 
 class Predict(Shown):
@@ -46,9 +68,7 @@ class Predict(Shown):
         self._locked: list[Any] = []
         self.did: str | None = None
         """The outcome of the first run; after it, the guess cannot change."""
-        self.choice = widgets.RadioButtons(
-            options=self.guesses, value=None, layout=widgets.Layout(width="auto")
-        )
+        self.choice = Guesses(question=question, options=self.guesses)
         self._status = Status()
         self.view = widgets.VBox(
             [widgets.HTML(f"{STYLE}<b>{shown(question)}</b>"), self.choice, self._status]

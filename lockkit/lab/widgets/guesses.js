@@ -1,0 +1,35 @@
+// One group of radio buttons: the arrow keys move the choice, and do not leave for the notebook.
+
+let groups = 0;
+
+export function render({ model, el }) {
+  const group = document.createElement("div");
+  const name = `lockkit-guess-${++groups}-${model.model_id || ""}`;
+  group.className = "lockkit-guesses";
+  group.setAttribute("role", "radiogroup");
+  group.setAttribute("aria-label", model.get("question"));
+  const boxes = model.get("options").map((option) => {
+    const label = document.createElement("label");
+    const box = document.createElement("input");
+    box.type = "radio";
+    box.name = name;
+    box.value = option;
+    box.addEventListener("change", () => { model.set("value", option); model.save_changes(); });
+    label.append(box, ` ${option}`);
+    group.append(label);
+    return box;
+  });
+  const show = () => {
+    for (const box of boxes) {
+      box.checked = box.value === model.get("value");
+      box.disabled = model.get("disabled");
+    }
+  };
+  // JupyterLab would take the arrow keys and letters for its own commands.
+  group.addEventListener("keydown", (event) => { if (event.key !== "Escape") event.stopPropagation(); });
+  model.on("change:value", show);
+  model.on("change:disabled", show);
+  show();
+  el.append(group);
+  return () => { model.off("change:value", show); model.off("change:disabled", show); };
+}
