@@ -18,7 +18,7 @@
 # commit, for longer than its lease, and then continues? And what happens if a write succeeds, but
 # its response is lost?
 #
-# It takes about a minute to the first picture.
+# The first picture comes a few seconds after you press **Launch**.
 
 # %% [markdown]
 # ## Predict
@@ -46,8 +46,9 @@ bench
 
 # %% [markdown]
 # 1. **Launch.** Real processes start and commit orders to one table. The table is on an object
-#    server on this machine, which speaks the protocol of the provider that you chose. PySpark takes
-#    up to half a minute to start, plain Python writers take a few seconds.
+#    server on this machine, which speaks the protocol of the provider that you chose. The writers
+#    are plain Python programs, which start at once. Choose PySpark under *Writers* for Spark
+#    programs with the same lock and the same commit: they take up to half a minute to start.
 # 2. **Stall W1.** At its next commit, while W1 holds the lock and has just passed its conflict
 #    check, its process is paused (SIGSTOP). It does nothing and notices nothing.
 # 3. Wait until another writer takes over the lock, then press **Resume W1**.

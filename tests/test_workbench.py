@@ -475,3 +475,14 @@ def test_stop_ends_writers_that_stand_still(bench: Workbench) -> None:
     bench.close()
     until(lambda: not bench._control.fleet.run_dir.exists())
     assert bench.launch_button.disabled and bench.lanes.status["said"] == CLOSED
+
+
+def test_a_run_that_is_stopped_while_it_starts_is_no_failure(bench: Workbench) -> None:
+    bench.launch_button.click()
+    until(lambda: not bench.launch_button.disabled or bench.state != "idle")
+    bench.stop()
+    until(lambda: bench.state == "stopped")
+    assert bench.lanes.status["error"] is None
+    if not bench.lanes.scene["rows"]:  # it was stopped before the first grant
+        assert not bench.lanes.status.get("verdict")
+    assert leftovers(bench._control.fleet.id) == []

@@ -77,7 +77,7 @@ class Workbench(Newest):
         self._control = Controller(self._show, fleet_of=fleet_of or _fleet)
         self._news: PanelUpdate | None = None
         self._mark = 0
-        self._build(usual(**settings))
+        self._build(usual(**{"kind": "plain"} | settings))  # they start within a second
         self.lanes.status = {"state": "idle", "empty": EMPTY}
 
     # --- the panel ------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Workbench(Newest):
             "facts": list(news.facts), "log": list(news.log),
             "empty": "Waiting for the first event." if live else EMPTY,
             "error": {"summary": news.error, "traceback": news.trace} if news.error else None,
-            **judged(news.verdict),
+            **judged(news.verdict if news.scene.get("rows") else None),  # nothing to judge yet
         }  # fmt: skip
         with self.lanes.hold_sync():
             self.lanes.live = live or not news.scene["events"]
