@@ -71,3 +71,27 @@ def test_an_xml_upload_with_another_checksum_than_its_bytes_is_refused(
     stored = gcs._http.put(url, data=b"1", headers={"x-goog-hash": "crc32c=kPWZ4w=="})
     assert stored.status_code == 200 and "crc32c=kPWZ4w==" in stored.headers["x-goog-hash"]
     assert gcs.bucket(bucket).get_blob("k").crc32c == "kPWZ4w=="
+
+
+def test_an_object_is_moved_in_one_step_under_conditions_on_both_ends(
+    gcs: Any, bucket: str, shared_emulator: Any
+) -> None:
+    place = gcs.bucket(bucket)
+    source = place.blob("from/1")
+    source.upload_from_string(b"1", content_type="text/csv")
+    stale = {"if_source_generation_match": 1, "retry": None}
+    with pytest.raises(PreconditionFailed):
+        place.move_blob(source, "to", **stale)
+    with pytest.raises(PreconditionFailed):
+        place.copy_blob(source, place, "to", **stale)
+    place.blob("taken").upload_from_string(b"2")
+    with pytest.raises(PreconditionFailed):
+        place.move_blob(source, "taken", if_generation_match=0, retry=None)
+    now = {"if_source_generation_match": source.generation}
+    moved = place.move_blob(source, "to", if_generation_match=0, **now)
+    assert moved.download_as_bytes() == b"1" and moved.content_type == "text/csv"
+    assert {each.name for each in place.list_blobs()} == {"to", "taken"}
+    done = [each for each in shared_emulator.requests() if each["bucket"] == bucket]
+    assert [(each["method"], each["key"]) for each in done if each["applied"]][-2:] == [
+        ("copy", "to"), ("delete", "from/1"),
+    ]  # fmt: skip

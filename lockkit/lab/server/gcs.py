@@ -30,6 +30,7 @@ _JSON_API = re.compile(r"/(?:resumable/)?(?:upload/|download/)?storage/v1(/b(?:/
 _OBJECTS = re.compile(r"/b/([^/]+)/o/?")
 _OBJECT = re.compile(r"/b/([^/]+)/o/(.+)")
 _MOVE = re.compile(r"/b/([^/]+)/o/(.+)/(rewriteTo|copyTo)/b/([^/]+)/o/(.+)")
+_RENAME = re.compile(r"/b/([^/]+)/o/(.+)/moveTo/o/(.+)")
 _REASONS = {
     304: "notModified", 400: "invalid", 404: "notFound", 405: "methodNotAllowed",
     409: "conflict", 412: "conditionNotMet", 413: "uploadTooLarge",
@@ -93,6 +94,8 @@ class Gcs:
                 return gcs_lists.contents(self.objects, call, deed)
         elif call.method == "POST" and (moved := _MOVE.fullmatch(path)):
             return self._copy(call, deed, moved)
+        elif call.method == "POST" and (renamed := _RENAME.fullmatch(path)):
+            return self._rename(call, deed, renamed)
         elif named := _OBJECT.fullmatch(path):
             deed.bucket, deed.key = self._known(named[1]), key_of(named[2])
             media = call.query.get("alt") == "media" or call.path.startswith("/download/")
@@ -210,14 +213,9 @@ class Gcs:
         return self._insert(call, deed, call.query, fields, body)
 
     def _insert(
-        self,
-        call: DialectRequest,
-        deed: RequestEffect,
-        query: Any,
-        fields: dict[str, Any],
-        body: bytes,
-        etag: str | None = None,
-    ) -> Reply:
+        self, call: DialectRequest, deed: RequestEffect, query: Any, fields: dict[str, Any],
+        body: bytes, etag: str | None = None,
+    ) -> Reply:  # fmt: skip
         deed.method = "put"
         meta = gcs_uploads.described(call, fields, body)
         return answer(resource(call, self._write(deed, query, body, meta, etag)), deed)
@@ -244,13 +242,9 @@ class Gcs:
         return reply
 
     def _write(
-        self,
-        deed: RequestEffect,
-        query: Any,
-        body: bytes,
-        meta: dict[str, Any],
+        self, deed: RequestEffect, query: Any, body: bytes, meta: dict[str, Any],
         etag: str | None = None,
-    ) -> Object:
+    ) -> Object:  # fmt: skip
         deed.body, check = body, self._check(query, deed)
         _, after = self.objects.write(deed.bucket, deed.key, body, check, etag=etag, meta=meta)
         wrote(deed, after)
@@ -272,6 +266,7 @@ class Gcs:
         found, body = self._bytes_of(
             self._known(moved[1]), key_of(moved[2]), call.query.get("sourceGeneration")
         )
+        self._judge_source(call, found)
         fields = fields_of(call.body)
         meta = {**found.meta, **gcs_resource.meta_of(fields)}
         after = resource(call, self._write(deed, call.query, body, meta))
@@ -280,6 +275,25 @@ class Gcs:
         document = {"kind": "storage#rewriteResponse", "done": True, "resource": after}
         sizes = {"totalBytesRewritten": after["size"], "objectSize": after["size"]}
         return answer(document | sizes, deed)
+
+    def _rename(self, call: DialectRequest, deed: RequestEffect, named: re.Match[str]) -> Reply:
+        """Move an object within its bucket: one step, recorded as a copy and a delete."""
+        bucket = deed.bucket = self._known(named[1])
+        deed.key, deed.method = key_of(named[3]), "copy"
+        source = RequestEffect("delete", bucket, key_of(named[2]))
+        found, body = self._bytes_of(bucket, source.key, None)
+        self._judge_source(call, found)
+        after = self._write(deed, call.query, body, dict(found.meta), found.etag)
+        source.before = str(found.id)
+        removed(source, self.objects.remove(bucket, source.key)[1])
+        reply = answer(resource(call, after), deed)
+        reply.inner = [Reply(200, deed=deed), Reply(200, deed=source)]
+        return reply
+
+    def _judge_source(self, call: DialectRequest, found: Object) -> None:
+        said = {name.replace("ifSource", "if"): value for name, value in call.query.items()
+                if name.startswith("ifSource")}  # fmt: skip
+        self._judge(said, found)
 
     def _compose(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "put"
