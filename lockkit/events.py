@@ -262,7 +262,7 @@ def _exchange(each: Event, who: str) -> str | None:
     if str(each["outcome"]).lower() != "unknown":
         return None
     why = f" ({plain(each['why'])})" if each["why"] else ""
-    return f"{who} was not told what became of its {plain(each['op'])}{why}"
+    return f"{who} got no answer to its {plain(each['op'])}{why}"
 
 
 def _decides(key: str) -> bool:

@@ -115,7 +115,7 @@ def test_a_late_write_lands_when_it_is_said_and_is_refused_once_another_was_firs
             assert not steps.objects
             if rival:
                 steps.until("W2", "waits 10 s")
-            assert steps.land("W1").answered == f"{answer}, and nobody hears it"
+            assert steps.land("W1").answered == f"{answer}, and no client receives it"
             (body,) = steps.objects.values()
             assert json.loads(body)["owner"] == ("W2" if rival else "W1")
 

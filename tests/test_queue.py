@@ -150,7 +150,7 @@ def test_a_name_that_could_harm_the_file_is_refused(name: str) -> None:
 
 
 def test_a_payload_that_is_too_long_is_told_where_to_put_it() -> None:
-    with pytest.raises(ValueError, match="put what is longer into an object"):
+    with pytest.raises(ValueError, match="put what is longer into a separate object"):
         Push("a", "x" * 100_001)
 
 

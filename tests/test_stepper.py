@@ -86,7 +86,7 @@ def test_buttons_decide_and_those_of_what_cannot_happen_are_disabled() -> None:
     assert panel.moment.value == "lock: W1 answer, W1 late, W1 land, W1 pause, the lease ends"
     assert "role='status'>the lease ends" in view._status.value
     shown = panel._lines["W1"].value
-    assert "still on its way" in shown and "applied, and nobody hears it" in shown
+    assert "still on its way" in shown and "applied, and no client receives it" in shown
     view.close()
 
 

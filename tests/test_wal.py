@@ -541,7 +541,7 @@ def test_silence_is_told_to_all_who_wait_and_the_log_goes_on_without_a_gap(
             with ThreadPoolExecutor(4) as pool:
                 errors = list(pool.map(lambda n: _error_of(wal, n), range(4)))
             assert {type(each) for each in errors} == {AppendUnknown}
-            assert "nobody knows whether an append is in wal/0000" in str(errors[0])
+            assert "it is unknown whether an append is in wal/0000" in str(errors[0])
             proxy.clear()
             assert wal.append("after") == Position(1, 0)
     assert read_all(place) == ["after"]

@@ -141,7 +141,7 @@ def never_matches(name: str, version: Version) -> UnsafeStore:
     """The error for a store that refused a write whose condition was true."""
     return UnsafeStore(
         f"{name}: this store refused a write over the version that it had just returned "
-        f"({version[:60]}), so nobody could renew or release a lock there. Old releases of Ceph "
+        f"({version[:60]}), so no client could renew or release a lock there. Old releases of Ceph "
         "RGW do this: they compare the quoted ETag of If-Match with an unquoted one. Upgrade the "
         "server, or use another store; `lockkit probe` tests one"
     )

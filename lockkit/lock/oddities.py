@@ -54,7 +54,7 @@ def unexpected(
     if frees_ms is not None and frees_ms > now.boot_ms + PLAUSIBLE_MS:
         return UnexpectedRecord(
             f"{error}. No lease lasts that long: a wrong clock or another program wrote it; if "
-            f"nobody writes this table, free it with lockkit lock break {where}"
+            f"no program writes this table, free it with lockkit lock break {where}"
         )
     if record.valid_until_ms > now.wall_ms + PLAUSIBLE_MS:
         return UnexpectedRecord(

@@ -37,7 +37,7 @@ def in_order(name: str) -> str:
     if order(name).startswith("-"):
         raise StoreError(
             f"{name}: ZooKeeper's counter has overflowed. Curator sorts -1 before 1, so two "
-            "clients would hold the lock; delete the lock's node while nobody uses it"
+            "clients would hold the lock; delete the lock's node while no client uses it"
         )
     return name
 

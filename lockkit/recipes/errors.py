@@ -61,7 +61,7 @@ class AppendUnknown(WalError):
     def __init__(self, slot: int, key: str, why: str) -> None:
         self.why = why
         super().__init__(
-            f"nobody knows whether an append is in {key}: {why}; it may yet be",
+            f"it is unknown whether an append is in {key}: {why}; it may still arrive",
             slot=slot, cure="read the log up to there before you append it again",
         )  # fmt: skip
         self.key = key

@@ -161,7 +161,7 @@ def lost_response(fleet: Fleet) -> Story:
     fleet.lose_response()
     lost = yield from until("a lost response", lambda e: e.kind == "fault")
     yield from until(
-        f"{lost['client']} finding out what became of its write",
+        f"{lost['client']} finding out whether its write was applied",
         lambda e: e.who == lost["client"] and e.kind in SETTLED,
     )
 

@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--strict-buckets", action="store_true",
-        help="refuse requests to a bucket or container that nobody made",
+        help="refuse requests to a bucket or container that was not created",
     )  # fmt: skip
     parser.add_argument(
         "--policy", action="append", default=[], metavar="FILE",

@@ -124,7 +124,7 @@ def late(*, guarded: bool, then: str = GIVE_UP) -> PaymentOutcome:
     with LockTestbed("s3") as testbed:
         account, lock = Account(testbed), testbed.lock("W1", ttl_s=TTL_S)
         with lock:
-            seen = account.read("W1")  # and its write leaves, and nobody answers
+            seen = account.read("W1")  # and its write leaves, and no answer
         with testbed.lock("W2", ttl_s=TTL_S):
             account.pay("W2", TWO)
         status = account.write("W1", seen.amount + ONE, seen.version if guarded else "")

@@ -69,7 +69,7 @@ def stall_both(
         granted = contest.until_granted(GRANTS)
         report(f"stopping {', '.join(str(side.strike('stall')) for side in contest.sides)} …")
         if not (granted and contest.until_taken_over()):
-            raise TimeoutError("nobody was granted the lock within a minute; try again")
+            raise TimeoutError("no client was granted the lock within a minute; try again")
     finally:
         contest.stop()
     return ServiceHandoff(tuple((side.name, side.figures()) for side in contest.sides))

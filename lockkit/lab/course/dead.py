@@ -36,12 +36,12 @@ POLICIES: tuple[Policy, ...] = ("EAGER", "LAZY", "NEVER")
 
 _MEANS = (
     (r"\.hoodie/\d+\.commit\.requested", "this instant is in use", "the rollback, last of all"),
-    (r"\.hoodie/\d+\.inflight", "the exact content of the commit", "whoever rolls it back"),
+    (r"\.hoodie/\d+\.inflight", "the exact content of the commit", "the client that rolls it back"),
     (r"\.hoodie/\.heartbeat/\d+", "its writer was alive at this object's date",
      "its writer, or a service that found it expired"),
     (r"\.hoodie/\.temp/\d+/.*", "written first: this file is about to be written",
      "the commit or the rollback"),
-    (r".*_\d+\.parquet", "rows that no reader sees", "whoever rolls it back"),
+    (r".*_\d+\.parquet", "rows that no reader sees", "the client that rolls it back"),
 )  # fmt: skip
 
 

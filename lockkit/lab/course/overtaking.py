@@ -192,7 +192,7 @@ def _state(now: Timeline, instant: str) -> str:
     if instant in now.completed:
         return "requested, inflight, completed: readers see it"
     inflight = "requested, inflight" if instant in now.inflight else "requested"
-    return f"{inflight}: nobody sees it"
+    return f"{inflight}: no reader sees it"
 
 
 def overtake(

@@ -250,7 +250,7 @@ def ghost(case: IncidentHistory) -> Iterator[Diagnosis]:
             continue  # the history ends before anybody noticed
         because = (
             f"{request.who}'s claim landed, its answer said otherwise ({request.outcome}), and "
-            f"nobody knows that the lock is {request.who}'s: it stands until its lease ends"
+            f"{request.who} does not know that it has the lock: it stays until its lease ends"
         )
         answer = (request.answer,) if request.answer else ()
         yield Diagnosis(Pattern.GHOST, because, (request.event, write.event, *answer, hurt))

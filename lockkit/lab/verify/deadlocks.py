@@ -31,8 +31,8 @@ from lockkit.recipes.stripes import Mode
 from lockkit.recipes.taking import AcquireLock, ReleaseLock, Taking, give_all, take_all
 
 CIRCLE = "deadlock"
-REPORTED = "whoever waits is told in the end"
-LEFT = "whoever has ended holds nothing"
+REPORTED = "every client that waits gets an answer in the end"
+LEFT = "a client that has ended holds nothing"
 DANGLING = "no bucket is taken from under a key"
 STRIPES = dict.fromkeys(Level, 1 << 10)
 PATIENCE_S = 60.0

@@ -223,7 +223,7 @@ class View {
       ["left lane", "what the lock object says, coloured by its holder; each g is one successful write (generation) with the head of its ETag"],
       ["writer's bar", "what that writer believes: it holds the lock. Red, hatched: it still believes, but its lease is over"],
       ["grey hatching", "the process is paused (SIGSTOP): it does nothing and notices nothing"],
-      ["dotted box", "the lease has run out and nobody has taken the lock yet"],
+      ["dotted box", "the lease has ended and no client has taken the lock yet"],
       ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads (tick \u201creads\u201d to see all of them; those that settle a lost answer are always drawn)"],
       ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],
       ["bracket at a writer's lane", "one call of the client, for which its SDK sent several requests by itself"],

@@ -295,7 +295,7 @@ class _Painter:
                     "hue": hue,
                     "label": "lease over",
                     "t": [self._t(solid), self._t(end)],
-                    "detail": f"{label}: the lease has run out and nobody has taken the lock yet",
+                    "detail": f"{label}: the lease has ended and no client has taken the lock yet",
                 }
 
     def _beliefs(self) -> Iterator[Scene]:

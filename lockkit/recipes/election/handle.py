@@ -48,6 +48,17 @@ class Election:
     An epoch is valid for `ttl_s` seconds after its last renewal. A thread renews it every tenth of
     that. Raises `NotLeader` if only a leader may make the call, `StoreError` if the store cannot be
     used, `Unanswered` if an outcome is unknown, `ElectionError` if an epoch was tampered with.
+
+    :param url: where the epochs are, as for `open_store`: one object each.
+    :param name: what others see as the leader; a fresh id by default.
+    :param ttl_s: how long an epoch lasts without a renewal, in seconds, up to a day; 30 by
+        default. All nodes should use the same.
+    :param policy: which clock ends an epoch, and the allowances for clocks, as for `Lock`.
+    :param emit: called with every event of this node.
+    :param clock: the source of time; tests replace it.
+    :param client: the name of this node in events and in the store's log.
+    :param store_options: those of `open_store`: endpoint, credentials, ...
+    :raises ValueError: for a `ttl_s` that is not above 0, or above a day.
     """
 
     def __init__(

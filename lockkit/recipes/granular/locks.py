@@ -113,7 +113,12 @@ class HeldLocks:
 
 
 class GranularLocks:
-    """The locks of one process. Thread-safe. Stripes are rounded up to powers of two."""
+    """The locks of one process. Thread-safe.
+
+    :param stripes: the number of locks of each level, rounded up to a power of two. The default is
+        Ozone's.
+    :param clock: the source of time; tests replace it.
+    """
 
     def __init__(
         self, *, stripes: Mapping[Level, int] = STRIPES, clock: Clock | None = None

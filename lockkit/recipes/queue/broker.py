@@ -127,7 +127,7 @@ class BrokerServer:
             self.stop("its parent ended")
         if self._idle_ms is not None and not self._connections:
             if self.clock.boot_ms() - self._used_ms > self._idle_ms:
-                self.stop("nobody was connected for long")
+                self.stop("no client was connected for a long time")
         return bool(self._stopped)
 
     # --- connections ---
@@ -197,7 +197,9 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("url", metavar="URL", help="where the queue is: s3://bucket/queues/mail")
     parser.add_argument("--endpoint", help="another server than the provider's own")
-    parser.add_argument("--idle", type=float, metavar="S", help="end once nobody is there for long")
+    parser.add_argument(
+        "--idle", type=float, metavar="S", help="end after so long without a client"
+    )
     parser.add_argument("--detach", action="store_true", help="as a client starts it: a line of "
                         "JSON on stdin tells its options, one on stdout where it is")  # fmt: skip
     args = parser.parse_args(arguments)

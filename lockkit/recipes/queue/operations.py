@@ -23,8 +23,8 @@ class Push:
     def __post_init__(self) -> None:
         if len(self.payload) > PAYLOAD_CHARS_MAX:
             raise ValueError(
-                f"a payload has at most {PAYLOAD_CHARS_MAX} characters: put what is longer into an "
-                "object of its own, and push its key"
+                f"a payload has at most {PAYLOAD_CHARS_MAX} characters: put what is longer into a "
+                "separate object, and push its key"
             )
         check_name(self.id)
 

@@ -43,10 +43,17 @@ TIMEOUT_S = 60.0
 class StripedLock:
     """A striped lock, as one client uses it. Raises `RuntimeError` for use by two threads at once.
 
-    `stripes` is rounded up to a power of two. `lock` holds options of `Lock` (`ttl_s`, `on_lost`,
-    ...); the other options are those of `open_store`. Each event passed to `emit` names its
-    `stripe`. Two keys may share a stripe (`stripes.collision_chance`), which costs time but never
-    safety.
+    Two keys may share a stripe (`stripes.collision_chance`), which costs time but never safety.
+
+    :param url: where the stripes are, as for `open_store`: one lock object each.
+    :param stripes: how many there are, rounded up to a power of two. All clients must name the same
+        number, which the first one records.
+    :param lock: options of each stripe's `Lock` (`ttl_s`, 300 s by default, `on_lost`, ...).
+    :param emit: called with every event; each names its `stripe`.
+    :param clock: the source of time; tests replace it.
+    :param client: the name of this client in events and in the store's log.
+    :param store_options: those of `open_store`: endpoint, credentials, ...
+    :raises ValueError: for more stripes than are allowed.
     """
 
     def __init__(

@@ -259,6 +259,14 @@ class StateLock:
 
     Raises `StateLocked`, `NotLocked`, `LockUnknown`, and `StoreError` if the store cannot be used.
     Terraform itself respects the lock if `use_lockfile` is set. Errors name the holder.
+
+    :param url: of the state, `s3://bucket/path/terraform.tfstate` or of another store.
+    :param workspace: Terraform's workspace, `default` by default.
+    :param workspace_key_prefix: Terraform's option of that name, `env:` by default.
+    :param acquire_timeout: the longest wait of `with`, in seconds; 0, the default, tries once.
+    :param emit: called with every event.
+    :param clock: the source of time; tests replace it.
+    :param store_options: those of `open_store`: endpoint, credentials, ...
     """
 
     def __init__(

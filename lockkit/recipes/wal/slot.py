@@ -111,7 +111,7 @@ def encode_record(record: Any) -> str:
     if len(text) > RECORD_BYTES_MAX:
         raise ValueError(
             f"this record has {len(text)} bytes of JSON, and {RECORD_BYTES_MAX} is the most; store "
-            "it as an object of its own, then append its key"
+            "it as a separate object, then append its key"
         )
     return text
 

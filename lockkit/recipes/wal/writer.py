@@ -224,7 +224,7 @@ def put_fence(log: WriterState) -> Procedure[None]:
     (fence,) = yield from append(log, [()])
     if isinstance(fence, AppendUnknown):
         raise Unanswered(
-            f"nobody knows whether the fence of epoch {log.epoch} is in {slot_key(log.next)}; "
+            f"it is unknown whether the fence of epoch {log.epoch} is in {slot_key(log.next)}; "
             "see that the store answers, then open the log again",
             doubt=True,
         ) from fence
@@ -291,7 +291,7 @@ def _tail(seen: Manifest) -> Procedure[tuple[int, int]]:
         raise Damaged(
             f"is missing, and {MANIFEST_KEY} says that the slots below {head} are taken",
             key=slot_key(head - 1), slot=head - 1,
-            cure="restore it: without it nobody can tell what was appended",
+            cure="restore it: the log cannot be read without it",
         )  # fmt: skip
     return head, last.epoch
 

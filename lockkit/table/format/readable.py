@@ -137,9 +137,9 @@ def _not_merged(keys: Mapping[str, str]) -> Iterator[str]:
     mode, payload = keys.get(MERGE_MODE, ""), keys.get(PAYLOAD, "")
     if mode not in ("", BY_EVENT, BY_COMMIT):
         by = payload or keys.get("hoodie.record.merge.strategy.id", "")
-        yield f"{MERGE_MODE}={mode[:40]}: rows are merged by code of its own ({by[:120]})"
+        yield f"{MERGE_MODE}={mode[:40]}: rows are merged by its own code ({by[:120]})"
     elif not mode and payload not in ("", LATEST_PAYLOAD, *_EVENT_PAYLOADS):
-        yield f"{PAYLOAD}={payload[:120]}: rows are merged by code of its own"
+        yield f"{PAYLOAD}={payload[:120]}: rows are merged by its own code"
     if keys.get("hoodie.table.partial.update.mode", "NONE").upper() != "NONE":
         legacy = keys.get("hoodie.table.legacy.payload.class", "partial updates")
         yield (f"hoodie.table.partial.update.mode={keys['hoodie.table.partial.update.mode'][:40]}: "

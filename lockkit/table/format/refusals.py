@@ -110,7 +110,7 @@ _ONE_OF = (
       "00000000-0000-0000-0000-000000000000"), _OTHER_MERGE),
 )  # fmt: skip
 TIMELINE_MUST_BE = (
-    ("hoodie.table.format", "native", "another format keeps a timeline of its own"),
+    ("hoodie.table.format", "native", "another format keeps its own timeline"),
     ("hoodie.timeline.path", "timeline", "the timeline is looked for there"),
     ("hoodie.timeline.history.path", "history", "archived instants are looked for there"),
 )  # for readers too

@@ -140,7 +140,7 @@ def _fixes(keys: Mapping[str, str], now: Timeline | None, wall_ms: int) -> Itera
     if indexed := [key for key in METADATA if keys.get(key)]:
         yield Fix(
             f"switch the metadata table off ({keys[indexed[0]][:80]})",
-            "Hudi's readers list the folders instead; .hoodie/metadata stays, and nobody reads it. "
+            "Hudi's readers list the folders instead; .hoodie/metadata stays, and is not read. "
             "A Hudi writer with its defaults makes it again, and each commit of lockkit switches "
             "it off",
             dict.fromkeys(indexed, ""),

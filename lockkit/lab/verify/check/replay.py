@@ -295,7 +295,7 @@ class ReplayLane:
         if each["outcome"] == "Applied" and recorded:
             done = [bare(request["version"]) for request in recorded if request["applied"]]
             if bare(each["version"]) not in done:
-                self._depart("was told of a write that the store did not do", each, *recorded[:2])
+                self._depart("got an answer for a write that was not done", each, *recorded[:2])
 
     def _check_report(self, each: Event) -> None:
         action = self._next(each, REPORTED[each.kind])

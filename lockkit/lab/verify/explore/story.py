@@ -93,7 +93,7 @@ class PathStory:
             case "late":
                 assert move.write is not None
                 who = move.write.record.owner
-                return f"{self._decide(who, move, stored, landed)}, late: nobody waits for it"
+                return f"{self._decide(who, move, stored, landed)}, late: no client waits for it"
             case "check":
                 return self._check(who, new)
             case "commit":

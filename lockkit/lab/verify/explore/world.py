@@ -260,7 +260,7 @@ class LeaseWorld:
                 yield (
                     ReleaseRequested(now),
                     actor,
-                )  # also with a commit under way that nobody answers
+                )  # also with a commit under way that no answer
             case Phase.LOST:
                 yield ReleaseRequested(now), actor
             case _:
@@ -481,7 +481,7 @@ class LeaseWorld:
                 case ClaimLost():
                     return f"{Invariant.NO_SELF_LOSS}: told that it was beaten by itself"
                 case LeaseLost() if until is not None and until > 0:
-                    return f"{Invariant.NO_SELF_LOSS}: told of a loss of what it still has"
+                    return f"{Invariant.NO_SELF_LOSS}: reports the loss of a lock that it still has"
                 # By what it saw: a write that landed since is recognised at the next look.
                 case HeldByOther(Record(owner=seen)) if seen == record.owner:
                     return f"{Invariant.NO_SELF_LOSS}: it waits for its own live lease"

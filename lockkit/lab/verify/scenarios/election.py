@@ -38,7 +38,7 @@ STALLS = 0.1
 """Of all writes of epochs: somebody sleeps just then."""
 EARLY_MS = 2_500
 ONE_LEADER, ONE_PER_EPOCH = "one leader at a time", "an epoch has one leader, and comes once"
-NO_SELF_WAIT = "nobody waits for an epoch of its own"
+NO_SELF_WAIT = "no client waits for its own epoch"
 NEVER_BACK = "what a later leader wrote is never replaced by an earlier one"
 EXPECTED = (Unanswered, NoAnswer, NotLeader)
 

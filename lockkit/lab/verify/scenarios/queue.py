@@ -150,7 +150,7 @@ class QueueRun:
     def ask(self, broker: Broker, operation: Operation) -> Procedure[Outcome | BrokerGone]:
         host, time = self.hosts[broker.id], self.world.time
         if host.over:
-            return BrokerGone("nobody answers")
+            return BrokerGone("no answer")
         since, until_ms = host.number, time.now_ms + ANSWER_MS
         ticket = host.requests.submit(operation)
         yield WaitUntil(  # type: ignore[misc] # a request of this world
@@ -351,7 +351,7 @@ MUTANTS = {
         _Of("beyond", "what the file does not remember is taken to have not happened",
             {"beyond_is_unknown": False}),
         _Of("id per client", "a write is recognised by its client", {"id_per_write": False}),
-        _Of("attempts", "whoever had the job once may complete it",
+        _Of("attempts", "a former owner of the job may complete it",
             {"compare_attempts": False}),
         _Of("never handed on", "a heartbeat never gets too old", {"expires": False}),
         _Of("no timeout", "a job is handed on however fresh its heartbeat is",

@@ -17,7 +17,7 @@ BACK = "no attempt of a job is taken back"
 SPARED = "a job is not taken from a worker that was heard"
 FIFO = "first claims come in the order of the pushes"
 PUSHED = "an acknowledged push is in the queue"
-HELD = "an acknowledged claim is in the queue, and nobody else's"
+HELD = "an acknowledged claim is in the queue, and no other client's"
 ONCE = "one worker completes a job, and it is gone then"
 
 

@@ -27,7 +27,7 @@ from lockkit.runtime import Delete, Procedure, Sleep
 KEY = lock_key("terraform.tfstate")
 STEPS = 250
 RUNS_MAX, ROUNDS_MAX, UNLOCKS_MAX = 40, 200, 4
-ONE_HOLDER, NO_SELF_WAIT = "one holder at a time", "nobody waits for a lock of its own"
+ONE_HOLDER, NO_SELF_WAIT = "one holder at a time", "no client waits for its own lock"
 ONLY_OWN = "a lock is removed by its holder, or when its run has ended"
 REPORTED = "what is told to be unlocked has been"
 
@@ -166,7 +166,7 @@ _Of = partial(Mutant, wrong=WRONG)
 MUTANTS = {
     each.name: each
     for each in (
-        _Of("settle", "a lock of its own, answered late, is somebody else's (OpenTofu #4405)",
+        _Of("settle", "its own lock, answered late, is taken for another client's (OpenTofu #4405)",
             {"settle": False}),
         _Of("recognise", "a lock is recognised by user and host, which other runs have too",
             {"recognise": Recognise.OWNER}),

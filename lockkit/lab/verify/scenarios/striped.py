@@ -278,7 +278,7 @@ MUTANTS = {
         _Of("give_back", "who cannot have all keeps what it has", {"give_back": False}),
         _Of("agreed", "everybody has the number of stripes that it was given",
                {"agreed": False}),
-        _Of("check", "nobody looks whether the first is still held when the last is taken",
+        _Of("check", "when the last is taken, it is not checked that the first is still held",
                {"check": False}),
         _Of("ignores conditions", "the store ignores the conditions of a write",
                profile="ignores conditions"),

@@ -164,7 +164,7 @@ class LeaseRun:
                 believed = session.believes_until_ms > now_ms + 1
                 session.believes_until_ms = 0.0
                 if (kind == "waiting" or believed) and self._is_own(session):
-                    because = f"{session.node.name} was told so of its own write"
+                    because = f"{session.node.name} was refused because of its own write"
                     raise Violated(Invariant.NO_SELF_LOSS, f"{kind}: {because}")
 
     def _is_own(self, session: LeaseSession) -> bool:

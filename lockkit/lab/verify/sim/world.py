@@ -360,7 +360,7 @@ class SimWorld:
         join = task.parent
         if join is None:
             if isinstance(result, Exception) and task.node in self.nodes:
-                raise Violated("nobody dies of what may happen", f"{task.name}: {result!r}")
+                raise Violated("no client ends by an unexpected error", f"{task.name}: {result!r}")
             return
         join.results[task.place] = result
         join.left -= 1

@@ -13,7 +13,7 @@ from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Violated
 from lockkit.table.occ.fence import FENCE_KEY, ROLLBACK, parse_fence
 
-OTHERS = "nobody deletes the timeline files of another writer's instant before its rollback"
+OTHERS = "no client deletes the timeline files of another writer's instant before its rollback"
 _FILE = re.compile(
     r"\.hoodie/(?:timeline/)?(\d{17})\.(?:(?:commit|replacecommit|clustering)\.)?"
     r"(requested|inflight)"

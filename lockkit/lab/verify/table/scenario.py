@@ -70,7 +70,7 @@ PROMPT = (1, 3, 4, 5)
 SLOW_WRITER = "W2"
 """Its clock is not the one that is far ahead."""
 BLOCKED = "the next writer can commit"
-ALIVE = "nobody ends the heartbeat of a writer that lives"
+ALIVE = "no client ends the heartbeat of a writer that lives"
 STALLS_DECIDED = 0.2
 CUT_OFF, CUT_OFF_OFTEN = 0.1, 0.5
 INTERRUPTS, PLANS_STALL = 0.3, 0.5

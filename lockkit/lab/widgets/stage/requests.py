@@ -49,7 +49,7 @@ def shown(request: Request) -> str:
         case Sleep(seconds):
             return f"- waits {seconds:.3g} s"
         case Note("checked"):
-            return "- nobody conflicts, and the lease still stands: checked"
+            return "- there is no conflict, and the lease still lasts: checked"
         case _:
             return ""
 

@@ -256,7 +256,7 @@ def _state_kept(steps: PatternSteps) -> Judgement:
     there = found.id if isinstance(found, LockInfo) else ""
     refused = steps.actors["W1"].ended.startswith(("StateLocked", "LockUnknown"))
     if refused and there == "id-of-W1":
-        return Judgement(False, "W1 was refused by its own lock, which nobody will ever unlock")
+        return Judgement(False, "W1 was refused by its own lock, which no client will ever unlock")
     if "W2" in steps.results and there != "id-of-W2":
         return Judgement(False, f"W2 {steps.results['W2']}, and its lock file is gone")
     return Judgement(True, f"the lock file is {f'of {there}' if there else 'not there'}")
@@ -293,7 +293,7 @@ SCENARIOS = {
     ),
     "statelock": StageScenario(
         "W1 locks the state, works, and unlocks. W2 is somebody who has lost patience: a "
-        "force-unlock by W1's ID, then a lock of its own.",
+        "force-unlock by W1's ID, then its own lock.",
         None, _state, _state_kept,
         {"a lost answer is not looked into": {"settle": False},
          "an unlock deletes whatever is there by then": {"delete_version": False}},

@@ -262,7 +262,7 @@ class Stage:
         request, sent_ms = actor.flying.pop(0)
         self.time.now_ms += TRIP_MS / 2
         answer = self.memory_store.decide(actor.name, guarded(request, self.memory_store), sent_ms)
-        line = RequestLine(f"late: {shown(request)}", f"{plain(answer)}, and nobody hears it")
+        line = RequestLine(f"late: {shown(request)}", f"{plain(answer)}, and no client receives it")
         actor.lines.append(line)
         return line
 
