@@ -47,7 +47,7 @@ bench: $(READY_TO_TEST)  ## figures of locks, server, start-up and tables, peers
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 # A job in which everything was skipped ends with 5: nothing was shown.
-interop: $(READY_TO_TEST)  ## Apache Hudi on Spark and lockkit on one table (INTEROP_ROWS=500000)
+interop: $(READY_TO_TEST)  ## Apache Hudi on Spark and lockkit on one table; other clients on the server (INTEROP_ARGS="-k clients")
 	@$(BIN)/python -m pytest -n 0 -m interop tests/interop $(INTEROP_ARGS)
 
 lint: $(READY_TO_TEST)  ## ruff, mypy, and how many lines a program loads

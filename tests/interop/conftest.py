@@ -1,4 +1,8 @@
-"""`make interop`: Apache Hudi's own Spark bundle as a process, on the embedded object server."""
+"""`make interop`: other people's programs on the embedded object server.
+
+Apache Hudi's own Spark bundle, as a process that shares tables with lockkit; and object stores'
+clients, as they are.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from hudi_world import Hudi
 
 from lockkit.lab.server import Emulator
 
-ELSEWHERE = "downloads Apache Hudi and starts its Spark: run by make interop"
+ELSEWHERE = "downloads other people's programs, Apache Hudi with its Spark among them: make interop"
 
 
 def _is_asked_for(config: pytest.Config) -> bool:
