@@ -1,1 +1,1 @@
-"""Proofs by search and by chance: checker, explorer, simulator, planted mistakes, soak."""
+"""Checker, explorer, simulator and planted mistakes."""

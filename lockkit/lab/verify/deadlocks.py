@@ -1,7 +1,8 @@
-"""Every order of the steps of a few operations under granular locks: the shortest way to harm.
+"""Searches every order of the steps of a few operations under granular locks for a deadlock.
 
-The plans and procedures that threads run, searched breadth-first. Not in here: the queue before
-a stripe (who waits is let in whenever that is free), and a second answer that never comes.
+It runs the plans and procedures that threads run, breadth-first, so that it finds the shortest
+story. It leaves out the queue before a stripe (a waiter may enter whenever the stripe is free), and
+a second remote call that is never answered.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ State = tuple[tuple[Answers, ...], int | None]
 
 @dataclass(frozen=True, slots=True)
 class RemoteStep:
-    """The step under the locks: a remote call, which may never be answered."""
+    """The step under the locks: a remote call that may never be answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class GranularOperation:
-    """An operation on one volume and bucket, and what it does inside of it, nested."""
+    """An operation on one volume and bucket, and the operations nested in it."""
 
     operation: Operation
     keys: tuple[str, ...] = ()
     nested: tuple[GranularOperation, ...] = ()
 
     def wants(self) -> Iterator[tuple[StripeRequest, ...]]:
-        """Of it, and of what is nested, in the order in which it is called."""
+        """The requests of the operation and of those nested in it, in the order of the calls."""
         yield tuple(wants_of(self.operation, "v", "b", self.keys, stripes=STRIPES))
         for each in self.nested:
             yield from each.wants()
 
     def run(self) -> Taking[StripeRequest, None]:
-        """As `GranularLocks.hold` within `hold`."""
+        """Like `GranularLocks.hold` within `hold`."""
         stack: list[tuple[StripeRequest, ...]] = []
         try:
             for wants in self.wants():
@@ -82,7 +83,7 @@ class GranularOperation:
 
 @dataclass(frozen=True, slots=True)
 class OperationState:
-    """One operation where it is: what it has, and what it asks for next (None: it has ended)."""
+    """How far an operation is: what it holds, and its next request (None: it has ended)."""
 
     held: tuple[StripeRequest, ...]
     asks: Any
@@ -90,7 +91,7 @@ class OperationState:
 
 @dataclass(slots=True)
 class GranularWorld:
-    """A few operations, each in a thread of its own."""
+    """A few operations, each in its own thread."""
 
     ops: Sequence[GranularOperation]
     hangs: bool
@@ -136,14 +137,14 @@ class GranularWorld:
         return self._dangling(state)
 
     def at(self, number: int, state: State) -> OperationState:
-        """Played again from its beginning: its answers are all there is to know."""
+        """Replay it from its beginning with the given answers."""
         place = number, state[0][number]
         if place not in self._seen:
             self._seen[place] = _replayed(self.ops[number].run(), place[1])
         return self._seen[place]
 
     def holders(self, want: StripeRequest, state: State) -> list[int]:
-        """Who has it in a mode that excludes this one; whoever asks is not excepted."""
+        """The holders whose mode excludes this one, the requester included."""
         return [
             number
             for number in range(len(self.ops))
@@ -170,7 +171,7 @@ class GranularWorld:
         return []
 
     def _dangling(self, state: State) -> str | None:
-        """A key is locked, by one who let go of its bucket, and another has that to itself."""
+        """A key is locked by an operation that released its bucket, which another now has alone."""
         every = [self.at(number, state).held for number in range(len(self.ops))]
         loose = any(
             held and all(each.level is Level.KEY for each in held)
@@ -209,20 +210,20 @@ def _named(want: StripeRequest) -> str:
 
 
 def story(found: SearchResult[State, str]) -> list[str]:
-    """One numbered sentence for each step, and what is wrong then."""
+    """One numbered sentence for each step, then the violation."""
     steps = [what for what, _ in found.path]
     lines = [f"{number}. {each}" for number, each in enumerate(steps, 1)]
     return [*lines, f"=> {found.violation}"] if found.violation else lines
 
 
 def deadlock(ops: Sequence[GranularOperation], *, hangs: bool = False) -> SearchResult[State, str]:
-    """Search all of it, up to the first violation."""
+    """Search all orders, up to the first violation."""
     return search(GranularWorld(ops, hangs))
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A rule switched off, and the operations that it harms."""
+    """A rule that is switched off, and operations that it harms."""
 
     mutant: Mutant
     ops: tuple[GranularOperation, ...]

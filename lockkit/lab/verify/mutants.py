@@ -1,8 +1,8 @@
-"""Planted mistakes: each rule switched off, as somebody, somewhere, has had it.
+"""Planted mistakes: each switches off one rule, as some real implementation has done.
 
-One list for the explorer, which finds the shortest story of each within small bounds, and the
-simulator, which must meet it by chance. The V numbers are those of the prototype that this protocol
-was first checked with. A mutant that nothing finds is a hole in the net.
+The explorer finds the shortest story of each within small bounds; the simulator must find each by
+chance. The V numbers are those of the prototype with which this protocol was first checked. A
+mistake that nothing finds shows a gap in the tests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Invariant(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A mistake by name, in words, and as what is changed."""
+    """A mistake: its name, its description, and what it changes."""
 
     name: str
     says: str
@@ -51,13 +51,13 @@ class Mutant:
     wrong: Wrong = field(default_factory=dict, hash=False, repr=False)
 
     def of(self, policy: P) -> P:
-        """The policy with what this mistake chooses otherwise."""
+        """The policy with the wrong choices of this mistake."""
         known = {each.name for each in fields(policy)}  # type: ignore[arg-type]
         off = {rule: value for rule, value in self.off.items() if rule in known}
         return replace(policy, **off)  # type: ignore[type-var]
 
     def planted(self) -> AbstractContextManager[None]:
-        """While it lasts, this thread's calls run the wrong functions."""
+        """A context in which this thread's calls run the wrong functions."""
         return planting.planted(self.off, self.wrong)
 
     @property

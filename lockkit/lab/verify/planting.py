@@ -1,7 +1,7 @@
-"""Plants a mistake: a function of the library is replaced by a wrong one for a while.
+"""Plants a mistake: replaces a function of the library by a wrong one for a while.
 
 The library has no switches for what it must never do. The explorer, the simulator, the stepper and
-the tests name a mistake, and within `planted` the very code that ships calls the wrong function.
+the tests name a mistake; within `planted`, the code that ships calls the wrong function.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SWITCHES: dict[str, _Switch] = {}
 
 
 class _Switch:
-    """Stands where a function stood: wrong in the threads that planted a mistake, else right."""
+    """Takes the place of a function: calls the wrong one in threads with a planted mistake."""
 
     def __init__(self, where: str) -> None:
         module, _, self.name = where.partition(":")

@@ -1,8 +1,8 @@
 """The scenarios `commit` and `clean`: whole transactions, markers, heartbeats, rollbacks, cleans.
 
-The table's own procedures, under the simulator. In half of the worlds no lock excludes anybody,
-for the fence alone is to keep the table right; in the others it is the real one. A file of a commit
-is a JSON count for each key, to which an upsert adds one: a row too many or too few shows in a sum.
+The simulator runs the table's own procedures. In half of the worlds there is no lock, because the
+fence alone must keep the table right; in the others it is the real lock. A file of a commit is a
+JSON count for each key. An upsert adds one, so a sum shows a row too many or too few.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SUMS = "every commit added one to each of its keys"
 
 @dataclass(slots=True)
 class CommitRun:
-    """One seed's table, and everybody who does something to it."""
+    """The table of one seed, and all its writers, services and readers."""
 
     world: SimWorld
     leases: LeaseRun
@@ -81,7 +81,7 @@ class CommitRun:
             self._at_the_worst_moment(write.client)
 
     def _at_the_worst_moment(self, name: str) -> None:
-        """Whoever has just decided something may sleep before it does what follows from it."""
+        """A client that has just decided may pause before it acts on the decision."""
         if self.world.dice.random() < STALLS_DECIDED:
             stall(self.world, next(each for each in self.world.nodes if each.name == name))
 
@@ -103,7 +103,7 @@ class CommitRun:
             each.over |= each.node is node
 
     def end(self) -> None:
-        """All comes to rest; what is left of the dead is taken back; then the table is judged."""
+        """Let all tasks end, roll back what dead writers left, then judge the table."""
         world = self.world
         world.finish()
         try:
@@ -125,7 +125,7 @@ class CommitRun:
             raise Violated(SUMS, f"the table has {found}, its commits say {expected}")
 
     def last(self) -> Procedure[None]:
-        """One more writer, when everybody else is gone: whatever was decided becomes visible."""
+        """One more writer after all others: it publishes whatever was decided."""
         prepared = yield from prepare((yield from begin()), [], schema=SCHEMA)
         yield from commit(prepared, WorkerGrant(self.epoch + 1_000_000))
 

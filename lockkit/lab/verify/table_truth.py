@@ -1,7 +1,7 @@
-"""What must hold of a table at every write that its store applies, whoever sent it.
+"""The simulator's judge of a table: what must hold at every write that the store applies.
 
-The simulator's judge. It is told of every applied write, in the store's own order, and of each
-conflict check; all that it knows besides is what each writer believes of its own heartbeat.
+It sees every applied write in the store's order, and each conflict check. Besides, it knows only
+what each writer believes of its own heartbeat.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DATA = re.compile(r"(?:.*/)?[^/]+_(\d{17})\.parquet")
 
 @dataclass(slots=True)
 class TableTruth:
-    """The decisions so far, and what a reader can see of them."""
+    """The decisions so far, and those that a reader can see."""
 
     lives: Callable[[str], bool]
     """Whether the writer of an instant believes in its heartbeat at this moment."""
@@ -125,7 +125,7 @@ class TableTruth:
             raise Violated(DELETED, key)
 
     def _delete(self, instant: str, key: str) -> None:
-        """A data file may go that was rolled back, or that a later visible slice superseded."""
+        """A data file may be deleted if it was rolled back, or if a later slice is visible."""
         if instant in self.taken_back or instant not in self.prepared:
             return
         name = key.rpartition("/")[2]
@@ -148,7 +148,7 @@ class TableTruth:
     # --- readers ---------------------------------------------------------------------------------
 
     def pull(self, start: str, end: str, groups: Mapping[FileGroup, Slice]) -> None:
-        """A reader was told what changed in (start, end]: of each commit in it, or a later one."""
+        """A reader got the changes in (start, end]: rows of each commit there, or later ones."""
         for instant, key in self.visible.items():
             match = _COMPLETED.fullmatch(key)
             assert match is not None

@@ -1,6 +1,6 @@
-"""Who does something to a simulated table: writers, the service that tidies up, a reader.
+"""The clients of a simulated table: writers, a rollback service, a reader.
 
-The order of a real writer's steps, with the table's own procedures for each of them.
+A writer makes the steps of a real one, in their order, by the table's own procedures.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ EXPECTED = (TableError, LockLost, CommitUnknown)
 
 @dataclass(slots=True)
 class WorkerTransaction:
-    """A transaction that came as far as its commit, and what its writer was told."""
+    """A transaction that reached its commit, and the answer to its writer."""
 
     keys: tuple[str, ...]
     reported: str = ""
@@ -59,7 +59,7 @@ class WorkerTransaction:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGrant:
-    """What a commit needs of a lock."""
+    """The part of a lock that a commit needs."""
 
     epoch: int
 
@@ -85,7 +85,7 @@ def writer(run: CommitRun, session: LeaseSession) -> Procedure[None]:
 
 
 def transact(run: CommitRun, session: LeaseSession, keys: tuple[str, ...]) -> Procedure[None]:
-    """Begin, beat, mark, write, prepare; then, under the lock, commit."""
+    """Begin, start the heartbeat, mark, write, prepare; then commit under the lock."""
     transaction = yield from begin()
     instant = transaction.instant
     heart = SimHeartbeat.of(instant, run.world, session.node, rules=BEATS)
@@ -109,7 +109,7 @@ def transact(run: CommitRun, session: LeaseSession, keys: tuple[str, ...]) -> Pr
 def _write(
     instant: str, group: str, base: Slice | None, keys: tuple[str, ...]
 ) -> Procedure[WriteStat]:
-    """One file group's next slice: marked first, then written."""
+    """Mark, then write the next slice of one file group."""
     counts = {} if base is None else (yield from read_counts(base.path))
     for key in keys:
         if _group(key) == group:
@@ -154,7 +154,7 @@ def publish(
 def guard(
     run: CommitRun, session: LeaseSession
 ) -> Procedure[tuple[WorkerGrant, Callable[[], None]]]:
-    """A grant of the lock; or, where no lock excludes anybody, whatever epoch comes next."""
+    """A grant of the lock; in a world without a lock, the next epoch."""
     if not run.locked:
         run.epoch += 1
         return WorkerGrant(run.epoch), trust
@@ -199,7 +199,7 @@ def cleaner(run: CommitRun, session: LeaseSession) -> Procedure[None]:
 
 
 def take_back(run: CommitRun, session: LeaseSession) -> Procedure[None]:
-    """Every write whose heartbeat is over, and every rollback that somebody left half done."""
+    """Roll back every write whose heartbeat has ended, and finish every rollback that was begun."""
     config, version = yield from load_config()
     known, names = TableCache(config, version), config.names
     now = yield from load_timeline(names)
@@ -227,7 +227,7 @@ def clean(run: CommitRun) -> Procedure[None]:
 
 
 def puller(run: CommitRun) -> Procedure[None]:
-    """Follows the table: whatever completes at or before where it was, it has seen."""
+    """Follow the table by increments."""
     start = ""
     for _ in range(ROUNDS_MAX):
         yield Sleep(run.world.dice.random() * 2)
@@ -243,7 +243,7 @@ def puller(run: CommitRun) -> Procedure[None]:
 
 
 def busy(run: CommitRun) -> bool:
-    """Whether a writer is yet at work, or will be back."""
+    """Whether a writer still works, or will restart."""
     at_work = [each.node for each in run.world.tasks]
     down = [each for each in run.world.nodes if each.down]
     return any(each.name.startswith("W") for each in (*at_work, *down))

@@ -1,4 +1,4 @@
-"""The lease's rules as somebody, somewhere, has had them: what replaces which function."""
+"""Wrong rules of the lease that real implementations have had, and which function each replaces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lockkit.protocol.state import (
 
 
 class Ambiguous(Enum):
-    """What to make of a 412 or of no answer, for a write of our own."""
+    """How to read a 412, or a missing answer, to an own write."""
 
     READ_BACK = "read back"
     OURS = "assume it is ours"
@@ -40,7 +40,7 @@ class Ambiguous(Enum):
 
 
 class Recognise(Enum):
-    """By what a read-back knows our own write."""
+    """By which field a read-back recognises an own write."""
 
     ATTEMPT = "attempt"
     OWNER = "owner"
@@ -90,7 +90,7 @@ def rows(wrong: Rows) -> Callable[[Phase, EventCase], Transition]:
 
 
 def assume_ours(turn: StepContext, to: Phase) -> Step:
-    """No look: the write counts as done. Its version is not known, so its attempt stands for it."""
+    """Count the write as done without a read. Its version is unknown; its attempt stands for it."""
     state, write = turn.state, turn.write
     assert write is not None
     turn.state = replace(
@@ -101,14 +101,14 @@ def assume_ours(turn: StepContext, to: Phase) -> Step:
 
 
 def assume_beaten(turn: StepContext, to: Phase) -> Step:
-    """No look: the claim counts as lost."""
+    """Count the claim as lost without a read."""
     assert turn.write is not None
     after = replace(turn.state, phase=to, out=None, observed=None)
     return after, (ClaimLost(turn.write.record.attempt), ReadRecord())
 
 
 def assume_lost(turn: StepContext, to: Phase) -> Step:
-    """No look: the renewal counts as refused, and the lock as gone."""
+    """Count the renewal as refused, and the lock as lost, without a read."""
     state = turn.state
     assert state.grant is not None
     reported = (LeaseLost(state.grant.epoch, "a renewal was refused", LossReason.TAKEN),)
@@ -117,7 +117,7 @@ def assume_lost(turn: StepContext, to: Phase) -> Step:
 
 
 def believe_ghost(turn: StepContext, to: Phase) -> Step:
-    """A ghost was found, and is taken for a grant without a further write."""
+    """Take a ghost that was found for a grant, without a further write."""
     assert turn.write is not None
     record = replace(turn.write.record, epoch=do.next_epoch(turn.state))
     turn.write = replace(turn.write, record=record)
@@ -125,14 +125,14 @@ def believe_ghost(turn: StepContext, to: Phase) -> Step:
 
 
 def remove(turn: StepContext, to: Phase) -> Step:
-    """Delete the version that is our grant's."""
+    """Delete the version of the own grant."""
     grant = turn.state.grant
     assert grant is not None
     return _remove(turn, to, grant, turn.state.version)
 
 
 def remove_whatever(turn: StepContext, to: Phase) -> Step:
-    """A read found our record: delete what is there by then."""
+    """After a read found the own record, delete whatever is there by then."""
     observed = turn.state.observed
     assert observed is not None and isinstance(observed.observation.record, Record)
     return _remove(turn, to, observed.observation.record, None)
@@ -154,13 +154,13 @@ def attempt_by_owner(observation: Observation, write: PendingWrite) -> str | Non
 
 
 def epoch_that_it_shows(state: State) -> int:
-    """All that a lock can know which deletes its object."""
+    """The next epoch as far as a lock that deletes its object can know it."""
     record = state.observed.observation.record if state.observed else None
     return (record.epoch if isinstance(record, Record) else 0) + 1
 
 
 def nothing_stays(state: State, write: PendingWrite, version: Version, now: Now) -> State:
-    """After a release there is no object: ghosts may land, and nothing was seen."""
+    """After a release there is no object: ghosts may be applied, and nothing was observed."""
     if write.purpose is not WritePurpose.RELEASE:
         return applied(state, write, version, now)
     floor = max(state.floor, write.record.epoch)
@@ -168,7 +168,7 @@ def nothing_stays(state: State, write: PendingWrite, version: Version, now: Now)
 
 
 def _ambiguous(phase: Phase, case: EventCase) -> Wrong:
-    """Both wrong readings of this answer."""
+    """The two wrong readings of this answer."""
     rule = f"{'claim' if phase is Phase.CLAIMING else 'renew'}_"
     rule += "412" if case is EventCase.REFUSED else "unknown"
     beaten = Transition(Phase.LOOKING, assume_beaten)

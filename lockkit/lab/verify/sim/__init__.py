@@ -1,8 +1,8 @@
-"""The simulator: whole runs of the library under one seed, with clocks, faults and stores at will.
+"""The simulator: whole runs of the library with simulated clocks, faults and stores.
 
-The explorer sees every order of a few moves; here are long runs of everything, each of them chosen
-by a seed: the same seed plays the same again. Rooms further down bring scenarios of their own:
-anything with `set_up` (see `SimScenario`).
+The explorer tries every order of a few moves. The simulator plays long runs; a seed chooses every
+move, so the same seed plays the same run again. A scenario is anything with `set_up` (see
+`SimScenario`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SeedRun(Protocol):
     world: SimWorld
 
     def end(self) -> None:
-        """After its moves: let it come to rest, where it should, and judge it. `Violated`."""
+        """After the last move: let the world come to rest and judge it. Raises `Violated`."""
         ...
 
 
@@ -51,7 +51,7 @@ LEASE = SimScenario(
 
 
 class Branch(NamedTuple):
-    """A run that is as its seed says up to this move, and then goes this way: by other dice."""
+    """From this move on, the run continues with another random sequence, number `way`."""
 
     move: int
     way: int
@@ -59,7 +59,7 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SeedOutcome:
-    """What came of one seed."""
+    """The outcome of one seed."""
 
     seed: str
     violation: str | None
@@ -85,9 +85,9 @@ def simulate(
     mutant: Mutant | None = None, judge: bool = True, branches: Sequence[Branch] = (),
     until: int | None = None,
 ) -> SeedOutcome:  # fmt: skip
-    """Play one seed, and judge its history by the checker of real ones.
+    """Play one seed, and judge its history by the checker that judges real histories.
 
-    `until` a move: so far, and no further; what is to hold at the end only is not looked at.
+    With `until`, stop at that move; the invariants that hold only at the end are not checked.
     """
     moves = scenario.steps if steps is None else steps
     violation: str | None = None

@@ -1,4 +1,4 @@
-"""Virtual time: one true time for the world, and a clock of its own for every node."""
+"""Virtual time: one true time for the world, and one clock for each node."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Time:
 
 @dataclass
 class VirtualClock(Clock):
-    """A node's clock: its boot clock has a rate, its wall clock is off and may be set.
+    """A node's clock: its boot clock has a rate, its wall clock an offset that may change.
 
-    Procedures ask by `WallMs` and `Sleep`; a client of the lock asks here.
+    Procedures yield `WallMs` and `Sleep`; a lock client reads this clock directly.
     """
 
     time: Time = field(default_factory=Time)
@@ -42,7 +42,7 @@ class VirtualClock(Clock):
         return self.wall_ms() * 1_000_000
 
     def true_ms(self, boot_ms: float) -> float:
-        """When the boot clock shows this."""
+        """The true time at which the boot clock shows `boot_ms`."""
         return boot_ms / self.rate
 
     def uniform(self, low: float, high: float) -> float:

@@ -1,4 +1,4 @@
-"""Trouble of one seed's weather, as it strikes a request on its way, or a node."""
+"""Injects faults into a request on its way to the store, or into a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOWN_MS = (10.0, 2_000.0, 20_000.0)
 
 
 def of_request(world: SimWorld, task: Task, request: Sent) -> None:
-    """What is done of it, and what its sender is told."""
+    """Inject one fault: decide what the store does, and what the sender receives."""
     task.phase = TaskPhase.ANSWERED
     match request:
         case Get():
@@ -61,7 +61,7 @@ def _of_write(world: SimWorld, task: Task, request: Put | Delete) -> None:
 
 
 def _retry(world: SimWorld, task: Task, request: Put | Delete) -> None:
-    """Something on the way sends it again; its sender hears of the second copy only."""
+    """A component on the way sends it again; the sender receives only the second answer."""
     if world.dice.random() < 0.5:
         send_late(world, task, request)
     else:
@@ -72,12 +72,12 @@ def _retry(world: SimWorld, task: Task, request: Put | Delete) -> None:
 
 
 def send_late(world: SimWorld, task: Task, request: Put | Delete) -> None:
-    """Nobody waits for it any more, and it will land."""
+    """The write is applied later; no client waits for its answer."""
     world.fly(task, request, _later(world, LATE_MS))
 
 
 def of_a_node(world: SimWorld) -> None:
-    """It stalls, or dies and starts again, or its wall clock is set."""
+    """Stall a node, restart it, or set its wall clock."""
     node = world.dice.choice(world.nodes)
     if node.down or node.stalled:
         return
@@ -100,7 +100,7 @@ def of_a_node(world: SimWorld) -> None:
 
 
 def stall(world: SimWorld, node: Node) -> None:
-    """It does nothing for a while, and does not know it."""
+    """Pause a node for a while, without its knowledge."""
     if node.stalled:
         return
     node.stalled, node.stalled_ms = True, _later(world, STALL_MS)

@@ -1,4 +1,4 @@
-"""What goes wrong, and how often: each seed has a weather of its own (swarm testing)."""
+"""Which faults occur, and how often. Each seed draws its own profile (swarm testing)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class FaultKind(StrEnum):
-    """Of a write: before and after the store applied it; of a node: all at once."""
+    """Faults of a write, before or after the store applied it, and faults of a node."""
 
     LOST_BEFORE = "lost before it was applied"
     LOST_AFTER = "answer lost after it was applied"
@@ -36,7 +36,7 @@ SHARES = (0.02, 0.06, 0.15)
 
 @dataclass(frozen=True, slots=True)
 class FaultProfile:
-    """Chances, each of one request or of one move."""
+    """Probabilities, per request or per move."""
 
     writes: float = 0.0
     reads: float = 0.0
@@ -48,7 +48,7 @@ class FaultProfile:
     def of(
         cls, dice: random.Random, kinds: Collection[FaultKind] = frozenset(FaultKind)
     ) -> FaultProfile:
-        """Half of the kinds, at random: a storm of all of them would hide what one can do."""
+        """About half of the kinds, at random: all of them at once would hide what one can do."""
         writes = tuple(each for each in OF_WRITES if each in kinds and dice.random() < 0.5)
         nodes = tuple(each for each in OF_NODES if each in kinds and dice.random() < 0.5)
         share, blind = dice.choice(SHARES), FaultKind.BLIND in kinds and dice.random() < 0.5

@@ -56,24 +56,24 @@ Beside = Callable[[Procedure[bool]], Procedure[bool]]
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, or the cancellation of a task."""
+    """Stands for Ctrl-C, or for the cancellation of a task."""
 
 
 def unchanged(procedure: Procedure[bool]) -> Procedure[bool]:
-    """Nothing is asked beside the lock's own requests."""
+    """Return the procedure as it is: no further requests."""
     return procedure
 
 
 @dataclass(slots=True)
 class NoRequests:
-    """What a client asks its store for besides requests: how it paces its writes."""
+    """The part of a store that a client needs besides requests: its limits on writes."""
 
     capabilities: Capabilities
 
 
 @dataclass(slots=True)
 class LeaseSession:
-    """One client's life from its process's start to its crash, and what it believes."""
+    """One client from the start of its process to its crash, and what it believes."""
 
     node: Node
     client: StorageClient
@@ -89,7 +89,7 @@ class LeaseSession:
 
 @dataclass(slots=True)
 class LeaseRun:
-    """Everybody in one world, and the invariants between them."""
+    """All clients of one world, and the invariants between them."""
 
     world: SimWorld
     policy: Policy
@@ -145,7 +145,7 @@ class LeaseRun:
         self.commits, self.last_epoch = self.commits + 1, fields["epoch"]
 
     def on_event(self, session: LeaseSession, kind: str, data: dict[str, Any]) -> None:
-        """A client tells what it believes from now on."""
+        """A client reports what it believes from now on."""
         now_ms, clock = self.world.time.now_ms, session.node.clock
         match kind:
             case "held" | "renewed":
@@ -175,21 +175,21 @@ class LeaseRun:
         )  # fmt: skip
 
     def admits(self, put: Put, before: StoredObject | None) -> bool:
-        """What the resource itself accepts, where the fence is no compare-and-set."""
+        """Whether the resource accepts a write, if the fence is not a compare-and-set."""
         if self.fence is CommitGuard.OFF or before is None:
             return True
         rises: bool = json.loads(put.body)["epoch"] >= json.loads(before.body)["epoch"]
         return rises
 
     def lock_removed(self) -> None:
-        """By hand: its holder goes on believing, and the epochs start again."""
+        """Remove the lock object by hand: its holder still believes, and the epochs restart."""
         self.top, self.world.by_hand = 0, True
 
     def crashed(self, node: Node) -> None:
         self.sessions.pop(node.name, None)
 
     def end(self) -> None:
-        """Whoever believes goes on believing: there is nothing to wait for."""
+        """Nothing to wait for: a holder may keep its belief."""
 
     # --- what they do ----------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class LeaseRun:
         self.world.spawn(node, self.life(self.join(node)))
 
     def join(self, node: Node) -> LeaseSession:
-        """A new client, which knows nothing."""
+        """Start a new client without any knowledge."""
         world = self.world
         handle = f"{node.name}.{node.life}"
         session: LeaseSession
@@ -238,7 +238,7 @@ class LeaseRun:
             yield Sleep(dice() * 3)
 
     def acquire(self, session: LeaseSession, beside: Beside = unchanged) -> Procedure[bool]:
-        """As `Lock.acquire`, with whatever patience; interrupted in the middle now and then."""
+        """Like `Lock.acquire`, with a random timeout; sometimes interrupted."""
         client, dice = session.client, self.world.dice.random
         limit_s = 0.0 if dice() < TRIED_ONCE else dice() * dice() * LIMIT_S
         procedure = grant.acquire(client, limit_s, hold=lambda: self.renewal(session))
@@ -253,7 +253,7 @@ class LeaseRun:
         return won
 
     def renewal(self, session: LeaseSession) -> Renewal:
-        """As `Heartbeat`, which gives each of the two procedures a thread."""
+        """Like `Renewal`, which runs each of the two procedures in a thread."""
         node, world = session.node, self.world
 
         def start(renewal: Procedure[None]) -> bool:
@@ -269,7 +269,7 @@ class LeaseRun:
         return new
 
     def hold(self, session: LeaseSession) -> Procedure[None]:
-        """Commit, wait, renew, commit, as long as it is believed and the dice like."""
+        """Commit and wait, repeatedly, as long as the client believes; a random number of times."""
         client, dice = session.client, self.world.dice.random
         session.orphaned = dice() < ORPHANED
         for _ in range(BEATS_MAX):
@@ -287,7 +287,7 @@ class LeaseRun:
                 return
 
     def release(self, session: LeaseSession) -> Procedure[None]:
-        """As `Lock.release`; an interrupt leaves the lease to run out."""
+        """Like `Lock.release`; after an interrupt the lease ends by itself."""
         procedure = self.in_turn(session, grant.release(session.client))
         try:
             yield from self.interrupted(procedure)
@@ -297,7 +297,7 @@ class LeaseRun:
             raise Violated(Invariant.NOTHING_LEFT, f"{session.node.name} released, and still holds")
 
     def in_turn(self, session: LeaseSession, procedure: Procedure[T]) -> Procedure[T]:
-        """The same procedure; what is to go `Exclusive` waits until the client is not in use."""
+        """The same procedure; an `Exclusive` part waits until the client is not in use."""
 
         def ask(request: Any) -> Procedure[Any]:
             if isinstance(request, Get | Put) and self.prefix:
@@ -315,7 +315,7 @@ class LeaseRun:
         return relay(procedure, ask)
 
     def interrupted(self, procedure: Procedure[T]) -> Procedure[T]:
-        """The same procedure; now and then one of its requests ends in an interrupt."""
+        """The same procedure; sometimes one of its requests ends with an interrupt."""
         dice, left = self.world.dice.random, 0
         if dice() < INTERRUPTED:
             left = 1 + int(dice() * INTERRUPTED_AT_MOST)
@@ -350,14 +350,14 @@ class LeaseRun:
         yield Put(RESOURCE_KEY, json.dumps(body).encode(), condition)
 
     def before_the_write(self, _session: LeaseSession) -> Procedure[None]:
-        """Between the look at the lease and the write that relies on it; here nothing happens."""
+        """Between the check of the lease and the write that relies on it. Nothing happens here."""
         yield from ()
 
 
 def world_of(
     dice: random.Random, seed: str, steps: int, mutant: Mutant | None
 ) -> tuple[SimWorld, Policy, int]:
-    """One seed's world, the policy of its nodes, and how far their clocks may be off, in ms."""
+    """The world of a seed, the policy of its nodes, and the largest clock error in ms."""
     policy = Policy(expiry=dice.choice(tuple(Expiry)))
     profile, spread_ms, skew_ms = PROFILES[dice.choice(SOUND)], SPREAD_MS, SKEW_MS
     if mutant is not None:
@@ -373,7 +373,7 @@ def world_of(
 def nodes_of(
     dice: random.Random, world: SimWorld, letter: str, off_ms: int, begin: Callable[[Node], None]
 ) -> Iterator[Node]:
-    """Two or three nodes with clocks of their own; each begins once the caller has seen it."""
+    """Two or three nodes, each with its own clock; each begins once the caller has seen it."""
     for number in range(1, 3 + int(dice.random() * 2)):
         rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))
         node = world.node(f"{letter}{number}", rate=rate, offset_ms=offset_ms)

@@ -1,4 +1,4 @@
-"""A store of the simulated world: one provider's rules, and its record of what it decided."""
+"""A simulated store with the rules of one provider. It records each request that it decides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FLOORED_MS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreProfile:
-    """What a provider does, where it matters to a protocol."""
+    """The behaviour of a provider, as far as it matters to a protocol."""
 
     name: str
     content_versions: bool = False
@@ -58,7 +58,7 @@ SOUND = ("s3", "gcs", "azure", "r2")
 
 
 class StoredObject(NamedTuple):
-    """One object as it is."""
+    """The current state of one object."""
 
     body: bytes
     version: str
@@ -66,7 +66,7 @@ class StoredObject(NamedTuple):
 
 
 class DecidedRequest(NamedTuple):
-    """One line of the truth: a request as the store decided it."""
+    """A request as the store decided it."""
 
     at_ms: float
     client: str
@@ -79,7 +79,7 @@ class DecidedRequest(NamedTuple):
 
 @dataclass(slots=True)
 class SimStore:
-    """Objects by key. `heard` is called after every write that was applied."""
+    """Objects by key. `on_write` is called after every write that was applied."""
 
     profile: StoreProfile
     time: Time
@@ -94,7 +94,7 @@ class SimStore:
     _count: int = 0
 
     def decide(self, client: str, request: Sent, began_ms: float, *, judged: bool = False) -> Any:
-        """Carry out one request, here and now. `judged`: its condition was found to hold before."""
+        """Carry out one request now. `judged`: its condition was found true in an earlier move."""
         before = self.objects.get(getattr(request, "key", ""))
         match request:
             case Get(key, unless, limit):
@@ -109,7 +109,7 @@ class SimStore:
         return answer
 
     def admits(self, request: Put) -> bool:
-        """Whether the condition holds at this moment; what is not atomic asks this too early."""
+        """Whether the condition holds now. A store that is not atomic checks this too early."""
         before = self.objects.get(request.key)
         if request.key in self.judges:
             return self.judges[request.key](request, before)
@@ -129,7 +129,7 @@ class SimStore:
         return Found(body, before.version, self._date_ms(before.at_ms), date_ms)
 
     def _date_ms(self, at_ms: float) -> int:
-        """As one of the front ends says it, in an HTTP date."""
+        """The time in an HTTP date, by the clock of one of the front ends."""
         ahead = self.spread_ms if self.dice.random() < 0.5 else 0
         return START_MS + int((at_ms + ahead) // FLOORED_MS) * FLOORED_MS
 

@@ -1,4 +1,4 @@
-"""A simulated run as a history: the store's truth and the nodes' beliefs, in one order."""
+"""A simulated run as a history: the store's record and the nodes' events, in one order."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _condition(request: Sent) -> str:
 
 @lru_cache(maxsize=4096)
 def _fields(body: bytes) -> dict[str, Any] | None:
-    """A small JSON body, as a server's record has it."""
+    """The fields of a small JSON body, as a server's record contains them."""
     if body[:1] != b"{" or len(body) > 65536:
         return None
     try:

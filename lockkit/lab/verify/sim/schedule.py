@@ -21,13 +21,13 @@ OVERTAKEN_BY = 3
 
 
 class Mover(Protocol):
-    """Whatever can move: a task, a write that is late, time itself."""
+    """Anything that can move: a task, a late write, or time."""
 
     priority: float
 
 
 class Uniform:
-    """Everybody is as likely as everybody else."""
+    """Every mover has the same probability."""
 
     def __init__(self, dice: random.Random) -> None:
         self._random = dice.random

@@ -1,4 +1,4 @@
-"""What is in a simulated world: nodes, their tasks, and writes that nobody waits for."""
+"""The parts of a simulated world: nodes, their tasks, and late writes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lockkit.runtime import Delete, Procedure, Put
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """A request of this world only: answered with None once `ready()`."""
+    """A request that only this world knows: answered with None once `ready()` is true."""
 
     ready: Callable[[], bool]
 
 
 class Violated(BaseException):
-    """An invariant is broken: the world stands still. Not for a procedure to handle."""
+    """An invariant is broken, and the run ends. Procedures must not catch this."""
 
     def __init__(self, invariant: str, because: str) -> None:
         self.invariant, self.because = invariant, because
@@ -28,7 +28,7 @@ class Violated(BaseException):
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One process, on one machine with one clock."""
+    """One process on one machine, with one clock."""
 
     name: str
     clock: VirtualClock
@@ -55,7 +55,7 @@ class TaskPhase(Enum):
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A procedure under way, and what it waits for."""
+    """A running procedure, and the answer that it waits for."""
 
     name: str
     node: Node
@@ -73,7 +73,7 @@ class Task:
     """What it returned, or the exception that ended it."""
 
     def can_move(self, now_ms: float) -> bool:
-        """On its way to the store it can always; back at its node only where that is awake."""
+        """Whether it can move: a request reaches the store, but a stalled node gets no answer."""
         match self.phase:
             case TaskPhase.SENT | TaskPhase.JUDGED:
                 return True
@@ -94,7 +94,7 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class Join:
-    """A task that waits for those that it sent out together."""
+    """A task that waits for the tasks of a `Parallel` request."""
 
     task: Task
     results: list[Any]
@@ -103,7 +103,7 @@ class Join:
 
 @dataclass(slots=True, eq=False)
 class LateWrite:
-    """A write that nobody waits for any more, and that will land all the same."""
+    """A write that will be applied, although no client waits for it any more."""
 
     client: str
     request: Put | Delete
@@ -114,6 +114,6 @@ class LateWrite:
 
 @dataclass(slots=True, eq=False)
 class TimePassing:
-    """Time itself, as one that can move."""
+    """Time as a mover."""
 
     priority: float = 0.5

@@ -1,8 +1,8 @@
-"""The third interpreter: many procedures, one move at a time, everything chosen by one seed.
+"""The simulator's interpreter: many procedures, one move at a time, all chosen by one seed.
 
-A request is sent, decided by the store and answered in separate moves, so every delay and every
-pause is just another order of moves; faults are drawn on the way. The same procedures run against
-real stores in `drive.run`, and nothing of them is written again here.
+A request is sent, decided by the store and answered in three separate moves. So a delay or a pause
+is just another order of moves. Faults are drawn for each move. `lockkit.runtime.run` runs the same
+procedures against real stores.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SENT = frozenset({Put, Get, List, Delete})
 
 @dataclass(slots=True)
 class SimWorld:
-    """One seed's nodes, their store, and what is on its way between them."""
+    """The nodes of one seed, their store, and the messages between them."""
 
     seed: str
     steps: int
@@ -108,7 +108,7 @@ class SimWorld:
     # --- moves -----------------------------------------------------------------------------------
 
     def play(self, moves: int) -> None:
-        """So many moves, or until nobody waits for anything. Raises `Violated`."""
+        """Play so many moves, or until no task is left. Raises `Violated`."""
         for _ in range(moves):
             ready = self._ready()
             if not ready:
@@ -131,7 +131,7 @@ class SimWorld:
         return moves_max
 
     def vary(self, dice: str) -> None:
-        """From here on chance falls otherwise: all dice, who ranks first, and when that changes."""
+        """From here on use other random numbers, priorities and change points."""
         self.dice.seed(dice)
         movers: list[Mover] = [*self.tasks, *self.flying]
         for each in movers:
@@ -141,7 +141,7 @@ class SimWorld:
             self.schedule = type(self.schedule)(self.dice, left, self.passing)
 
     def finish(self) -> None:
-        """Nothing fails any more, all that is under way arrives, and everybody comes to an end."""
+        """Stop all faults, deliver all late writes, and play until every task has ended."""
         self.fault_profile = CALM
         for each in self.nodes:
             each.stalled_ms = min(each.stalled_ms, self.time.now_ms)
@@ -152,7 +152,7 @@ class SimWorld:
             raise Violated("everybody comes to an end", f"{', '.join(waiting)} never did")
 
     def run(self, procedure: Procedure[Any]) -> Any:
-        """To its end, while nobody else moves and nothing fails; raises what it raises."""
+        """Run a procedure alone, without faults; return its result or raise its exception."""
         kept = self.tasks, self.flying, self.fault_profile
         self.tasks, self.flying, self.fault_profile = [], [], CALM
         task = self.spawn(Node("run", VirtualClock(time=self.time, dice=self.dice)), procedure)
@@ -198,7 +198,7 @@ class SimWorld:
                 self._pass(to_next=self.dice.random() < 0.5)
 
     def _pass(self, *, to_next: bool) -> bool:
-        """Time goes on, to the next timer or as far as the dice say; False: there is no timer."""
+        """Advance time, to the next timer or by a random amount; False if there is no timer."""
         now_ms = self.time.now_ms
         due = [t.at_ms for t in self.tasks if t.phase is TaskPhase.ASLEEP and t.at_ms > now_ms]
         due += [each.at_ms for each in self.flying if each.at_ms > now_ms]
@@ -240,7 +240,7 @@ class SimWorld:
         self.trace.append(f"{task.name} {type(task.answer).__name__}")
 
     def _both_pages(self, task: Task, request: List) -> bool:
-        """The first page in one move, the second in another; whether both are there."""
+        """List the first page in one move, the second in another; True once both are read."""
         entries = self.memory_store.decide(task.node.name, request, task.at_ms)
         if task.phase is TaskPhase.SENT:
             half = len(entries) // 2
@@ -254,7 +254,7 @@ class SimWorld:
         return True
 
     def _judges_first(self, request: Any) -> bool:
-        """Of a store that is not atomic: the write is done in a later move."""
+        """Whether this store checks the condition now and writes in a later move."""
         return (
             not self.profile.atomic
             and isinstance(request, Put)
@@ -262,12 +262,12 @@ class SimWorld:
         )
 
     def fly(self, task: Task, request: Put | Delete, at_ms: float) -> None:
-        """A write that lands then, or later."""
+        """Apply a write at that time, or later."""
         late = LateWrite(task.node.name, request, task.at_ms, at_ms, self.dice.random())
         self.flying.append(late)
 
     def land(self) -> None:
-        """All that is under way to the store arrives."""
+        """Apply all late writes now."""
         while self.flying:
             self._land(self.flying[0])
 
@@ -279,7 +279,7 @@ class SimWorld:
     # --- the nodes' side -------------------------------------------------------------------------
 
     def crash(self, node: Node, back_ms: float) -> None:
-        """It forgets everything; what it had sent is still on its way. It starts again then."""
+        """End a node's process; its sent writes stay on their way. It restarts at `back_ms`."""
         for task in [each for each in self.tasks if each.node is node]:
             if task.phase in (TaskPhase.SENT, TaskPhase.JUDGED) and isinstance(
                 task.request, Put | Delete
@@ -301,7 +301,7 @@ class SimWorld:
         node.birth(node)
 
     def _go(self, task: Task, answer: Any) -> None:
-        """On with a procedure, until it waits for something."""
+        """Continue a procedure until it waits for an answer."""
         procedure, node = task.procedure, task.node
         self.going = node
         task.copies = 0
@@ -371,9 +371,9 @@ class SimWorld:
     # --- what came of it -------------------------------------------------------------------------
 
     def history(self) -> list[Event]:
-        """Truth and belief, for the checker and the pictures."""
+        """The store's record and the nodes' events, for the checker and the pictures."""
         return history_of(self.memory_store.truth, self.recorded)
 
     def trace_hash(self) -> str:
-        """Of every move: the same seed gives the same."""
+        """A hash of all moves; the same seed gives the same hash."""
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]
