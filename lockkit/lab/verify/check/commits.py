@@ -11,7 +11,7 @@ from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
 
 
 def acknowledged_is_there(lanes: HistoryIndex) -> Iterator[Finding]:
-    """No acknowledged commit lost: its completed file is in the store, and stays. None is twice."""
+    """No acknowledged commit is lost or doubled: its completed file is in the store, and stays."""
     name, first = "no acknowledged commit is lost", dict[str, Event]()
     for reported in lanes.by_kind["published"]:
         instant = str(reported["instant"])
@@ -93,7 +93,7 @@ def _writes(checked: Event) -> set[tuple[str, str]]:
 
 
 def refused_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
-    """A commit whose writer was told CommitConflict or LockLost by it is never visible."""
+    """A commit that ended with CommitConflict or LockLost is never visible."""
     name, count = "no refused commit is visible", 0
     last_check = {(each.who, str(each["instant"])): each for each in lanes.by_kind["checked"]}
     refusals = {
@@ -119,7 +119,7 @@ def refused_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
 
 
 def taken_back_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
-    """Of an instant the fence decides one thing: a commit is not rolled back, nor the reverse."""
+    """The fence decides each instant once: either a commit or a rollback."""
     name = "no rolled back commit is visible"
     for instant, decided in lanes.taken_back.items():
         if (seen := lanes.visible.get(instant)) is not None:

@@ -1,4 +1,4 @@
-"""The lanes of a history: truth and belief, sorted once for all the checks."""
+"""The lanes of a history, truth and belief, sorted once for all checks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Publication:
 
 @dataclass(slots=True)
 class HistoryIndex:
-    """A history, sorted once for all the checks."""
+    """A history, sorted once for all checks."""
 
     everything: list[Event]
     truth: list[Event] = field(default_factory=list)
@@ -104,7 +104,7 @@ def _decided(fence: Event) -> tuple[str, str | None]:
 
 
 def _sort_belief(lanes: HistoryIndex) -> None:
-    """Client lanes, in the order of each client's own time; intervals of belief among them."""
+    """Sort the client lanes by each client's own time, with their intervals of belief."""
     checking: dict[str, str] = {}
     attempts: dict[tuple[str, Any], str] = {}
     open_: dict[str, Belief] = {}
@@ -202,5 +202,5 @@ def client_of(request: Event) -> str:
 
 
 def bare(version: object) -> str:
-    """An ETag with or without its quotes is the same version."""
+    """A version without quotes: an ETag may be written with or without them."""
     return str(version).strip('"')

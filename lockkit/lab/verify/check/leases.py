@@ -1,4 +1,4 @@
-"""Checks of the lease: one believer, epochs that rise, no loss that a client inflicts on itself."""
+"""Checks of the lease: one believer, rising epochs, no loss by a client's own write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def one_believer(lanes: HistoryIndex) -> Iterator[Finding]:
 
 
 def epochs_rise(lanes: HistoryIndex) -> Iterator[Finding]:
-    """Grants in the order in which the store applied them have strictly rising epochs."""
+    """Epochs rise strictly in the order in which the store applied the grants."""
     name = "epochs rise"
     if fallen := _fallen(lanes):
         one, other = fallen
@@ -78,7 +78,7 @@ def epochs_rise(lanes: HistoryIndex) -> Iterator[Finding]:
 
 
 def _fallen(lanes: HistoryIndex) -> tuple[Event, Event] | None:
-    """Two grants out of order, where the store's record says what each write was."""
+    """Two grants in the wrong order, by the store's record of each write."""
     highest: Event | None = None
     standing: Event | None = None
     for _, each in lanes.lock_writes:
@@ -97,7 +97,7 @@ def _fallen(lanes: HistoryIndex) -> tuple[Event, Event] | None:
 
 
 def no_self_inflicted_loss(lanes: HistoryIndex) -> Iterator[Finding]:
-    """Nobody is told of a loss, or waits, while its own live write is the lock object."""
+    """No client reports a loss, or waits, while its own live write is the lock object."""
     name = "no self-inflicted loss"
     reported = [each for kind in ("lost", "waiting") for each in lanes.by_kind[kind]]
     if reported and not lanes.lock_writes:

@@ -1,4 +1,4 @@
-"""The rare things that a history reached: a run that met none of them proves less."""
+"""The rare events that a history contains: a run without them proves less."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lockkit.lab.verify.check.lanes import HistoryIndex, bare, client_of, is_liv
 
 
 def _takeover(lanes: HistoryIndex) -> bool:
-    """A grant over a lease that its holder never released."""
+    """A grant over a lease that was not released."""
     place_of = {bare(each["version"]): n for n, (_, each) in enumerate(lanes.lock_writes)}
     for each in lanes.grants:
         place = place_of.get(bare(each["version"]))
@@ -19,13 +19,13 @@ def _takeover(lanes: HistoryIndex) -> bool:
 
 
 def _lost_response(lanes: HistoryIndex) -> bool:
-    """A write was applied, and its client was not told."""
+    """A write was applied, and its client got no answer."""
     silent = {attempt for attempt, each in lanes.answer_of.items() if outcome_of(each) == "unknown"}
     return any(each["applied"] and each["attempt"] in silent for each in lanes.truth)
 
 
 def _ghost(lanes: HistoryIndex) -> bool:
-    """A write of the lock was applied after its client had stopped waiting for it."""
+    """A write of the lock was applied after its client had stopped waiting."""
     for _, each in lanes.lock_writes:
         answer = lanes.answer_of.get(each["attempt"])
         if answer is not None and answer.at_ms < each.at_ms and outcome_of(answer) == "unknown":
@@ -34,7 +34,7 @@ def _ghost(lanes: HistoryIndex) -> bool:
 
 
 def never(lanes: HistoryIndex, reached: tuple[str, ...]) -> list[str]:
-    """Of what a history must meet to prove something about it, what this one did not."""
+    """The rare events that this history does not contain."""
     required = [
         "takeover",
         "ghost",

@@ -1,4 +1,4 @@
-"""The check of what readers saw: whole commits, in the order of publication, none too late."""
+"""Checks what readers saw: whole commits, in the order of publication, none too late."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "readers see whole commits, in order"
 
 @dataclass(slots=True)
 class PublishedCommits:
-    """Commits in the order in which they became visible; a place is a number in that order."""
+    """Commits in the order in which they became visible; a place is an index in that order."""
 
     events: list[Event]
     place: dict[str, int]
@@ -33,7 +33,7 @@ class PublishedCommits:
 
 @dataclass(frozen=True, slots=True)
 class CommitBound:
-    """How many commits a look has seen, at least or at most, and the commit that says so."""
+    """The least or greatest number of commits that a read saw, and the commit that proves it."""
 
     count: int
     by: Event | None = None

@@ -69,7 +69,7 @@ SHOWN = {
 
 
 class ProtocolDeparture(Exception):
-    """A step that was told otherwise than the protocol does it, with the events that show it."""
+    """A step in the history that differs from the protocol's, with the events that show it."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.because)
@@ -110,7 +110,7 @@ def replay(events: Iterable[Event], policy: Policy = Policy()) -> Verdict:
 
 
 class StoreRecord:
-    """The store's record of the lock object: what each version held, what became of a write."""
+    """The store's record of the lock object: each version's content, each write's outcome."""
 
     def __init__(self, events: list[Event]) -> None:
         self.by_version: dict[str, Event] = {}
@@ -126,7 +126,7 @@ class StoreRecord:
 
 @dataclass(slots=True)
 class ReplayLane:
-    """One client, so far: its state by `step`, and what it has yet to ask or tell."""
+    """One client: its state by `step`, and the requests and events that are still due."""
 
     who: str
     policy: Policy
@@ -192,7 +192,7 @@ class ReplayLane:
         self.last_request = self.answer = None
 
     def _notice_end(self, each: Event) -> None:
-        """Belief ended by the clock, perhaps while a request was out, which goes on."""
+        """The lease ended by the clock, perhaps while a request was pending; the request continues."""
         if each["step"] != self.number + 1:
             self._depart(f"goes from its step {self.number} to step {each['step']}", each)
         self.number, self.last_input, self.steps = each["step"], each, self.steps + 1
@@ -254,7 +254,7 @@ class ReplayLane:
         return ANSWERS[each["outcome"]]
 
     def _check_answer(self, each: Event, names: dict[str, str]) -> None:
-        """The answer that came is the answer that was heard."""
+        """Check that the recorded answer is the one that the client received."""
         if self.last_request is None:
             self._depart("hears an answer, and had asked nothing", each)
         if each["outcome"] == "Unknown" and (self.answer is None or _failed(self.answer)):
@@ -281,7 +281,7 @@ class ReplayLane:
                 self._sent(action, each, request)
 
     def _sent(self, action: WriteRecord, ask: Event, request: Event) -> None:
-        """What came to the store is what `step` sends, under its condition."""
+        """Check that the store received what `step` sends, under its condition."""
         condition = "if-absent" if action.over is None else f"if-version {bare(action.over)}"
         if str(request["condition"]).replace('"', "") != condition:
             self._depart(f"wrote {request['condition']!r}, not {condition!r}", ask, request)
@@ -314,7 +314,7 @@ class ReplayLane:
             self._depart(f"tells {each.kind!r} otherwise than the protocol does", each)
 
     def _next(self, each: Event, *kinds: type[Any]) -> Action:
-        """The next thing that `step` asked for. Waiting is told once for each rival."""
+        """The next event that `step` returns. Waiting is reported once for each rival."""
         while self.owed and isinstance(self.owed[0], HeldByOther) and HeldByOther not in kinds:
             self.owed.pop(0)
         if self.identity is None:
@@ -330,7 +330,7 @@ class ReplayLane:
 
 
 def _is_of_lease(ask: Event) -> bool:
-    """A request of the protocol's; not one of the proof that the store keeps its conditions."""
+    """Whether a request is the protocol's, and not part of the proof of conditions."""
     of_lease = ask["op"] == "look" or ask["op"] in LOCK_OPS
     return of_lease and name_of(ask["key"]) == LOCK_NAME and "!" not in str(ask["attempt"])
 

@@ -1,4 +1,4 @@
-"""The check of the store: every write follows the one before, under the condition it asked for."""
+"""Checks the store: every write follows the one before, under its condition."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def chain_of_versions(lanes: HistoryIndex) -> Iterator[Finding]:
 
 
 def acknowledged_writes_are_there(lanes: HistoryIndex) -> Iterator[Finding]:
-    """What a client was told is applied stands in the store's record, as the same version."""
+    """A write that was acknowledged is in the store's record, with the same version."""
     name, count = "no acknowledged write is lost", 0
     if not lanes.truth:
         return
@@ -77,7 +77,7 @@ def acknowledged_writes_are_there(lanes: HistoryIndex) -> Iterator[Finding]:
 
 
 def _holds(condition: str, before: str) -> bool | None:
-    """Whether the object was as the condition asks; None: no condition, or an unknown one."""
+    """Whether the condition held; None: there was none, or an unknown one."""
     match condition.split(" ", 1):
         case ["if-absent"]:
             return before == ""

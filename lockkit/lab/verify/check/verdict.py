@@ -1,4 +1,4 @@
-"""A verdict: the worst of its findings, with the events that prove it."""
+"""The verdict: the worst finding, with the events that prove it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: how it went, why, and the two to four events that prove it."""
+    """The result of one check: its kind, the reason, and two to four events that prove it."""
 
     check: str
     kind: Kind
@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The worst of the findings. `reached` names the rare things that did happen on the way."""
+    """The worst of the findings. `reached` names the rare events of the history."""
 
     kind: Kind
     because: str
@@ -54,7 +54,7 @@ class Verdict:
 
 
 def both(one: Verdict, other: Verdict) -> Verdict:
-    """The findings of two: the worse gives the sentence, `one` where they are alike."""
+    """Two verdicts as one: the worse gives the sentence, `one` if they are equal."""
     order = [Kind.INVALID, Kind.UNKNOWN, Kind.VALID]
     worse = min((one, other), key=lambda each: order.index(each.kind))
     return replace(

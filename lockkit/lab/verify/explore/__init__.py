@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """The shortest way to a violation."""
+    """The shortest path to a violation."""
 
     path: tuple[tuple[Move, PackedState], ...]
     world: LeaseWorld
@@ -53,13 +53,13 @@ class Counterexample:
         return PathStory(self.world).walk(self.path).lines
 
     def history(self) -> list[Event]:
-        """The same as events, for the checker and the pictures; a tick is a second."""
+        """The path as events, for the checker and the pictures; a tick is a second."""
         return PathStory(self.world).walk(self.path).events
 
 
 @dataclass(frozen=True, slots=True)
 class SearchRow:
-    """What one search found. `steps` is the length of the shortest counterexample, 0 for none."""
+    """The result of one search. `steps` is the length of the shortest counterexample, 0 if none."""
 
     scenario: SearchScenario
     violation: str | None
@@ -92,7 +92,7 @@ class SearchRow:
 
 
 def explore(scenario: SearchScenario, *, states_max: int = STATES_MAX) -> SearchRow:
-    """Search one scenario, whole or up to its first violation."""
+    """Search one scenario, completely or up to its first violation."""
     clock = Clock()
     began_ms = clock.boot_ms()
     off = {} if scenario.mutant is None else scenario.mutant.off
@@ -111,7 +111,7 @@ def explore(scenario: SearchScenario, *, states_max: int = STATES_MAX) -> Search
 
 
 def explore_rows(names: Iterable[str] | None = None) -> list[SearchRow]:
-    """The rows by these names, or all of them."""
+    """Search the rows with these names, or all rows."""
     wanted = None if names is None else set(names)
     known = {each.name for each in SCENARIOS}
     if wanted is not None and not wanted <= known:

@@ -32,7 +32,7 @@ from lockkit.protocol.state import (
 
 @dataclass(slots=True)
 class Ageing:
-    """The normal form of each part of a state, and the same part a tick later."""
+    """The normal form of each part of a state, now and one tick later."""
 
     policy: Policy
     bounds: Bounds
@@ -75,7 +75,7 @@ class Ageing:
         return replace(actor, state=state, out=out, draft=draft)
 
     def record(self, record: Record) -> Record:
-        """`validUntil` matters only to the wall policy, and only until it is over for everybody."""
+        """`validUntil` matters only to the wall policy, until it has ended for all clients."""
         if self.policy.expiry is not Expiry.WALL or record.expired:
             return replace(record, valid_until_ms=0)
         return replace(record, valid_until_ms=max(record.valid_until_ms, self._oldest_until))
@@ -87,7 +87,7 @@ class Ageing:
         return replace(write, record=self.record(write.record), sent=sent)
 
     def _fix_ghost(self, write: PendingWrite) -> PendingWrite:
-        """When a ghost was sent matters only to those who believe it without confirming."""
+        """The time of a ghost matters only to clients that believe it without a confirmation."""
         write = self._fix_write(write)
         return write if "confirm" in self.off else replace(write, sent=Now(0, 0))
 
@@ -103,7 +103,7 @@ class Ageing:
     def _fix_observed(
         self, actor: ExplorerClient, observed: LastObservation | None
     ) -> LastObservation | None:
-        """What was seen, where the protocol will look at it again before it reads once more."""
+        """Keep an observation only if the protocol uses it before the next read."""
         if observed is None or (self.forgets and not self._looks_back(actor)):
             return None
         observation = self.observation(observed.observation)

@@ -1,4 +1,4 @@
-"""Names of attempts, given again once nobody in the world refers to them any more."""
+"""Names of attempts, which are reused once nothing in the world refers to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES_MAX = 16
 
 
 def owner_of(client: int, life: int) -> str:
-    """W1, W2, ...; W1', W1'' once its process has died and started again."""
+    """W1, W2, ...; W1', W1'' after restarts of its process."""
     return f"W{client + 1}{chr(39) * life}"
 
 
@@ -40,12 +40,12 @@ def names_of_actor(actor: ExplorerClient) -> Iterable[Version | None]:
 
 
 def becomes(write: WriteInFlight) -> Version | None:
-    """The version that the object gets if this write lands."""
+    """The object's version if this write is applied."""
     return None if write.remove else write.record.attempt
 
 
 def undecided(actor: ExplorerClient) -> tuple[Version | None, ...]:
-    """What the object becomes if this client's write lands; () if none is on its way."""
+    """The object's version if this client's write is applied; () if none is on its way."""
     match actor.out:
         case WriteInFlight(answer=None) as write:
             return (becomes(write),)
@@ -63,7 +63,7 @@ def mask(names: Iterable[Version | None]) -> int:
 
 
 def lowest_free(mask: int) -> int:
-    """How many writes a client is to think it made, so that the next gets a free name."""
+    """The lowest write count of a client for which the next name is free."""
     free = 0
     while mask & 1:
         mask >>= 1

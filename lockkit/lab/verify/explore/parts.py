@@ -54,14 +54,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class PendingRead:
-    """A read that is out, with what it will find."""
+    """A read that was sent, with the result that it will return."""
 
     observation: Observation
 
 
 @dataclass(frozen=True, slots=True)
 class WriteInFlight:
-    """A write that is out: not yet decided, or decided and not yet answered."""
+    """A write that was sent: not yet decided, or decided and not yet answered."""
 
     record: Record
     over: Version | None
@@ -71,7 +71,7 @@ class WriteInFlight:
 
 @dataclass(frozen=True, slots=True)
 class CommitDraft:
-    """A commit under way: what its conflict check covered, and under which grant."""
+    """A commit in progress: what its conflict check covered, and its grant."""
 
     base: int
     epoch: int
@@ -81,7 +81,7 @@ class CommitDraft:
 
 @dataclass(frozen=True, slots=True)
 class ExplorerClient:
-    """One client: what it knows, what it has out, and what it may yet do."""
+    """One client: its knowledge, its pending request, and its remaining moves."""
 
     index: int
     state: State
@@ -115,7 +115,7 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step of a story: who did what, and what came of it."""
+    """One step of a story: the client, its action and the outcome."""
 
     who: int
     """The client's index; -1: time passes."""
@@ -139,7 +139,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class StateNumbering(Generic[T]):
-    """Parts of states by small numbers, so that states compare and hash fast."""
+    """Small numbers for parts of states, so that states compare and hash fast."""
 
     def __init__(self) -> None:
         self.parts: list[T] = []
@@ -155,7 +155,7 @@ class StateNumbering(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class MoveOutcome:
-    """What a client's move makes of it and of the store; `late` is a write that goes on alone."""
+    """The client and the store after a move; `late` is a write that continues alone."""
 
     move: Move
     actor: int

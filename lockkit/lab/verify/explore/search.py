@@ -1,4 +1,4 @@
-"""Breadth-first search over every order of events of a world: the shortest way to a violation."""
+"""Breadth-first search over every order of events of a world for the shortest violation."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Move = TypeVar("Move", covariant=True)
 
 
 class SearchWorld(Protocol[S, Move]):
-    """What can be explored: where it starts, what can happen next, and what must not."""
+    """What can be searched: the first state, the next moves, and the violations."""
 
     def initial(self) -> S: ...
 
     def moves(self, state: S) -> Iterable[tuple[Move, S]]:
-        """Everything that can happen next, in an order that never changes."""
+        """All possible next moves, always in the same order."""
         ...
 
     def violation(self, state: S) -> str | None:
-        """The invariant that this state breaks, and how; None if all is well."""
+        """The invariant that this state breaks, and how; None if it breaks none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult(Generic[S, Move]):
-    """What a search found. `states` counts the distinct ones, the violating one included."""
+    """The result of a search. `states` counts distinct states, the violating one included."""
 
     violation: str | None
     path: tuple[tuple[Move, S], ...]
@@ -64,7 +64,7 @@ def search(world: SearchWorld[S, Move], *, states_max: int = STATES_MAX) -> Sear
 def _path(
     world: SearchWorld[S, Move], parents: dict[S, S | None], last: S
 ) -> tuple[tuple[Move, S], ...]:
-    """The moves that led there: each is found again among its parent's, so none had to be kept."""
+    """The moves to a state, found again from state to state, so that none had to be stored."""
     path: list[tuple[Move, S]] = []
     state = last
     while (parent := parents[state]) is not None:

@@ -56,7 +56,7 @@ FAULTS = {each.value: each for each in ExplorerFault}
 
 @dataclass
 class PathStory:
-    """Walks a path; `lines` and `events` grow with it."""
+    """Follows a path and extends `lines` and `events`."""
 
     world: LeaseWorld
     lines: list[str] = field(default_factory=list)

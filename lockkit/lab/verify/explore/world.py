@@ -82,7 +82,7 @@ from lockkit.protocol.state import (
 
 @dataclass
 class LeaseWorld:
-    """`search.SearchWorld` over the real `lease.step`."""
+    """A `search.SearchWorld` over the real `lease.step`."""
 
     policy: Policy
     bounds: Bounds
@@ -170,7 +170,7 @@ class LeaseWorld:
         return Identity(owner_of(actor.index, actor.life), self.bounds.ttl)
 
     def _know(self, actors: list[int], store: int, late: int) -> None:
-        """Names that a part refers to, and whether a client believes: once for each part."""
+        """The names in a part, and whether a client believes; computed once for each part."""
         of_actor, of_store, of_late = self._masks
         while len(of_actor) <= max(actors):
             actor = self.actors.parts[len(of_actor)]
@@ -184,7 +184,7 @@ class LeaseWorld:
             of_late.append(mask(n for each in flying for n in (each.record.attempt, each.over)))
 
     def _bury(self, late: int, more: WriteInFlight | None, store: int, actors: list[int]) -> int:
-        """Late writes that may still land; one over a version that is gone for good is dropped."""
+        """Late writes that may still be applied, without those over a version that never returns."""
         flying = self.lates.parts[late]
         if more is not None:
             flying = tuple(sorted((*flying, more), key=repr))
@@ -245,7 +245,7 @@ class LeaseWorld:
         return tuple(each for each in found if each.actor >= 0)
 
     def _wishes(self, actor: ExplorerClient) -> Iterable[tuple[Event, ExplorerClient]]:
-        """What whoever runs the protocol may ask of a client that has nothing out."""
+        """What a client without a pending request may be asked to do."""
         now, phase = self.nows[actor.index], actor.state.phase
         match phase:
             case Phase.IDLE:
@@ -273,7 +273,7 @@ class LeaseWorld:
     def _hear(
         self, actor: ExplorerClient, stored: StoredState, event: Event, name: int
     ) -> MoveOutcome:
-        """One step of the protocol; a new request goes out with it."""
+        """Make one step of the protocol, and send the request that it returns."""
         before = replace(actor.state, writes=name)
         state, actions = step(self.identity(actor), before, event, self.policy)
         out: PendingRead | WriteInFlight | None = None
@@ -370,7 +370,7 @@ class LeaseWorld:
         yield MoveOutcome(move, number, self.stores.of(stored), flying, 1)
 
     def _commit_moves(self, actor: ExplorerClient, stored: StoredState) -> Iterable[MoveOutcome]:
-        """Read what is there, look at the lease, send the commit; it lands whenever it lands."""
+        """Read the resource, check the lease, send the commit; it may be applied at any time."""
         draft, until = actor.draft, actor.state.until_ms
         believes = until is not None and until > 0
         here = self.stores.of(stored)
@@ -397,7 +397,7 @@ class LeaseWorld:
             yield MoveOutcome(move, done, self.stores.of(landed), violation=why)
 
     def _judge(self, stored: StoredState, draft: CommitDraft) -> tuple[bool, str]:
-        """Whether the resource accepts this commit, and what is wrong with that."""
+        """Whether the resource accepts this commit, and which invariant that breaks."""
         match self.fence:
             case CommitGuard.CAS:
                 accepted = draft.base == stored.commits
@@ -469,7 +469,7 @@ class LeaseWorld:
     def _self_inflicted(
         self, actor: ExplorerClient, stored: StoredState, actions: tuple[Action, ...]
     ) -> str:
-        """Told of a loss, or to wait, while its own live write is the lock object."""
+        """A client reports a loss, or waits, while its own live write is the lock object."""
         record = stored.record
         if record is None or record.expired or Invariant.NO_SELF_LOSS not in self.bounds.watch:
             return ""

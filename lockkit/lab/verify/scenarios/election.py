@@ -45,7 +45,7 @@ EXPECTED = (Unanswered, NoAnswer, NotLeader)
 
 @dataclass(slots=True, eq=False)
 class ElectionSession:
-    """One node's life, and what it believes."""
+    """One run of a node's process, and what it believes."""
 
     node: Node
     candidate: Candidate
@@ -54,7 +54,7 @@ class ElectionSession:
 
 @dataclass(slots=True)
 class ElectionRun:
-    """Everybody in one world, and the invariants between them."""
+    """All nodes of one world, and the invariants between them."""
 
     world: SimWorld
     policy: Policy
@@ -81,13 +81,13 @@ class ElectionRun:
                 self._at_the_worst_moment()
 
     def _at_the_worst_moment(self) -> None:
-        """Somebody sleeps: who has read an epoch just before, if there is one."""
+        """Stall a node: one that has just read an epoch, if there is one."""
         waiting = [each for each in self.world.tasks if each.phase is TaskPhase.ANSWERED]
         readers = [each.node for each in waiting if isinstance(each.request, Get)]
         stall(self.world, self.world.dice.choice(readers or self.world.nodes))
 
     def on_event(self, session: ElectionSession, kind: str, data: dict[str, Any]) -> None:
-        """A candidate tells what it believes from now on."""
+        """A candidate reports what it believes from now on."""
         now_ms, name = self.world.time.now_ms, session.node.name
         match kind:
             case "held" | "renewed":
@@ -132,12 +132,12 @@ class ElectionRun:
         self.sessions.pop(node.name, None)
 
     def end(self) -> None:
-        """Whoever leads goes on leading: there is nothing to wait for."""
+        """Nothing to wait for: a leader may keep its epoch."""
 
     # --- what they do ----------------------------------------------------------------------------
 
     def begin(self, node: Node) -> None:
-        """A process starts. Two of one name are two candidates: only attempts tell them apart."""
+        """A process starts. Two with one name are two candidates; only their attempts differ."""
 
         def record(kind: str, **data: Any) -> None:
             try:
@@ -164,7 +164,7 @@ class ElectionRun:
             yield Sleep(dice() ** 4 * 3)
 
     def campaign(self, session: ElectionSession) -> Procedure[bool]:
-        """With whatever patience; gives up in the middle now and then."""
+        """Campaign with a random timeout; sometimes give up on the way."""
         dice = self.world.dice.random
         for _ in range(LOOKS_MAX):
             if (yield from session.candidate.confirm()):
@@ -179,7 +179,7 @@ class ElectionRun:
         return False
 
     def lead(self, session: ElectionSession) -> Procedure[None]:
-        """Write, renew, write, as long as it is believed and the dice like."""
+        """Write and renew, a random number of times, as long as the node believes."""
         dice, candidate = self.world.dice.random, session.candidate
         if dice() < 0.6:
             yield from collect(1 + int(dice() * 1.5))

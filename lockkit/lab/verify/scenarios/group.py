@@ -60,7 +60,7 @@ def files_of(instant: str) -> str:
 
 @dataclass(slots=True)
 class GroupRun:
-    """Writers in one world, and what the judge has seen of them."""
+    """The writers of one world, and what the judge has seen of them."""
 
     world: SimWorld
     window_max: int
@@ -136,7 +136,7 @@ class GroupRun:
             raise Violated(BEHIND_NOBODY, f"{instant} appears behind a reader at {self.passed}")
 
     def answered(self, instant: str, kind: str) -> None:
-        """What a writer's caller was told."""
+        """The answer to a writer's caller."""
         if kind == COMMIT:
             if not self._is_commit(instant):
                 raise Violated(KEPT, f"{instant} is acknowledged, and is not decided")
@@ -146,7 +146,7 @@ class GroupRun:
             self.denied.add(instant)
 
     def has_read(self, last: int, commits: frozenset[str]) -> None:
-        """What a reader took for the table, at the fence whose last decision has this number."""
+        """The commits that a reader saw, at the fence whose last decision has this number."""
         least = {each["instant"] for each in self.decided.values()
                  if each["seq"] <= last and each["kind"] == COMMIT}  # fmt: skip
         if least - commits:
@@ -179,7 +179,7 @@ class GroupRun:
         return group.GroupClient(name, groups_of, files_of, self.window_max)
 
     def begin(self, node: Node) -> None:
-        """A process starts: it knows no fence."""
+        """A process starts without knowledge of the fence."""
         self.world.spawn(node, self.life(self.client(f"{node.name}.{node.life}")))
 
     def life(self, client: group.GroupClient) -> Procedure[None]:
@@ -224,7 +224,7 @@ class GroupRun:
         return kind
 
     def service(self, client: group.GroupClient) -> Procedure[None]:
-        """Decide what is offered, publish, and roll back what is pending, whoever is alive."""
+        """Decide the offers, publish, and roll back pending instants, also of living writers."""
         yield from group.combine(client)
         yield from group.publish(client)
         view = yield from group.look(client)
@@ -256,7 +256,7 @@ SCENARIO = SimScenario(
 def commit_then_send(
     client: group.GroupClient, write: group.GroupWrite, files: dict[str, bytes]
 ) -> Procedure[str]:
-    """The inflight file is taken for an offer while the data is still to be sent."""
+    """Take the inflight file for an offer before the data is sent."""
     yield from create(group.timeline_key(write.instant, "inflight"), write.body)
     kind = yield from group.offer(client, write)
     yield from all_of([create(key, body) for key, body in files.items()])
@@ -270,7 +270,7 @@ def offer_and_acknowledge(_: group.GroupClient, write: group.GroupWrite) -> Proc
 
 
 def offer_once(client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
-    """One turn; what is not decided then counts as refused."""
+    """Wait one turn only; an offer that is not decided by then counts as refused."""
     yield from offer_and_acknowledge(client, write)
     view = yield from group.look(client)
     return (yield from group.outcome(view, write.instant)) or REFUSED
@@ -287,7 +287,7 @@ def written_once(key: str, body: bytes, condition: Any) -> Procedure[Any]:
 
 
 def stale_look(client: group.GroupClient) -> Procedure[group.GroupView]:
-    """The listing, then the fence; nobody asks what left the window in between."""
+    """List, then read the fence, without a check of what left the window in between."""
     entries = yield from listing(group.GROUP_TIMELINE)
     fence, version = yield from group.read_group_fence()
     client.known, client.version = fence, version
@@ -315,7 +315,7 @@ def increment_with_tail() -> Procedure[str]:
 
 
 def judge_alone(fence: GroupFence, offer: Offer, timely: Any) -> GroupDecision:
-    """Not compared with those accepted before it in this batch."""
+    """Judge an offer without those that were accepted before it in the batch."""
     before = tuple(each for each in fence.window if each.round != fence.round)
     entry = RIGHT_JUDGE(replace(fence, window=before), offer, timely)
     return replace(entry, seq=fence.last + 1)
@@ -335,7 +335,7 @@ def no_conflict(*_: Any) -> Procedure[bool]:
 
 
 def offers_by_name(view: group.GroupView) -> Procedure[list[Offer]]:
-    """Whatever has an offer's name is one, a tombstone too."""
+    """Take every object with an offer's name for an offer, a tombstone too."""
     found = []
     for key in sorted(view.keys):
         instant = group.instant_in(key)
@@ -387,7 +387,7 @@ def roll_back_by(steps: str) -> Callable[[group.GroupClient, str], Procedure[boo
 
 
 def reserve_unlisted(client: group.GroupClient) -> Procedure[group.GroupWrite]:
-    """The snapshot was read before the instant was reserved."""
+    """Read the snapshot before the instant is reserved."""
     view = yield from group.look(client)
     attempt, wall_ms = (yield Unique()), (yield WallMs())
     newest = max(view.commits() | {view.fence.newest})
@@ -397,7 +397,7 @@ def reserve_unlisted(client: group.GroupClient) -> Procedure[group.GroupWrite]:
 
 
 def reserve_nothing(client: group.GroupClient) -> Procedure[group.GroupWrite]:
-    """No object says whose the instant is."""
+    """Take an instant without an object that reserves it."""
     view = yield from group.look(client)
     newest = max(view.commits() | {view.fence.newest})
     instant = group.next_group_instant((yield WallMs()) // 1000 * 1000, newest)

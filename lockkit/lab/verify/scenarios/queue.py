@@ -64,7 +64,7 @@ WAYS = ("alone", "group", "broker")
 
 @dataclass(slots=True, eq=False)
 class BrokerHost:
-    """A broker's process, as far as its clients can tell."""
+    """A broker's process, as its clients see it."""
 
     id: str
     number: int = 0
@@ -74,7 +74,7 @@ class BrokerHost:
 
 @dataclass(slots=True)
 class QueueRun:
-    """One seed's queue, and everybody who uses it."""
+    """The queue of one seed, and all its clients."""
 
     world: SimWorld
     policy: QueuePolicy
@@ -92,7 +92,7 @@ class QueueRun:
         return all(each.ended for each in self.clients)
 
     def end(self) -> None:
-        """All comes to rest; then one more worker completes whatever is left."""
+        """Let all tasks end; then one more worker completes the jobs that are left."""
         self.world.finish()
         self.world.run(self.drain())
         if self.truth.file.jobs:
@@ -121,7 +121,7 @@ class QueueRun:
     # --- brokers ---------------------------------------------------------------------------------
 
     def serve(self, node: Node, instead_of: str) -> Procedure[None]:
-        """As a broker's process does."""
+        """The loop of a broker's process."""
         host = BrokerHost((yield Unique()))
         self.hosts[host.id] = host
         try:
@@ -171,7 +171,7 @@ class QueueRun:
 
 @dataclass(slots=True)
 class QueueClient:
-    """One client process of one life, and its way to the queue."""
+    """One run of a client's process, and its way to the queue."""
 
     run: QueueRun
     node: Node
@@ -180,7 +180,7 @@ class QueueClient:
     requests: RequestQueue = field(default_factory=RequestQueue)
 
     def ask(self, operation: Operation) -> Procedure[Answer | None]:
-        """Again under its id as long as nobody knows; None where it failed, or nobody ever knew."""
+        """Repeat a request under its id until its outcome is known; None if it failed."""
         truth = self.run.truth
         truth.on_operation(operation)
         for _ in range(ASKS):
@@ -211,7 +211,7 @@ class QueueClient:
                 return answer_or_raise(operation, failed)
 
     def write(self) -> Procedure[None]:
-        """The group commit's thread."""
+        """The loop of the group commit's thread."""
         seen: QueueRead | None = None
         while True:
             yield WaitUntil(  # type: ignore[misc] # a request of this world
@@ -241,7 +241,7 @@ class QueueClient:
                 yield Sleep(dice.random() * 2)
 
     def _job(self, job: Job) -> Procedure[None]:
-        """Some work, then it is completed; some workers sleep over it, or forget it."""
+        """Work on a job and complete it; some workers stall, or never complete it."""
         dice = self.run.world.dice
         for _ in range(int(dice.random() * (BEATS + 1))):
             yield Sleep(dice.choice((0.3, 2.0, 9.0)) * dice.random())
@@ -266,7 +266,7 @@ def _be_born(run: QueueRun, way: str, acts: tuple[Callable[[QueueClient], Proced
 
 
 def _stays_down(_: Node) -> None:
-    """A machine after its restart: whoever misses its broker starts another."""
+    """A machine that restarted without its broker: a client that needs one starts it."""
 
 
 def _set_up(seed: str, steps: int, mutant: Mutant | None) -> QueueRun:
@@ -302,7 +302,7 @@ SCENARIO = SimScenario(
 )  # fmt: skip
 
 def no_memory(mine: QueueFile, found: QueueFile, version: Version | None) -> NotOurs:
-    """What is not the last write never landed."""
+    """Assume that a write which is not the newest was never applied."""
     return NotOurs()
 
 

@@ -23,7 +23,7 @@ ONCE = "one worker completes a job, and it is gone then"
 
 @dataclass(slots=True)
 class QueueTruth:
-    """The file as it stands, and all that ever happened in it."""
+    """The current file, and everything that happened in it."""
 
     world: SimWorld
     timeout_ms: int

@@ -34,7 +34,7 @@ REPORTED = "what is told to be unlocked has been"
 
 @dataclass(slots=True)
 class LockRun:
-    """Everybody in one world, and the invariants between them."""
+    """All clients of one world, and the invariants between them."""
 
     world: SimWorld
     running: dict[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class LockRun:
         self.holding.pop(node.name, None)
 
     def end(self) -> None:
-        """Whoever holds it may go on holding it: there is nothing to wait for."""
+        """Nothing to wait for: a holder may keep the lock."""
 
     # --- what they do ----------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ def _id(body: bytes) -> str:
 
 
 def set_up(seed: str, steps: int, mutant: Mutant | None) -> LockRun:
-    """One seed's world: its provider and its weather. Clocks decide nothing here."""
+    """The world of a seed: its provider and its faults. Clocks decide nothing here."""
     dice = random.Random(f"statelock {seed}")
     profile = PROFILES[dice.choice(SOUND)]
     if mutant is not None:

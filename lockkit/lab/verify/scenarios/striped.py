@@ -46,7 +46,7 @@ JUDGED = "each stripe is a lock"
 
 @dataclass(slots=True)
 class StripedWorld(SimWorld):
-    """Its history is that of one stripe: the checker knows of one lock."""
+    """A world whose history shows one stripe, because the checker knows one lock."""
 
     stripe: int = 0
 
@@ -56,7 +56,7 @@ class StripedWorld(SimWorld):
 
 @dataclass(slots=True, eq=False)
 class StripedClient:
-    """One client's life: how many stripes it believes in, what it has, and what it waits for."""
+    """One client: its number of stripes, what it holds, and what it waits for."""
 
     node: Node
     stripes: int
@@ -68,7 +68,7 @@ class StripedClient:
 
 @dataclass(slots=True)
 class StripedRun:
-    """Everybody in one world, and the invariants between them."""
+    """All clients of one world, and the invariants between them."""
 
     world: SimWorld
     leases: list[LeaseRun]
@@ -92,7 +92,7 @@ class StripedRun:
             leases.crashed(node)
 
     def refuse_circle(self, actor: StripedClient, stripe: int) -> None:
-        """Once the last of a circle waits, nobody in it ever gets on: leases are renewed."""
+        """Raise if the waiting clients form a circle: leases are renewed, so none would continue."""
         way, wanted = [actor.node.name], stripe
         for _ in self.actors:
             other = next((each for each in self.actors.values() if wanted in each.taken), None)
@@ -106,7 +106,7 @@ class StripedRun:
             wanted = other.waits
 
     def act(self, actor: StripedClient) -> None:
-        """On all of its keys, at this moment."""
+        """Act on all of its keys now."""
         now_ms = self.world.time.now_ms
         for other in self.actors.values():
             both = set(other.keys) & set(actor.keys) if other is not actor else ()
@@ -141,7 +141,7 @@ class StripedRun:
             yield Sleep(dice.random() * 2)
 
     def agreed(self, actor: StripedClient) -> Procedure[bool]:
-        """As `StripedLock.begin`."""
+        """Like `StripedLock.begin`."""
         for _ in range(LAYOUTS_MAX):
             try:
                 yield from agree(actor.stripes, "sim:/")
@@ -154,7 +154,7 @@ class StripedRun:
         return False
 
     def call(self, actor: StripedClient, keys: tuple[str, ...]) -> Procedure[None]:
-        """As `StripedKeys`: take all, act, give all."""
+        """Like `StripedKeys`: take all, act, release all."""
         plan = indexes(keys, actor.stripes)
         for stripe in plan:
             if stripe not in actor.held:
@@ -179,7 +179,7 @@ class StripedRun:
         yield from played(give_all(plan), take, give)
 
     def checked(self, actor: StripedClient, plan: tuple[int, ...]) -> bool:
-        """As `StripedKeys.assert_held`."""
+        """Like `StripedKeys.assert_held`."""
         now = actor.node.clock.now()
         return all(believes(actor.held[each].client.state, now) for each in plan)
 
@@ -212,7 +212,7 @@ def played(
     taking: Taking[int, int | None] | Taking[int, None],
     take: Callable[[int], Procedure[bool]], give: Callable[[int], Procedure[None]],
 ) -> Procedure[int | None]:  # fmt: skip
-    """`taking.carry_out`, where taking and giving take moves of the world."""
+    """Like `taking.carry_out`, but taking and releasing take moves of the world."""
     try:
         request = taking.send(None)
         while True:
@@ -250,7 +250,7 @@ SCENARIO = SimScenario(
 )  # fmt: skip
 
 def agreed_by_nobody(_stripes: int, _where: str) -> Procedure[None]:
-    """Everybody keeps the number of stripes that it was given."""
+    """Each client uses its own number of stripes, without an agreement."""
     yield from ()
 
 

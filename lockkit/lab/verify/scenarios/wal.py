@@ -48,7 +48,7 @@ BLOCKED = "the next writer can append"
 
 @dataclass(slots=True)
 class WalRun:
-    """One seed's log, and what everybody was told of it."""
+    """The log of one seed, and all answers that its clients got."""
 
     world: SimWorld
     outage: bool = False
@@ -77,7 +77,7 @@ class WalRun:
     def on_answers(
         self, log: WriterState, first: int, batches: list[list[str]], outcomes: list[Any]
     ) -> None:
-        """What the batches, written from slot `first` on, came to."""
+        """The outcomes of the batches that were written from slot `first` on."""
         reached = self.world.reached
         for place, (batch, what) in enumerate(zip(batches, outcomes, strict=True), first):
             match what:
@@ -113,7 +113,7 @@ class WalRun:
             raise Violated(REFUSED, f"{min(seen)} was seen before it was refused")
 
     def saw(self, view: list[str], before: list[str]) -> None:
-        """What a reader has now; `before`: what had been acknowledged when it began to look."""
+        """A reader's rows; `before` is what had been acknowledged when it began to read."""
         both = min(len(view), len(self.order))
         if view[:both] != self.order[:both]:
             raise Violated(ORDER, f"one sees {view[:both]}, another {self.order[:both]}")
@@ -126,7 +126,7 @@ class WalRun:
             raise Violated(REFUSED, f"{min(seen)} was refused, and a reader sees it")
 
     def end(self) -> None:
-        """All comes to rest; one more writer begins, one more reader reads it all."""
+        """Let all tasks end; then one more writer begins, and one more reader reads the log."""
         self.world.finish()
         try:
             view = self.world.run(self.last())
@@ -141,7 +141,7 @@ class WalRun:
     # --- who is there ----------------------------------------------------------------------------
 
     def ways(self) -> LogTail:
-        """Some name the head, some do not; some readers ask it."""
+        """Whether writers name the head, and readers use it."""
         return self.world.dice.choice(list(LogTail))
 
     def last(self) -> Procedure[list[str]]:
@@ -280,7 +280,7 @@ def after_the_last(head: int, keys: Sequence[str]) -> int:
 
 
 def halted_by_newer(log: WriterState, by: SlotRead | None) -> WalError | None:
-    """Another writer of one's own epoch is one more older writer."""
+    """Treat another writer with the same epoch as an older writer."""
     return None if by is not None and by.epoch == log.epoch else halted(log, by)
 
 

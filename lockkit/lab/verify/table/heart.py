@@ -19,7 +19,7 @@ BEATS_MAX = 400
 
 @dataclass(slots=True)
 class SimHeartbeat:
-    """Beats until it is stopped, and knows until when others take its writer for alive."""
+    """Beats until it is stopped; knows until when other clients take its writer for alive."""
 
     world: SimWorld
     node: Node
@@ -37,16 +37,16 @@ class SimHeartbeat:
         return cls(world, node, HeartbeatSchedule(now, rules, node.clock, quiet))
 
     def begin(self) -> Procedure[None]:
-        """The first beat, proven; then one at every interval."""
+        """Send the first beat and prove it; then one beat in each interval."""
         yield from self.beats.start()
         self.go_on(self.beats.interval_s)
 
     def go_on(self, wait_s: float) -> None:
-        """The next beat after so long, and then one at every interval."""
+        """Send the next beat after this delay; then one beat in each interval."""
         self.world.spawn(self.node, self._beat(wait_s), f"{self.node.name} beats")
 
     def believes(self) -> bool:
-        """Whether its writer goes on, in true time."""
+        """Whether its writer still believes that it is alive, in true time."""
         until_ms = self.node.clock.true_ms(self.beats.until_ms)
         return not (self.over or self.beats.lost) and self.world.time.now_ms < until_ms
 

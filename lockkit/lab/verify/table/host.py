@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class SimHost:
-    """One process of the simulated world, as its attempts and its services see it."""
+    """One simulated process, as its attempts and its services see it."""
 
     table: TableRun
     session: LeaseSession
@@ -57,7 +57,7 @@ class SimHost:
         return way if self.interruption is None else self.interruption.through(way)
 
     def interrupt(self) -> None:
-        """From here on is an attempt, which may be cut short."""
+        """An attempt begins; it may be interrupted."""
         chance = self.table.interrupts
         hit = chance > 0 and self.table.world.dice.random() < chance
         world = self.table.world
@@ -68,7 +68,7 @@ class SimHost:
         )
 
     def land(self) -> None:
-        """A decision that is still on its way lands now: right after its sender was refused."""
+        """Apply a late decision now, right after its sender was refused."""
         late, self.late = self.late, None
         if late is not None:
             late.at_ms = min(late.at_ms, self.table.world.time.now_ms)
@@ -111,7 +111,7 @@ class SimHost:
         return result
 
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
-        """Where there is no lock, as a process does that is the only one by its options."""
+        """Publish; without a lock, like a process that is the only writer by its options."""
         if not self.table.locked:
             way = commit_alone(prepared, strategy=strategy)
         else:
@@ -152,7 +152,7 @@ class SimHost:
             raise
 
     def _cut_off(self, way: Procedure[Committed]) -> Procedure[Committed]:
-        """It cannot replace the fence any more, but what it sends first lands late."""
+        """From now on the process cannot replace the fence; its first request is applied late."""
         world, node, answer = self.table.world, self.session.node, None
         landing = False
         try:
@@ -186,7 +186,7 @@ class SimHost:
 
 @dataclass(slots=True)
 class SimCommitLock:
-    """The table's lock, by the very client that a `Lock` has."""
+    """The table's lock, with the client that `Lock` has."""
 
     table: TableRun
     session: LeaseSession
@@ -209,14 +209,14 @@ class SimCommitLock:
         return way
 
     def acquire(self, scout: Prefetcher | None) -> Procedure[None]:
-        """Raises `LockBusy` once the waiter loses its patience."""
+        """Raises `LockBusy` after the waiter's timeout."""
         yield from self.leave(None)
         beside = partial(_beside, self.session, scout)
         if not (yield from self.table.leases.acquire(self.session, beside)):
             raise self.session.client.busy_error()
 
     def rise_above(self, epoch: int) -> Procedure[None]:
-        """As `Lock.rise_above`."""
+        """Like `Lock.rise_above`."""
         session = self.session
         procedure = grant.rise_above(session.client, "the lock", session.assert_held, epoch)
         return self.table.leases.in_turn(session, procedure)
@@ -238,7 +238,7 @@ def _lost(why: str) -> LockLost:
 def _beside(
     session: LeaseSession, scout: Prefetcher | None, procedure: Procedure[bool]
 ) -> Procedure[bool]:
-    """The lock's own requests, with the scout's reads beside each look and each claim."""
+    """The lock's requests, with the scout's reads in parallel to each look and each claim."""
 
     def ask(request: Request) -> Procedure[Any]:
         claiming = _claiming(session, request)
@@ -251,7 +251,7 @@ def _beside(
 
 
 def _claiming(session: LeaseSession, request: Request) -> bool | None:
-    """Whether it is a claim of the lock; None: neither a claim nor a look."""
+    """Whether a request claims the lock; None: it is neither a claim nor a look."""
     match request:
         case Get(key) if key == LOCK_KEY:
             return False

@@ -1,4 +1,4 @@
-"""What cuts an attempt short: Ctrl-C at any of its requests, or an outage of its network."""
+"""What interrupts an attempt: Ctrl-C at any of its requests, or an outage of its network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CtrlC(KeyboardInterrupt):
 
 
 class Shielded(Generator[Any, Any, T]):
-    """A procedure in a thread of its own, which Ctrl-C does not reach."""
+    """A procedure in a separate thread, which Ctrl-C does not reach."""
 
     def __init__(self, way: Procedure[T]) -> None:
         self._way = way
@@ -119,7 +119,7 @@ class Interruption:
         ))  # fmt: skip
 
     def _part(self, way: Procedure[Any]) -> Procedure[Any]:
-        """One of several in parallel: it ends once the attempt is interrupted."""
+        """One of several parallel procedures: it ends once the attempt is interrupted."""
         try:
             request = way.send(None)
             while True:

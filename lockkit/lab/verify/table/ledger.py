@@ -39,7 +39,7 @@ Table = Mapping[Place, tuple[str, ...]]
 
 @dataclass(slots=True)
 class TrackedAttempt:
-    """One attempt at an operation: what it does if it commits, and what its writer was told."""
+    """One attempt at an operation: its effect if it commits, and the answer to its writer."""
 
     token: str
     operation: str
@@ -55,7 +55,7 @@ class TrackedAttempt:
     """"acknowledged", or the error that its writer got; "" while it is under way."""
 
     def after(self, before: Table) -> Table:
-        """What the table holds once this attempt is committed on top of `before`."""
+        """The table's rows if this attempt is committed on top of `before`."""
         kept = {place: tokens for place, tokens in before.items()
                 if not (self.empties is None or place[0] in self.empties)
                 and place not in self.removes}  # fmt: skip
@@ -73,7 +73,7 @@ REFUSALS = frozenset(
 
 @dataclass(slots=True)
 class Stream:
-    """One reader of increments, and all that it was brought."""
+    """One reader of increments, and all rows that it received."""
 
     name: str
     end: str = ""
@@ -83,7 +83,7 @@ class Stream:
 
 @dataclass(slots=True)
 class AttemptLedger:
-    """Every attempt, every commit that became visible, and what each reader was told."""
+    """Every attempt, every visible commit, and every answer to a reader."""
 
     memory_store: SimStore
     attempts: dict[str, TrackedAttempt] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class AttemptLedger:
         self._compare(where)
 
     def _attempt_of(self, commit: Completed, body: bytes) -> TrackedAttempt:
-        """By the token in its extra metadata, or in the rows of the files that it names."""
+        """The attempt of a commit: by the token in its metadata, or in the rows of its files."""
         tokens = {reader.extra_of(body).get("token")} - {None}
         if not tokens:
             for path in reader.paths_of(body):
@@ -168,7 +168,7 @@ class AttemptLedger:
             raise Violated(READABLE, str(error)) from None
 
     def _compare(self, why: str) -> None:
-        """What the second reader sees against what the commits say."""
+        """Compare what the second reader sees with what the commits should have done."""
         seen = self.view()
         self.files = seen.files
         _compare(self.tables[-1], seen.rows, why)
@@ -180,7 +180,7 @@ class AttemptLedger:
         self.instants[client] = 0
 
     def tries(self, attempt: TrackedAttempt) -> TrackedAttempt:
-        """Before any file of it is written."""
+        """An attempt is about to write its first file."""
         assert attempt.token not in self.attempts, attempt
         self.attempts[attempt.token] = attempt
         return attempt
@@ -202,7 +202,7 @@ class AttemptLedger:
             )
 
     def interrupted(self, attempt: TrackedAttempt, notes: Iterable[str]) -> None:
-        """After Ctrl-C: nothing is known, but what the interrupt's notes say holds."""
+        """After Ctrl-C only what the interrupt's notes say is known."""
         text = " ".join(notes)
         if "was committed before the interrupt" in text:
             self.acknowledged(attempt)
@@ -213,13 +213,13 @@ class AttemptLedger:
     # --- what a reader was told ------------------------------------------------------------------
 
     def read(self, rows: Iterable[TableRow], since: int) -> None:
-        """A reader began when `since` commits were visible, and has these rows of a snapshot."""
+        """A reader began when `since` commits were visible, and got these rows of a snapshot."""
         seen = _as_table(rows, "a reader's snapshot")
         if all(dict(seen) != dict(each) for each in self.tables[since:]):
             raise Violated(PREFIX, f"its rows are those of no commit from number {since} on")
 
     def pulled(self, stream: Stream, end: str, rows: Iterable[TableRow]) -> None:
-        """A reader of increments was brought these rows, and goes on from `end`."""
+        """A reader of increments got these rows, and continues from `end`."""
         for row in rows:
             place = row.partition, row.key
             if (place, row.tokens) in stream.brought:
@@ -231,13 +231,13 @@ class AttemptLedger:
     # --- at the end ------------------------------------------------------------------------------
 
     def nothing_pending(self) -> None:
-        """After every process has ended: a pending instant would hold readers back for ever."""
+        """Raise if an instant is still pending after every process has ended."""
         pending = reader.pending(self.memory_store.objects)
         if pending:
             raise Violated(PENDING, f"{min(pending)}, and {len(pending) - 1} more")
 
     def judge(self) -> None:
-        """When everything has come to rest."""
+        """Judge the table after all tasks have ended."""
         self._compare("at the end")
         for attempt in self.attempts.values():
             if attempt.reported == "acknowledged":

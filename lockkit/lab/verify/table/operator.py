@@ -19,19 +19,19 @@ SWITCHES_MAX = 4
 
 @dataclass(slots=True)
 class Operator:
-    """One process that does by hand what a service never does."""
+    """A process that does what only a human does."""
 
     run: TableRun
     host: SimHost
 
     def remove_the_lock(self) -> Procedure[None]:
-        """Its holder is not asked, and the epochs start again from 1."""
+        """Remove the lock object without its holder's knowledge; epochs restart from 1."""
         for _ in range(2):
             yield Sleep(self.run.world.dice.random() * 8)
             yield Delete(LOCK_KEY)
 
     def switch_the_mode(self) -> Procedure[None]:
-        """There and back, under the lock, while writers are at work."""
+        """Switch the mode and back, under the lock, while writers are at work."""
         for number in range(SWITCHES_MAX):
             yield Sleep(self.run.world.dice.random() * 4)
             mode = FENCED if number % 2 else HUDI

@@ -54,7 +54,7 @@ class Completed:
 
 
 class DataFile(NamedTuple):
-    """What a data file's name says."""
+    """The fields in a data file's name."""
 
     partition: str
     file_id: str
@@ -64,7 +64,7 @@ class DataFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReaderView:
-    """What a reader of the table sees."""
+    """The content of the table as a reader sees it."""
 
     commits: tuple[Completed, ...]
     files: frozenset[str]
@@ -87,7 +87,7 @@ def data_name(key: str) -> DataFile | None:
 
 
 def view(objects: Mapping[str, bytes]) -> ReaderView:
-    """What the table shows now; `Unreadable` where Hudi's readers would fail."""
+    """The table's content now; raises `Unreadable` if Hudi's readers would fail."""
     layout = _layout(objects)
     commits = tuple(sorted(_commits(objects, layout), key=lambda each: each.instant))
     completed = {each.instant for each in commits}
@@ -132,7 +132,7 @@ def paths_of(body: bytes) -> frozenset[str]:
 
 
 def pending(keys: Iterable[str]) -> frozenset[str]:
-    """Instants that were asked for and are neither completed nor gone."""
+    """Instants that were requested and are neither completed nor removed."""
     requested, done = set[tuple[str, str]](), set[tuple[str, str]]()
     for key in keys:
         if match := _INSTANT.fullmatch(key):

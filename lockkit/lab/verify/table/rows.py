@@ -1,4 +1,4 @@
-"""Tiny data files: what a simulated writer puts where a real one puts parquet."""
+"""Tiny data files, which a simulated writer writes in place of parquet files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SCHEMA = '{"type":"record","name":"t","fields":[{"name":"id","type":"string"}]}'
 
 
 class SnapshotFileGone(TableError):
-    """A file of the snapshot is not there any more."""
+    """A file of the snapshot was deleted."""
 
 
 def base_file(
     instant: str, group: tuple[str, str], rows: Iterable[TableRow], base: Slice | None = None
 ) -> BaseFile:
-    """The next file of a file group."""
+    """The content of a file group's next file."""
     partition, file_id = group
     path = in_partition(partition, file_name(file_id, instant))
     listed = [[row.key, list(row.tokens), row.commit_time] for row in rows]

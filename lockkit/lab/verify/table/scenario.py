@@ -81,7 +81,7 @@ PROMPT_INSTANTS_MAX, OVERTAKEN_INSTANTS_MAX = 8, 5
 
 @dataclass(slots=True)
 class TableRun:
-    """One seed's table, everybody who does something to it, and the judge."""
+    """The table of one seed, all its clients, and the judge."""
 
     world: SimWorld
     leases: LeaseRun
@@ -138,7 +138,7 @@ class TableRun:
             self._heartbeat(key.removeprefix(HEARTBEATS), write.client, after.body)
 
     def _planned(self, client: str) -> None:
-        """Whoever has just written a plan may sleep before it decides."""
+        """A client that has just written a plan may pause before it decides."""
         if client.startswith(BESIDE):
             node = next(each for each in self.world.nodes if each.name == client)
             node.stalled, node.stalled_ms = True, self.world.time.now_ms + SLEEPS_MS
@@ -146,7 +146,7 @@ class TableRun:
             self._stalls(client, self.plans_stall)
 
     def cluster_beside(self, writer: Node) -> None:
-        """A process plans a clustering while the writer's decision is on its way; others sleep."""
+        """A process plans a clustering while the writer's decision is on its way; others pause."""
         self.clusters_beside -= 1
         for each in self.world.nodes:
             if each is not writer and each.birth is not None and not each.stalled:
@@ -185,29 +185,29 @@ class TableRun:
 
     @property
     def prompt(self) -> bool:
-        """Whether nothing fails and requests take no time: then a lead over others is kept."""
+        """Whether nothing fails and requests take no time."""
         return self.world.fault_profile == CALM and isinstance(
             self.world.schedule, Prompt | PromptPct
         )
 
     @property
     def hurried(self) -> bool:
-        """Whether writers make no pause: somebody slow is then overtaken again and again."""
+        """Whether writers make no pauses, so that a slow one is overtaken repeatedly."""
         return isinstance(self.world.schedule, PromptSlow | PromptOvertaken)
 
     @property
     def overtaken(self) -> bool:
-        """Whether somebody's listings are so slow that others commit while each is under way."""
+        """Whether one node's listings are so slow that others commit during each."""
         return isinstance(self.world.schedule, PromptOvertaken)
 
     def busy(self) -> bool:
-        """Whether a writer is still at work, or will be back."""
+        """Whether a writer still works, or will restart."""
         at_work = [each.node for each in self.world.tasks]
         down = [each for each in self.world.nodes if each.down]
         return any(each.name.startswith(("W", "Q")) for each in (*at_work, *down))
 
     def end(self) -> None:
-        """Everything comes to rest; one more writer commits; every stream is read to its end."""
+        """Let all tasks end; then one more writer commits, and every stream is read to its end."""
         # Leases run out and stores throttle in a calm world, too: then a withdrawal may fail.
         interval_ms = self.world.profile.write_interval_ms
         fails = self.locked or interval_ms or self.interrupts  # Ctrl-C may end a withdrawal, too
@@ -224,7 +224,7 @@ class TableRun:
         self.ledger.judge()
 
     def _last(self) -> Procedure[None]:
-        """Whatever is still pending is rolled back; then an empty commit is made."""
+        """Roll back what is still pending, then make an empty commit."""
         self.at_rest = True
         last = Node("last", VirtualClock(time=self.world.time))
         service = SimService(self, SimHost(self, self.leases.join(last)))
@@ -274,7 +274,7 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
 
 
 def _more_faults(run: TableRun, dice: random.Random, play: str) -> None:
-    """By dice of its own: a world without it plays as it did before there was any."""
+    """Uses its own random numbers, so that worlds without these faults stay the same."""
     if dice.random() < 0.4:
         run.interrupts = INTERRUPTS
     if dice.random() < 0.3:

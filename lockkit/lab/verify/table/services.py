@@ -43,7 +43,7 @@ RETAINED = CleanRules(commits=3)
 
 @dataclass(slots=True)
 class SimService:
-    """One process that cleans, clusters and rolls dead writers back, as `table.service` does."""
+    """One process that cleans, clusters and rolls back dead writers, as `table.service` does."""
 
     run: TableRun
     host: SimHost
@@ -79,7 +79,7 @@ class SimService:
         return self.take_back(view, "EAGER" if hasty else "LAZY")
 
     def take_back(self, view: TableView, policy: Policy = "LAZY") -> Procedure[None]:
-        """Finish rollbacks that are half done; roll dead writers back."""
+        """Finish rollbacks that were begun; roll back dead writers."""
         names = view.config.names
         for instant in (yield from half_done(view.config, view.now, "rollback", RULES)):
             plan = yield from load_rollback_plan(names, instant)
@@ -117,7 +117,7 @@ class SimService:
     # --- clustering ------------------------------------------------------------------------------
 
     def cluster(self, view: TableView, rules: ClusterRules | None = None) -> Procedure[None]:
-        """As `lockkit.table.services.rewrite.cluster`, which rewrites parquet."""
+        """Like `lockkit.table.services.rewrite.cluster`, which rewrites parquet."""
         busy = yield from about_to_go(view.config.names, view.now)
         rules = rules or ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
         plan = yield from plan_cluster(view.snapshot, rules, busy=busy, base=self._base(view))
@@ -145,7 +145,7 @@ class SimService:
     def _clustered(
         self, view: TableView, plan: ReplacePlan, transaction: Transaction, mine: TrackedAttempt
     ) -> Procedure[Prepared | None]:
-        """The rewritten files, and their commit; None where the table moved on."""
+        """The rewritten files and their commit; None if the table has changed."""
         snapshot = yield from load_snapshot(covering=transaction.covered, since=view.snapshot)
         if not stands(plan, snapshot):
             return None
@@ -162,7 +162,7 @@ class SimService:
         ))  # fmt: skip
 
     def _rewritten(self, instant: str, rows: list[TableRow]) -> list[BaseFile]:
-        """Into one new file group for each partition."""
+        """Rewrite into one new file group for each partition."""
         clock = self.node.clock
         partitions = sorted({row.partition for row in rows})
         return [
@@ -176,7 +176,7 @@ class SimService:
 
 
 def read_table(run: TableRun) -> Procedure[None]:
-    """Snapshots, again and again, each read slowly."""
+    """Read snapshots repeatedly and slowly."""
     ledger, dice = run.ledger, run.world.dice
     for _ in range(ROUNDS_MAX):
         yield Sleep(dice.random() * 3)
@@ -196,7 +196,7 @@ def read_table(run: TableRun) -> Procedure[None]:
 
 
 def follow(run: TableRun, stream: Stream) -> Procedure[None]:
-    """Increments, each from where the last one ended."""
+    """Read increments, each from the end of the last one."""
     for _ in range(ROUNDS_MAX):
         yield Sleep(run.world.dice.random() * 2)
         if not run.busy():
@@ -215,7 +215,7 @@ def pull(run: TableRun, stream: Stream) -> Procedure[None]:
 
 
 def _is_of(increment: Increment, commit_time: str) -> bool:
-    """As `Increment.where` says it to Arrow."""
+    """The filter of `Increment.where`, without Arrow."""
     if increment.instants is not None:
         return commit_time in increment.instants
     return increment.start < commit_time <= increment.end

@@ -1,4 +1,4 @@
-"""A streaming query of the scenario `table`: its batches, each of which is written exactly once."""
+"""A streaming query of the scenario `table`: each batch must be written exactly once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SKIPPED = "a batch of a stream that is passed over is committed"
 
 @dataclass(slots=True)
 class SimQuery:
-    """One run of the query: from the first batch that its checkpoint has not, as Spark does."""
+    """One run of the query, from the first batch that is not in its checkpoint, as in Spark."""
 
     run: TableRun
     host: SimHost
@@ -48,7 +48,7 @@ class SimQuery:
             yield Sleep(dice.random())
 
     def _sent(self, number: int) -> Procedure[bool]:
-        """One call of `foreachBatch`'s function: whether the batch is done."""
+        """Call the function of `foreachBatch` once; whether the batch is done."""
         batch = StreamBatch(QUERY, number)
         for tries in range(CONFLICTS_MAX):
             node = self.host.session.node

@@ -73,7 +73,7 @@ class SimWriter:
             yield Sleep(0.0 if hurried else dice.random())
 
     def _operation(self, kind: str) -> Procedure[None]:
-        """Attempts at one operation until one commits, or none is to be made any more."""
+        """Try one operation until it commits, or until no further try is due."""
         dice, ledger = self.run.world.dice, self.run.ledger
         partition = dice.choice(self.run.partitions)
         keys = tuple(sorted(dice.sample(KEYS, 2)))
@@ -133,7 +133,7 @@ class SimWriter:
         self, mine: TrackedAttempt, partition: str, keys: Sequence[str],
         batch: StreamBatch | None = None,
     ) -> Procedure[Committed | None]:  # fmt: skip
-        """None where there is nothing to commit. A stream's `batch` is claimed first."""
+        """Write; None if there is nothing to commit. A stream's `batch` is claimed first."""
         warm = self.run.warm and batch is None
         left, self.left = self.left if warm else None, None
         known, seen = left or (yield from look_over(every=self.run.checkpoint_every))
@@ -182,7 +182,7 @@ class SimWriter:
         self, mine: TrackedAttempt, transaction: Transaction, snapshot: Snapshot, partition: str,
         keys: Sequence[str],
     ) -> Procedure[tuple[list[BaseFile], frozenset[FileGroup]]]:  # fmt: skip
-        """What it writes and what it takes away; says in `mine` what that does to the table."""
+        """The files that it writes and removes; `mine` records the effect on the table."""
         instant = transaction.instant
         if mine.kind.startswith("overwrite"):
             whole = mine.kind == "overwrite all"
@@ -214,7 +214,7 @@ class SimWriter:
         self, mine: TrackedAttempt, instant: str, snapshot: Snapshot, partition: str,
         found: list[tuple[Slice, list[TableRow]]], keys: Sequence[str],
     ) -> list[BaseFile]:  # fmt: skip
-        """Each key in the file group that has it, else in its bucket's."""
+        """Place each key in the file group that has it, else in that of its bucket."""
         rows_of = {(of.partition, of.file_id): rows for of, rows in found}
         home = {row.key: group for group, rows in rows_of.items() for row in rows}
         changed: dict[FileGroup, dict[str, TableRow]] = {}
