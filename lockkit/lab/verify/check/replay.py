@@ -192,7 +192,7 @@ class ReplayLane:
         self.last_request = self.answer = None
 
     def _notice_end(self, each: Event) -> None:
-        """The lease ended by the clock, perhaps while a request was pending; the request continues."""
+        """The lease ended by the clock, perhaps while a request was pending."""
         if each["step"] != self.number + 1:
             self._depart(f"goes from its step {self.number} to step {each['step']}", each)
         self.number, self.last_input, self.steps = each["step"], each, self.steps + 1

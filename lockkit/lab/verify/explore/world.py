@@ -184,7 +184,7 @@ class LeaseWorld:
             of_late.append(mask(n for each in flying for n in (each.record.attempt, each.over)))
 
     def _bury(self, late: int, more: WriteInFlight | None, store: int, actors: list[int]) -> int:
-        """Late writes that may still be applied, without those over a version that never returns."""
+        """Late writes that may still be applied; not those over a version that never returns."""
         flying = self.lates.parts[late]
         if more is not None:
             flying = tuple(sorted((*flying, more), key=repr))

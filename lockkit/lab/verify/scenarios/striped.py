@@ -56,7 +56,7 @@ class StripedWorld(SimWorld):
 
 @dataclass(slots=True, eq=False)
 class StripedClient:
-    """One client: its number of stripes, what it holds, and what it waits for."""
+    """One client: its number of stripes, what it holds and waits for."""
 
     node: Node
     stripes: int
@@ -92,7 +92,7 @@ class StripedRun:
             leases.crashed(node)
 
     def refuse_circle(self, actor: StripedClient, stripe: int) -> None:
-        """Raise if the waiting clients form a circle: leases are renewed, so none would continue."""
+        """Raise if the waiting clients form a circle: none would ever continue."""
         way, wanted = [actor.node.name], stripe
         for _ in self.actors:
             other = next((each for each in self.actors.values() if wanted in each.taken), None)
