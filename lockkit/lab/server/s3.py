@@ -312,9 +312,9 @@ class S3:
             **_meta_headers(found.meta), **self._tags(found), "ETag": etag,
             "Last-Modified": http_date(found.at_ms), "Accept-Ranges": "bytes",
         }  # fmt: skip
-        for name in KEPT_HEADERS:
-            if f"response-{name}" in call.query:
-                headers[name.title()] = call.query[f"response-{name}"]
+        for name, value in call.query.items():
+            if name.startswith("response-") and name[9:] in KEPT_HEADERS:
+                headers[name[9:].title()] = value
         span = byte_range(call.headers.get("range"), found.size)
         if span is not None:
             headers["Content-Range"] = f"bytes {span[0]}-{span[1] - 1}/{found.size}"

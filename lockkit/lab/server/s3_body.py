@@ -33,6 +33,7 @@ _CHECKSUMS: Mapping[str, Callable[[bytes], str | None]] = {
     "x-amz-checksum-md5": lambda body: _encoded(hashlib.md5(body).digest()),
     "content-md5": lambda body: _encoded(hashlib.md5(body).digest()),
 }
+_DECLARED = {_TRUSTED, *_CHECKSUMS}
 
 
 def payload(call: DialectRequest) -> bytes:
@@ -47,8 +48,8 @@ def received(call: DialectRequest) -> tuple[bytes, dict[str, str]]:
         "content-encoding", ""
     )
     body, trailers = _unframed(call) if framed else (call.body, {})
-    declared = {name: value for name, value in {**call.headers, **trailers}.items()
-                if name in _CHECKSUMS or name == _TRUSTED}  # fmt: skip
+    said = {**call.headers, **trailers} if trailers else call.headers
+    declared = {name: said[name] for name in _DECLARED & said.keys()}
     for name in _CHECKSUMS.keys() & declared.keys():
         found = _CHECKSUMS[name](body)
         if found is not None and found != declared[name]:

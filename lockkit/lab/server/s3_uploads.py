@@ -102,7 +102,8 @@ def checksum_fields(after: Object) -> str:
 def completed(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Object | None:
     """What this upload has become, for a client that lost the answer and completes it again.
 
-    Amazon answers as it did the first time; its condition is not judged again (unverified).
+    Amazon answers as it did the first time (adobe/S3Mock, issue 2586). That it does not judge the
+    condition again is unverified.
     """
     bucket, key, kept = objects.upload(call.query["uploadId"]) or ("", "", {})
     if (bucket, key) != (deed.bucket, deed.key) or "done" not in kept:
