@@ -293,6 +293,20 @@ def test_it(lockkit_server, lockkit_proxy, lockkit_faulty, lake):
     result.assert_outcomes(passed=1)
 
 
+def test_the_pages_first_test_fails_and_its_repair_passes(run: Run) -> None:
+    pytest.importorskip("boto3", reason="make test installs boto3")
+    page = (ROOT / "docs" / "howto" / "test_faults.md").read_text(encoding="utf-8")
+    wrong, repair, allowing = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.DOTALL)
+    found = run(wrong, "--lockkit-faults=lost")
+    found.assert_outcomes(failed=1)
+    shown = re.search(r"^(1 of 1 cases.*?)^picture", page, re.M | re.DOTALL)
+    assert shown is not None
+    lines = [" ".join(each.split()) for each in found.outlines]
+    missing = [each for each in shown[1].splitlines() if " ".join(each.split()) not in lines]
+    assert missing == []
+    run(wrong + repair + allowing, "--lockkit-faults=lost").assert_outcomes(passed=2)
+
+
 @pytest.mark.soak
 def test_workers_of_xdist_share_the_faults_of_a_test(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist", reason="make test installs pytest-xdist")
@@ -301,6 +315,10 @@ def test_workers_of_xdist_share_the_faults_of_a_test(pytester: pytest.Pytester) 
     result = pytester.run(*command, timeout=60)
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["lost:put claim", "3 cases of 3 tests, 1 failed"])
+    pytester.makepyfile(test_it="def test_other(): pass")
+    none = pytester.run(*command, "--lockkit-case=lost:put claim", timeout=60)
+    assert none.ret == pytest.ExitCode.USAGE_ERROR
+    none.stdout.fnmatch_lines(["ERROR: *none of the selected tests uses lost_responses"])
 
 
 def test_a_start_of_pytest_loads_the_options_alone() -> None:

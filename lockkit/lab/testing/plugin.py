@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lockkit.lab.testing.bucket import EmbeddedBucket
     from lockkit.lab.testing.faulty import LostResponses
 
+NONE_HAS_IT = "--lockkit-case={}: none of the selected tests uses lost_responses"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lockkit", "lost responses (lockkit)")
@@ -82,10 +84,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     case = session.config.getoption("lockkit_case")
-    if case is not None and not any(_has_cases(each) for each in session.items):
-        raise pytest.UsageError(
-            f"--lockkit-case={case}: none of the selected tests uses lost_responses"
-        )
+    if case is None or _is_worker(session.config):
+        return
+    if not any(_has_cases(each) for each in session.items):
+        raise pytest.UsageError(NONE_HAS_IT.format(case))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With workers of xdist, only the reports tell whether a case was run."""
+    config = session.config
+    case = config.getoption("lockkit_case")
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if case is None or reporter is None or _is_worker(config) or session.exitstatus != 0:
+        return
+    if not _results(reporter):
+        reporter.line("\nERROR: " + NONE_HAS_IT.format(case))
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 def _has_cases(item: pytest.Item) -> bool:
@@ -110,12 +128,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    found = [
-        (report.nodeid, json.loads(value))
-        for reports in terminalreporter.stats.values() for report in reports
-        for name, value in getattr(report, "user_properties", ())
-        if name == PROPERTY and report.when == "call"
-    ]  # fmt: skip
+    found = _results(terminalreporter)
     if not found:
         return
     ran, failed = (sum(each[which] for _, each in found) for which in ("ran", "failed"))
@@ -124,6 +137,16 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for nodeid, each in found:
         for line in each["notes"]:
             terminalreporter.line(f"{nodeid}: {line}")
+
+
+def _results(terminalreporter: Any) -> list[tuple[str, Any]]:
+    """What each test with cases reported."""
+    return [
+        (report.nodeid, json.loads(value))
+        for reports in terminalreporter.stats.values() for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == PROPERTY and report.when == "call"
+    ]  # fmt: skip
 
 
 # --- fixtures -------------------------------------------------------------------------------------
