@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from trickle import trickle
 
 from lockkit import Clock, Lock, open_store
 from lockkit.cli import COMMANDS as LISTED
@@ -230,6 +232,21 @@ def test_a_proxy_that_refuses_is_a_sentence(
         monkeypatch.setenv(name, value)
     there = (f"{scheme}://bucket/table", "--endpoint", "http://store.test:9000")
     assert_says(run("lock", "show", *there, "--timeout-s", "1"), "connection refused")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "az"])
+def test_a_proxy_that_opens_no_tunnel_is_named(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbids(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+    with trickle(forbids) as proxy:
+        for name in ("HTTPS_PROXY", "https_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        there = (f"{scheme}://bucket/table", "--endpoint", "https://store.test")
+        result = run("lock", "show", *there, "--timeout-s", "1")
+    assert_says(result, "the proxy refused with 403")
 
 
 def test_lab_needs_a_home_and_a_port_that_there_is(

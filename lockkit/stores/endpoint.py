@@ -266,6 +266,9 @@ class Endpoint:
         # Class names only: the texts contain URLs, and a URL may contain a signature.
         refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes)
         why = "connection refused" if refused else _name(causes[-1])
+        tunnels = (re.match(r"Tunnel connection failed: (\d{3})", str(each)) for each in causes)
+        if tunnel := next(filter(None, tunnels), None):  # http.client's words; no URL is in them
+            why = f"the proxy refused with {tunnel[1]}"
         first = _name(error)
         return Unknown(f"no answer to {doing} ({why if why == first else f'{first}: {why}'})")
 
