@@ -307,6 +307,61 @@ def test_the_pages_first_test_fails_and_its_repair_passes(run: Run) -> None:
     run(wrong + repair + allowing, "--lockkit-faults=lost").assert_outcomes(passed=2)
 
 
+CLAIMS = {
+    "gcs": '''
+from google.api_core.exceptions import PreconditionFailed as Refused
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.storage import Client
+
+def blob(lake):
+    options = {"api_endpoint": lake.gcs}
+    client = Client("any", credentials=AnonymousCredentials(), client_options=options)
+    return client.bucket(lake.name).blob("leader")
+
+def create(lake):
+    blob(lake).upload_from_string(b"W1", if_generation_match=0)
+
+def read(lake):
+    return blob(lake).download_as_bytes()
+''',
+    "azure": '''
+from azure.core.exceptions import ResourceExistsError as Refused
+from azure.storage.blob import BlobClient, ExponentialRetry
+
+def blob(lake):
+    at_once = ExponentialRetry(initial_backoff=0, increment_base=1, random_jitter_range=0)
+    return BlobClient.from_connection_string(
+        lake.azure_connection, lake.name, "leader", retry_policy=at_once)
+
+def create(lake):
+    blob(lake).upload_blob(b"W1")
+
+def read(lake):
+    return blob(lake).download_blob().readall()
+''',
+}
+CLAIM = '''
+def test_claim(lost_responses, lake):
+    won = True
+    with lost_responses:
+        try:
+            create(lake)
+        except Refused:
+            won = False
+    assert won == (read(lake.direct) == b"W1")
+'''
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("provider", CLAIMS)
+def test_the_sdks_of_google_and_azure_report_defeat_to_the_winner(run: Run, provider: str) -> None:
+    package = {"gcs": "google.cloud.storage", "azure": "azure.storage.blob"}[provider]
+    pytest.importorskip(package, reason="make test installs the SDKs")
+    result = run(CLAIMS[provider] + CLAIM)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["lost:put leader"])
+
+
 @pytest.mark.soak
 def test_workers_of_xdist_share_the_faults_of_a_test(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist", reason="make test installs pytest-xdist")

@@ -44,7 +44,8 @@ class CaseRun:
     def error(self) -> str:
         wrong = next(each for each in self.raised if not _skips(each))
         assert wrong.excinfo is not None
-        return " ".join(wrong.excinfo.exconly(tryshort=True).split())[:ERROR_CHARACTERS_MAX]
+        text = " ".join(wrong.excinfo.exconly(tryshort=True).split())
+        return text.removesuffix(" Use -v to get more diff")[:ERROR_CHARACTERS_MAX]
 
 
 def _skips(call: pytest.CallInfo[None]) -> bool:
