@@ -178,15 +178,11 @@ class DynamoDBLock(LeasedLock):
             ConditionExpression=f"{VERSION} = :seen AND attribute_not_exists({RELEASED})",
             ExpressionAttributeValues={":seen": {"S": version}},
         )  # fmt: skip
-        match answer:
-            case Applied():
-                return True
-            case PreconditionFailed():
-                return False
-            case Throttled():
-                raise NoAnswer(f"{self}: throttled; try again")
-            case Unknown(why):
-                raise NoAnswer(f"{self}: {why}; look again")
+        try:
+            self._settle(answer)
+        except GrantOver:
+            return False
+        return True
 
     def _shut(self) -> None:
         self._table.close()
