@@ -1,4 +1,4 @@
-"""What a write was asked to do: Python's keywords and Hudi's option names, made one."""
+"""The settings of a write, from Python's keywords and from Hudi's options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYWORDS = frozenset(NAMES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """One write; what is None is as the table says, or by default."""
+    """The settings of one write. None: as in the table's properties, or the default."""
 
     operation: str = "upsert"
     record_key: str | None = None
@@ -115,7 +115,7 @@ def _checked(found: WriteOptions) -> WriteOptions:
 def known_config(
     requested: WriteOptions, url: str, store: Store, clock: Clock
 ) -> tuple[TableConfig, bool]:
-    """The table's config, or the one that it is to be made with, and whether it is there."""
+    """The table's config, or the one to make it with, and whether the table exists."""
     try:
         config, _version = run(load_config(), store, clock)
     except TableError:
@@ -148,7 +148,7 @@ def new_config(requested: WriteOptions, url: str) -> TableConfig:
 
 
 def refuse_another(requested: WriteOptions, config: TableConfig) -> None:
-    """Raise where the write describes another table than the one that is there."""
+    """Raise if the write's settings contradict the table's properties."""
     for name in ("record_key", "partition_path", "precombine", "table_name", "version", "mode",
                  "buckets"):  # fmt: skip
         mine, theirs = getattr(requested, name), getattr(config, _FIELDS.get(name, name))

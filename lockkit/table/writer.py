@@ -50,12 +50,12 @@ TableState = tuple[TableCache, Snapshot]
 
 
 def unclaimed(_instant: str) -> None:
-    """For a write that no earlier attempt can have begun."""
+    """The default: no earlier attempt can have begun this write."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TableWrite(ABC):
-    """One write; each attempt begins again on the current table."""
+    """One write. Each attempt begins anew on the current table."""
 
     requested: WriteOptions
     url: str
@@ -71,7 +71,7 @@ class TableWrite(ABC):
     buffer: FileBuffer | None = None
 
     def whole(self) -> Committed | None:
-        """Attempt until one commits, or the last one conflicts."""
+        """Try until an attempt commits, or the last one conflicts."""
         return retried(self.once, self.requested.retries, self.clock, self.emit)
 
     def once(self) -> Committed | None:
@@ -125,16 +125,16 @@ class TableWrite(ABC):
 
     @abstractmethod
     def check(self, config: TableConfig) -> None:
-        """Raise `TableError` where the rows lack a column that the table needs."""
+        """Raise `TableError` if the rows lack a column that the table needs."""
 
     @abstractmethod
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
-        """Put the files of one attempt into the store."""
+        """Write the files of one attempt."""
 
     def ahead(
         self, config: TableConfig, seen: Snapshot
     ) -> AbstractContextManager[FileBuffer | None]:
-        """Begin what can be done before there is an instant."""
+        """Begin the work that needs no instant yet."""
         return nullcontext()
 
     @contextmanager
@@ -169,7 +169,7 @@ class TableWrite(ABC):
         return self._prepare(transaction, stats, snapshot, target, replaced)
 
     def _table(self) -> None:
-        """Make the table if it is not there; `TableError` if it is another than is wanted."""
+        """Create the table if it is missing; `TableError` if it differs from the one wanted."""
         prove_conditions(self.store, self.clock, key=TABLE_KEY)
         config, there = known_config(self.requested, self.url, self.store, self.clock)
         if not there:

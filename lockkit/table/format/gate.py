@@ -83,7 +83,7 @@ def check_append_options(given: Mapping[str, Any]) -> None:
 
 
 def entry_of(key: str) -> OptionRule | None:
-    """What becomes of `key`, in lower case."""
+    """The rule for `key`, in lower case."""
     if key in _EXACT:
         return _EXACT[key]
     return next((each for prefix, each in _PREFIXES if key.startswith(prefix)), None)
@@ -160,7 +160,7 @@ _ORDERS_LOWER = {name.lower(): ordered for name, ordered in _ORDERS.items()}
 
 
 def described(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `options` that say something of the table."""
+    """The options that describe the table."""
     keys = {*_ORDERING, *_KEYGEN}.union(*_DESCRIBES.values())
     return {key: value for key, value in options.items() if key in keys}
 

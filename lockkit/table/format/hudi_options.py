@@ -24,7 +24,7 @@ Fate = Literal["obeyed", "harmless", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class OptionRule:
-    """Options of one fate; `names` follow `prefix`."""
+    """Options that are treated alike; `names` follow `prefix`."""
 
     fate: Fate
     prefix: str

@@ -23,7 +23,7 @@ def _escape(text: str) -> str:
 
 
 def parse_properties(body: bytes) -> dict[str, str]:
-    """Keys of a properties file; noise gives keys that nobody asks for."""
+    """The keys of a properties file. Content of another form gives keys that are never used."""
     if len(body) > PROPERTIES_BYTES_MAX:
         raise TableError(
             f"hoodie.properties has {len(body)} bytes and is no table's properties file"

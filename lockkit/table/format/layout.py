@@ -47,7 +47,7 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteStat:
-    """What happened to one file group: Hudi's HoodieWriteStat, in our spelling."""
+    """What a commit did to one file group: Hudi's HoodieWriteStat."""
 
     partition: str
     file_id: str
@@ -74,7 +74,7 @@ class WriteStat:
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """Where a commit takes every row away, also from file groups that it never saw."""
+    """The partitions that a commit empties, also of file groups that it never saw."""
 
     partitions: frozenset[str] = frozenset()
     whole_table: bool = False
@@ -86,7 +86,7 @@ class Overwritten:
         return self.whole_table or bool(self.partitions)
 
     def __and__(self, other: Overwritten) -> Overwritten:
-        """Where both take every row away."""
+        """The partitions that both empty."""
         if self.whole_table:
             return other
         return Overwritten(frozenset(each for each in self.partitions if each in other))
@@ -96,7 +96,7 @@ NOWHERE = Overwritten()
 
 
 def overwritten_by(operation: str, groups: Iterable[FileGroup]) -> Overwritten:
-    """What a commit overwrites, by its operation and the file groups that it names."""
+    """The partitions that a commit overwrites, by its operation and its file groups."""
     if operation == "INSERT_OVERWRITE_TABLE":
         return Overwritten(whole_table=True)
     if operation in ("INSERT_OVERWRITE", "DELETE_PARTITION"):
@@ -106,7 +106,7 @@ def overwritten_by(operation: str, groups: Iterable[FileGroup]) -> Overwritten:
 
 @dataclass(frozen=True, slots=True)
 class CommitFiles:
-    """What one completed commit did, as its file says."""
+    """The content of one completed commit's file."""
 
     instant: str
     operation: str
@@ -119,7 +119,7 @@ class CommitFiles:
 
     @property
     def writes(self) -> frozenset[FileGroup]:
-        """Every file group that it wrote or took away."""
+        """Every file group that it wrote or replaced."""
         return frozenset(stat.group for stat in self.stats) | self.replaced
 
     @property
@@ -144,7 +144,7 @@ def in_partition(partition: str, name: str) -> str:
 
 
 def partition_file(partition: str, instant: str) -> tuple[str, bytes]:
-    """The key and body of the file by which Hudi knows that a folder is a partition."""
+    """The key and body of the file that marks a folder as a partition for Hudi."""
     depth = len(partition.split("/")) if partition else 0
     return in_partition(partition, PARTITION_FILE), (
         f"#partition metadata\ncommitTime={instant}\npartitionDepth={depth}\n".encode()
@@ -200,7 +200,7 @@ def format_commit(
 
 
 def _to_hudi(stat: WriteStat) -> dict[str, Any]:
-    """As Hudi writes it; a field that is missing here is null or zero to its readers."""
+    """The fields as Hudi writes them; a missing one is null or zero to its readers."""
     return {
         "fileId": stat.file_id,
         "path": stat.path,
@@ -230,7 +230,7 @@ def _to_hudi(stat: WriteStat) -> dict[str, Any]:
 
 
 def parse_commit(instant: str, key: str, body: bytes, stat: Any = None) -> CommitFiles:
-    """What a commit's file says; `TableError` names the file where it says nothing sensible."""
+    """Parse a commit's file; a `TableError` names the file if it makes no sense."""
     try:
         fields = _fields(body)
         stats = tuple(

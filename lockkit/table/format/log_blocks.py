@@ -42,14 +42,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A key that a delete block names; `ordering` is None where it goes by the order of commits."""
+    """A key in a delete block; `ordering` is None if the order of commits decides."""
 
     key: str
     ordering: Any
 
 
 def blocks(name: str, body: bytes) -> Iterator[Block]:
-    """Every whole block of a log file, in its order; `TableError` for a file of another form."""
+    """Every whole block of a log file, in its order; `TableError` for another form."""
     for start, end in _whole(body):
         try:
             yield _block(memoryview(body)[start + _SIZE : end])
@@ -68,7 +68,7 @@ def gaps(body: bytes) -> list[tuple[int, int]]:
 
 
 def _whole(body: bytes) -> Iterator[tuple[int, int]]:
-    """Where each whole block begins and ends."""
+    """The first byte and the end of each whole block."""
     at = 0
     while (at := body.find(MAGIC, at)) >= 0 and at + _SIZE <= len(body):
         size = _long(body, at + len(MAGIC))

@@ -29,7 +29,7 @@ _NO_KEY = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def escape(text: str) -> str:
-    """A value as part of a folder's name."""
+    """A value, escaped for a folder's name."""
     return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
@@ -65,7 +65,7 @@ def partition_value(config: TableConfig, path: str) -> str | None:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path, which may come from a bucket, names something in the table's data."""
+    """Whether a path, which is untrusted, lies within the table's data."""
     folders = path.split("/")
     return (
         not any(each in ("", ".", "..") for each in folders)

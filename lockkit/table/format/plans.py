@@ -33,7 +33,7 @@ PLAN_STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSize
 
 @dataclass(frozen=True, slots=True)
 class RollbackPlan:
-    """The instant `instant` takes the pending `target` back, and deletes its files."""
+    """The rollback `instant` of the pending `target`, with the files to delete."""
 
     instant: str
     target: str
@@ -44,7 +44,7 @@ class RollbackPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanPlan:
-    """Files that no reader of an instant from `retain_from` on can see."""
+    """Files to delete: no reader of an instant from `retain_from` on can see them."""
 
     instant: str
     retain_from: str
@@ -75,7 +75,7 @@ class ClusteringGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReplacePlan:
-    """What will be replaced; without groups it is an overwrite, which does not say before."""
+    """The file groups to replace; none for an overwrite, which names them only at its end."""
 
     groups: tuple[ClusteringGroup, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class ReplacePlan:
 
     @property
     def inputs(self) -> frozenset[FileGroup] | None:
-        """File groups that it takes away; None: not known before it completes."""
+        """File groups that it replaces; None: not known before it completes."""
         if not self.groups:
             return None
         return frozenset((s.partition, s.file_id) for each in self.groups for s in each.slices)
@@ -111,7 +111,7 @@ def format_rollback_plan(plan: RollbackPlan) -> bytes:
 
 
 def parse_rollback_plan(key: str, body: bytes) -> RollbackPlan:
-    """What a `T.rollback.requested` says; `TableError` names the file where it makes no sense."""
+    """Parse a `T.rollback.requested`; a `TableError` names the file if it makes no sense."""
     with _making_sense(key):
         fields = decode(body, "HoodieRollbackPlan")
         target = fields["instantToRollback"]
@@ -168,7 +168,7 @@ def format_clean_plan(plan: CleanPlan) -> bytes:
 
 
 def parse_clean_plan(key: str, body: bytes) -> CleanPlan:
-    """What a `T.clean.requested` says; `TableError` names the file where it makes no sense."""
+    """Parse a `T.clean.requested`; a `TableError` names the file if it makes no sense."""
     with _making_sense(key):
         fields = decode(body, "HoodieCleanerPlan")
         if fields.get("filesToBeDeletedPerPartition") or fields.get("partitionsToBeDeleted"):
@@ -216,7 +216,7 @@ def format_clean(plan: CleanPlan, *, took_ms: int, failed: frozenset[str] = froz
 
 
 def parse_clean(key: str, body: bytes) -> CleanPlan:
-    """What a completed clean did: its plan, with the files that it proved deleted."""
+    """Parse a completed clean: its plan, with the files whose deletion is proven."""
     with _making_sense(key):
         fields = decode(body, "HoodieCleanMetadata")
         retain_from = fields["earliestCommitToRetain"]
@@ -312,7 +312,7 @@ def _group(fields: Mapping[str, Any]) -> tuple[str, ClusteringGroup]:
 
 @contextmanager
 def _making_sense(key: str) -> Iterator[None]:
-    """Raise `TableError`, which names the file, for contents that do not fit."""
+    """Turn parse errors into a `TableError` that names the file."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -55,7 +55,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
-    """What a writer must know of a table: copy-on-write, one key, at most one partition field."""
+    """The properties of a table that lockkit writes: copy-on-write."""
 
     name: str
     record_key: str
@@ -114,7 +114,7 @@ class TableConfig:
 
     @property
     def archive_prefix(self) -> str:
-        """Where instants are that left the timeline."""
+        """The prefix of archived instants."""
         return HOODIE + (f"{self.archive}/" if self.version == 6 else "timeline/history/")
 
 
@@ -206,7 +206,7 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
 
 
 def _instant(text: str) -> str:
-    """As written; empty where it is no instant."""
+    """The instant; empty if it is none."""
     try:
         instant_ms(text)
     except ValueError:
@@ -215,7 +215,7 @@ def _instant(text: str) -> str:
 
 
 def _number(text: str) -> int:
-    """0, which no count of buckets is, where it is no number."""
+    """The number; 0, which is no count of buckets, if it is none."""
     return int(text) if text.isdecimal() and len(text) < 9 else 0
 
 
@@ -235,7 +235,7 @@ def _precombine(keys: Mapping[str, str]) -> str | None:
 
 
 def load_config() -> Procedure[tuple[TableConfig, Version]]:
-    """The table's config, with the version of the file that said so."""
+    """The table's config, and the version of its file."""
     match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
         case Found(body, version):
             return from_properties(parse_properties(body)), version

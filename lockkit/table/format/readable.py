@@ -45,7 +45,7 @@ _EVENT_PAYLOADS = (EVENT_PAYLOAD, "org.apache.hudi.common.model.EventTimeAvroPay
 
 @dataclass(frozen=True, slots=True)
 class ReadableTable:
-    """A table that others write, as far as a reader must know it."""
+    """The properties of a table that a reader needs."""
 
     config: TableConfig
     ordering: tuple[str, ...]
@@ -61,7 +61,7 @@ class ReadableTable:
 
 
 def load_readable() -> Procedure[ReadableTable]:
-    """The table, whoever writes it; `TableError` with every reason not to read it."""
+    """The table, also if lockkit cannot write it; `TableError` with every reason not to read it."""
     match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
         case Found(body, _):
             return readable(parse_properties(body))
@@ -133,7 +133,7 @@ _MUST_BE = (
 
 
 def _not_merged(keys: Mapping[str, str]) -> Iterator[str]:
-    """Why the rows of log files could not be merged as Hudi merges them."""
+    """The reasons why rows of log files cannot be merged as Hudi merges them."""
     mode, payload = keys.get(MERGE_MODE, ""), keys.get(PAYLOAD, "")
     if mode not in ("", BY_EVENT, BY_COMMIT):
         by = payload or keys.get("hoodie.record.merge.strategy.id", "")

@@ -69,7 +69,7 @@ def stored(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
 
 
 def _simple(pa: Any, is_: Any) -> tuple[tuple[Any, Any], ...]:
-    """Stored types that take no parameter, each with the test for what becomes it."""
+    """Stored types without a parameter, each with the test for the types that map to it."""
     return (
         (pa.bool_(), is_.is_boolean),
         (pa.int32(), lambda t: t in (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())),

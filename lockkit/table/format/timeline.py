@@ -56,7 +56,7 @@ where two processes took the same millisecond for different actions."""
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What one listing showed: instants by action; a completed one is not also pending."""
+    """The result of one listing: instants by action. A completed one is not also pending."""
 
     completed: Mapping[str, str]
     pending: Mapping[str, str]
@@ -97,7 +97,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class TimelineNames:
-    """Where the files of an instant are, by the layout of the timeline (1 or 2)."""
+    """The keys of an instant's files, by the timeline's layout (1 or 2)."""
 
     layout: int
 
@@ -194,7 +194,7 @@ def refuse_ahead(newest: str, wall_ms: int, accepted: str) -> None:
 
 
 def parse_timeline(entries: Iterable[ListEntry], names: TimelineNames) -> Timeline:
-    """What a listing of the timeline's folder says; unknown names are kept as foreign."""
+    """Parse a listing of the timeline's folder; unknown names are kept as foreign."""
     completed: dict[str, str] = {}
     completion: dict[str, str] = {}
     pending: dict[str, str] = {}
@@ -288,5 +288,5 @@ def _is_snapshot(entries: list[ListEntry]) -> bool:
 
 
 def _past(names: TimelineNames, after: str) -> str:
-    """The greatest key that a file of `after` can have: `~` sorts behind `.` and `_`."""
+    """The greatest possible key of a file of `after`: `~` sorts behind `.` and `_`."""
     return f"{names.folder}{after}~" if after else ""

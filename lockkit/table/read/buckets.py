@@ -30,7 +30,7 @@ def is_bucketed(file_id: str) -> bool:
 
 
 def free_file_id(clock: Clock) -> str:
-    """Unlike any bucket's, also to Hudi, to which eight leading digits are a bucket's number."""
+    """An id that no bucket has. (Hudi takes eight leading digits for a bucket's number.)"""
     return f"f{clock.unique()[1:]}-0"
 
 

@@ -41,11 +41,11 @@ FORMAT = 1
 
 
 class LaterFormat(ValueError):
-    """A newer lockkit wrote it: not ours to read, nor to replace."""
+    """A newer lockkit wrote it; this one neither reads nor replaces it."""
 
 
 def read_checkpoint() -> Procedure[Snapshot | None]:
-    """The saved snapshot; None where there is none that can be used."""
+    """The saved snapshot; None if there is none that can be used."""
     match (yield from read(CHECKPOINT_KEY)):
         case Found(body, _):
             try:
@@ -65,7 +65,7 @@ def digest(table: Mapping[str, Any]) -> str:
 
 
 def parse_checkpoint(body: bytes) -> Snapshot:
-    """The snapshot; `ValueError` where it is not certainly what was written."""
+    """The snapshot; `ValueError` if it may differ from what was written."""
     if len(body) > CHECKPOINT_BYTES_MAX:
         raise ValueError(f"{len(body)} bytes")
     try:

@@ -76,7 +76,7 @@ def _due(snapshot: Snapshot, saved: Snapshot | None, every: int) -> bool:
 
 
 def format_checkpoint(snapshot: Snapshot) -> bytes:
-    """JSON: the format, a digest, and what it is a digest of."""
+    """JSON: the format, the content, and the content's digest."""
     slices: dict[str, list[str]] = {}
     for each in snapshot.slices:
         slices.setdefault(each.partition, []).append(each.path.rpartition("/")[2])

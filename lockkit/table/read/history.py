@@ -23,7 +23,7 @@ class HistoryEntry:
 
 
 def load_history() -> Procedure[list[HistoryEntry]]:
-    """Newest first, with what Hudi archived."""
+    """Newest first, with the instants that Hudi archived."""
     now, archived = yield from list_history()
     here = [
         HistoryEntry(instant, action, now.completion.get(instant))

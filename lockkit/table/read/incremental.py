@@ -61,7 +61,7 @@ class Increment:
 
     @property
     def where(self) -> pc.Expression:
-        """True for the rows of the window."""
+        """An Arrow filter: true for the rows of the window."""
         import pyarrow.compute as pc
 
         time = pc.field(COMMIT_TIME)

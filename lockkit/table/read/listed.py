@@ -57,7 +57,7 @@ class LogSlice(Slice):
 
 
 def warn_local(table: ReadableTable, stacklevel: int = 3) -> None:
-    """Once a caller names or sees an instant: it is a local time."""
+    """Warn a caller that uses an instant: it is a local time."""
     if table.zone != "UTC":
         text = (
             f"instants of table {table.config.name!r} are local times of its writers "
@@ -83,7 +83,7 @@ def list_snapshot(*, as_of: str | None = None, query: str = SNAPSHOT) -> Procedu
 def _snapshot(
     found: Listed, wanted: list[str], until: str | None, query: str = SNAPSHOT
 ) -> Procedure[Snapshot]:
-    """The slices that the `wanted` commits show; `until` is None, or where they end."""
+    """The slices as of the `wanted` commits; `until` is their end, or None."""
     completed = VisibleInstants(
         frozenset(wanted), frozenset(found.now.pending), found.first, until
     )
@@ -157,7 +157,7 @@ def _with_logs(
 
 
 def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:
-    """A commit but for its files, which may be log files."""
+    """A commit without its file statistics, which may be of log files."""
     now = found.now
     key = found.table.config.names.completed(
         instant, now.completed[instant], now.completion.get(instant)
@@ -170,7 +170,7 @@ def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:
 
 
 def _schema(found: Listed, wanted: list[str]) -> Procedure[tuple[str | None, str]]:
-    """The newest commit's schema that says one, else the one that the table was made with."""
+    """The schema of the newest commit that has one, else that of the table's creation."""
     for instant in reversed(wanted):
         outline = yield from _outline(found, instant)
         if outline.extra.get("latest_schema"):
@@ -214,7 +214,7 @@ def _refuse_cleaned(
 
 
 def _cleaned(key: str, body: bytes) -> list[tuple[FileGroup, str]]:
-    """The files that are gone: each one's file group, and its instant."""
+    """The deleted files: the file group and the instant of each."""
     try:
         record = avro_decoding.decode(body, "HoodieCleanMetadata")
         files = []
@@ -285,7 +285,7 @@ def _archived_after(found: Listed, start: str) -> Procedure[list[str]]:
 
 
 def list_history() -> Procedure[tuple[Timeline, list[ArchivedInstant]]]:
-    """The timeline, and what was archived from it."""
+    """The timeline, and the instants that were archived from it."""
     table = yield from load_readable()
     now = yield from load_timeline(table.config.names)
     warn_local(table)

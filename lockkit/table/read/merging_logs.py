@@ -53,7 +53,7 @@ DELETING = ("D", "-U")
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """What a block says of a key: a row, some columns of it, or (None) that it is deleted."""
+    """A block's entry for a key: a row, some columns of it, or None: it is deleted."""
 
     row: Mapping[str, Any] | None
     ordering: tuple[Any, ...]
@@ -80,7 +80,7 @@ class MergeSource:
 def open_log_slice(
     of: LogSlice, fetch: Callable[[], BinaryIO], store: Store, clock: Clock
 ) -> MergeSource:
-    """The log files whole, the base file by `fetch`; `TableError` if one is gone or damaged."""
+    """Read the log files, and the base file by `fetch`; `TableError` if one is gone or damaged."""
     logs: dict[str, bytes] = {}
     for key in of.logs:
         with open_data_file(store, key, clock) as file:
@@ -136,7 +136,7 @@ def _written_by(names: TimelineNames, instant: str, key: str) -> Procedure[list[
 
 
 def visible_blocks(logs: Mapping[str, bytes], completed: VisibleInstants) -> list[Block]:
-    """The blocks with rows, in their order, without those of instants that nobody sees.
+    """The blocks with rows, in their order, without those of invisible instants.
 
     A rollback command takes back an instant's blocks before it. A block that joins earlier ones
     (log compaction) stands where the last of them stood.
@@ -159,7 +159,7 @@ def visible_blocks(logs: Mapping[str, bytes], completed: VisibleInstants) -> lis
 
 
 def entries(of: LogSlice, logs: Mapping[str, bytes]) -> dict[str, LogEntry]:
-    """What the log files say of each key, merged among themselves."""
+    """The entry of each key, merged over all log files."""
     found: dict[str, LogEntry] = {}
     for block in visible_blocks(logs, of.completed):
         try:
@@ -203,7 +203,7 @@ def _entries(block: Block, ordering: tuple[str, ...]) -> Iterator[tuple[str, Log
 
 
 def merge(old: LogEntry | None, new: LogEntry, *, by_event: bool) -> LogEntry:
-    """What stays of two entries of one key; `old` was written earlier."""
+    """The result of two entries of one key; `old` was written earlier."""
     if old is None:
         return new
     if by_event and _order(new) < _order(old) and (new.row is not None or new.ordering):
@@ -214,14 +214,14 @@ def merge(old: LogEntry | None, new: LogEntry, *, by_event: bool) -> LogEntry:
 
 
 def _order(entry: LogEntry) -> tuple[Any, ...]:
-    """Comparable: null is the least, and a delete by commit order is before all."""
+    """A sort key: null is the least, and a delete by commit order comes before all."""
     return tuple((value is not None, value) for value in entry.ordering)
 
 
 def scan_log_slice(
     wanted: Any, of: LogSlice, source: MergeSource, scan: Callable[..., Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows that `wanted`, a `Scan`, asks for: of the base file, by `scan`, then of the logs."""
+    """The rows of `wanted`, a `Scan`: first of the base file, by `scan`, then of the logs."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -253,7 +253,7 @@ def scan_log_slice(
 def _base(
     wanted: Any, of: LogSlice, file: BinaryIO, scan: Callable[..., Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.Table]:
-    """Whole rows of the base file: any of them may be merged."""
+    """Whole rows of the base file, because any of them may be merged."""
     import pyarrow as pa
 
     plain = Slice(of.partition, of.file_id, of.instant, of.path)

@@ -28,7 +28,7 @@ from lockkit.table.read.snapshot import Snapshot, advance, nothing
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPoint:
-    """The commits that a snapshot is to have: all that completed, as far as each field allows."""
+    """Which completed commits a snapshot contains: those that every field allows."""
 
     covering: CheckedHorizon | None = None
     as_of: str | None = None
@@ -70,7 +70,7 @@ class SnapshotPoint:
 
 @dataclass(frozen=True, slots=True)
 class OpenedTable:
-    """A table as found: what was known of it already, and a listing of what is later."""
+    """A table at its opening: what was known already, and a listing of what is later."""
 
     config: TableConfig
     version: Version
@@ -98,7 +98,7 @@ def load_snapshot(
 
 
 def snapshot_for(transaction: Transaction, since: Snapshot) -> Procedure[Snapshot]:
-    """The table as `transaction` covers it: from its own listing, if that begins early enough."""
+    """The snapshot that `transaction` covers, by its own listing if that begins early enough."""
     point = SnapshotPoint(transaction.covered)
     config, after = transaction.config, CheckedHorizon(transaction.horizon).listed_after
     if since.config != config or point.lowest(since.covered) < after:
@@ -109,7 +109,7 @@ def snapshot_for(transaction: Transaction, since: Snapshot) -> Procedure[Snapsho
 
 
 def known_instant(text: str) -> str:
-    """The instant itself; `TableError` where it is none."""
+    """The instant; `TableError` if it is none."""
     try:
         if not text.isdecimal() or len(text) not in (14, 17):
             raise ValueError
