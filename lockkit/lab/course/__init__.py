@@ -1,1 +1,1 @@
-"""What the notebooks show and no other package offers: one file for each subject."""
+"""The experiments of the notebooks, one file for each subject."""

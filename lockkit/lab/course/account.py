@@ -115,9 +115,9 @@ def in_turn() -> PaymentOutcome:
 
 
 def late(*, guarded: bool, then: str = GIVE_UP) -> PaymentOutcome:
-    """W1's write is stuck on its way: W1 gives up, and gives back the lock. Then it arrives.
+    """W1's write is delayed. W1 gives up and releases the lock; then the write arrives.
 
-    `guarded`: it says which version it is to replace. `then` is what W1 does if that is refused.
+    `guarded`: the write names the version to replace. `then` is what W1 does if it is refused.
     """
     if then not in (GIVE_UP, WRITE_AGAIN, BEGIN_AGAIN):
         raise ValueError(f"{then!r}: it can {GIVE_UP!r}, {WRITE_AGAIN!r} or {BEGIN_AGAIN!r}")

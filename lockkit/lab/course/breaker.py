@@ -18,9 +18,9 @@ _newest: Breaker | None = None
 
 
 class Breaker:
-    """Nothing is played before a guess is picked and Play is pressed; Stop ends a hunt.
+    """It plays nothing before a guess is picked and Play is pressed; Stop ends a hunt.
 
-    Running the cell again closes the one before. `hunt` is the last one, None before.
+    Running the cell again closes the earlier panel. `hunt` is the last hunt, or None.
     """
 
     def __init__(self, scenario: str = "lease", rule: str = "drift", seeds: int = SEEDS) -> None:
@@ -74,7 +74,7 @@ class Breaker:
         self.bar.value, self._said.value = 0, ""
 
     def _play(self, _: Any) -> None:
-        """The callback only asks: a hunt takes seconds, and the page must not freeze."""
+        """The callback only starts it: a hunt takes seconds, and the page must not freeze."""
         self.button.disabled = True
         self._requests.put(True)
 
@@ -82,7 +82,7 @@ class Breaker:
         while self._requests.get() and not self._closed.is_set():
             try:
                 self.play()
-            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
+            except Exception as error:  # noqa: BLE001 - no caller to raise to: it is shown
                 self._say(f"{type(error).__name__}: {error}")
 
     def _running(self, runs: bool) -> None:
@@ -92,7 +92,7 @@ class Breaker:
     # --- the same by code -------------------------------------------------------------------------
 
     def play(self) -> MutantHunt:
-        """Do what the Play button does; return when the hunt is over."""
+        """Do what the Play button does; return when the hunt has ended."""
         self._stopped.clear()
         self._running(True)
         try:
@@ -112,7 +112,7 @@ class Breaker:
 
     def _show(self, found: MutantHunt) -> None:
         self._say(repr(found))
-        if found.harms or found.seeds == self.seeds:  # a hunt that was stopped tells no "never"
+        if found.harms or found.seeds == self.seeds:  # a stopped hunt does not prove "never"
             self.predict.show(str(found))
         self._drawn.children = (found.shortest.draw(),) if found.harms else ()
 

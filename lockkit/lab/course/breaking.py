@@ -60,12 +60,12 @@ class MutantRun:
 
     @property
     def calm(self) -> bool:
-        """Whether nothing went wrong in that world but the clocks and the order of moves."""
+        """Whether only the clocks and the order of the steps went wrong in that world."""
         troubles = {"fault", "stalled", "killed"}
         return not self.faults and not any(each.kind in troubles for each in self.events)
 
     def draw(self) -> Any:
-        """The history, under the checker's verdict, or the simulator's where that sees more."""
+        """The history, under the checker's verdict, or the simulator's if that finds more."""
         from lockkit.lab.widgets.panels import Workbench
 
         verdict = self.verdict
@@ -79,7 +79,7 @@ class MutantRun:
         return lanes
 
     def _stopped(self) -> list[Event]:
-        """A while after the last move, so that whoever believes at the end is drawn."""
+        """Extra time after the last step, so that a belief at the end is drawn."""
         if not self.harm:
             return []
         last = max(self.events, key=lambda each: each.at_ms)
@@ -96,7 +96,7 @@ class MutantRun:
 
     @property
     def moment(self) -> SeedMoment:
-        """Its last move, as text that can be handed on."""
+        """Its last step, as text to copy and share."""
         return SeedMoment(self.scenario, self.seed, self.moves, self.rule)
 
 
@@ -121,7 +121,7 @@ def _simulate(scenario: str, rule: str, seed: int) -> SeedOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutantHunt:
-    """The outcome of so many seeds with one rule off."""
+    """The outcome of a number of seeds with one rule off."""
 
     scenario: str
     rule: str
@@ -139,7 +139,7 @@ class MutantHunt:
 
     @property
     def shortest(self) -> MutantRun:
-        """The run with the fewest moves, played again. `ValueError` if no seed did harm."""
+        """The run with the fewest steps, played again. `ValueError` if no seed did harm."""
         if not self.harms:
             raise ValueError(f"none of {self.seeds} seeds did harm: there is nothing to see")
         return play(self.scenario, self.rule, min(self.harms)[1])
@@ -174,7 +174,7 @@ def hunting(scenario: str, rule: str, seeds: int = SEEDS) -> Iterator[MutantHunt
 def hunt(
     scenario: str, rule: str, seeds: int = SEEDS, report: Callable[[str], None] = print
 ) -> MutantHunt:
-    """So many seeds, from 1 on; tells four times how it goes. `ValueError` for less than one."""
+    """Play `seeds` seeds, from 1 on; report four times. `ValueError` for less than one."""
     if seeds < 1:
         raise ValueError("play at least one seed")
     for found in hunting(scenario, rule, seeds):
@@ -185,7 +185,7 @@ def hunt(
 
 @dataclass(frozen=True, slots=True)
 class ScenarioSurvey:
-    """How soon each missing rule of a scenario does harm, the soonest first."""
+    """How soon harm follows without each rule of a scenario, the soonest first."""
 
     scenario: str
     seeds: int
@@ -256,7 +256,7 @@ def _lost(run: MutantRun) -> bool:
 
 
 def _hidden(run: MutantRun) -> bool:
-    """Judged by the earlier seeds."""
+    """Whether it did harm, with a rule that does none in the first 100 seeds."""
     return bool(run.harm) and run.seed > 100 and not any(
         each.harms for each in hunting(run.scenario, run.rule, 100)
     )  # fmt: skip
@@ -284,7 +284,7 @@ class Ladder:
     def climb(self, scenario: str, rule: str, seed: int) -> Ladder:
         """Play that seed with that rule off, and report which rungs it climbs.
 
-        Raises `ValueError` without a rule: harm there would be a bug of lockkit's own.
+        Raises `ValueError` without a rule: harm there would be a bug in lockkit.
         """
         if not rule:
             raise ValueError(f"switch a rule off; the rules are: {', '.join(rules_of(scenario))}")

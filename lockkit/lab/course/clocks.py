@@ -32,7 +32,7 @@ class ClockEncounter:
 
 
 def meet(expiry: str, fast_s: float) -> ClockEncounter:
-    """W1 has a fresh lease of `TTL_S`; W2, whose wall clock is fast by so much, tries once.
+    """W1 has a fresh lease of `TTL_S`; W2, whose wall clock is fast, tries once.
 
     `expiry` is wall, store or observed; raises `ValueError` for another.
     """
@@ -43,7 +43,7 @@ def meet(expiry: str, fast_s: float) -> ClockEncounter:
         second = testbed.lock("W2", ttl_s=TTL_S, policy=policy, fast_s=fast_s)
         first.acquire()
         if second.acquire(timeout=0):
-            Clock().wait(lost, TTL_S)  # until W1 hears of it, at its next renewal
+            Clock().wait(lost, TTL_S)  # until W1 finds out at its next renewal
         warned = tuple(str(each.message) for each in caught)
         return ClockEncounter(events=tuple(testbed.events), verdict=testbed.verdict, warned=warned)
 

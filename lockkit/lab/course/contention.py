@@ -24,11 +24,11 @@ NOT_AT_ALL, UNTIL_IT_LOOKS, LEASE_AND_A_HALF = (
 GUESSES = (LEASE_AND_A_HALF, UNTIL_IT_LOOKS, NOT_AT_ALL)
 GRANTS = 6
 LEASE_S, HOUR_S, GIVE_UP_S = 60.0, 3600.0, 120.0
-URL = "az://lake/orders"  # of the three SDKs, the one whose clients are made soonest
+URL = "az://lake/orders"  # of the three SDKs, the one that creates clients fastest
 PREFIX = "hoodie.write.lock."
 
 
-# --- a holder that stands still -------------------------------------------------------------------
+# --- a paused holder ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ServiceHandoff:
 
     @property
     def overlap_s(self) -> float:
-        """The longest time for which two processes believed in one lock."""
+        """The longest time for which two processes believed that they held one lock."""
         return max(figures.overlap_s for _, figures in self.sides)
 
     def __str__(self) -> str:
@@ -162,7 +162,7 @@ def _behind(lease_s: float, config: dict[str, str]) -> _Attempt:
         return emit
 
     with Emulator(profile="azure", clock=clock) as server, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a long wait: that is told
+        warnings.simplefilter("ignore")  # a warning about a long wait: expected here
         options: dict[str, Any] = {"endpoint": server.azure, "clock": clock}
         with closing(Lock(URL, ttl_s=lease_s, client="W1", emit=emit_of("W1"), **options)) as dead:
             dead.acquire()

@@ -45,7 +45,7 @@ _MEANS = (
 )  # fmt: skip
 
 
-# --- a writer wakes up in the middle of its commit ------------------------------------------------
+# --- a writer that resumes in the middle of a commit ----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def wake(fence: bool) -> WokenWriter:
 
 
 def _published(writer: TestbedWriter, prepared: Prepared, fence: bool | None = None) -> str:
-    """The first refusal may only mean that the lock was lost: then it tries once more."""
+    """Publish; try once more after a refusal, because it may only mean a lost lock."""
     for tries in range(2):
         try:
             writer.publish(prepared, fence=fence)
@@ -210,7 +210,7 @@ def late_beat(guarded: bool) -> HeartbeatRace:
     """W1's beat was sent in time and took six seconds to arrive.
 
     Unguarded, the service trusts its
-    earlier read. Guarded, it first ends exactly the heartbeat that it read.
+    earlier read. Guarded, it first ends the very heartbeat that it read.
     """
     rules = HeartbeatRules()
     with TableTestbed() as testbed:
@@ -228,7 +228,7 @@ def late_beat(guarded: bool) -> HeartbeatRace:
         )
 
 
-# --- two that would write the same ----------------------------------------------------------------
+# --- two writers of one file group ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,7 @@ class RewriteEncounter:
 
 
 def meet(early: bool) -> RewriteEncounter:
-    """W1 is rewriting k1's file group; W2 wants to. It checks the markers, or only commits."""
+    """W1 is rewriting k1's file group, and W2 wants to. W2 checks the markers first, or not."""
     with TableTestbed() as testbed:
         first, second = testbed.writer("W1"), testbed.writer("W2")
         first.publish(first.insert(["k1"], 1))
@@ -300,9 +300,9 @@ class HeartbeatTuning:
 
 
 def tune(interval_s: float, misses: int) -> HeartbeatTuning:
-    """W1 stands still for 100 s, at the worst moment: right before a beat. W2 is dead.
+    """W1 is paused for 100 s at the worst moment, right before a beat. W2 is dead.
 
-    Raises `ValueError` for what is no rule.
+    Raises `ValueError` for an invalid rule.
     """
     if interval_s < 1 or misses < 1:
         raise ValueError("the interval must be at least one second, with at least one miss")

@@ -173,7 +173,7 @@ class Conflicts:
                 )  # fmt: skip
 
     def end(self) -> None:
-        """Each commit was judged when it was made."""
+        """Nothing to do: each commit was judged when it was made."""
 
 
 def _set(of: frozenset[str]) -> str:
@@ -183,7 +183,7 @@ def _set(of: frozenset[str]) -> str:
 class Campaign:
     """`campaign(folder, owner, attempt)`: the number of the epoch that I lead, or None.
 
-    An epoch is an object `folder` + six digits. The highest epoch leads, and whoever created its
+    An epoch is an object `folder` + six digits. The highest epoch leads, and the creator of its
     object leads it. `owner` is the name of a process: after a restart, the old process may live on
     under the same name. `attempt` is an id that no other call has.
     """
@@ -283,11 +283,11 @@ class Append:
                 )
 
     def end(self) -> None:
-        """Each write was judged when it landed."""
+        """Nothing to do: each write was judged when it was applied."""
 
 
 class Free:
-    """`free(record, wall_ms, watched_ms)`: whether the lease in `record` is over.
+    """`free(record, wall_ms, watched_ms)`: whether the lease in `record` has expired.
 
     `record` has `valid_until_ms`, by its holder's wall clock, and `ttl_ms`. `wall_ms` is this
     client's wall clock, and `watched_ms` how long this client has seen this very version of the
@@ -317,7 +317,7 @@ class Free:
                 yield from settle_write(self.KEY, released, IfVersion(version))
 
     def take(self, node: Node) -> Procedure[str]:
-        """Wait until the lock is free, then take it; the version of the lease."""
+        """Wait until the lock is free, then take it; return the version of the lease."""
         time = self.trial.world.time
         seen, since_ms = None, 0.0
         while True:
@@ -364,7 +364,7 @@ class Free:
         self.until_ms[node.name] = sent_ms + self.TTL_MS
 
     def end(self) -> None:
-        """Each take-over was judged when it was made."""
+        """Nothing to do: each take-over was judged when it was made."""
 
 
 class Order:
@@ -412,7 +412,7 @@ class Order:
         return answer.version
 
     def check(self, name: str) -> None:
-        """Follow who waits for whom."""
+        """Raise `Violated` if the clients wait for each other in a circle."""
         chain = [name]
         while (key := self.waits.get(chain[-1])) and (holder := self.holder.get(key)):
             chain.append(holder)
@@ -422,7 +422,7 @@ class Order:
                 return
 
     def end(self) -> None:
-        """A deadlock was found when it came about."""
+        """Nothing to do: a deadlock is found when it occurs."""
 
 
 EXERCISES: dict[str, Callable[[Trial], Exercise]] = {

@@ -135,7 +135,7 @@ def _world(name: str, seed: int) -> SimWorld:
     dice = random.Random(f"{name} {seed}")
     exercise = EXERCISES[name]
     profile = FaultProfile.of(dice, getattr(exercise, "KINDS", KINDS))
-    fair = getattr(exercise, "FAIR", False)  # nobody who polls may keep the others from moving
+    fair = getattr(exercise, "FAIR", False)  # a client that polls must not block the others
     writes = dice.choice(SHARES) if profile.of_writes else 0.0
     nodes = 0.02 if profile.of_nodes else 0.0
     return SimWorld(

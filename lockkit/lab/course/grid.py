@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-LEFT = "style='text-align:left'"  # a page strips style sheets from what is shown
+LEFT = "style='text-align:left'"  # a page strips style sheets from output
 
 
 def grid(name: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

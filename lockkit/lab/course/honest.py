@@ -34,9 +34,9 @@ class BehaviourCheck:
 
 
 def sort_out(*unsafe: str) -> BehaviourCheck:
-    """Those that one request after another convicts; each is asked on a server of its own.
+    """Compare the named places with what sequential requests find, each on a new server.
 
-    Raises `ValueError` for a place that there is not.
+    Raises `ValueError` for an unknown place.
     """
     if strange := set(unsafe) - set(SPEAK_S3):
         raise ValueError(f"no place {min(strange)!r}; there are {'; '.join(SPEAK_S3)}")

@@ -59,7 +59,7 @@ class FrozenClock(Clock):
 
 
 def release_once(provider: str) -> LockUse:
-    """Claim, then release at once, by a guarded write that is sent a single time."""
+    """Claim, then release at once by a guarded write that is sent only once."""
     clock = Clock()
     began_ms = clock.boot_ms()
     with LockTestbed(provider, clock=FrozenClock()) as testbed:
@@ -74,7 +74,7 @@ def release_once(provider: str) -> LockUse:
 
 
 def use(provider: str, times: int = 2) -> LockUse:
-    """Acquire and release `Lock` so many times in a row, with no work in between."""
+    """Acquire and release `Lock` a number of times in a row, with no work in between."""
     clock = Clock()
     began_ms = clock.boot_ms()
     with LockTestbed(provider) as testbed:

@@ -1,4 +1,4 @@
-"""Real locks on an embedded server, with everything that is asked, answered and believed kept."""
+"""Real locks on an embedded server; all requests, answers and beliefs are recorded."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LockTestbed:
         return f"{self._scheme}://lake/orders"
 
     def lock(self, name: str, *, fast_s: float = 0.0, **options: Any) -> Lock:
-        """A lock of the table for `name`, whose wall clock is fast by so much; closed at the end.
+        """A lock of the table for `name`; its wall clock may be fast. Closed at the end.
 
         Options as `Lock` takes them.
         """
@@ -71,16 +71,16 @@ class LockTestbed:
         return lock
 
     def of(self, name: str) -> dict[str, Any]:
-        """For `Lock`, `Table` and `open_lock`: where the store is, and what keeps `name`'s lane."""
+        """For `Lock`, `Table` and `open_lock`: the store's options, and `name`'s observer."""
         return {"endpoint": self.proxy.url, "client": name, "emit": self._emit(name)}
 
     def put(self, name: str, key: str, body: bytes, **condition: str) -> int:
-        """One plain PUT of S3's API by `name`: its status. No condition, unless `If_Match` is."""
+        """Send a plain PUT of S3's API as `name`; return its status."""
         headers = {each.replace("_", "-"): said for each, said in condition.items()}
         return self._put(f"orders/{key}", body, {"User-Agent": f"lockkit-client/{name}"} | headers)
 
     def keep_versions(self) -> None:
-        """From now on the bucket remembers what was overwritten, as S3 does if it is told to."""
+        """Switch versioning on: from now on the bucket keeps overwritten objects, as S3 can."""
         assert self._put("?versioning", VERSIONED, {}) == 200, "the bucket is there for everybody"
 
     def _put(self, place: str, body: bytes, headers: dict[str, str]) -> int:
@@ -94,7 +94,7 @@ class LockTestbed:
                 return refused.code
 
     def break_lock(self, by: str = "colleague") -> None:
-        """What `lockkit lock break` does to whoever holds it."""
+        """Break the lock of its holder, as `lockkit lock break` does."""
         with closing(open_store(self.url, endpoint=self.proxy.url, client=by)) as store:
             holder = run(watch(0), store, Clock())
             record, shown = holder.observation.record, holder.observation.version
@@ -102,7 +102,7 @@ class LockTestbed:
             run(take_over(holder, shown=shown, epoch=record.epoch, by=by), store, Clock())
 
     def record(self, name: str, kind: str, **fields: Any) -> None:
-        """What `name` believes, for the history."""
+        """Add a belief of `name` to the history."""
         self._emit(name)(kind, **fields)
 
     def lose(self) -> None:
@@ -132,7 +132,7 @@ class LockTestbed:
 
 
 def stand(provider: str = "s3") -> LockTestbed:
-    """A ground that lasts from cell to cell, until another one is asked for."""
+    """A testbed that lasts from cell to cell, until another one is requested."""
     global _standing
     if _standing is not None:
         _standing.__exit__()
@@ -141,5 +141,5 @@ def stand(provider: str = "s3") -> LockTestbed:
 
 
 def said(verdict: Any) -> str:
-    """A verdict in a sentence, without what it had no occasion to look at."""
+    """A verdict in a sentence, without the list of what was not exercised."""
     return f"{verdict.kind}: {verdict.because.partition('; never reached')[0]}"

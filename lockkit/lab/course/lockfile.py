@@ -64,7 +64,7 @@ class ObjectHistory:
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """Number, ETag, whose, epoch, expired, attempt."""
+        """Number, ETag, owner, epoch, expired, attempt."""
         return [(str(n), *_reported(each)) for n, each in enumerate(self.states, 1)]
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ def _reported(each: Generation) -> tuple[str, ...]:
 
 
 def version_of(provider: str) -> str:
-    """The version that this provider gives to a newly created lock object."""
+    """The version that this provider assigns to a newly created lock object."""
     record = Record("W1", Clock().wall_ms() + round(TTL_S * 1000), epoch=1, attempt="W1/1")
     with (
         LockTestbed(provider) as testbed,
@@ -131,7 +131,7 @@ class CompetingClaims:
 
 
 def claim_at_once(*, conditional: bool) -> CompetingClaims:
-    """W1 and W2 write by S3's API, with `If-None-Match: *` or without; who is told 200 believes."""
+    """W1 and W2 write by S3's API, with `If-None-Match: *` or without; 200 means belief."""
     clock = Clock()
     with LockTestbed("s3") as testbed:
         condition = {"If_None_Match": "*"} if conditional else {}
@@ -155,7 +155,7 @@ def claim_at_once(*, conditional: bool) -> CompetingClaims:
         return CompetingClaims(statuses=tuple(statuses), events=events, verdict=testbed.verdict)
 
 
-# --- handed on ------------------------------------------------------------------------------------
+# --- hand-over ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class LockHandoff:
 
 
 def hand_on(release: str) -> LockHandoff:
-    """`release` is what letting go leaves: a tombstone, or (conditional delete) nothing."""
+    """`release` is what a release leaves: a tombstone, or nothing (conditional delete)."""
     way = Release(release)
     off = {} if way is Release.TOMBSTONE else {"release": way}
     with planted(off, wrong.LEASE):
@@ -187,7 +187,7 @@ def hand_on(release: str) -> LockHandoff:
 
 
 def resume(**left: Any) -> LockHandoff:
-    """The lock object is written by hand, with these fields; then W1 takes the lock."""
+    """Write the lock object by hand, with these fields; then let W1 take the lock."""
     body = json.dumps({"attempt": BY_HAND} | left).encode()
     return _granted(("W1",), body)
 

@@ -76,9 +76,9 @@ class SdkReport:
 
 
 def lose_answer(provider: str) -> SdkReport:
-    """Create the lock object with the provider's own SDK as it comes; the first answer is lost.
+    """Create the lock object with the provider's SDK and its defaults; lose the first answer.
 
-    Azure's takes 15 s, the pause of its usual policy; with LOCKKIT_FAST only that is left out.
+    Azure's takes 15 s, the pause of its default policy. LOCKKIT_FAST skips only this pause.
     """
     sdk, create = SDKS[provider]
     with LockTestbed(provider) as testbed:
@@ -109,7 +109,7 @@ def lossy_s3() -> Iterator[Any]:
             yield client
 
 
-# --- the SDKs, with nothing set but where the server is ------------------------------------------
+# --- the SDKs, with only the server's address set ------------------------------------------------
 
 
 def _boto3(url: str, body: bytes) -> tuple[int, str]:
@@ -175,7 +175,7 @@ SDKS: dict[str, tuple[str, Create]] = {
 }
 
 
-# --- a lock in the same trouble -------------------------------------------------------------------
+# --- a lock with the same fault -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,7 @@ class AcquireTrial:
 
 
 def acquire(provider: str, belief: str = CAREFUL) -> AcquireTrial:
-    """Acquire a lock, and lose the answer. `TRUSTING`: the SDK retries, and its 412 is believed."""
+    """Acquire a lock, and lose the answer. `TRUSTING`: the SDK retries, and its 412 is trusted."""
     careful = belief == CAREFUL
     mistake = nullcontext() if careful else LEASE_MUTANTS["claim_412 lost"].planted()
     with LockTestbed(provider) as testbed, mistake:

@@ -28,7 +28,7 @@ class ProgramReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrdersOutcome:
-    """The outcome of orders given at the same time to one new table."""
+    """The outcome of orders that were sent to one new table at the same time."""
 
     did: str
     """In the words of a guess."""

@@ -1,4 +1,4 @@
-"""One commit overtakes another: which pairs of writes may both stand, and who detects it."""
+"""One commit overtakes another: which pairs of writes may both succeed, and who detects it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHECKED = "checked"
 class StagedOrders(Stage):
     """A table of two orders, and W1 and W2, each about to commit one of `WRITES`.
 
-    Both have read the table as it was. `late` is whose lease has run out; the other has the lock.
+    Both have read the same table. The lease of `late` has expired; the other has the lock.
     """
 
     refusals = (table.TableError, table.CommitUnknown, LockLost, StoreError)
@@ -76,7 +76,7 @@ class StagedOrders(Stage):
 
     @property
     def timeline(self) -> Timeline:
-        """As a listing shows it now."""
+        """The timeline as a listing shows it now."""
         now: Timeline = self.read(load_timeline(V6))
         return now
 
@@ -169,7 +169,7 @@ class OvertakenWriter:
 
 @dataclass(frozen=True, slots=True)
 class Instants:
-    """A timeline: each instant, whose it is, and which of its files are there."""
+    """A timeline: each instant, its owner, and its existing files."""
 
     rows: tuple[tuple[str, str, str, str], ...]
 
@@ -200,7 +200,7 @@ def overtake(
 ) -> OvertakenWriter:
     """Let W2 commit `other` between W1's conflict check and the write that publishes its own.
 
-    `late` is which of the two does not have the lock any more.
+    `late` names the writer that no longer has the lock.
     """
     orders = StagedOrders(mode, one, other, late)
     orders.until("W1", CHECKED)
@@ -217,12 +217,12 @@ def overtake(
     return overtaken
 
 
-# --- who goes together ----------------------------------------------------------------------------
+# --- which writes can coexist ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class OvertakingMatrix:
-    """By W1's write and W2's, which was faster: what became of W1's."""
+    """The outcome of W1's write, by its kind and that of W2's, which was faster."""
 
     met: Mapping[tuple[str, str], OvertakenWriter]
 
@@ -247,7 +247,7 @@ _HEAD = ("W1 \\ W2, which is faster", *WRITES)
 
 
 def who_goes_with_whom(mode: str = "fenced") -> OvertakingMatrix:
-    """Every pair of `WRITES`, each on a table of its own; W1 has the lock."""
+    """Try every pair of `WRITES`, each on a separate table; W1 has the lock."""
     return OvertakingMatrix({
         (one, other): overtake(mode, one, other, late="W2") for one in WRITES for other in WRITES
     })  # fmt: skip

@@ -2,7 +2,7 @@
 
 With `remote` it is a PySpark program on a Spark Connect server that others share; without it, the
 same commit runs in plain Python. It emits its lane of the history, and a message with the result of
-each command. It waits before the commit where a command says so.
+each command. It waits before the commit if a command says so.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KEYS = {"record_key": "id", "precombine": "at", "partition_path": "region"}
 
 
 class TableMoved(Exception):
-    """Somebody committed between the read and the beginning of the write."""
+    """Another writer committed between the read and the beginning of the write."""
 
 
 REFUSALS = (TableMoved, CommitConflict, CommitUnknown, LockBusy, LockLost, StoreError, TableError)
@@ -98,7 +98,7 @@ class PlainProgram:
         raise AssertionError("a bounded loop that always returns or raises")
 
     def _prepared(self, rows: Callable[[list[Row]], list[Row]], store: Store) -> Prepared:
-        """One attempt's files, of the rows that follow from what the table holds as it begins."""
+        """Write one attempt's files, with rows computed from the table as the attempt begins."""
         way: Transaction = run(begin(), store, self.clock, self.emit)
         now = run(load_snapshot(covering=way.covered), store, self.clock)
         old = [run(read_slice(each), store, self.clock) for each in now.slices]
@@ -136,10 +136,10 @@ class SparkProgram:
     def add(self, key: str, amount: int, reads: str, retries: int) -> str:
         """What `key` has, and so much more.
 
-        Rows that were collected stay what they were, however often an attempt begins again. So to
-        read anew is to begin again from the read, and to make sure (`claim`) that nobody has
-        committed between the read and the write's beginning. (A DataFrame of `read` that is written
-        as it is would be refused after such a commit: `OldRows`.)
+        Collected rows never change, however often an attempt begins again. To read anew, begin
+        again from the read, and make sure (`claim`) that there was no other commit between the
+        read and the write's beginning. (A DataFrame of `read` that is written unchanged would be
+        refused after such a commit: `OldRows`.)
         """
         if reads == ONCE:
             rows = self._more(key, amount).collect()
@@ -165,14 +165,14 @@ class SparkProgram:
             return frozenset(run(load_timeline(config().names), store, Clock()).commits)
 
     def _as_read(self, seen: frozenset[str], _instant: str) -> None:
-        """Told that an attempt has begun: later commits will meet its conflict check."""
+        """Called when an attempt has begun: its conflict check finds later commits."""
         if news := self._commits() - seen:
             raise TableMoved(
                 f"{max(news)} came after the rows were read; begin again from the read"
             )
 
     def save(self, rows: list[Row]) -> str:
-        """By Spark's own writer, which commits in a process of its choice."""
+        """Save with Spark's own writer, which commits in a process of its choice."""
         frame = self.session.createDataFrame(rows, COLUMNS)
         options = {"endpoint": self.endpoint, "client": self.name}
         frame.write.format("lockkit").mode("append").options(**options).save(self.url)
@@ -232,7 +232,7 @@ def again(tries: int, retries: int, conflict: Exception, emit: Emit, clock: Cloc
 
 
 class Waiting:
-    """Emits through the channel, and waits once for a command at the first note that begins so."""
+    """Emits through the channel; waits once for a command, at the first note with this prefix."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel

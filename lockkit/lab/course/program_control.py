@@ -40,7 +40,7 @@ class ClaimTrap:
 
 
 class ProgramProcess:
-    """One program as its crew has it: orders in, events and answers out."""
+    """One program, as its owner sees it: orders in, events and answers out."""
 
     def __init__(
         self, name: str, settings: Mapping[str, Any], env: Mapping[str, str], folder: Path
@@ -63,11 +63,11 @@ class ProgramProcess:
         self._process.send(**order)
 
     def go(self) -> None:
-        """Continue from where it waits."""
+        """Let it continue from where it waits."""
         self._process.send(do="go")
 
     def hear(self) -> ProgramReport | None:
-        """The result of its command; None if it waits before its commit, or is ready."""
+        """Receive the result of its command; None if it waits before its commit, or is ready."""
         try:
             said = self._messages.get(timeout=HEAR_TIMEOUT_S)
         except Empty:

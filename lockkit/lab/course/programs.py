@@ -35,7 +35,7 @@ from lockkit.spark.process import FLEET, kill_tree, leftovers
 from lockkit.stores import open_store
 from lockkit.table import create_table, read_table
 
-__all__ = ["ANEW", "COLUMNS", "ONCE", "Programs"]  # the first three are what a program is told
+__all__ = ["ANEW", "COLUMNS", "ONCE", "Programs"]  # the first three are commands of a program
 
 NAMES = ("W1", "W2", "W3")
 MORE, RETRIES = 10, 20
@@ -55,9 +55,9 @@ _newest: Programs | None = None
 
 
 class Programs:
-    """A store, one Spark for all, and three programs; nothing starts before `start`.
+    """A store, one Spark for all, and three programs; `start` starts them.
 
-    PySpark programs where `usual` says so (`spark` is then this program's own session on the shared
+    PySpark programs if `usual` says so (`spark` is then this program's own session on the shared
     Spark), else plain ones, which commit in the same way.
     """
 
@@ -84,7 +84,7 @@ class Programs:
     # --- life -----------------------------------------------------------------------------------
 
     def start(self, report: Report = print) -> None:
-        """Everything, and a table at `url` with four orders. Ends with this kernel."""
+        """Start all processes, and create a table with four orders. They end with this kernel."""
         self._report, began_ms = report, self._clock.boot_ms()
         atexit.register(self.stop)
         self._server = Emulator(on_request=self._requested).__enter__()
@@ -127,7 +127,7 @@ class Programs:
         return env | server.client_env, server.remote
 
     def stop(self) -> None:
-        """End every process, stopped ones too."""
+        """End every process, even a stopped one."""
         atexit.unregister(self.stop)
         if self.spark is not None:
             with suppress(Exception):  # its server may be gone
@@ -146,18 +146,18 @@ class Programs:
             self._server = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # --- what they are told to do ---------------------------------------------------------------
+    # --- commands for the programs --------------------------------------------------------------
 
     def add(self, reads: str) -> OrdersOutcome:
         """All three read order a, add 10 and upsert it at the same time; a conflict is retried.
 
-        They read it `ONCE`, before the first attempt, or `ANEW` for each.
+        They read it `ONCE`, before the first attempt, or `ANEW` for each attempt.
         """
         order = {"do": "add", "key": "a", "amount": MORE, "reads": reads, "retries": RETRIES}
         return self._at_once(dict.fromkeys(NAMES, order), 1, _amounts)
 
     def together(self, rows: Mapping[str, Sequence[Row]], buckets: int = 1) -> OrdersOutcome:
-        """Each program upserts its rows at the same time, once, into a table of so many buckets."""
+        """All programs upsert their rows at the same time, once each."""
         orders = {name: {"do": "put", "rows": list(each)} for name, each in rows.items()}
         return self._at_once(orders, buckets, _commits)
 
@@ -165,7 +165,7 @@ class Programs:
         """W1's driver is stopped (SIGSTOP) as its commit takes the lock; then W2 commits, too.
 
         `way` is write (`lockkit.spark.write`) or save (Spark's own writer). The store's record
-        tells whose commit was decided first.
+        shows whose commit was decided first.
         """
         if self.spark is None:
             return StoppedDriver(way=way, did=SKIPPED)
@@ -187,7 +187,7 @@ class Programs:
         self, orders: Mapping[str, dict[str, Any]], buckets: int,
         did: Callable[[tuple[ProgramReport, ...], dict[str, int]], str],
     ) -> OrdersOutcome:  # fmt: skip
-        """Each writes its files and waits; when the last is ready, all commit."""
+        """Let each program write its files and wait; when the last is ready, let all commit."""
         url = self._new_table(buckets)
         for name, order in orders.items():
             self._members[name].send(hold=WROTE, url=url, **order)
@@ -210,7 +210,7 @@ class Programs:
     # --- tables ---------------------------------------------------------------------------------
 
     def rows(self, url: str | None = None, as_of: str | None = None) -> dict[str, int]:
-        """What a reader finds: order -> amount."""
+        """The rows that a reader finds: order -> amount."""
         with closing(open_store(url or self.url, endpoint=self.endpoint)) as store:
             found = rows_of(read_table(store, as_of=as_of))
         return {key: amount for key, _, _, amount in sorted(found)}

@@ -1,4 +1,4 @@
-"""A recorded run: the fate of its late commit, and what the reader's own run still lacks."""
+"""A recorded run: the fate of its late commit, and what the reader's own run still needs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def recorded(path: str) -> RecordedRun:
 
 
 def lacking(verdict: Any) -> str:
-    """What the reader's run still lacks for the challenge; "" if it is solved."""
+    """What the reader's run still needs for the challenge; "" if it is solved."""
     if verdict is None:
         return "no writer has run: press Launch"
     for reached, absent in WANTED.items():

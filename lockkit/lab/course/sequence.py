@@ -25,7 +25,7 @@ line-height:1.5;white-space:nowrap}
 
 
 def draw(events: Iterable[Event], because: str) -> widgets.HTML:
-    """The last events, because harm comes at the end; `wrong` is shown above them ("": nothing)."""
+    """Draw the last events, because harm comes at the end; `wrong` is shown above them."""
     everything = [each for each in events if _said(each)]
     shown = everything[-ROWS_MAX:]
     who = sorted({_lane(each) for each in shown})

@@ -84,7 +84,7 @@ class StalledRun:
 def stall(fence: bool, report: Report = print) -> StalledRun:
     """W1 checks and is paused; W2 takes over the lock and commits; W1 resumes.
 
-    Real processes: PySpark, or plain where `usual` says so. Raises `TimeoutError` if a step does
+    Real processes: PySpark, or plain if `usual` says so. Raises `TimeoutError` if a step does
     not come.
     """
     chosen = usual(writers=2, overlap=1.0, fence=fence)
@@ -131,7 +131,7 @@ class _Watch:
     def until(
         self, who: str, *kinds: str, since: int | None = None, epoch_above: int = -1
     ) -> Event:
-        """The next such event after the last one that was waited for, or from `since` on."""
+        """Wait for the next such event after the last one, or from `since` on."""
         start = self._mark if since is None else since
 
         def such(each: Event) -> bool:
@@ -146,7 +146,7 @@ class _Watch:
         return found[place]
 
     def where_it_stands(self, who: str) -> int:
-        """The epoch of the check after which it was stopped, which may be heard of after that."""
+        """The epoch of the check after which it was stopped; the event may arrive later."""
 
         def steps() -> list[Event]:
             return [e for e in self._fleet.events() if e.who == who and e.kind in STEPS]
@@ -163,7 +163,7 @@ class _Watch:
 
 
 def decided(events: list[Event], late: Event) -> str:
-    """Who had the last word on W1's commit: the store's own record tells."""
+    """Who decided W1's commit, by the store's own record."""
     if late.kind == "published":
         return ACCEPTED
     woken = max(each.at_ms for each in events if each.who == "W1" and each.kind == "resumed")
@@ -181,9 +181,9 @@ def _requests(events: list[Event], client: str) -> Iterator[Event]:
 
 
 def orders(url: str, endpoint: str | None, events: list[Event]) -> tuple[int, int]:
-    """How many orders the published commits of a history wrote, and how many of these are there.
+    """Count the orders that the published commits of a history wrote, and those in the table.
 
-    Nothing is ever deleted from this table: an order that was published is to be found.
+    Nothing is ever deleted from this table, so every published order must be found.
     """
     published = {str(each["instant"]) for each in events if each.kind == "published"}
     files = {
@@ -203,7 +203,7 @@ def orders(url: str, endpoint: str | None, events: list[Event]) -> tuple[int, in
 
 
 class SideBySide:
-    """Two runs, left and right; one below the other where the page is narrow."""
+    """Two runs side by side, or one below the other on a narrow page."""
 
     def __init__(self, *runs: StalledRun) -> None:
         self.runs = runs

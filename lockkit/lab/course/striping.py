@@ -54,7 +54,7 @@ def operations(level: str = "key") -> widgets.HTML:
 
 @dataclass(frozen=True, slots=True)
 class ShortestHarm:
-    """The shortest story that does harm, or that there is none."""
+    """The shortest story that does harm, if there is one."""
 
     lines: tuple[str, ...]
     violation: str
@@ -67,9 +67,9 @@ class ShortestHarm:
 
 
 def rename_at_once(*pairs: tuple[str, str], ordered: bool = True) -> ShortestHarm:
-    """Renames of (from, to) at the same moment, in every order of their steps.
+    """Explore renames of (from, to) at the same moment, in every order of their steps.
 
-    `ordered` False: each locks its keys as they are named.
+    `ordered` False: each rename locks its keys in the order in which it names them.
     """
     ops = [GranularOperation(KEY_OPERATIONS["RenameKey"], pair) for pair in pairs]
     with nullcontext() if ordered else MISTAKES["ordered"].mutant.planted():
@@ -96,7 +96,7 @@ class Trio:
 
 
 def three_renames(*pairs: tuple[str, str]) -> Trio:
-    """Keys locked as they are named. Raises `ValueError` for more or fewer than three."""
+    """Explore three renames that lock keys in the order given; `ValueError` for another number."""
     if len(pairs) != 3:
         raise ValueError(f"three renames, each of (from, to); these are {len(pairs)}")
     twos = tuple(rename_at_once(*two, ordered=False) for two in combinations(pairs, 2))
@@ -148,7 +148,7 @@ class Deadlocks:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """The commits of writers with one key each, under one lock and under a striped lock."""
+    """Commits by writers with one key each, under one lock and under a striped lock."""
 
     writers: int
     seconds: float
@@ -184,9 +184,9 @@ def race(
     *, writers: int = 6, stripes: int = 64, seconds: float | None = None,
     report: Callable[[str], None] = print,
 ) -> Race:  # fmt: skip
-    """On a store that takes one write a second per object, as GCS does. Threads of this process.
+    """Race threads on a store that takes one write a second per object, as GCS does.
 
-    For so many seconds each; by default ten, where somebody looks.
+    Each race lasts `seconds`; the default is ten in a notebook.
     """
     seconds = seconds or (FAST_RACE_S if os.environ.get(FAST) else RACE_S)
     keys = [f"part={number}" for number in range(writers)]
@@ -212,7 +212,7 @@ def race(
 def _contend(grants: list[Any], seconds: float, handles: Sequence[Any]) -> tuple[int, ...]:
     """How often each writer acquired and released its lock within the time.
 
-    Then the handles are closed: who still waits for a hot object would wait for long.
+    Then the handles are closed, because waiting for a hot object can take long.
     """
     clock, counts = Clock(), [0] * len(grants)
     over = threading.Event()
@@ -222,7 +222,7 @@ def _contend(grants: list[Any], seconds: float, handles: Sequence[Any]) -> tuple
             try:
                 with grants[place]:
                     counts[place] += not over.is_set()
-            except Exception:  # what a client says whose handle was closed under it
+            except Exception:  # the handle was closed while a client used it
                 if not over.is_set():
                     raise
 

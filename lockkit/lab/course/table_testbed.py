@@ -1,4 +1,4 @@
-"""A table of orders on an embedded server, whose writers pause where a test says so.
+"""A table of orders on an embedded server, whose writers pause at the points that a test names.
 
 All use one clock that can be moved forward, so a pause of minutes takes no real time.
 """
@@ -54,7 +54,7 @@ CONFIG = TableConfig(name="orders", record_key="id", version=6)
 SCHEMA = pa.schema([("id", pa.string()), ("amount", pa.int64())])
 AVRO = avro_schema(SCHEMA, CONFIG.name)
 LEASE_S = 60.0
-URL = "az://lake/orders"  # of the three SDKs, the one whose clients are made soonest
+URL = "az://lake/orders"  # of the three SDKs, the one that creates clients fastest
 
 
 @dataclass
@@ -74,7 +74,7 @@ class LeapingClock(Clock):
 
 
 class TableTestbed:
-    """`with Lake() as lake:` the table, the server's own record, and what everybody believed."""
+    """`with Lake() as lake:` the table, the server's record, and every writer's beliefs."""
 
     def __enter__(self) -> TableTestbed:
         self.clock = LeapingClock()
@@ -95,7 +95,7 @@ class TableTestbed:
         return run(way, self.store, self.clock)
 
     def writer(self, name: str, beats: HeartbeatRules = HeartbeatRules()) -> TestbedWriter:
-        """A writer that is a separate process to the table; closed with the lake."""
+        """A writer that looks like a separate process to the table; closed with the testbed."""
         store = open_store(URL, endpoint=self.server.azure, client=name)
         writer = TestbedWriter(self, name, store, beats)
         self._open.callback(writer.lock.close)  # and so the store, which it shares
@@ -105,11 +105,11 @@ class TableTestbed:
         self._reported.append(event(self.clock.stamp_ms(), who, kind, **fields))
 
     def rows(self) -> dict[str, int]:
-        """Amounts by id, as a reader sees them; `TableError` where a file is gone."""
+        """Amounts by id, as a reader sees them; `TableError` if a file is missing."""
         return amounts(read_table(self.store, self.clock))
 
     def files(self, instant: str = "") -> list[str]:
-        """Keys whose name has that instant in it, or of all data files."""
+        """Keys whose name contains that instant, or the keys of all data files."""
         keys = [each.key for each in self.store.list("")]
         return [key for key in keys if (instant or ".parquet") in key]
 
@@ -125,7 +125,7 @@ class TableTestbed:
 
 @dataclass
 class TestbedWriter:
-    """One writer: its lock, its heartbeats, and where it stands still."""
+    """One writer: its lock, its heartbeats, and where it pauses."""
 
     testbed: TableTestbed
     name: str
@@ -143,7 +143,7 @@ class TestbedWriter:
         )  # fmt: skip
 
     def stop_at(self, what: str, meanwhile: Callable[[], object]) -> None:
-        """At the next event of that kind, or note that begins so, it stands still for all that."""
+        """Run `meanwhile` at the next event of that kind, or note with that prefix."""
         self._stops[what] = meanwhile
 
     def emit(self, kind: str, **fields: Any) -> None:
@@ -194,7 +194,7 @@ class TestbedWriter:
         return self._prepare(transaction, files)
 
     def _write(self, transaction: Transaction, file: Any, io: Any) -> None:
-        """The marker first, so that no file is ever without one."""
+        """Write the marker first, so that every file has one."""
         self.run(mark(transaction.instant, file.key, io))
         self.run(create(file.key, file.body))
 
@@ -206,7 +206,7 @@ class TestbedWriter:
     def publish(
         self, prepared: Prepared, *, fence: bool | None = None, strategy: ConflictStrategy = SIMPLE
     ) -> Committed:
-        """Raises whatever `publish` raises."""
+        """Raises the same errors as `publish`."""
         done = publish(
             prepared, self.lock, self.store, self.testbed.clock, self.emit,
             strategy=strategy, fence=fence,
@@ -237,7 +237,7 @@ def amounts(rows: pa.Table) -> dict[str, int]:
 
 
 def seen(testbed: TableTestbed) -> str:
-    """What a reader gets, as one line."""
+    """A reader's rows, as one line."""
     try:
         rows = testbed.rows()
     except TableError as error:

@@ -44,11 +44,11 @@ class NoLock:
 
 
 class TroubledTable:
-    """A bucket that keeps versions, and what the last half hour left in it; `close` ends it.
+    """A bucket that keeps versions, and what happened in the last half hour; `close` ends it.
 
-    W1 held the lock. W2, whose clock is six minutes ahead, believed the lease over by `validUntil`
-    and took it, renewed it once, and died. A third writer died twenty minutes ago in mid-commit;
-    and of a commit that is done, a marker was left.
+    W1 held the lock. W2, whose clock is six minutes ahead, believed from `validUntil` that
+    the lease had expired. It took the lock, renewed it once, and died. A third writer died twenty
+    minutes ago in mid-commit. A completed commit left a marker.
     """
 
     url = URL
@@ -111,7 +111,7 @@ class TroubledTable:
         return put.version
 
     def _audit(self, store: Store, *states: str) -> None:
-        """W1's, as Hudi's provider writes it: with its own clock, and here without an END."""
+        """W1's audit file, as Hudi's provider writes it: by W1's clock, and here without an END."""
         began_ms, owner = self._clock.wall_ms(), W1[0]
         lines = "".join(
             json.dumps({

@@ -1,4 +1,4 @@
-"""One call of a reader's function in a simulated world, watched: its errors are the result."""
+"""One call of a reader's function in a simulated world; its errors are the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Trial:
     function: Callable[..., Any]
 
     def call(self, node: Node, returns: type, *args: Any) -> Procedure[Any]:
-        """The function's procedure, watched; `Violated` if it fails, or never ends."""
+        """Run the function's procedure; `Violated` if it fails, or never ends."""
         name = self.function.__name__
         try:
             procedure = self.function(*args)
@@ -40,7 +40,7 @@ class Trial:
         return found
 
     def decide(self, returns: type, *args: Any) -> Any:
-        """What a function that sends nothing returns; `Violated` if it fails."""
+        """Call a function that sends no request; return its result. `Violated` if it fails."""
         name = self.function.__name__
         try:
             found = self.function(*args)
@@ -54,7 +54,7 @@ class Trial:
         return found
 
     def put(self, key: str, body: bytes) -> None:
-        """An object that is there before the world begins."""
+        """Put an object into the store before the world begins."""
         store = self.world.memory_store
         store.decide("", Put(key, body, IfAbsent()), 0.0)
         store.truth.clear()
@@ -91,5 +91,5 @@ class Exercise(Protocol):
     """One world of an exercise. A broken rule raises `Violated`, during the run or at its end."""
 
     def end(self) -> None:
-        """Judge what is left when everything has arrived."""
+        """Judge the final state, after every write has arrived."""
         ...

@@ -69,9 +69,9 @@ class SlowRead:
 
 
 def read_slowly(retained: int, commits: int = COMMITS) -> SlowRead:
-    """k1 is updated again and again, with a clean after each; a reader began after the second.
+    """Update k1 again and again, with a clean after each; a reader began after the second.
 
-    Raises `ValueError` for a retention that is none.
+    Raises `ValueError` for an invalid retention.
     """
     if retained < 1:
         raise ValueError("a clean must keep the files of at least one commit")
@@ -115,7 +115,7 @@ class HeldBackCleans:
 
 
 def hold_back() -> HeldBackCleans:
-    """W2 begins, reads, and dies; W1 updates k1 four times; a clean is to keep one commit only."""
+    """W2 begins, reads, and dies. W1 updates k1 four times. A clean must keep only one commit."""
     rules = ServiceRules(clean=CleanRules(commits=1))
     with TableTestbed() as testbed:
         writer, silent_one = testbed.writer("W1"), testbed.writer("W2")
@@ -158,7 +158,7 @@ class ClusterClash:
 
 @dataclass(frozen=True, slots=True)
 class UnfencedService:
-    """Concurrency control of a service whose commit only the lock guards."""
+    """Concurrency control of a service whose commit is guarded only by the lock."""
 
     concurrency_control: OptimisticConcurrency
 
@@ -180,7 +180,7 @@ class UnfencedService:
 
 
 def oversleep(fence: bool) -> ClusterClash:
-    """The clustering is paused between its check and the write that publishes; W1 commits."""
+    """Pause the clustering between its check and the write that publishes; W1 commits meanwhile."""
     with TableTestbed() as testbed:
         writer, service = _three_files(testbed)
         clustering = service.service(ServiceRules(cluster=SMALL))
@@ -204,9 +204,9 @@ def oversleep(fence: bool) -> ClusterClash:
 
 
 def clash(order: str, *, writer_first: bool = False) -> ClusterClash:
-    """An upsert of k1 beside a clustering of all three files, in one of `ORDERS`.
+    """Run an upsert of k1 beside a clustering of all three files, in one of `ORDERS`.
 
-    With `writer_first` both go by Hudi's PreferWriter strategy. `ValueError` for another order.
+    With `writer_first`, both use Hudi's PreferWriter strategy. `ValueError` for another order.
     """
     if order not in ORDERS:
         raise ValueError(f"no order {order!r}; there are: {'; '.join(ORDERS)}")
@@ -246,7 +246,7 @@ def _three_files(testbed: TableTestbed) -> tuple[TestbedWriter, TestbedWriter]:
 
 
 def _clustered(service: TableService) -> str:
-    """Why it gave way; "" if it was committed."""
+    """Why the clustering gave way; "" if it was committed."""
     try:
         service.cluster()
     except (CommitConflict, LockLost) as refused:

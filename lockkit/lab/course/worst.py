@@ -59,7 +59,7 @@ class WorstCase:
 
 
 def play(pattern: str, mistake: str = "") -> WorstCase:
-    """Take W1 to its worst moment, do the worst to it, and let both run to the end.
+    """Take W1 to its worst moment, cause the worst fault, and let both clients run to the end.
 
     Raises `ValueError` for an unknown pattern or mistake.
     """
@@ -85,7 +85,7 @@ def _late_leader(steps: PatternSteps) -> None:
 
 
 def _untold_claim(steps: PatternSteps) -> None:
-    """W1's claim of a slot gets no answer; with `AS_YES` the claim itself is lost."""
+    """The answer to W1's claim of a slot is lost; with `AS_YES` the claim itself is lost."""
     steps.until("W1", "1.json", "PUT")
     never_arrived = steps.mistake == AS_YES
     steps.step("W1", lose=not never_arrived, drop=never_arrived)
@@ -94,7 +94,7 @@ def _untold_claim(steps: PatternSteps) -> None:
 
 
 def _untold_push(steps: PatternSteps) -> None:
-    """W1's push gets no answer; before W1 reads again, W2 has done the job."""
+    """The answer to W1's push is lost; before W1 reads again, W2 has done the job."""
     steps.until("W1", "queue.json", "PUT")
     steps.step("W1", lose=True)
     steps.finish("W2")
@@ -102,7 +102,7 @@ def _untold_push(steps: PatternSteps) -> None:
 
 
 def _state(steps: PatternSteps) -> None:
-    """W1's lock gets no answer; or W2 breaks the lock and takes it as W1 unlocks."""
+    """The answer to W1's lock is lost, or W2 breaks the lock and takes it as W1 unlocks."""
     if steps.mistake == UNASKED:
         steps.until("W1", ".tflock", "PUT")
         steps.step("W1", lose=True)
