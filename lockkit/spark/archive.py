@@ -1,8 +1,7 @@
 """A shared archive of Spark's classes (AppCDS): a writer's own JVM starts in half the time.
 
-Made once per Java and pyspark, in the background, by a small Spark job of its own. Until it is
-there, and whenever the JVM does not like it, Spark starts as it always did; `LOCKKIT_APPCDS=off`
-makes and takes none.
+A small Spark job makes it in the background, once for each Java and pyspark. Until it is there, or
+if the JVM rejects it, Spark starts without it. `LOCKKIT_APPCDS=off` neither makes nor uses one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
 def archive_options(flags: str, env: Mapping[str, str] | None = None) -> str:
-    """JVM options to add to `flags`, or "" as long as there is no archive for them."""
+    """JVM options to add to `flags`; "" while there is no archive for them."""
     env = os.environ if env is None else env
     if env.get(SWITCH, "").lower() == "off":
         return ""
@@ -50,7 +49,7 @@ def archive_path(flags: str, env: Mapping[str, str]) -> Path:
 
 
 def _make_beside(archive: Path, flags: str, env: Mapping[str, str]) -> None:
-    """Start the job that makes it, unless one was started not long ago."""
+    """Start the job that makes the archive, unless one was started recently."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     turn = archive.with_suffix(".making")
     with suppress(FileNotFoundError):
@@ -68,7 +67,7 @@ def _make_beside(archive: Path, flags: str, env: Mapping[str, str]) -> None:
 
 
 def make(archive: Path, flags: str) -> None:
-    """Run a session that does what a writer does, and keep the classes that it loaded."""
+    """Run a session that works like a writer, and archive the classes that it loads."""
     draft = archive.with_suffix(f".{os.getpid()}")
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession

@@ -52,7 +52,7 @@ class ServerGone(LockkitError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """How to start a Connect server, and how to reach it; the supervisor starts it."""
+    """The command and the address of a Connect server. The supervisor starts it."""
 
     command: list[str]
     env: dict[str, str]
@@ -83,7 +83,7 @@ class Server:
 
 
 def spark_home() -> Path:
-    """The Spark that pip brought, found without importing it."""
+    """The folder of pip's Spark, found without an import."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("pyspark is not installed: pip install 'lockkit[spark]'")
@@ -91,7 +91,7 @@ def spark_home() -> Path:
 
 
 def free_port() -> int:
-    """A free loopback port. Spark does not say which one it took for port 0."""
+    """A free loopback port. Spark does not report which port it took for port 0."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -119,7 +119,7 @@ def await_server(remote: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:
 
 
 def connect_session(remote: str) -> Any:
-    """A session of its own on the shared server; raises `ServerGone`."""
+    """A new session on the shared server; raises `ServerGone`."""
     await_server(remote)
     from pyspark.sql import SparkSession
 
@@ -127,7 +127,7 @@ def connect_session(remote: str) -> Any:
 
 
 def own_session(name: str) -> Any:
-    """A session in a JVM of this process's own, for the lesson about separate clusters."""
+    """A session in a separate JVM, for the lesson about separate clusters."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[1]").appName(f"lockkit {name}")

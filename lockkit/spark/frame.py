@@ -1,7 +1,7 @@
 """A DataFrame's rows into file groups, by Spark's executors.
 
-Each task merges and puts its files into the store itself; only a row of statistics per file comes
-back, and what went wrong with the rows comes back as such a row too, not as a page of JVM stack.
+Each task merges and writes its files itself. It returns one row of statistics for each file, or a
+row with the error, so that an error is not a page of JVM stack.
 One action on each result and no more: a second would write every file again. A task that is done
 again leaves an orphan, which is why a file's name holds the attempt; the driver deletes it before
 it commits.
@@ -71,7 +71,7 @@ class WriteJob:
         return WriteTask(self.place.data(), self.target, _task(), Clock(), self.early)
 
     def target_of(self, partition: str, group: str) -> TargetGroup:
-        """Where a row goes that Spark sent to `group` of `partition`."""
+        """The target of the rows that Spark sent to `group` of `partition`."""
         file_id = group
         if group.isdecimal() and len(group) == 8:
             generation = self.generations.get((partition, group), 0)
@@ -93,7 +93,7 @@ def _task() -> TaskId:
 
 
 def insert_frame(frame: DataFrame, job: WriteJob) -> list[WriteStat]:
-    """New file groups of all rows, without a look at their keys; no shuffle."""
+    """Write all rows into new file groups, without a check of their keys and without a shuffle."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -105,7 +105,7 @@ def insert_frame(frame: DataFrame, job: WriteJob) -> list[WriteStat]:
 
 
 def merge_frame(frame: DataFrame, job: WriteJob, tasks: int, *, delete: bool) -> list[WriteStat]:
-    """Each row merged into (or its key taken out of) the group that its column `GROUP` names."""
+    """Merge each row into the group in its column `GROUP`, or remove its key from there."""
     by = [GROUP] if job.target.config.partition_by is None else [PART, GROUP]
 
     def write(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
@@ -127,7 +127,7 @@ def merge_frame(frame: DataFrame, job: WriteJob, tasks: int, *, delete: bool) ->
 def write_frame(
     frame: DataFrame, place: TableAddress, target: Target, group_targets: Mapping[str, TargetGroup]
 ) -> list[WriteStat]:
-    """Each row merged into the file group that its column `GROUP` names, of these `aims`."""
+    """Merge each row into the file group in its column `GROUP`, one of `aims`."""
     if not 0 < len(group_targets) <= GROUPS_MAX:
         raise TableError(f"a round writes 1 to {GROUPS_MAX} file groups, not {len(group_targets)}")
     job, known = WriteJob(place, target), dict(group_targets)
@@ -185,7 +185,7 @@ def stored_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFra
 
 
 def _reported(write: Any) -> pa.RecordBatch:
-    """One row for each file, or one that says why there is none."""
+    """One row for each file, or one row with the error."""
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -211,7 +211,7 @@ def _plain(error: TableError | StoreError) -> TableError | StoreError:
 
 
 def _statistics(frame: DataFrame, written: DataFrame, job: WriteJob) -> list[WriteStat]:
-    """Raises what a task met; a conflict before anything else, since another try may cure it."""
+    """Raise a task's error; a conflict first, because another try may succeed."""
     with by_rows(frame):
         rows = [row.asDict() for row in written.collect()]
     met = [pickle.loads(base64.b64decode(row["error"])) for row in rows if row["error"]]

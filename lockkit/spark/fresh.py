@@ -34,7 +34,7 @@ _KEPT_ROWS = ("InMemoryRelation", "LogicalRDD", "Scan ExistingRDD")
 
 
 def _name(place: TableAddress) -> str:
-    """Of a table, short enough for a tag; the same for everybody who spells its address alike."""
+    """A table's name for a tag; the same for all programs that use the same address."""
     address = f"{place.url.replace('s3a://', 's3://', 1)} {place.endpoint or ''}"
     return hashlib.sha256(address.encode()).hexdigest()[:12]
 
@@ -56,7 +56,7 @@ def refuse_old_share(place: TableAddress, commits: int) -> None:
 
 
 def mark(kind: str, place: TableAddress, commits: int) -> dict[str, str]:
-    """A column's metadata; transformations that keep the column keep it too."""
+    """Metadata of a column; transformations that keep the column keep it, too."""
     return {kind: f"{_name(place)} {commits}"}
 
 
@@ -72,7 +72,7 @@ def refuse_old_frame(frame: DataFrame, place: TableAddress, instant: str, commit
 
 
 def _marked(frame: Any) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Texts that may hold marks, each with the kinds of mark that are of rows not read again."""
+    """Texts that may contain marks, each with the marks of rows that are not read again."""
     schema = frame.schema.json()
     if hasattr(frame, "_jdf"):
         yield (WHEN_READ,), schema
@@ -112,7 +112,7 @@ def _kept_in_jvm(frame: Any) -> Iterator[str]:
 
 
 def _plans(plan: Any) -> Iterator[Any]:
-    """A plan of Spark Connect and all below it, as far as the client knows."""
+    """A plan of Spark Connect and the plans below it, as far as the client knows."""
     waiting = [plan]
     while waiting:
         if (plan := waiting.pop()) is not None:

@@ -42,7 +42,7 @@ FOREIGN = (
 
 
 class NoJava(LockkitError, RuntimeError):
-    """No usable Java: one sentence that says what was tried, and the remedy."""
+    """No usable Java. The message names what was tried, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _candidates(env: Mapping[str, str], bundled: Path | None) -> Iterator[tuple[
 
 
 def _ask(java: Path, env: Mapping[str, str]) -> _Answer | str:
-    """What `java` says about itself, or what is wrong with it."""
+    """The version and modules of `java`, or the reason why it cannot be used."""
     if not java.is_file():
         return "has no bin/java"
     said = _run([str(java), "-XX:-UsePerfData", VECTOR, "-version"], env)
@@ -204,7 +204,7 @@ def _wrap(java: Path, env: Mapping[str, str]) -> Path:
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:
-    """The user's own, for what is made once and can be made again."""
+    """The user's cache folder, for files that can be made again."""
     if base := env.get("XDG_CACHE_HOME"):
         return Path(base) / "lockkit"
     home = Path(env.get("HOME") or Path.home())

@@ -78,7 +78,7 @@ class MicroBatch:
         return state in (BatchState.PASSED_OVER, BatchState.COMMITTED)
 
     def _warn_of_passing_over(self, before: BatchClaim) -> None:
-        """Not where Spark's id is known: it is the same, so only an old run can come so late."""
+        """Warn, unless Spark's id is known: then only an old run can come so late."""
         if not self.checkpoint and not _SPARKS_ID.fullmatch(self.query):
             self._warn(
                 f"batch {self.batch} of query {self.query} is passed over: the table has its batch "
@@ -92,5 +92,5 @@ class MicroBatch:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def claim(self, instant: str) -> None:
-        """This batch is written as `instant`; `TableError` where another run claimed meanwhile."""
+        """Record that `instant` writes this batch; `TableError` if another run claimed it."""
         run(self._batch.claim(instant), self.store, self.clock)

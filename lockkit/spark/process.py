@@ -122,7 +122,7 @@ def own_mb() -> float:
 
 
 def send_signal(processes: Iterable[psutil.Process], number: int) -> None:
-    """Send each a signal; those that are gone need none (psutil detects a reused pid)."""
+    """Send a signal to each; processes that have ended are skipped (psutil detects reused pids)."""
     for process in processes:
         try:
             process.send_signal(number)
@@ -181,7 +181,7 @@ def main(arguments: list[str]) -> int:
 
 
 def guard(parent: int, command: list[str]) -> int:
-    """Run the command below this process, which stays to watch the parent in its stead."""
+    """Run the command as a child of this process, which watches the parent."""
     child = subprocess.Popen(command, process_group=0)
     clock = Clock()
     while child.poll() is None and os.getppid() == parent:

@@ -1,6 +1,6 @@
-"""A query: which rows of a table are to be read, as Python or Hudi's reader options say it.
+"""A query: which rows of a table to read, by Python's keywords or Hudi's reader options.
 
-`plan` turns it into slices before Spark is asked anything. What runs in executors is here too.
+`plan` turns it into slices before Spark is called. The code of the executors is here, too.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Query:
 
     @property
     def of_the_past(self) -> bool:
-        """Rows as they were are meant, so that it is no mistake to write them back."""
+        """Whether rows of the past were requested, so that they may be written back."""
         return self.as_of is not None or self.begin is not None
 
 
 def query_of(options: Mapping[str, Any]) -> Query:
-    """Hudi's reader options, in any case of letters; `TableError` names what cannot be meant."""
+    """The query of Hudi's reader options, in any case; `TableError` for what makes no sense."""
     given = {
         name: str(value) for name, value in check_options(options, reading=True).items()
     }  # fmt: skip
@@ -97,7 +97,7 @@ def plan(
     place: TableAddress, query: Query, *, columns: Sequence[str] | None = None,
     filters: Sequence[Filter] = (),
 ) -> tuple[Scan, Increment | None]:  # fmt: skip
-    """What to read; for an increment also where it ends, which is where the next one begins."""
+    """What to read; for an increment also its end, where the next one begins."""
     store, clock = place.open(), Clock()
     try:
         if query.begin is None:

@@ -1,8 +1,8 @@
 """A table as a DataFrame: a snapshot, one of the past, or an increment.
 
-The files are known before Spark is asked anything: its own parquet reader takes them where it
-reaches the store (`file://`); elsewhere executors read them with Arrow, no more columns than asked
-for. `register` makes `spark.read.format("lockkit")` known, which reads every column.
+The files are known before Spark is called. Spark's parquet reader reads them if it can reach the
+store (`file://`); otherwise the executors read the requested columns with Arrow. `register` makes
+`spark.read.format("lockkit")` known, which reads every column.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _name(column: str) -> str:
 
 
 def _condition(filters: Sequence[Filter], found: Increment | None) -> Any:
-    """What `Scan.where` says, in Spark's words; `plan_scan` has refused what cannot be meant."""
+    """`Scan.where` as a Spark condition; `plan_scan` has refused what makes no sense."""
     from pyspark.sql import functions as f
 
     whole = f.lit(True)

@@ -1,6 +1,6 @@
-"""The rows of a write: what they must have, and which file group each of them goes to.
+"""The rows of a write: their columns, and the file group of each.
 
-Nothing here writes; Spark carries it out as a part of the jobs of `frame`.
+Nothing here writes; Spark runs it as a part of the jobs of `frame`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEY_TYPES = ("string", "int", "bigint", "smallint", "tinyint", "date", "decimal
 
 
 def incoming_schema(frame: DataFrame) -> pa.Schema:
-    """The rows' columns as Arrow has them; `TableError` for a type that it has not."""
+    """The rows' columns as Arrow types; `TableError` for a type that Arrow does not have."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -43,7 +43,7 @@ def check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None
 
 
 def bucketed(frame: DataFrame, config: TableConfig) -> DataFrame:
-    """With the number of its bucket in `GROUP`, in eight digits."""
+    """The rows with the number of their bucket in `GROUP`, in eight digits."""
     from pyspark.sql import functions as f
 
     key = f.col(config.record_key).cast("string")
@@ -71,7 +71,7 @@ def _on_key(frame: DataFrame, keys: DataFrame, config: TableConfig) -> Any:
 
 
 def with_found_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFrame:
-    """With the file id in `GROUP` where one of `slices` has the key; in several, a row for each."""
+    """The rows with the file id in `GROUP` if one of `slices` has the key; one row for each."""
     from pyspark.sql import functions as f
 
     config = job.target.config

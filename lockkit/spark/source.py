@@ -82,7 +82,7 @@ class Lockkit(DataSource):
 
 
 def _said(options: Mapping[str, str]) -> tuple[TableAddress, dict[str, str]]:
-    """Where the table is, and the options for it; the rest are the store client's."""
+    """The table's address and its options; the rest are the store client's."""
     given = {str(name).lower(): str(value) for name, value in options.items()}
     url = given.pop("path", "")
     if not url:
@@ -118,7 +118,7 @@ def _said(options: Mapping[str, str]) -> tuple[TableAddress, dict[str, str]]:
 
 
 class ScanPartition(InputPartition):
-    """What one task reads: some of a scan's slices."""
+    """The slices of a scan that one task reads."""
 
     value: Scan | None
 
@@ -165,7 +165,7 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader):
-    """What commits change, in their order; an offset is an increment's end.
+    """The changes of the commits, in their order; an offset is an increment's end.
 
     On version 6 a pending instant holds the stream back: a warning then names it, once.
     """

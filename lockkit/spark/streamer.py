@@ -70,7 +70,7 @@ ended it (the batch under way is finished first, unless the signal comes twice);
 
 @dataclass(frozen=True, slots=True)
 class StreamJob:
-    """What one streamer is to do."""
+    """The settings of one streamer."""
 
     url: str
     kind: str
@@ -169,7 +169,7 @@ def _pairs(said: list[str]) -> dict[str, str]:
 
 
 def arriving(spark: Any, work: StreamJob) -> Any:
-    """The rows as a stream; None while there is no file yet to take the schema from."""
+    """The rows as a stream; None while no file is there from which to take the schema."""
     if work.kind == "kafka":
         return _from_kafka(spark, work)
     root = work.needs(ROOT)
@@ -234,7 +234,7 @@ class StopSignal(Exception):
 
 
 class Streamer:
-    """One query, and how it is ended between two batches."""
+    """One query, which can be ended between two batches."""
 
     def __init__(self, spark: Any, work: StreamJob) -> None:
         self.spark, self.work, self.clock = spark, work, Clock()
@@ -292,9 +292,9 @@ def _print_event(kind: str, **fields: Any) -> None:
 
 @contextmanager
 def session(master: str, conf: Mapping[str, str]) -> Iterator[Any]:
-    """A session in a JVM of this process's own, which ends with it.
+    """A session in a separate JVM, which ends with this process.
 
-    The temporary files of both go to a folder of their own under TMPDIR, removed at the end.
+    The temporary files of both go to a new folder under TMPDIR, which is removed at the end.
     """
     before = dict(os.environ)
     with TemporaryDirectory(prefix="lockkit-streamer-", ignore_cleanup_errors=True) as scratch:
