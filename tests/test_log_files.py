@@ -19,7 +19,17 @@ from lockkit.runtime import run
 from lockkit.stores import ListEntry
 from lockkit.stores.memory import MemoryStore
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.log_blocks import AVRO, COMMAND, HFILE, MAGIC, PARQUET, blocks, gaps
+from lockkit.table.format.log_blocks import (
+    _DELETES,
+    AVRO,
+    COMMAND,
+    DELETE,
+    HFILE,
+    MAGIC,
+    PARQUET,
+    blocks,
+    gaps,
+)
 from lockkit.table.format.property_keys import checksum
 from lockkit.table.format.readable import readable
 from lockkit.table.format.timeline import V9, TimelineNames, parse_timeline
@@ -69,6 +79,21 @@ def data(instant: str, *rows: tuple[str, int, int | None], **header: str) -> byt
     return block(AVRO, content, h0=instant, h2=json.dumps(SCHEMA), **header)
 
 
+def deletes(instant: str, **of: Any) -> bytes:
+    """A delete block; each key's ordering value as (Hudi's wrapper, value), or None."""
+    import fastavro
+
+    records: Any = {"deleteRecordList": [
+        {"recordKey": key, "partitionPath": "",
+         "orderingVal": given and (f"{given[0]}Wrapper", {"value": given[1]})}
+        for key, given in of.items()
+    ]}  # fmt: skip
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(_DELETES), records)
+    content = struct.pack(">ii", 3, len(out.getvalue())) + out.getvalue()
+    return block(DELETE, content, h0=instant)
+
+
 def seen(*logs: bytes, visible: tuple[str, ...] = (T1, T2, T3), by: tuple[str, ...] = ()) -> Any:
     """`{key: v}` of the merged logs; None where the key is deleted."""
     named = {f".f_{T1}.log.{n}_0-0-0": body for n, body in enumerate(logs, 1)}
@@ -113,6 +138,27 @@ def test_a_delete_without_an_ordering_value_wins_and_a_later_row_too() -> None:
     assert merge(row, gone, by_event=True) is gone
     assert merge(gone, row, by_event=True) is row
     assert merge(row, LogEntry(None, (4,)), by_event=True) is row
+
+
+@pytest.mark.parametrize(("value", "wins"), [
+    (None, True), (("Int", 0), True), (("Int", 1), False), (("Long", 0), False),
+    (("Double", 0.0), False), (("Boolean", False), False),
+])  # fmt: skip
+def test_of_all_ordering_values_only_the_int_0_says_that_a_delete_always_wins(
+    value: Any, wins: bool
+) -> None:
+    logs = data(T1, ("a", 5, 1)), deletes(T2, a=value)
+    assert seen(*logs, by=("ts",)) == {"a": None if wins else 1}
+
+
+def test_a_delete_that_always_wins_is_ended_by_a_row_and_by_no_other_delete() -> None:
+    later = deletes(T2, a=("Long", 4), b=("Long", 4))
+    logs = deletes(T1, a=None, b=None), later, data(T3, ("b", 1, 1))
+    of = LogSlice("", "f", "", "", tuple("xyz"), ("ts",),
+                  VisibleInstants(frozenset({T1, T2, T3}), frozenset(), T1), V9)  # fmt: skip
+    found = entries(of, dict(zip("xyz", logs, strict=True)))
+    assert found["a"] == LogEntry(None, ())
+    assert found["b"].row is not None
 
 
 @pytest.mark.parametrize("cut", [3, 20, 60])

@@ -42,7 +42,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A key in a delete block; `ordering` is None if the order of commits decides."""
+    """A key in a delete block; `ordering` is None if the order of commits decides.
+
+    Hudi's default ordering value, which means that order, is the int 0: a long 0 is a value.
+    """
 
     key: str
     ordering: Any
@@ -136,17 +139,23 @@ def deleted_keys(block: Block) -> Iterator[Deleted]:
     if version != DELETES_VERSION:
         raise ValueError(f"a delete block of version {version}, which Hudi before 0.14 wrote")
     body = io.BytesIO(block.content[8 : 8 + size])
-    found: Any = fastavro.schemaless_reader(body, fastavro.parse_schema(_DELETES), None)
+    schema = fastavro.parse_schema(_DELETES)
+    found: Any = fastavro.schemaless_reader(body, schema, None, return_record_name=True)
     for each in found["deleteRecordList"]:
-        yield Deleted(each["recordKey"], _plain(each["orderingVal"]))
+        value = each["orderingVal"]
+        yield Deleted(each["recordKey"], None if value == _BY_COMMIT else _plain(value))
+
+
+_BY_COMMIT = ("IntWrapper", {"value": 0})
 
 
 def _plain(wrapped: Any) -> Any:
     """The value that Hudi wraps in a record, so that it can stand in a union."""
-    if isinstance(wrapped, dict):
-        if "wrappedValues" in wrapped:
-            return tuple(_plain(each) for each in wrapped["wrappedValues"] or ())
-        return wrapped["value"]
+    if isinstance(wrapped, tuple):
+        _name, fields = wrapped
+        if "wrappedValues" in fields:
+            return tuple(_plain(each) for each in fields["wrappedValues"] or ())
+        return fields["value"]
     return wrapped
 
 

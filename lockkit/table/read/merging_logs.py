@@ -1,8 +1,10 @@
 """Merge on read: the rows of a file group whose log files are merged into its base file.
 
 Log blocks are applied in the order of their files: of one key the later row wins, or the one with
-the greater ordering value (equal: the later). A delete without an ordering value always wins. The
-log files' rows are in memory; the base file's pass through it batch by batch.
+the greater ordering value (equal: the later). A delete without an ordering value always wins, and
+only a row ends it. As in Hudi, log files are merged among themselves before the base file: after
+such a delete a row with a smaller value than the base file's brings that one back. The log files'
+rows are in memory; the base file's pass through it batch by batch.
 """
 
 from __future__ import annotations
@@ -160,11 +162,13 @@ def visible_blocks(logs: Mapping[str, bytes], completed: VisibleInstants) -> lis
 
 def entries(of: LogSlice, logs: Mapping[str, bytes]) -> dict[str, LogEntry]:
     """The entry of each key, merged over all log files."""
-    found: dict[str, LogEntry] = {}
+    found, by_event = dict[str, LogEntry](), bool(of.ordering)
     for block in visible_blocks(logs, of.completed):
         try:
             for key, entry in _entries(block, of.ordering):
-                found[key] = merge(found.get(key), entry, by_event=bool(of.ordering))
+                if by_event and block.kind == DELETE and found.get(key) == LogEntry(None, ()):
+                    continue  # which wins against whatever the base file has
+                found[key] = merge(found.get(key), entry, by_event=by_event)
         except (
             LookupError, TypeError, ValueError, OSError, NotImplementedError, EOFError, struct.error
         ) as error:  # fmt: skip
@@ -179,8 +183,7 @@ def _entries(block: Block, ordering: tuple[str, ...]) -> Iterator[tuple[str, Log
     if block.kind == DELETE:
         for each in deleted_keys(block):
             value = each.ordering if isinstance(each.ordering, tuple) else (each.ordering,)
-            by_commit = value in ((None,), (0,), ())
-            yield each.key, LogEntry(None, () if by_commit else value)
+            yield each.key, LogEntry(None, () if value == (None,) else value)
         return
     rows: Iterable[dict[str, Any]]
     if block.kind == AVRO:
