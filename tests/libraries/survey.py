@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-FAULTS = ("lost", "late", "throttle", "error")
+FAULTS = ("lost", "reset", "error", "late", "throttle")
 pytestmark = pytest.mark.lost_responses(*FAULTS)
 MEGABYTES = 1 << 20
 Lake = Any
@@ -317,6 +317,16 @@ def test_obstore_rename(lost_responses: Lost, lake: Lake) -> None:
 # --- the table ------------------------------------------------------------------------------------
 
 
+DENIALS = ("CommitFailedError", "AlreadyExistsError", "PreconditionError", "pre-conditions")
+"""In an error that says that another writer was first."""
+
+
+def outcome_of(found: dict[str, str]) -> str:
+    if found["outcome"] == "raises, written":
+        return "denies" if any(each in found["error"] for each in DENIALS) else "raises"
+    return found["outcome"]
+
+
 def table_of(found: list[dict[str, str]]) -> str:
     """One row for each operation; a cell counts the outcomes of its cases."""
     cells: dict[tuple[str, str], dict[str, Counter[str]]] = {}
@@ -324,7 +334,7 @@ def table_of(found: list[dict[str, str]]) -> str:
         kind = each["case"].partition(":")[0]
         if kind:
             row = cells.setdefault((each["library"], each["op"]), {})
-            row.setdefault(kind, Counter())[each["outcome"]] += 1
+            row.setdefault(kind, Counter())[outcome_of(each)] += 1
     lines = [f"| library | operation | {' | '.join(FAULTS)} |", "|---|---|" + "---|" * len(FAULTS)]
     for (library, operation), row in sorted(cells.items()):
         shown = [", ".join(f"{n} {outcome if outcome == 'right' else f'**{outcome}**'}"

@@ -16,6 +16,7 @@ STRIKES = {
     "lost": Fault("drop", when="after"),
     "late": Fault("late", delay_s=0.0),
     "throttle": Fault("status", code=503, when="before"),
+    "reset": Fault("reset", when="after"),
     "error": Fault("status", code=500, when="after"),
 }
 assert STRIKES.keys() == FAULTS.keys()

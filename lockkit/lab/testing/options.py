@@ -12,6 +12,7 @@ FAULTS = {
     "lost": "the store applied the request, and its answer was lost",
     "late": "the client was cut off, and its write reached the store later",
     "throttle": "the store refused the request with 503",
+    "reset": "the store applied the request, and the connection broke before its answer",
     "error": "the store applied the request, and answered 500",
 }
 DEFAULT = "lost,late,throttle"
