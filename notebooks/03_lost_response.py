@@ -104,10 +104,10 @@ Workbench.replay(s3.events)
 # %%
 import json
 from botocore.exceptions import BotoCoreError, ClientError
-from lockkit.lab.course.lost import lossy_s3
+from lockkit.lab.course.lost import plain_s3
 
 # The lines that matter:
-with lossy_s3() as s3:
+with plain_s3(lose=True) as s3:
     place = {"Bucket": "lake", "Key": "orders/.hoodie/.locks/table_lock.json"}
     mine = {"owner": "W1", "attempt": "7f3a"}
     try:

@@ -75,6 +75,28 @@ with_fence
 SideBySide(without, with_fence)
 
 # %% [markdown]
+# ## The lines that matter
+#
+# The guarded write with nothing but boto3, against an object server on this machine. Both writers
+# read the fence; W2 publishes first.
+
+# %%
+from botocore.exceptions import ClientError
+from lockkit.lab.course.lost import plain_s3
+
+# The lines that matter:
+with plain_s3() as s3:
+    fence = {"Bucket": "lake", "Key": "orders/.hoodie/.locks/fence.json"}
+    s3.put_object(**fence, Body="1 commit", IfNoneMatch="*")
+    seen = s3.get_object(**fence)["ETag"]  # W1 reads, checks for conflicts, and is paused here
+    s3.put_object(**fence, Body="2 commits, the newest by W2", IfMatch=seen)
+    try:
+        s3.put_object(**fence, Body="2 commits, the newest by W1", IfMatch=seen)
+    except ClientError as error:
+        print("W1 is told", error.response["ResponseMetadata"]["HTTPStatusCode"])
+    print("the fence says:", s3.get_object(**fence)["Body"].read().decode())
+
+# %% [markdown]
 # ## Check
 #
 # The checker compares the store's record of every request with what both writers believed. The

@@ -94,13 +94,17 @@ def lose_answer(provider: str) -> SdkReport:
 
 
 @contextmanager
-def lossy_s3() -> Iterator[Any]:
-    """A boto3 client without retries and a bucket `lake`; the first lock write's answer is lost."""
+def plain_s3(*, lose: bool = False) -> Iterator[Any]:
+    """A boto3 client without retries, and a bucket `lake`.
+
+    With `lose`, the answer to the first write of the lock object is lost.
+    """
     import boto3
     from botocore.config import Config
 
     with LockTestbed("s3") as testbed:
-        testbed.lose()
+        if lose:
+            testbed.lose()
         once = Config(retries={"total_max_attempts": 1})
         client = boto3.client("s3", endpoint_url=testbed.proxy.url, region_name="us-east-1",
                               aws_access_key_id="any", aws_secret_access_key="any",
