@@ -16,6 +16,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from suite_plugin import rest_in_soak
 from test_log_files import block
 from test_log_files import deletes as delete_block
 
@@ -162,7 +163,7 @@ def _values(found: pa.Table) -> dict[str, int]:
 
 @pytest.mark.parametrize("by_event", [True, False], ids=["by event time", "by commit time"])
 @pytest.mark.parametrize("version", [6, 9])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_in_soak(range(20), 0))
 def test_random_log_files_are_merged_as_a_dictionary_and_hudi_rs_say(
     tmp_path: Path, seed: int, version: int, by_event: bool
 ) -> None:
@@ -176,3 +177,17 @@ def test_random_log_files_are_merged_as_a_dictionary_and_hudi_rs_say(
         table.write(rows, deletes, dice.choice(["completed"] * 3 + ["died", "rolled back"]))
         assert table.ours() == table.expected(), number
         assert table.theirs() == table.expected(), number
+
+
+def test_of_two_commits_that_overlapped_the_later_instant_wins_whichever_completed_last(
+    tmp_path: Path,
+) -> None:
+    table = MergeOnRead(tmp_path / "t", 9, by_event=False)
+    table.write({"k0": (1, 1)}, {}, "completed")
+    (first,) = (table.folder / V9.folder).glob(f"{table.newest}_*.deltacommit")
+    earlier = table.newest
+    table.write({"k0": (1, 2)}, {}, "completed")
+    last = instant_of(instant_ms(table.newest) + 50)
+    first.rename(table.folder / V9.completed(earlier, "deltacommit", last))
+    assert table.ours() == table.expected()
+    assert table.theirs() == table.expected()
