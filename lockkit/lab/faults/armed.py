@@ -1,7 +1,7 @@
-"""The faults in force, and the course that one request takes under them.
+"""The active faults, and the course of one request under them.
 
-`ArmedFaults.course` is the rule, and does nothing itself: it yields what is to be done next. The
-proxy does it to bytes on sockets, `hooks` to the requests of an SDK; so the two cannot disagree.
+`ArmedFaults.course` is the rule. It does no I/O: it yields the next step. The proxy carries it out
+on sockets, and `hooks` on the requests of an SDK, so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ class SwallowAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DelayClient:
-    """Let so much time pass for the client."""
+    """Let that much time pass for the client."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class SendLater:
-    """Send the request to the store when so much time has passed, whoever is still there."""
+    """Send the request to the store after that time, whether or not the client still waits."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class RelayAnswer:
-    """The client is given the store's own answer; that is the end."""
+    """Give the client the store's own answer, and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndRequest:
-    """The client is given what the fault's `ending`, or else its `what`, says; that is the end."""
+    """Give the client what the fault's `ending`, or else its `what`, says, and end."""
 
     fault: Fault
 
@@ -64,8 +64,8 @@ Step = SendRequest | SwallowAnswer | DelayClient | SendLater | RelayAnswer | End
 
 
 class ArmedFaults:
-    """What goes wrong next, and what went wrong. Any thread may ask; `on_fault` hears each event
-    in the thread that made it, so it should only enqueue.
+    """The faults to come, and those that happened. Any thread may use it; `on_fault` is called
+    with each event in the thread that made it, so it should only enqueue.
     """
 
     def __init__(
@@ -87,35 +87,35 @@ class ArmedFaults:
 
     @property
     def faults(self) -> list[Event]:
-        """The faults that were made, oldest first (the last 10,000)."""
+        """The faults that happened, oldest first (the last 10,000)."""
         with self._guard:
             return list(self._fired)
 
     def inject(self, fault: Fault | FaultPlan) -> None:
-        """Arm a fault, or a plan. The newest is asked first: a live one beats a standing plan."""
+        """Arm a fault, or a plan. The newest is tried first, so it precedes a standing plan."""
         plan = fault if isinstance(fault, FaultPlan) else FaultPlan((fault,))
         with self._guard:
             self._plans.appendleft((plan, Counts()))
 
     def clear(self) -> None:
-        """No more faults from now on; those that are under way run their course."""
+        """Disarm everything; faults that are under way run to their end."""
         with self._guard:
             self._plans.clear()
 
     def armed(self) -> list[FaultPlan]:
-        """The plans in force, newest first."""
+        """The active plans, newest first."""
         with self._guard:
             return [plan for plan, _ in self._plans]
 
     def course(self, request: RequestFacts) -> Generator[Step, int, None]:
-        """What is done with one request, ending in `RelayAnswer` or `EndRequest`; send it the
+        """The steps of one request, ending in `RelayAnswer` or `EndRequest`; send it the
         answer's status, or 0 while there is none."""
         return self.course_under(self._next_fault(request), request)
 
     def course_under(
         self, fault: Fault | None, request: RequestFacts
     ) -> Generator[Step, int, None]:
-        """The course of a request under this fault, whatever is armed."""
+        """The course of a request under this fault alone."""
         if fault is not None and fault.when == "before":
             self._note(fault, request)
             if fault.what == "delay":
@@ -182,7 +182,7 @@ class ArmedFaults:
         self._emit(happened)
 
     def _delivered(self, request: RequestFacts, end: str) -> None:
-        """Tell what became of a late request."""
+        """Record the outcome of a late request."""
         text = f"a late {request.method} of {request.key} was delivered: {end}"
         self._emit(event(self._clock.wall_ms(), STORE, "note", text=text, client=request.client))
 
@@ -192,7 +192,7 @@ class ArmedFaults:
             self.on_fault(happened)
 
     def state(self) -> dict[str, Any]:
-        """What is armed, how often each fault was asked, and what was done; for JSON."""
+        """The armed faults, how often each was tried, and what happened; for JSON."""
         with self._guard:
             plans = [
                 {

@@ -1,6 +1,6 @@
-"""What an HTTP request asks of a store, in the words of S3, GCS, Azure or DynamoDB.
+"""How to read an HTTP request in the dialect of S3, GCS, Azure or DynamoDB.
 
-Only as much as a fault can be aimed at: client, operation, key. A write counts as `put` when it
+It reads only what a fault can be aimed at: client, operation, key. A write counts as `put` when it
 makes an object visible; the pieces before that (parts, blocks, resumable chunks) are `part`.
 """
 
@@ -26,7 +26,7 @@ _IP_OR_LOCAL = re.compile(r"^(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]|[^.]+)$", re.IGN
 
 
 def dialect(head: MessageHead) -> str:
-    """Whose API this request speaks."""
+    """The API that this request uses."""
     if "x-ms-version" in head.headers:
         return AZURE
     if head.headers.get("x-amz-target", "").startswith("DynamoDB_"):
@@ -102,7 +102,7 @@ def _gcs(head: MessageHead, payload: bytes, uploads: Mapping[str, str]) -> tuple
     if "upload_id" in query:
         known = uploads.get(query["upload_id"]) or f"{bucket}/{query.get('name', '')}"
         # Not the end of the upload: a chunk that leaves the total open (bytes 0-262143/*), or the
-        # question how far it has come (bytes */524288).
+        # question how far the upload is (bytes */524288).
         ends = not re.fullmatch(
             r"bytes (.*/\*|\*/0*[1-9]\d*)", head.headers.get("content-range", "")
         )
@@ -210,7 +210,7 @@ _ERRORS: dict[str, dict[int, str]] = {
 def error_answer(
     spoken: str, status: int, message: str, *, method: str, body: str | None = None, **headers: str
 ) -> bytes:
-    """An error as the provider would put it, so that its SDK reads it as one of its own."""
+    """An error in the provider's format, so that its SDK reads it as the provider's."""
     code = _ERRORS[spoken].get(status, "InternalError" if status >= 500 else "InvalidRequest")
     if spoken == GCS:
         reason = {"message": message, "domain": "global", "reason": code}

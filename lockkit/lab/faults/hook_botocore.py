@@ -1,7 +1,7 @@
-"""Below botocore's retries: its `before-send` event, which every attempt passes, signed and ready.
+"""Below botocore's retries: its `before-send` event, which every signed attempt passes.
 
-What a handler returns is taken for the answer, what it raises for what became of the connection
-(botocore, `Endpoint._do_get_response`).
+botocore takes a handler's result for the answer, and its exception for a connection error
+(`Endpoint._do_get_response`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def install(carry_out: Callable[[Any], Any], client: Any) -> None:
-    """Below one S3 client; after what others have hooked in there."""
+    """Install below one S3 client, after the hooks that are there already."""
 
     def before_send(request: AWSPreparedRequest, **_: Any) -> AWSResponse:
         answer: AWSResponse = carry_out(_BotocoreAttempt(client, request))

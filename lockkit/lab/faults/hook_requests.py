@@ -1,7 +1,7 @@
 """Below the retries of SDKs that send by requests: Cloud Storage's session, Azure's transport.
 
-Each attempt ends in the session's adapter; in front of every adapter one of ours is mounted.
-What it raises reaches the SDK as if the adapter had raised it: the SDK's own translation is kept.
+Each attempt ends in the session's adapter. We mount an adapter in front of each of these. What it
+raises reaches the SDK as if the SDK's adapter had raised it, so the SDK translates it as usual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def install(carry_out: Callable[[Any], Any], session: requests.Session) -> None:
-    """In front of all adapters that the session has now."""
+    """Install in front of all adapters that the session has now."""
     if not isinstance(session, requests.Session):
         raise FaultError(
             f"faults cannot stand below a client that sends by {type(session).__name__}; let it "
@@ -33,7 +33,7 @@ def install(carry_out: Callable[[Any], Any], session: requests.Session) -> None:
 
 
 def session_of(client: Any) -> Any:
-    """The session of an Azure client; those that it made of itself share it."""
+    """The session of an Azure client; clients that it created share it."""
     transport = client._pipeline._transport
     while hasattr(transport, "_transport"):  # azure.storage.blob's TransportWrapper
         transport = transport._transport

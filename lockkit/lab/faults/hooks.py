@@ -6,8 +6,8 @@
     faulty.inject(Fault("drop", operation="put", key="table_lock.json"))       # the next one
     faulty.faults                                          # what was done, as `fault` events
 
-Plans, rules, answers and events are the proxy's. What differs lies in the place: a hang ends when
-the client's own time-out has passed, and a late request dies with its process.
+Plans, rules, answers and events are the proxy's. Two things differ: a hang ends when the
+client's own time-out has passed, and a late request is lost if its process ends.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ LATE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class SdkAttempt(Protocol):
-    """One attempt of an SDK's at one request, as it is about to leave the process.
+    """One attempt of an SDK at one request, just before it leaves the process.
 
-    An answer is the SDK's own; both kinds have `status_code`, `headers` and urllib3's own as `raw`.
+    An answer is the SDK's object. Both kinds have `status_code`, `headers`, and urllib3's as `raw`.
     """
 
     @property
@@ -65,7 +65,7 @@ class SdkAttempt(Protocol):
     def send(self) -> Any: ...
 
     def kept(self, body: bytes) -> Callable[[], Any]:
-        """Sends the same request with these bytes, when its owner has long moved on."""
+        """A function that sends the same request with these bytes, later."""
         ...
 
     def answer(self, raw: urllib3.HTTPResponse) -> Any: ...
@@ -80,10 +80,10 @@ class SdkAttempt(Protocol):
 
 
 class Faulty(ArmedFaults):
-    """What stands below the retries of every client that it was put into; any number of them.
+    """Injects faults below the retries of any number of clients.
 
-    `on_fault` is called in the thread that sends the request. After `close()` a late request that
-    still waits is never delivered.
+    `on_fault` is called in the thread that sends the request. After `close()`, a late request
+    that is still waiting is never delivered.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Faulty(ArmedFaults):
         self._closed.set()
 
     def install(self, client: Any) -> None:
-        """Stand below a boto3 S3 client, a Cloud Storage client or an Azure (synchronous) one."""
+        """Install below a boto3 S3 client, a Cloud Storage client or a synchronous Azure client."""
         makers = {each.__module__.partition(".")[0] for each in type(client).__mro__}
         if "botocore" in makers and client.meta.service_model.service_name == "s3":
             from lockkit.lab.faults import hook_botocore
@@ -120,7 +120,7 @@ class Faulty(ArmedFaults):
         )
 
     def carry_out(self, attempt: SdkAttempt) -> Any:
-        """One attempt, as its course is: the SDK's answer, or what the SDK would raise."""
+        """Carry out one attempt under its course: return the SDK's answer, or raise its error."""
         request = dialects.describe(attempt.head, glimpse(attempt.body), uploads=self.uploads)
         course, answer = self.course(request), None
         step = next(course)
@@ -163,7 +163,7 @@ class Faulty(ArmedFaults):
                 raise AssertionError(f"no way to do {other}")
 
     def _wait(self, attempt: SdkAttempt, delay_s: float, answer: Any) -> None:
-        """A delay; a client that gives up within it leaves its request on the way."""
+        """Wait; if the client gives up meanwhile, its request is still on the way."""
         if not _gives_up(attempt, delay_s):
             self._clock.sleep(delay_s)
             return
@@ -175,7 +175,7 @@ class Faulty(ArmedFaults):
         raise attempt.silent()
 
     def _deliver(self, attempt: SdkAttempt, delay_s: float, report: Callable[[str], None]) -> None:
-        """The zombie: the request reaches the store when its client has long given up."""
+        """Send a late request to the store, long after its client has given up."""
         send = attempt.kept(whole(attempt.body))
         if not self._late.acquire(blocking=False):
             report(f"not sent: {LATE_MAX} others wait")
@@ -195,7 +195,7 @@ def outcome_of(send: Callable[[], Any]) -> str:
     try:
         answer = send()
         drain(answer)
-    except Exception as error:  # noqa: BLE001 - told; its text may quote a signed URL
+    except Exception as error:  # noqa: BLE001 - recorded; its text may quote a signed URL
         return f"not answered: {type(error).__name__}"
     return f"status {answer.status_code}"
 
@@ -232,7 +232,7 @@ def _text(value: Any) -> str:
 
 
 def glimpse(body: Any) -> bytes:
-    """The beginning of a body, one byte more than is searched; b"" of what can be read but once."""
+    """The beginning of a body, one byte more than is searched; b"" if it can be read only once."""
     if body is None or isinstance(body, bytes | bytearray | str):
         return whole(body)
     if not (hasattr(body, "read") and hasattr(body, "seek")):
@@ -279,12 +279,12 @@ def answer_of(said: bytes, method: str) -> urllib3.HTTPResponse:
 
 
 def _fin() -> Exception:
-    """What http.client says of a connection that ended (FIN) where an answer should begin."""
+    """http.client's error for a connection that ended (FIN) before an answer."""
     return http.client.RemoteDisconnected("Remote end closed connection without response")
 
 
 def aborted(cause: Exception) -> urllib3.exceptions.ProtocolError:
-    """What urllib3 makes of it."""
+    """The error that urllib3 raises for it."""
     import urllib3
 
     error = urllib3.exceptions.ProtocolError("Connection aborted.", cause)
@@ -293,7 +293,7 @@ def aborted(cause: Exception) -> urllib3.exceptions.ProtocolError:
 
 
 def timed_out(url: str, give_up_s: float | None) -> urllib3.exceptions.ReadTimeoutError:
-    """What urllib3 makes of a socket that stays silent."""
+    """The error that urllib3 raises if a socket stays silent."""
     import urllib3
 
     why = f"Read timed out. (read timeout={give_up_s})"

@@ -1,7 +1,7 @@
-"""Faults as data: what goes wrong, on which request, how often, and at which side of the write.
+"""Faults as data: the fault, its request, how often, and before or after the write.
 
 A fault strikes before or after the store applied the request. The caller cannot tell the two
-apart, which is the whole trouble: a `drop` after apply is a success that looks like a failure.
+apart: a `drop` after apply is a success that looks like a failure.
 Nothing here does I/O: `proxy` carries faults out.
 """
 
@@ -33,7 +33,7 @@ PLAN_CHARACTERS_MAX = 1_000_000
 
 
 class FaultError(LockkitError, ValueError):
-    """A fault or plan that cannot be: says which field, what is wrong, and what is allowed."""
+    """An invalid fault or plan: names the field, what is wrong, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class RequestFacts:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault: its kind, its target and its times.
 
     `drop` ends the connection without an answer (FIN), `reset` breaks it (RST), `status` answers
-    `code`, `hang` answers nothing until the client gives up, `delay` waits `delay_s`. `late` ends
-    the client's request now (as `ending` says) and forwards it `delay_s` later: the write that
-    lands when nobody expects it any more.
+    `code`, `hang` sends no answer until the client gives up, `delay` waits `delay_s`. `late` ends
+    the client's request now (as `ending` says) and forwards it `delay_s` later: a write that
+    is applied when no client expects it.
 
     It strikes `next` times, from the `nth` request on that matches `client`, `operation` and `key`
     (globs) and that no earlier fault of the plan took; with a `chance`, each time with that chance.
@@ -96,7 +96,7 @@ class Fault:
         _check_status(self)
 
     def covers(self, request: RequestFacts) -> bool:
-        """Whether this request is one that the fault is aimed at."""
+        """Whether the fault is aimed at this request."""
         return (
             (self.operation is None or self.operation == request.operation)
             and (self.client is None or fnmatchcase(request.client, self.client))
@@ -112,7 +112,7 @@ class Fault:
         return self.chance >= 1.0 or draw(seed, index, count) < self.chance
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields that say something, for JSON."""
+        """The fields that are not at their defaults, for JSON."""
         said = {each.name: getattr(self, each.name) for each in _FIELDS}
         return {
             name: value
@@ -140,7 +140,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Counts:
-    """The only state of a plan in use: per fault, how many requests it was asked about."""
+    """The only state of a plan in use: the number of requests that each fault was tried on."""
 
     matched: list[int] = field(default_factory=list)
 
@@ -152,7 +152,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Faults in order, with the seed that decides their chances. The same seed, the same faults."""
+    """Faults in order, and the seed of their chances. Equal seeds give equal faults."""
 
     faults: tuple[Fault, ...] = ()
     _: KW_ONLY
@@ -161,7 +161,7 @@ class FaultPlan:
     """Which published failure, or which question, this plan stands for."""
 
     def match(self, request: RequestFacts, counts: Counts) -> Fault | None:
-        """The first fault that is due for this request; `counts` moves on, nothing else does."""
+        """The first fault that is due for this request; only `counts` changes."""
         for index, fault in enumerate(self.faults):
             if fault.covers(request):
                 if fault.due(counts.add(index), seed=self.seed, index=index):
@@ -221,7 +221,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def each_of(name: str, listed: list[Any], parse: Callable[[Any], T]) -> tuple[T, ...]:
-    """Each of a list, parsed; the error names its place."""
+    """Parse each item of a list; the error names its place."""
     found = []
     for index, each in enumerate(listed):
         try:
@@ -242,15 +242,15 @@ def loaded(path: str | Path, parse: Callable[[bytes], T]) -> T:
 
 
 def key_matches(key: str, pattern: str) -> bool:
-    """Whether the glob fits the whole bucket/key, or the end of it that begins after some slash."""
+    """Whether the glob matches the whole bucket/key, or the part after one of its slashes."""
     return fnmatchcase(key, pattern) or fnmatchcase(key, "*/" + pattern)
 
 
 def draw(seed: int, index: int, count: int) -> float:
     """A number in [0, 1) for one fault and one request.
 
-    A hash, not a generator: the chances of one fault do not move when another one is asked in
-    between, so a plan strikes the same requests of a client however clients interleave elsewhere.
+    A hash, not a generator: the chances of one fault do not depend on other faults, so a plan
+    strikes the same requests of a client however the clients interleave.
     """
     digest = hashlib.sha256(f"{seed}/{index}/{count}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
@@ -320,7 +320,7 @@ def _check_types(fault: Fault) -> None:
 
 
 def _check_fit(fault: Fault) -> None:
-    """A field that would mean nothing is a mistake of the author's: refused, not ignored."""
+    """A field without a meaning here is the author's mistake: refuse it, do not ignore it."""
     fits = _FITS[fault.what]
     for name in ("code", "body", "retry_after_s", "delay_s", "ending", "cap_s"):
         if getattr(fault, name) is not None and name not in fits:
@@ -340,7 +340,7 @@ def _check_fit(fault: Fault) -> None:
 
 
 def _fill_in(fault: Fault) -> None:
-    """What was not said gets its usual value, so that equal faults compare equal."""
+    """Fill in the defaults, so that equal faults compare equal."""
 
     def usual(name: str, value: Any) -> None:
         if getattr(fault, name) is None:
@@ -356,7 +356,7 @@ def _fill_in(fault: Fault) -> None:
 
 
 def is_refusal(code: int) -> bool:
-    """A status by which a store promises that it did nothing. 408 and the 5xx promise nothing."""
+    """Whether the status promises that the store did nothing. 408 and 5xx do not promise it."""
     return code < 500 and code != 408
 
 

@@ -51,7 +51,7 @@ class ProxyError(LockkitError):
 
 
 class Proxy(ArmedFaults):
-    """A store with faults: `url` in place of the upstream's, `inject()` for what goes wrong next.
+    """A store with faults: `url` in place of the upstream's, `inject()` sets the next fault.
 
     `with Proxy(...)` runs it in a daemon thread; inside an event loop use `await start()` and
     `await stop()`. A late request that is still waiting when the proxy stops is never delivered.
@@ -181,7 +181,7 @@ class Proxy(ArmedFaults):
         except WireError as error:
             await _refuse(error, reader, writer)
         except (ConnectionError, IncompleteReadError, TimeoutError):
-            pass  # one of the two sides went away; the other learns it from the closed connection
+            pass  # one of the two sides has gone; the other sees the closed connection
         finally:
             upstream.close()
             writer.close()
@@ -189,7 +189,7 @@ class Proxy(ArmedFaults):
     async def _exchange(
         self, head: MessageHead, reader: StreamReader, writer: StreamWriter, upstream: Upstream
     ) -> bool:
-        """One request; tells whether the connection can take another."""
+        """Pass on one request; return whether the connection can take another."""
         framing, body = await self._read_request(head, reader, writer)
         payload = wire.unframed(body, framing)
         if head.path == CONTROL:
@@ -226,7 +226,7 @@ class Proxy(ArmedFaults):
     async def _read_request(
         self, head: MessageHead, reader: StreamReader, writer: StreamWriter
     ) -> tuple[wire.Framing, bytes]:
-        """The whole body, as it was framed; 413 if it is too big (before it is sent, if told)."""
+        """Read the whole body with its framing; 413 if it is too big."""
         framing = wire.framing_of_request(head)
         most = self._body_bytes_max
         too_big = WireError(413, f"the proxy holds bodies of at most {most} bytes (body_bytes_max)")
@@ -244,7 +244,7 @@ class Proxy(ArmedFaults):
         return framing, b"".join(pieces)
 
     async def _deliver(self, request: RequestFacts, sent: bytes, delay_s: float) -> None:
-        """The zombie: the request reaches the store when its client has long given up."""
+        """Send a late request to the store, long after its client has given up."""
         await asyncio.sleep(delay_s)
         upstream = Upstream(self._address)
         try:
@@ -293,10 +293,10 @@ def _json_answer(status: int, said: Any, **headers: str) -> bytes:
 
 
 async def _end(fault: Fault, head: MessageHead, reader: StreamReader, writer: StreamWriter) -> bool:
-    """End a client's request as the fault says; tells whether its connection lives on."""
+    """End a client's request as the fault says; return whether its connection stays open."""
     match fault.ending or fault.what:
         case "drop":
-            return False  # closed without a byte of answer: FIN
+            return False  # closed before any byte of an answer: FIN
         case "reset":
             _reset(writer)
             return False
@@ -331,7 +331,7 @@ def _reset(writer: StreamWriter) -> None:
 
 
 async def _until_gone(reader: StreamReader, cap_s: float) -> None:
-    """Say nothing until the client ends the connection, or for `cap_s`."""
+    """Send nothing until the client ends the connection, or for `cap_s`."""
     try:
         async with asyncio.timeout(cap_s):
             while await reader.read(wire.PIECE_BYTES):
@@ -341,7 +341,7 @@ async def _until_gone(reader: StreamReader, cap_s: float) -> None:
 
 
 async def _refuse(error: WireError, reader: StreamReader, writer: StreamWriter) -> None:
-    """Say why, then let the rest of the request come in: closing on it (RST) loses the answer."""
+    """Answer with the reason, then read the rest of the request: an early close (RST) loses it."""
     writer.write(
         _json_answer(error.status, {"error": f"lockkit proxy: {error.why}"}, Connection="close")
     )

@@ -18,7 +18,7 @@ class Unreachable(Exception):
 
 
 class Upstream:
-    """One connection to the store, opened when needed, kept while both sides like it."""
+    """One connection to the store, opened when needed, kept while both sides keep it open."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -26,7 +26,7 @@ class Upstream:
         self._writer: StreamWriter | None = None
 
     async def ask(self, sent: bytes) -> MessageHead:
-        """Send one request, once; the head of its answer. Its body is for `relay` or `swallow`."""
+        """Send one request, once; return its answer's head. `relay` or `swallow` reads the body."""
         reader, writer = await self._connected()
         writer.write(sent)
         async with asyncio.timeout(ANSWER_S_MAX):
@@ -47,7 +47,7 @@ class Upstream:
             pass
 
     async def relay(self, head: MessageHead, writer: StreamWriter, *, method: str) -> bool:
-        """Pass an answer on as it comes; tells whether the client can tell where it ended."""
+        """Pass an answer on as it comes; return whether the client can see where it ends."""
         writer.write(head.raw)
         try:
             async for piece in self._pieces(head, method):
@@ -68,7 +68,7 @@ class Upstream:
 
     async def _connected(self) -> tuple[StreamReader, StreamWriter]:
         if self._reader is not None and self._writer is not None:
-            await asyncio.sleep(0)  # lets a FIN that has already come be seen: nothing was sent yet
+            await asyncio.sleep(0)  # shows a FIN that has already arrived: nothing was sent yet
             if not self._reader.at_eof() and not self._writer.is_closing():
                 return self._reader, self._writer
             self.close()

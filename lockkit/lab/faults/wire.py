@@ -1,9 +1,9 @@
-"""An HTTP/1.1 message as the bytes that came, with just enough read of it to pass it on.
+"""An HTTP/1.1 message as raw bytes, parsed only as far as needed to pass it on.
 
 Bytes are relayed as they are, chunk framing and header spelling included: a signature covers them
-(SigV4, SharedKey), and aws-chunked bodies carry their own. So there is no HTTP library in between;
-aiohttp's client also sends a PUT again when a kept-alive connection breaks, which is the very
-mistake that the faults are there to show.
+(SigV4, SharedKey), and aws-chunked bodies carry their own. So there is no HTTP library in between.
+aiohttp's client also sends a PUT again when a kept-alive connection breaks, which is the mistake
+that the faults are meant to show.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 
 class WireError(Exception):
-    """A message that cannot be relayed; carries the status that says so."""
+    """A message that cannot be relayed; has the status to answer with."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -30,7 +30,7 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MessageHead:
-    """The first line and the headers: the bytes, and the same read (names in lower case)."""
+    """The first line and the headers: as bytes, and parsed (names in lower case)."""
 
     raw: bytes
     first: tuple[str, str, str]
@@ -66,7 +66,7 @@ class MessageHead:
         return "close" in connection or (spoken == "HTTP/1.0" and "keep-alive" not in connection)
 
     def without(self, name: str) -> bytes:
-        """The same bytes less one header."""
+        """The same bytes without one header."""
         unwanted = name.lower().encode() + b":"
         lines = self.raw.split(b"\r\n")
         return b"\r\n".join(line for line in lines if not line.lower().startswith(unwanted))
@@ -88,7 +88,7 @@ async def read_head(reader: StreamReader) -> MessageHead | None:
 
 
 def parse_head(raw: bytes) -> MessageHead:
-    """A head's bytes, read; `WireError` if they are none."""
+    """Parse a head's bytes; `WireError` if they are not a head."""
     lines = raw.decode("latin-1").strip("\r\n").split("\r\n")
     first = lines[0].split(" ", 2)
     if len(first) == 2 and first[0].startswith("HTTP/"):
@@ -111,14 +111,14 @@ def parse_head(raw: bytes) -> MessageHead:
 
 @dataclass(frozen=True, slots=True)
 class FixedLength:
-    """A body of so many bytes."""
+    """A body of a known number of bytes."""
 
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """A body in chunks, ended by an empty one and trailers."""
+    """A body in chunks, ended by an empty chunk and trailers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def _declared(head: MessageHead) -> Framing | None:
 
 
 async def read_body(reader: StreamReader, framing: Framing) -> AsyncIterator[bytes]:
-    """The body in pieces, framing included."""
+    """Read the body in pieces, framing included."""
     match framing:
         case FixedLength(length):
             async for piece in _exactly(reader, length):

@@ -34,13 +34,13 @@ Said = Event | dict[str, Any]
 
 
 class ChildProcess:
-    """One child that runs a module of ours; `send` writes commands, `said` reads what it writes."""
+    """One child that runs a module of ours; `send` writes commands, `said` reads its output."""
 
     def __init__(
         self, module: str, settings: Mapping[str, Any], *, log: Path,
         env: Mapping[str, str] | None = None, cwd: Path | None = None, session: bool = False,
     ) -> None:  # fmt: skip
-        """In a process group of its own, or in a session, so that Ctrl-C does not reach it."""
+        """Start it in its own process group or session, so that Ctrl-C does not reach it."""
         own = dict(os.environ if env is None else env)
         own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PACKAGE), own.get("PYTHONPATH"))))
         self.log = log
@@ -78,7 +78,7 @@ class ChildProcess:
             yield _said(line)
 
     def listen(self, on_message: Callable[[Said | None], None]) -> threading.Thread:
-        """Call `heard` from a thread with everything that is said, and with None at its end."""
+        """Call `heard` from a thread with every line, and with None at the end."""
 
         def read() -> None:
             for each in self.said():
@@ -96,7 +96,7 @@ class ChildProcess:
             self.process.stdin.close()
 
     def end(self, wait_s: float = 0.0) -> None:
-        """Wait that long for its end; then kill it with everything that it started."""
+        """Wait that long for its end; then kill it and all that it started."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(wait_s)
         kill_tree(self.pid)
@@ -113,10 +113,10 @@ def _said(line: str) -> Said:
 
 
 class Channel:
-    """The child's own end: its settings, what it says, and the commands that it is sent."""
+    """The child's end: its settings, its output, and the commands that it receives."""
 
     def __init__(self) -> None:
-        """Take stdout away from everybody else and read the settings; call it first."""
+        """Reserve stdout for the channel and read the settings; call it first."""
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
         self.settings: dict[str, Any] = json.loads(sys.stdin.readline() or "{}")
@@ -128,11 +128,11 @@ class Channel:
         self._turn = threading.Lock()
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Say an event of this child's lane."""
+        """Send an event of this child's lane."""
         self.write(event(self._clock.stamp_ms(), self.name, kind, **fields).to_json() + "\n")
 
     def send(self, message: str, **fields: Any) -> None:
-        """Say something that is no event."""
+        """Send a message that is not an event."""
         self.write(message_line(message, **fields))
 
     def write(self, line: str, *, flush: bool = True) -> None:

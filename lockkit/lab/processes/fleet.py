@@ -40,12 +40,12 @@ KILL_TIMEOUT_S = 2.0
 
 
 class FleetError(LockkitError, ValueError):
-    """A fleet that cannot be launched as asked: says which setting, and what it may be."""
+    """A fleet that cannot be launched as asked: names the setting and its allowed values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a supervisor is asked to run."""
+    """The settings of what a supervisor runs."""
 
     fleet: str
     run_dir: str
@@ -89,10 +89,10 @@ class Plan:
 
 
 class Fleet:
-    """Concurrent writers, live: launch, stall, resume, kill, stop; and the one history of it all.
+    """Concurrent writers, live: launch, stall, resume, kill and stop them, and read their history.
 
     `events()` holds them in the order in which they arrived; `at_ms` says when each happened.
-    Nothing starts before `launch()`, which returns at once; what goes wrong later is in `error`.
+    `launch()` starts it and returns at once; a later failure is in `error`.
     """
 
     def __init__(
@@ -163,13 +163,13 @@ class Fleet:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """End every process, stopped ones too. May be called at any time, and again."""
+        """End every process, even a paused one. May be called at any time, and repeatedly."""
         if self._keeper is None:
             return
         self._send(do="stop")
         self._keeper.join(STOP_TIMEOUT_S)
         if self._keeper.is_alive() and self._supervisor is not None:
-            self._supervisor.process.kill()  # the kernel's death signal ends what it owned
+            self._supervisor.process.kill()  # the kernel's parent-death signal ends what it owned
             self._keeper.join(KILL_TIMEOUT_S)
         for pid in leftovers(self.id):
             try:
@@ -194,7 +194,7 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # --- trouble on demand ---
+    # --- faults on demand ---
 
     def stall(
         self, writer: str, at: Literal["commit", "now"] = "commit", *, tree: bool = False
@@ -209,7 +209,7 @@ class Fleet:
         self._send(do="resume", writer=self._known(writer))
 
     def kill(self, writer: str) -> None:
-        """SIGKILL a writer and all that it started."""
+        """SIGKILL a writer and every process that it started."""
         self._send(do="kill", writer=self._known(writer))
 
     def lose_response(self, writer: str | None = None) -> None:
@@ -217,11 +217,11 @@ class Fleet:
         self._send(do="lose_response", writer=writer and self._known(writer))
 
     def fence(self, on: bool) -> None:
-        """Commits begun from now on use the fence, or do not."""
+        """Switch the fence on or off for commits that begin from now on."""
         self._send(do="fence", on=on)
 
     def beat(self) -> None:
-        """A sign of life, where the fleet was given `deadman_s`."""
+        """Send a sign of life, if the fleet has `deadman_s`."""
         self._send(do="beat")
 
     # --- what happened
@@ -264,7 +264,7 @@ class Fleet:
             for each in self._supervisor.said():
                 self._take(each)
             code = self._supervisor.process.wait()
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
+        except Exception as error:  # noqa: BLE001 - a thread has no caller to raise to: it is shown
             self.error, code = f"the fleet could not be kept: {error}", 1
         finally:
             self._spawned.set()
@@ -318,7 +318,7 @@ def _state(happened: Event, before: str) -> str:
             return before
         case "resumed":
             return "running"
-        case _:  # it speaks for itself; what it said just before it stopped may arrive afterwards
+        case _:  # it sends events itself; the last ones before its stop may arrive late
             return "running" if before == "starting" else before
 
 

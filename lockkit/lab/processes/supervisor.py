@@ -1,8 +1,8 @@
 """The supervisor: one process that owns a fleet's writers, their store and their faults.
 
-It is never stopped itself, it sees every child stop, go on and end (waitpid), and it merges what
-they say with the store's record of requests into one history. When its input ends, its parent goes
-away or it is told to stop, it kills everything below it; if it is killed, the kernel does.
+It is never paused itself. It sees every child stop, continue and end (waitpid), and merges their
+events with the store's record of requests into one history. When its input ends, its parent ends or
+a stop command arrives, it kills all processes below it; if it is killed, the kernel does that.
 
 One file because its threads share one table of children, and only this class may change it.
 """
@@ -127,7 +127,7 @@ class Supervisor:
             self._open()
             while self._turn():
                 pass
-        except Exception as error:  # noqa: BLE001 - told to the fleet; everything is killed below
+        except Exception as error:  # noqa: BLE001 - sent to the fleet; everything is killed below
             self._control(error=f"{type(error).__name__}: {error}" if _bare(error) else str(error))
         finally:
             self._close()
@@ -210,7 +210,7 @@ class Supervisor:
         self._emit(name, "started", pid=child.pid)
 
     def _serve(self, name: str, command: list[str], env: dict[str, str]) -> None:
-        """Start a server, which ends when its input does."""
+        """Start a server that ends when its input does."""
         log = self._run_dir / f"{name}.log"
         with log.open("a") as file:
             popen = subprocess.Popen(
@@ -240,7 +240,7 @@ class Supervisor:
     # --- one turn ---
 
     def _turn(self) -> bool:
-        """Deal with one message, and with what no message tells; False when it is time to close."""
+        """Handle one message, and what has no message; False when it is time to close."""
         try:
             what, value = self._inbox.get(timeout=TICK_S)
         except Empty:
@@ -258,7 +258,7 @@ class Supervisor:
         return self._watched(what)
 
     def _watched(self, what: str) -> bool:
-        """Whether somebody is still there: our parent, and (where asked for) its sign of life."""
+        """Whether our parent is alive, and (if required) still sends signs of life."""
         now_ms = self._clock.boot_ms()
         asleep_ms = max(0, now_ms - self._turn_ms - int(2000 * TICK_S))
         self._turn_ms = now_ms
@@ -327,7 +327,7 @@ class Supervisor:
 
         self._proxy.inject(Fault(what, **fields))
 
-    # --- what became of the children ---
+    # --- the children's exits ---
 
     def _writers(self) -> list[Child]:
         return [child for child in self._children.values() if child.name != SPARK]
@@ -362,7 +362,7 @@ class Supervisor:
         except (ProcessLookupError, PermissionError):
             pass
         if child.reader:
-            child.reader.join(DRAIN_S)  # what it said last comes before its end
+            child.reader.join(DRAIN_S)  # its last output comes before its end
             self._drain()
         wrong = code != 0 and not child.killed
         more = {"stderr": last_words(child.log, lines=12)} if wrong else {}
@@ -377,7 +377,7 @@ class Supervisor:
                 self._kill(writer)
 
     def _hear_out(self, child: Child) -> None:
-        """Let what a stopped child said before come before its stop."""
+        """Record what a stopped child sent before its stop first."""
         end_ms = self._clock.boot_ms() + HEAR_OUT_MS
         while child.popen.stdout is not None and self._clock.boot_ms() < end_ms:
             waiting = fcntl.ioctl(child.popen.stdout, termios.FIONREAD, b"\0" * 4)
@@ -437,7 +437,7 @@ class Supervisor:
         self._out.put(None)
         self._teller.join(DRAIN_S)
 
-    # --- telling ---
+    # --- output ---
 
     def _emit(self, who: str, kind: str, **fields: Any) -> None:
         self._record(event(self._clock.stamp_ms(), who, kind, **fields))
@@ -462,13 +462,13 @@ def _write_lines(lines: SimpleQueue[str | None], channel: Channel) -> None:
 
 
 def directly(env: dict[str, str]) -> dict[str, str]:
-    """What keeps requests to this machine (the Spark client's too) from a company's HTTP proxy."""
+    """Settings that keep requests to this machine (the Spark client's too) off an HTTP proxy."""
     said = [env.get("no_proxy") or env.get("NO_PROXY", ""), "127.0.0.1", "localhost"]
     return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(filter(None, said)))
 
 
 def _bare(error: Exception) -> bool:
-    """Whether the error's text says nothing without its class."""
+    """Whether the error's text needs its class to be understood."""
     bare = KeyError | AssertionError | AttributeError | ImportError
     return isinstance(error, bare) or not str(error)
 

@@ -1,4 +1,4 @@
-"""One writer: a process that commits orders in rounds, each under the lock, in its own Python.
+"""One writer: a Python process that commits orders in rounds, each under the lock.
 
 `child.ChildProcess` starts it with a `WriterPlan`. It emits its lane of the history and obeys
 `{"do": "stall", "at": "commit"}`, `{"do": "fence", "on": false}` and `{"do": "stop"}`.
@@ -59,7 +59,7 @@ class Control:
     """What the supervisor may change in a running writer: its fence, and where it stalls.
 
     The stall is here, in the main thread, right after `checked` (or `fenced`) was emitted, so that
-    nothing else of this process moves on either, its heartbeat included.
+    the whole process stops, its heartbeat included.
     """
 
     def __init__(self, channel: Channel, *, fence: bool = True, offset_ms: int = 0) -> None:
@@ -107,7 +107,7 @@ class FleetWriter:
     _snapshot: Snapshot | None = field(default=None, repr=False)
 
     def work(self) -> None:
-        """Until so many commits were published, or until it is stopped."""
+        """Commit until enough commits were published, or until it is stopped."""
         rounds = self.plan.rounds
         attempts_max = None if rounds is None else rounds * ATTEMPTS_PER_ROUND_MAX
         while not self.control.stop.is_set():
@@ -124,7 +124,7 @@ class FleetWriter:
             self.clock.wait(self.control.stop, self.clock.uniform(0.5, 1.5) * self.plan.pause_s)
 
     def _one_round(self) -> bool:
-        """True if it was published. A refusal is not an error: the next round begins again."""
+        """True if it was published. A refusal is no error: the next round begins again."""
         try:
             self._transact()
         except (CommitConflict, HeartbeatExpired, LockLost):
@@ -134,7 +134,7 @@ class FleetWriter:
             return False
         except TableError as error:
             if not self.committed:
-                raise  # it never worked: a wrong address, or a wrong table
+                raise  # it failed from the start: a wrong address, or a wrong table
             self._known = None
             self._pause_over(error)
             return False
@@ -199,7 +199,7 @@ class FleetWriter:
         )  # fmt: skip
 
     def _commit(self, prepared: Prepared) -> None:
-        """Under the lock; as often as it takes to know whether it was committed."""
+        """Commit under the lock; repeat until it is known whether it was committed."""
         for tries in range(UNKNOWN_TRIES_MAX):
             fence = self.control.fence
             try:
@@ -224,7 +224,7 @@ class FleetWriter:
 class _NoPandas:
     """Makes `import pandas` fail: 0.7 s and 40 MB less for each plain writer.
 
-    pyarrow imports it, if it can, only to see whether a list that it was given is a Series.
+    pyarrow imports it, if it can, only to check whether a list is a Series.
     """
 
     def find_spec(self, name: str, *_: object) -> None:
@@ -245,7 +245,7 @@ def main(channel: Channel) -> int:
     part = OrdersPart(plan.dataset, *plan.slice)
     try:
         store = place.open()
-        run(create_table(TABLE), store, clock)  # first of all: it shows that something happens
+        run(create_table(TABLE), store, clock)  # first: it shows the reader that it works
         writer = FleetWriter(
             plan=plan,
             part=part,

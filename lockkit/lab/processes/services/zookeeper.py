@@ -1,4 +1,4 @@
-"""A ZooKeeper server of its own, from the jars inside pip's pyspark."""
+"""A private ZooKeeper server, from the jars inside pip's pyspark."""
 
 from __future__ import annotations
 
