@@ -33,7 +33,7 @@ __all__ = list(_EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
-    """Widgets only where somebody asks: the command line draws pages without ipywidgets."""
+    """Import widgets only on demand: the command line draws pages without ipywidgets."""
     if name not in _EXPORTS:
         raise AttributeError(f"module 'lockkit.lab.widgets' has no attribute {name!r}")
     return getattr(import_module(f"lockkit.lab.widgets.{_EXPORTS[name]}"), name)

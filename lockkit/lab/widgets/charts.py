@@ -1,8 +1,8 @@
-"""The numbers beside the diagram: one plotly figure, made when somebody unfolds it.
+"""The numbers beside the diagram: one plotly figure, created when the panel is unfolded.
 
-A figure brings plotly's whole bundle into the page (5 MB), so a kernel has one: that of the panel
-which was unfolded last; unfolding another closes it. Choosing a point chooses the event in the
-diagram and its row in the table, and the other way round.
+A figure brings plotly's whole bundle into the page (5 MB), so a kernel has only one: that of the
+panel that was unfolded last. Unfolding another panel closes it. Choosing a point also chooses the
+event in the diagram and its row in the table, and vice versa.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
             self.children[0].children = [self.figure]
 
     def let_go(self) -> None:
-        """Fold, and take the figure out of the kernel and the page."""
+        """Fold, and remove the figure from the kernel and the page."""
         with self._turn:
             figure, self.figure = self.figure, None
             self.selected_index = None
@@ -92,7 +92,7 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
         return self.figure is not None and self.selected_index is not None
 
     def _draw(self) -> None:
-        """The scene's numbers into the one figure."""
+        """Draw the scene's numbers into the one figure."""
         with self._turn:
             self._drawn_ms = self._clock.boot_ms()
             if self.figure is None or not self.lanes.scene:
@@ -136,7 +136,7 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
             "line": {"color": "#1a8ff0", "width": 2},
         }  # fmt: skip
         layout = self.figure.layout
-        layout.shapes = ()  # assigned over others, the page would keep those
+        layout.shapes = ()  # without this the page would keep the old ones
         if at_s is not None:
             layout.shapes = [line]
 
@@ -163,7 +163,7 @@ def _filled(scene: dict[str, Any]) -> Any:
 
 
 def _empty() -> Any:
-    """Four parts over one axis of time; the traces are made once and refilled ever after."""
+    """Four parts over one axis of time; the traces are made once and then refilled."""
     import plotly.graph_objects as go
 
     figure = go.Figure()

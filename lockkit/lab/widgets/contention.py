@@ -29,7 +29,7 @@ STOP_S = 5.0
 STRIKE_TRIES, STRIKE_POLL_S = 500, 0.01
 
 
-# List prices of us-east-1 and East US, November 2025; what waits for its turn is billed too.
+# List prices of us-east-1 and East US, November 2025; queued requests are billed too.
 S3 = Price(5.0, 0.4, "S3 Standard")  # aws.amazon.com/s3/pricing
 DYNAMODB = Price(0.625, 0.125, "DynamoDB, on demand")  # aws.amazon.com/dynamodb/pricing/on-demand
 # Acquire, renew and release a lease are "other" operations, at the price of a read
@@ -137,7 +137,7 @@ class Side:
     # --- what is done to it ----------------------------------------------------------------------
 
     def holder(self) -> str | None:
-        """The process that was granted it last, has not released it, and runs."""
+        """The process with the last grant, if it has not released it and is running."""
         last = next(
             (each for each in reversed(self.history) if each.kind in ("held", "released")), None
         )
@@ -146,7 +146,7 @@ class Side:
         return last.who if self.children[last.who].alive else None
 
     def stall(self) -> str | None:
-        """SIGSTOP the holder for two and a half leases; who it was."""
+        """SIGSTOP the holder for two and a half leases; return its name."""
         who = self.holder()
         if who is not None:
             child = self.children[who]
@@ -159,8 +159,8 @@ class Side:
         return who
 
     def strike(self, how: str) -> str | None:
-        """`stall` or `kill` whoever holds it next, within seconds; who it was."""
-        for _ in range(STRIKE_TRIES):  # between two grants nobody holds
+        """`stall` or `kill` the next holder, within seconds; return its name."""
+        for _ in range(STRIKE_TRIES):  # there is no holder between two grants
             who = self.stall() if how == "stall" else self.kill()
             if who is not None:
                 return who
@@ -175,7 +175,7 @@ class Side:
         self.stalled.pop(who, None)
 
     def kill(self) -> str | None:
-        """SIGKILL the holder; who it was."""
+        """SIGKILL the holder; return its name."""
         who = self.holder()
         if who is not None:
             self.children[who].process.kill()
@@ -183,7 +183,7 @@ class Side:
         return who
 
     def restart(self) -> bool:
-        """Kill the service and start it again on its data; False: there is none."""
+        """Kill the service and restart it on its data; False if there is no service process."""
         if self.service is None:
             return False
         self.record("service", "note", text="killed")
@@ -231,11 +231,11 @@ class Contention:
             raise
 
     def until_granted(self, times: int) -> bool:
-        """Wait until each side was granted so often; False: not within a minute."""
+        """Wait until each side had that many grants; False if not within a minute."""
         return self.until(lambda side: sum(each.kind == "held" for each in side.history) >= times)
 
     def until_taken_over(self) -> bool:
-        """Wait until another process took over from each lost holder; False: not in a minute."""
+        """Wait until another process took over from each lost holder; False if not in a minute."""
 
         def taken_over(side: Side) -> bool:
             struck = sum(each.kind in ("stalled", "killed") for each in side.history)
@@ -244,7 +244,7 @@ class Contention:
         return self.until(taken_over)
 
     def until(self, enough: Callable[[Side], bool], timeout_s: float = 60.0) -> bool:
-        """Wait until that is true of every side; False: not within the time."""
+        """Wait until that is true of every side; False on a time-out."""
         clock = Clock()
         end_ms = clock.boot_ms() + timeout_s * 1000
         while not all(enough(side) for side in self.sides):

@@ -55,7 +55,7 @@ class LaunchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelUpdate:
-    """All that the panel shows, at one moment."""
+    """Everything that the panel shows at one moment."""
 
     state: str
     said: str
@@ -80,7 +80,7 @@ class Command:
 
 
 class Controller:
-    """Obeys commands one after the other, and looks at its fleet four times a second."""
+    """Carries out commands one after the other, and checks its fleet four times a second."""
 
     def __init__(
         self, report: Callable[[PanelUpdate], None], *, fleet_of: Callable[..., Any]
@@ -130,19 +130,19 @@ class Controller:
         return command
 
     def wait(self, command: Command) -> None:
-        """Wait until it is done; raises what went wrong with it."""
+        """Wait until it is done; raise its error."""
         if not command.done.wait(COMMAND_TIMEOUT_S):
             raise TimeoutError(f"{command.do}: the workbench is busy; press Stop, then try again")
         if command.error is not None:
             raise command.error
 
     def beat(self) -> None:
-        """The page sent a sign of life."""
+        """Note a sign of life from the page."""
         self._page_seen.set()
         self._page_spoke.set()
 
     def busy(self) -> None:
-        """Our own caller blocks the kernel, so no message arrives: this is no silence."""
+        """Note that our caller blocks the kernel: missing messages do not mean a closed page."""
         self._page_spoke.set()
 
     @property
@@ -158,7 +158,7 @@ class Controller:
             try:
                 going = command is None or self._obey(command)
                 self._look(by_user=command is not None)
-            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
+            except Exception as error:  # noqa: BLE001 - no caller to raise to: it is shown
                 self._failed(error)
                 if command is not None:
                     command.error = error
@@ -245,7 +245,7 @@ class Controller:
         self._said = f"stopped; {self._story.seen} events: {keys}"
 
     def _discard(self) -> None:
-        """Remove what the run before left in the temporary directory: its store and its logs."""
+        """Remove the earlier run's files from the temporary directory: its store and its logs."""
         if self.fleet is None or self.fleet.error:
             return  # its message names the logs
         run_dir = Path(self.fleet.run_dir)
@@ -280,7 +280,7 @@ class Controller:
             self._send(news)
 
     def _take(self) -> int:
-        """Add what is new to the story; how much that was."""
+        """Add the new events to the story; return their number."""
         fresh = self.fleet.events(self._taken)
         self._taken += len(fresh)
         self._story.add(fresh)
@@ -296,7 +296,7 @@ class Controller:
         return len(fresh)
 
     def _judge(self, *, at_last: bool) -> None:
-        """The verdict on all that happened so far; less often the longer that takes."""
+        """Judge the history so far; less often the longer that takes."""
         from lockkit.lab.verify.check import check
 
         now_ms = self._clock.boot_ms()

@@ -10,7 +10,7 @@ Work = Callable[[threading.Event], object]
 
 
 class BackgroundTask:
-    """`ask` for work: what is under way is asked to stop, and what waits is forgotten.
+    """Runs work for `ask`: running work is asked to stop, and waiting work is dropped.
 
     `failed` is called with an exception of the work, since a thread has no caller to raise to.
     `busy` is called with True when a thread starts, and with False when nothing is left to do.
@@ -40,14 +40,14 @@ class BackgroundTask:
                 threading.Thread(target=self._run, name="lockkit-errand", daemon=True).start()
 
     def stop(self) -> None:
-        """What waits is begun all the same and finds its event set, so that it can say so."""
+        """Waiting work still begins and finds its event set, so that it can report the stop."""
         with self._turn:
             self._over.set()
             if self._next is not None:
                 self._next[1].set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until nothing is running; return whether that is so."""
+        """Wait until nothing is running; return whether all work has ended."""
         return self._idle.wait(timeout_s)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""One self-contained HTML page of a history: the same drawing, no kernel, not one request."""
+"""One self-contained HTML page of a history: the same drawing, without a kernel or requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG_LINES_MAX = 300
 LOG_EVENTS_MAX = 10 * LOG_LINES_MAX
 """Of a long history, so many are told in sentences at all."""
 
-# What anywidget gives the drawing in a notebook, for a page that has none. `#t=16.3` opens the
+# What anywidget provides in a notebook, for a page without it. `#t=16.3` opens the
 # page at that second of the history, `#e=x12` at that event.
 SHIM = """
 const state = JSON.parse(document.getElementById("lockkit-scene").textContent);
@@ -119,7 +119,7 @@ def drawing() -> str:
 
 
 def judged(verdict: Any) -> dict[str, str]:
-    """A verdict as the drawing wants it: its word, and its because-sentence."""
+    """A verdict in the drawing's form: its kind, and its because-sentence."""
     if verdict is None:
         return {}
     kind = getattr(verdict.kind, "value", verdict.kind)
@@ -127,7 +127,7 @@ def judged(verdict: Any) -> dict[str, str]:
 
 
 def log_lines(events: list[Event]) -> list[str]:
-    """The history in sentences, the last of them where there are many."""
+    """The history in sentences; only the last ones of a long history."""
     start_ms = events[0].at_ms if events else None
     return [
         text(line)
@@ -136,7 +136,7 @@ def log_lines(events: list[Event]) -> list[str]:
 
 
 def embedded(value: Any) -> str:
-    """JSON that cannot close the script element it stands in, whatever its strings say."""
+    """JSON that cannot close its script element, whatever its strings contain."""
     dumped = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     for char in "<>&\u2028\u2029":
         dumped = dumped.replace(char, f"\\u{ord(char):04x}")

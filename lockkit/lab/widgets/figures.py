@@ -16,7 +16,7 @@ WRITES = {"put_item", "update_item", "delete_item", "make its blob"}
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US$ for a million writes, and for a million other requests; 0: it is not sold by requests."""
+    """US$ for a million writes, and for a million other requests; 0 if requests are not billed."""
 
     writes: float
     reads: float
@@ -75,12 +75,12 @@ def figures(history: Sequence[Event], price: Price | None = None) -> SideFigures
 
 
 def beliefs(history: Sequence[Event]) -> list[Belief]:
-    """The grants, in the order in which they were told."""
+    """The grants, in the order in which they were recorded."""
     return [each for each in sort(history).beliefs if each.start.kind == "held"]
 
 
 def until_ms(belief: Belief, end_ms: float) -> float:
-    """Its end, by what the history says up to `end_ms`."""
+    """Its end, by the history up to `end_ms`."""
     return max(belief.start.at_ms, min(belief.until_ms, end_ms))
 
 

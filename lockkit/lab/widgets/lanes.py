@@ -27,7 +27,7 @@ def packed(scene: dict[str, Any], _widget: Any = None) -> dict[str, Any]:
 
 
 class Lanes(anywidget.AnyWidget):
-    """Draws a scene. The traits are the truth: a page that is reloaded finds everything in them."""
+    """Draws a scene. The traits hold the whole state, so a reloaded page shows all of it."""
 
     _esm = drawing()
     _css = (HERE / "lanes.css").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ class Lanes(anywidget.AnyWidget):
         """A page that has just drawn itself asks for a snapshot; an open one beats every 5 s."""
         match message:
             case {"type": "snapshot"}:
-                if self.beats:  # a replay is as it was when the page got it
+                if self.beats:  # a replay does not change
                     self.send_state(["scene", "status", "cursor"])
                 self._beat()
             case {"type": "hb"}:

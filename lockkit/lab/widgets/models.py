@@ -1,6 +1,6 @@
-"""The story that a history tells: requests joined with their answers, grants, beliefs and stalls.
+"""The story of a history: requests joined with their answers, grants, beliefs and stalls.
 
-Truth (what the store recorded) and belief (what a client asked and was told) meet here: a write is
+Truth (the store's record) and belief (a client's requests and answers) are joined here: a write is
 recognised by its `attempt`, a read by its client, key and time. Events may arrive slightly out of
 order, since several processes write them; a join is tried again when its other half arrives.
 
@@ -109,7 +109,7 @@ class LockGeneration:
 
 @dataclass(slots=True)
 class BeliefSpan:
-    """From when to when a client thought that it held the lock."""
+    """The time in which a client believed that it held the lock."""
 
     id: str
     who: str
@@ -134,7 +134,7 @@ class Stall:
 
 @dataclass(slots=True)
 class LaneMoment:
-    """Anything that happens at one time in one client's lane: a commit's step, a fault, an exit."""
+    """An event at one time in one client's lane: a commit's step, a fault, an exit."""
 
     id: str
     who: str
@@ -268,7 +268,7 @@ class HistoryModel:
     def _sent_again(self, exchange: Exchange) -> bool:
         """Whether a client's SDK sent this request by itself, as a retry of one already decided.
 
-        The client made one call and was told one answer: that of the last request. The answer of
+        The client made one call and received one answer: that of the last request. The answer of
         the request before was lost, unless it was an error, because of which the SDK tried again.
         """
         call = self._calls.get((exchange.key, exchange.attempt))
@@ -289,7 +289,7 @@ class HistoryModel:
         return True
 
     def _record(self, each: Event) -> Exchange:
-        """The store's line as a request of its own, until a client's line claims it."""
+        """Add the store's line as a separate request, until a client's line claims it."""
         key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
         reads = str(each["method"]).lower() in READS
         exchange = Exchange(
@@ -304,7 +304,7 @@ class HistoryModel:
         return exchange
 
     def _match(self, each: Event, exchange: Exchange) -> Exchange | None:
-        """The client's question that this record of the store answers: the last one before it.
+        """The client's request that this record of the store answers: the last one before it.
 
         Only a request whose answer was `unknown` may be decided after that. A write that
         was throttled has no attempt in the record: the store did not read its body.
@@ -324,7 +324,7 @@ class HistoryModel:
                 early = question
                 break
             if each.at_ms >= (question.sent_ms or 0.0) - JOIN_SLACK_MS:
-                early = question  # two recorders' stamps: but an earlier question fits better
+                early = question  # the two recorders' times differ: an earlier request fits better
         if early is not None:
             waiting.remove(early)
         return early
@@ -457,7 +457,7 @@ class HistoryModel:
 
 
 def spot(key: str) -> str:
-    """A key below its table: a client says it so, the store puts bucket and table in front."""
+    """A key below its table: clients record it so; the store's record adds bucket and table."""
     start = key.find(".hoodie/")
     return key[start:] if start > 0 else key
 
@@ -480,7 +480,7 @@ def drawn(each: Exchange) -> bool:
 
 
 def guess(key: str, attempt: str, reads: bool) -> str:
-    """What a request was for, where its client does not say."""
+    """The purpose of a request whose client does not record it."""
     if key.endswith("fence.json"):
         return "read fence" if reads else "fence"
     if place(key) == "table":

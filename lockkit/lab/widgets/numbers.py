@@ -1,7 +1,7 @@
-"""What of a scene can be plotted: generations, latencies, refusals and leases, as plain points.
+"""The numbers of a scene to plot: generations, latencies, refusals and leases, as plain points.
 
-Times are seconds since the history began. Each point names the event that it stands for by the
-scene's id, so that choosing it in one picture chooses it in the other.
+Times are seconds since the history began. Each point names its event by the scene's id, so
+that a choice in one picture also selects it in the other.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _ribbons(scene: Scene) -> list[Ribbon]:
 
 
 def _thinned(points: list[PlotPoint], weight: Callable[[PlotPoint], Any]) -> tuple[PlotPoint, ...]:
-    """All of them, or the first and the highest of each run; what went wrong comes before."""
+    """All points, or the first and the highest of each run; failures have precedence."""
     if len(points) <= POINTS_MAX:
         return tuple(points)
     run = -(-2 * len(points) // POINTS_MAX)

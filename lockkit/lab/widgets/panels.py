@@ -59,7 +59,7 @@ STOP_TIMEOUT_S = 30.0
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """No garbage collection meanwhile: it would take a quarter of the time."""
+    """Switch garbage collection off meanwhile: it would take a quarter of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -156,10 +156,10 @@ class Workbench(Newest):
         else:
             self._control.ask("stall", writer=name, at="commit")
 
-    # --- what the controller tells ----------------------------------------------------------------
+    # --- updates by the controller ---------------------------------------------------------------
 
     def _show(self, news: PanelUpdate) -> None:
-        """From the controller's thread: the only place where widgets change while writers run."""
+        """Runs in the controller's thread, the only one to change widgets while writers run."""
         self._news = news
         live = news.live
         status = {
@@ -205,7 +205,7 @@ class Workbench(Newest):
     # --- the same by code -------------------------------------------------------------------------
 
     def launch(self, **changes: Any) -> None:
-        """Start the writers; keywords as in `LaunchSettings`. A fleet that runs is stopped
+        """Start the writers; keywords as in `LaunchSettings`. A running fleet is stopped
         first.
         """
         self._mark = 0
@@ -226,14 +226,14 @@ class Workbench(Newest):
         self._do("fence", on=on)
 
     def stop(self) -> Any:
-        """End every process; the verdict on all that happened."""
+        """End every process; return the verdict on the whole history."""
         self._do("stop")
         return self.verdict
 
     def until(
         self, *kinds: str, who: str | None = None, timeout_s: float = UNTIL_TIMEOUT_S
     ) -> Event:
-        """Wait for the next event of such a kind after the one that was last waited for."""
+        """Wait for the next event of one of these kinds, after the last event waited for."""
         clock = Clock()
         deadline_ms = clock.boot_ms() + timeout_s * 1000
         fleet = self._control.fleet
@@ -293,13 +293,13 @@ class Workbench(Newest):
         return self._news.state if self._news is not None else "idle"
 
     def export(self, path: str | Path, title: str = "lockkit: what happened") -> Path:
-        """The run as one HTML page that needs nothing else."""
+        """Write the run as one self-contained HTML page."""
         export_html(self.events, self.verdict, path, title=title)
         return Path(path)
 
     @staticmethod
     def replay(history: str | Path | Iterable[Event]) -> Lanes:
-        """A recorded history (a JSON lines file, or events) in the same picture, judged."""
+        """Show and judge a recorded history (a JSON lines file, or events)."""
         from lockkit.lab.verify.check import check
 
         if isinstance(history, (str, Path)):
@@ -317,7 +317,7 @@ class Workbench(Newest):
     def close(self) -> None:
         """Stop the writers and disable the panel. Does not wait."""
         self._control.ask("close")
-        with suppress(Exception):  # the page may be gone with its comm; the processes are not
+        with suppress(Exception):  # the page and its comm may be gone; the processes are not
             for each in (self.launch_button, self.stop_button, self.lose_button, *self._parameters):
                 each.disabled = True
             self.lanes.status = {"state": "stopped", "said": CLOSED, "empty": CLOSED}

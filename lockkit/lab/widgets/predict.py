@@ -76,7 +76,7 @@ class Predict(Shown):
         self.view.add_class("lockkit-predict")
         self.choice.observe(self._chosen, "value")
         self._chosen(None)
-        if os.environ.get(FAST):  # nobody is there to pick one
+        if os.environ.get(FAST):  # there is no reader to pick one
             self.pick(self.guesses[0])
 
     @property
@@ -106,11 +106,11 @@ class Predict(Shown):
         return result
 
     def reveal(self, result: Any) -> Veil:
-        """A place for what has run already, out of sight until a guess is picked.
+        """Hide the result of finished work until a guess is picked.
 
-        For a picture or a stage on a page whose cells nobody runs again (Voila): nothing fails
-        before. Shown is the result's `view`, or itself; where its text is one of the guesses, that
-        is what it did.
+        For a picture or a stage on a page whose cells are run only once (Voila), so it does not
+        fail without a guess. It shows the result's `view`, or the result itself; if the result's
+        text is one of the guesses, that is the outcome.
         """
         return Veil(self, result)
 
@@ -124,7 +124,7 @@ class Predict(Shown):
 
     @property
     def said(self) -> str:
-        """You predicted / it did, in one line; before that, what to do."""
+        """The guess and the outcome in one line; before that, what to do."""
         if self.picked is None:
             return f"Pick a guess, then {self._then}."
         if self.did is None:

@@ -1,4 +1,4 @@
-"""What the probe's panel shows: places to probe, what was found there, and its tables as HTML."""
+"""What the probe's panel shows: places to probe, the findings, and its tables as HTML."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def at(place: str) -> ServerBehaviour:
 
 @contextmanager
 def embedded(place: ServerBehaviour) -> Iterator[Store]:
-    """A new server with this behaviour, for the length of the probe."""
+    """A new server with this behaviour, which lasts as long as the probe."""
     with Emulator(profile=place.profile) as emulator:
         if place.versioned:
             url = f"{emulator.s3}/bucket?versioning"
@@ -114,13 +114,13 @@ def embedded(place: ServerBehaviour) -> Iterator[Store]:
 
 
 def quick_look(place: str) -> Report:
-    """One request after another, no race: the verdict is never `FULL`."""
+    """Probe with sequential requests only, without races: the verdict is never `FULL`."""
     with embedded(at(place)) as store:
         return _called(quick_probe(store), at(place))
 
 
 def _called(report: Report, place: ServerBehaviour) -> Report:
-    """The same, whose conclusion names the store that the embedded server imitates."""
+    """The same findings; the conclusion names the store that the embedded server imitates."""
     return replace(report, conclusion=report.conclusion.replace(report.url, place.label, 1))
 
 
@@ -157,11 +157,11 @@ def _findings(
     return ProbeFindings(report=report, reads=tuple(reads), found=found, known=known)
 
 
-# --- as HTML: what a store said is anybody's text, so all of it is escaped ------------------------
+# --- as HTML: a store's text is untrusted, so all of it is escaped --------------------------------
 
 
 def verdict_html(findings: ProbeFindings, predicted: Suitability | None = None) -> str:
-    """The sentence, and what was predicted."""
+    """The conclusion, and what was predicted."""
     report = findings.report
     colour, mark = ("good", "✓") if report.safe else ("bad", "✗")
     lines = [f"<div class='lp-verdict {colour}'>{mark} {shown(findings.sentence)}</div>"]

@@ -40,9 +40,9 @@ GUESSES = [
 
 
 class Providers(Newest):
-    """Three processes contend for a lock on each of two services. Buttons, and the same by code.
+    """Three processes contend for a lock on each of two services. Has buttons and methods.
 
-    `contest` is what runs, None before. Running the cell again ends the one before.
+    `contest` is the running contention, or None. Running the cell again ends the earlier one.
     """
 
     def __init__(self, first: str = "storage", second: str = "zookeeper") -> None:
@@ -87,13 +87,13 @@ class Providers(Newest):
             self.buttons["start"].disabled = True
 
     def _ask(self, do: Callable[[], None]) -> None:
-        """One thread owns the processes; the buttons are disabled until it is done."""
+        """Give work to the thread that owns the processes; disable the buttons until it is done."""
 
         def act(_: threading.Event) -> None:
             try:
                 do()
             finally:
-                if self._over.is_set():  # it was closed meanwhile
+                if self._over.is_set():  # the panel was closed meanwhile
                     self.stop()
 
         self._errand.ask(act)
@@ -160,7 +160,7 @@ class Providers(Newest):
 
 
 def figure() -> go.FigureWidget:
-    # Given at once: Voila's page does not hear of what is added before it is there.
+    # Set at once: Voila's page does not receive what is added before the page is open.
     bars = [
         go.Bar(orientation="h", width=0.6),
         go.Bar(orientation="h", width=0.25, marker={"color": STALLED}),
@@ -234,7 +234,7 @@ def figures_html(rows: dict[str, SideFigures], prediction: str) -> str:
 
 
 def cost(side: SideFigures) -> str:
-    """The price of its requests at this rate, or of what is billed instead."""
+    """The price of its requests at this rate, or of the units that are billed instead."""
     if side.price is None or side.million_grants_usd is None:
         return "–"
     if not side.price.writes:

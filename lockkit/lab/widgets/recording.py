@@ -45,7 +45,7 @@ class Recording:
         return list(dict.fromkeys(url for url, _ in list(self.recorded) if url))
 
     def events(self, url: str = "") -> list[Event]:
-        """In order of time: all, or those of one lock, with what an embedded store saw of it."""
+        """Events in order of time: all, or those of one lock with its embedded store's events."""
         bucket, path = _place(url)
         kept = [
             each
@@ -64,11 +64,11 @@ class Recording:
 def record(path: str | Path, *, title: str = "") -> Iterator[Recording]:
     """Record the events of every lock, table, embedded server and proxy of this process.
 
-    At the end of the block, also where it raises, `path` is written at one blow: a page (`.html`)
-    with the verdict, or the events as JSON lines (`.jsonl`), each with the `lock` that it is of.
-    Where several locks told something, the page shows the one whose verdict is the worst. Other
-    processes are not heard. Raises `ValueError` or `FileNotFoundError` before the block for a path
-    that cannot be; `OSError` after it, a warning instead where the block itself has raised.
+    `path` is written atomically at the end of the block, even if the block raises: a page (`.html`)
+    with the verdict, or the events as JSON lines (`.jsonl`), each with its `lock`. If several locks
+    emitted events, the page shows the one with the worst verdict. Other processes are not
+    recorded. Raises `ValueError` or `FileNotFoundError` before the block for an invalid path, and
+    `OSError` after it (only a warning if the block itself has raised).
     """
     wanted = Path(path)
     if wanted.suffix not in KINDS:
@@ -121,7 +121,7 @@ def _page(recording: Recording, title: str, ending: str) -> str:
 
 
 def _save(path: Path, said: str) -> None:
-    """Written atomically: an existing file stays until the new one is complete."""
+    """Write atomically: an existing file stays until the new one is complete."""
     part = path.with_name(f".{path.name}.{Clock().unique()}.part")
     try:
         with part.open("w", encoding="utf-8") as file:
@@ -136,7 +136,7 @@ def _save(path: Path, said: str) -> None:
 
 
 def _place(url: str) -> tuple[str, str]:
-    """The bucket of a lock's URL, and where in it its objects are."""
+    """The bucket of a lock's URL, and the path of its objects."""
     parts = urlsplit(url)
     return parts.netloc, parts.path.strip("/")
 

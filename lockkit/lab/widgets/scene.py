@@ -1,7 +1,7 @@
 """The picture of a story, as plain data: lanes, arrows, bars, marks and the table of generations.
 
 `lanes.js` lays it out and draws it; nothing here knows about pixels. Times are milliseconds since
-the history began. Every text is plain text: what came from a bucket is never markup.
+the history began. Every text is plain text: content of a bucket is never markup.
 
 One file because every part of the picture is laid out in one window of time.
 """
@@ -44,7 +44,7 @@ STATES = {"danger", "note", "began", "fenced"}
 
 
 def whole(events: Iterable[Event], *, evidence: Iterable[Event] = ()) -> Scene:
-    """All of a recorded history, however long: nothing of it leaves the picture or the table."""
+    """The scene of a whole recorded history, however long."""
     kept = list(events)
     story = HistoryModel(ring=max(1, len(kept)))
     story.add(kept)
@@ -359,7 +359,7 @@ class _Painter:
         }
 
     def _calls(self) -> Iterator[Scene]:
-        """One call of a client for which its SDK sent several requests."""
+        """One client call for which the SDK sent several requests."""
         for each in self.shown:
             if each.retries:
                 end, count = each.retries[-1].last_ms, len(each.retries) + 1
@@ -430,7 +430,7 @@ class _Painter:
         return self.story.states.get(each.who) == "exited"
 
     def _stale(self, each: LaneMoment) -> bool:
-        """Published by a client whose grant was over, and after another client had the lock."""
+        """Whether a client published after its grant had ended and another client had the lock."""
         belief = self.believed.get((each.who, each.epoch))
         taken = None if belief is None else self._taken(belief)
         return taken is not None and taken < each.at_ms
@@ -499,7 +499,7 @@ def grants(story: HistoryModel) -> Iterator[Grant]:
 
 
 def overtaken_at(held: list[Grant]) -> list[float | None]:
-    """For each grant, when the next one of another owner began; None where there was none."""
+    """For each grant, when the next grant to another owner began; None if there was none."""
     found: list[float | None] = [None] * len(held)
     for n in range(len(held) - 2, -1, -1):
         after = held[n + 1]
@@ -514,7 +514,7 @@ def _grant(
     began_ms: float,
     ended_ms: float | None,
 ) -> Grant:
-    """A grant with what its holder said of it: its epoch, and until when."""
+    """A grant with the epoch and the end that its holder recorded."""
     beliefs = reported.get(owner, deque())
     while beliefs and beliefs[0].began_ms < began_ms - 1:
         beliefs.popleft()

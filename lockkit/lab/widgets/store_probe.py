@@ -50,12 +50,12 @@ STYLE = """<style>
 class StoreProbe(Newest):
     """Can this store hold a lock? Tested by a click or, the same by code, by `run`.
 
-    Nothing is asked before that. The embedded places are servers of this process, one for each
-    run; a URL is asked as the SDKs find it, with the credentials of the environment.
+    No request is sent before that. The embedded places are servers in this process, a new one for
+    each run. A URL is probed through the SDKs, with the credentials of the environment.
     """
 
     def __init__(self, *, rounds: int = 20, racers: int = 8, requests: int = 40) -> None:
-        """`rounds` of each race, by so many clients; then so many reads of each kind."""
+        """`rounds` of each race by `racers` clients; then `requests` reads of each kind."""
         self.close_older()
         self._extent = {"rounds": rounds, "racers": racers, "requests": requests}
         self.findings: ProbeFindings | None = None
@@ -141,7 +141,7 @@ class StoreProbe(Newest):
         return self._errand.wait(timeout_s)
 
     def quick(self, place: str) -> Report:
-        """The same without races: one request at a time."""
+        """As `run`, without races: one request at a time."""
         return quick_look(place)
 
     def show(self, findings: ProbeFindings) -> None:

@@ -49,7 +49,7 @@ def shown(text: object, *, limit: int = TEXT_CHARS_MAX) -> str:
 
 
 class Html(str):
-    """Markup of our own, which a table leaves as it is."""
+    """Trusted markup, which a table does not escape."""
 
 
 def table(
@@ -75,7 +75,7 @@ def coloured(text: object, colour: str) -> Html:
 
 
 def error_html(error: BaseException | str, trace: str = "") -> str:
-    """What went wrong, as the error says it; the traceback of a bug is folded."""
+    """The error's message; the traceback of a bug is folded."""
     if isinstance(error, BaseException):
         what = str(error) or type(error).__name__
         if not isinstance(error, EXPECTED):
@@ -104,7 +104,7 @@ class Shown:
 
 
 class Newest(Shown):
-    """A panel with one live instance: running its cell again closes the earlier panel."""
+    """A panel with one live instance: running its cell again closes the earlier one."""
 
     _alive: ClassVar[dict[Hashable, Newest]] = {}
 

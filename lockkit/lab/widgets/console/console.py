@@ -1,9 +1,9 @@
-"""The incident console: look at a table in trouble, read what was recorded, break a dead lock.
+"""The incident console: inspect a table with a problem, read its records, break a dead lock.
 
     console = Console("s3://lake/orders")
     console
 
-Nothing is asked before Look is pressed (or `console.look()` is called), and looking only reads.
+No request is sent before Look is pressed (or `console.look()` is called). Looking only reads.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ConsoleTable(Protocol):
 
 
 class Console(Shown):
-    """Who owns the lock, is it alive, what happened, what to do; by clicks or, the same, by code.
+    """The lock's owner, whether it is alive, what happened and what to do; by clicks or by code.
 
-    `demo` makes a table in trouble, which is looked at where no URL is given.
+    `demo` makes a table with a problem, which is inspected if no URL is given.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Console(Shown):
     def look(
         self, url: str = "", endpoint: str = "", *, watch_s: float | None = None
     ) -> Examination:
-        """Look at a table; without a URL at the one of the panel, else at the demo."""
+        """Look at a table; without a URL, at the panel's table, else at the demo's."""
         url = url or self.panel.url.value.strip()
         endpoint = endpoint or self.panel.endpoint.value.strip()
         if not url:
@@ -154,7 +154,7 @@ class Console(Shown):
         self._draw(found.events, found.diagnosis, self._at[0])
         panel.say(f"Looked at {self._at[0]}: {found.standing.holder.state}.")
 
-    # --- what was recorded ------------------------------------------------------------------------
+    # --- recorded files ---------------------------------------------------------------------------
 
     def _dropped(self) -> None:
         files = [(each["name"], bytes(each["content"])) for each in self.panel.upload.value]
@@ -167,7 +167,7 @@ class Console(Shown):
     def read(self, *names: str) -> Diagnosis:
         """Read files of any kind, by name or pattern; beside the table, if one was looked at.
 
-        Raises `NotUnderstood` for one that is nothing of what is known, `OSError`.
+        Raises `NotUnderstood` for a file of an unknown form, and `OSError`.
         """
         paths = [path for name in names for path in sorted(_matching(name))]
         if not paths:
@@ -176,7 +176,7 @@ class Console(Shown):
 
     def _take(self, files: Sequence[tuple[str, bytes]]) -> Diagnosis:
         self.panel.say("Reading…")
-        evidence = take_in(files)  # before any is kept: what is nothing known is not
+        evidence = take_in(files)  # before any is kept: a file of an unknown form is not
         self._files = list(files)
         if self.found is not None:
             return self.look(*self._at, watch_s=0.0).diagnosis
@@ -218,7 +218,7 @@ class Console(Shown):
     # --- breaking ---------------------------------------------------------------------------------
 
     def dry_run(self) -> PlannedBreak:
-        """What a break would write, over what, and whether it would be refused; changes nothing."""
+        """Show what a break would write and replace, and whether it would be refused. Read-only."""
         if not self._at[0]:
             raise ValueError("no table was inspected: press Look first, then break")
         self.planned = None
@@ -238,7 +238,7 @@ class Console(Shown):
     def break_lock(self, epoch: int | None = None) -> BrokenLock:
         """Take the lock over by a tombstone, if it is still as the dry run showed it.
 
-        `epoch` breaks a lease that lasts or is renewed. Raises `BreakRefused`, `Unanswered`.
+        `epoch` breaks a lease that is valid or still renewed. Raises `BreakRefused`, `Unanswered`.
         """
         if self.planned is None:
             raise BreakRefused("not broken: do a dry run first, to see what would be written")
@@ -262,7 +262,7 @@ class Console(Shown):
 
 
 def _names(text: str) -> list[str]:
-    """The paths in a line. One with spaces in it stands alone, or in quotes as in a shell."""
+    """The paths in a line. A path with spaces must be alone, or in quotes as in a shell."""
     whole = text.strip()
     if whole and any(path.exists() for path in _matching(whole)):
         return [whole]

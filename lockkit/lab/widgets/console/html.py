@@ -1,4 +1,4 @@
-"""What the incident console shows, as HTML: text from a bucket, a log or a file is never markup."""
+"""What the incident console shows, as HTML: text from a bucket, log or file is never markup."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ overflow:hidden;text-overflow:ellipsis;font-family:var(--jp-code-font-family,mon
 
 
 def lock_html(holder: LockHolder, since_ms: float | None = None) -> str:
-    """The pill, and who owns it, since when, until when by whose clock, and whether to break it."""
+    """The state, the owner, the lease's start and end (by whose clock), and whether to break it."""
     (_, state), *facts = lock_facts(holder, since_ms)
     silent = holder.renews is False and holder.state == "held"
     sign, colour, said = PILLS[
@@ -80,7 +80,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def card_html(found: Diagnosis, url: str, endpoint: str = "") -> str:
-    """The pattern, why, and its page of the runbook; the command is selected by one click."""
+    """The pattern, why, and its page of the runbook; one click selects the command."""
     line = command_of(found, url, store_flags(endpoint))
     calm = found.pattern in (Pattern.UNKNOWN, Pattern.HEALTHY)
     colour = "unknown" if calm else "named"
@@ -148,7 +148,7 @@ def taken_html(taken: Sequence[ParsedFile]) -> str:
 
 
 def plan_html(plan: PlannedBreak, url: str) -> str:
-    """The dry run: what would be written over what, and why it would be refused now."""
+    """The dry run: what would be written, what it replaces, and why it would be refused now."""
     body = encode(plan.tombstone).decode()
     refused = f"<p class='bad'><b>Refused as it stands.</b> {shown(plan.refused)}</p>"
     return (

@@ -1,4 +1,4 @@
-"""The incident console's controls and the places for what it shows; they know nothing of tables."""
+"""The incident console's controls and output areas, without any logic about tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EMPTY = "Press Look, or drop in what was recorded."
 
 
 class Panel:
-    """From top to bottom: what to look at, what was found, and how to break it."""
+    """From top to bottom: the table to inspect, the findings, and how to break the lock."""
 
     def __init__(self, *, url: str, endpoint: str, watch_s: float, has_demo: bool) -> None:
         empty = "s3://bucket/table, gs://…, az://…" + (" (empty: the demo)" if has_demo else "")

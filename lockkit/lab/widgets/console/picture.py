@@ -1,4 +1,4 @@
-"""An incident as the diagram shows it: its events, its lanes, and where each proof is in it."""
+"""An incident for the diagram: its events, its lanes, and the place of each proof."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GUESSED = "write"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What the lanes draw. `spots` are the ids of the evidence in it, "" where nothing shows it."""
+    """What the lanes draw. `spots` are the ids of the evidence in it, "" if it is not shown."""
 
     scene: Scene
     log: list[str]
@@ -28,7 +28,7 @@ class Picture:
 
 
 def picture(events: Sequence[Event], evidence: Sequence[Event]) -> Picture:
-    """Raises `NotUnderstood` for a history whose fields are not what they are said to be."""
+    """Raises `NotUnderstood` for a history with fields of a wrong type."""
     try:
         return _picture(events, evidence)
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
@@ -53,7 +53,7 @@ def _picture(events: Sequence[Event], evidence: Sequence[Event]) -> Picture:
 
 
 def seated(events: Iterable[Event]) -> list[Event]:
-    """The events, and a lane for whoever is known only by what the bucket kept."""
+    """The events, and a lane for each client that only the bucket's versions show."""
     events = list(events)
     senders = {each.who for each in events}
     silent: dict[str, Event] = {}
@@ -72,7 +72,7 @@ def seated(events: Iterable[Event]) -> list[Event]:
 
 
 def labels(names: Iterable[str]) -> dict[str, str]:
-    """A short name for each that has one, unless two would be called the same.
+    """A short name for each client that has one, unless two would have the same.
 
     lockkit's `host/process/client` by its client, Hudi's UUIDs by their head.
     """
@@ -102,11 +102,11 @@ def _renamed(each: Event, names: Mapping[str, str]) -> Event:
     return replace(each, who=names.get(each.who, each.who), data=data)
 
 
-# --- what only the records tell ------------------------------------------------------------------
+# --- known from the records only -----------------------------------------------------------------
 
 
 def _fill_in(story: HistoryModel, events: Iterable[Event]) -> dict[str, int]:
-    """What each write of the lock was for, where no client tells it; the epochs, by row."""
+    """Fill in the purpose of each write of the lock if no client records it, and the epochs."""
     wrote = {
         (each.at_ms, str(each["version"])): each for each in events
         if each.kind == "request" and each["applied"]

@@ -1,1 +1,1 @@
-"""Simulated runs under the reader's hand: a moment of a seed, other ways on from it, the sweep."""
+"""Simulated runs that the reader controls: a moment of a seed, other continuations, the sweep."""

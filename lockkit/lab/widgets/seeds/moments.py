@@ -1,8 +1,8 @@
-"""Seeds as moments: a simulated run up to one of its moves, as text, and other ways on from there.
+"""Seeds as moments: a simulated run up to one of its moves, as text, and other continuations.
 
     lease:1234@57                  move 57 of the run of seed 1234
     lease/fence off:1234@57        the same with a mistake planted
-    lease/fence off:1234@57+3@80   after move 57 by other dice, the third ones; move 80 of that
+    lease/fence off:1234@57+3@80   after move 57 with other dice (the third); move 80 of that run
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SeedMoment:
 
     @classmethod
     def of(cls, text: str) -> SeedMoment:
-        """Raises `ValueError` for what is no moment, or of a scenario that there is not."""
+        """Parse a moment. Raises `ValueError` for an invalid one, or an unknown scenario."""
         brief = text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
         known = _ABOUT.match(text) if len(text) <= MOMENT_CHARS_MAX else None
         if known is None:
@@ -61,14 +61,14 @@ class SeedMoment:
         return moment
 
     def way(self, number: int) -> SeedMoment:
-        """Another run, from after this move to its end."""
+        """Another continuation, from this move to its end."""
         assert self.step is not None
         branches = (*self.branches, Branch(self.step, number))
         return replace(self, branches=branches, step=None)
 
 
 def play(moment: SeedMoment) -> SeedOutcome:
-    """The run up to there. Its `steps` are fewer where it ended, or went wrong, before that."""
+    """The run up to that move. Its `steps` are fewer if it ended, or went wrong, before."""
     scenario = scenario_of(moment.scenario)
     return simulate(
         scenario, moment.seed, mutant=mutant_of(moment.mutant, scenario.name),
@@ -78,7 +78,7 @@ def play(moment: SeedMoment) -> SeedOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OtherOutcomes:
-    """What became of other ways on from a moment; `wrong` are those that ended in a violation."""
+    """The outcomes of other continuations; `wrong` are those that ended in a violation."""
 
     moment: SeedMoment
     runs: int
@@ -93,12 +93,12 @@ class OtherOutcomes:
 
 
 def others(moment: SeedMoment, runs: int = 50) -> OtherOutcomes:
-    """Other ways on from there: the same past, other dice. Raises `ValueError` without a step."""
+    """Other continuations: the same past, other dice. Raises `ValueError` without a step."""
     return deque(others_so_far(moment, runs), maxlen=1).pop()
 
 
 def others_so_far(moment: SeedMoment, runs: int) -> Iterator[OtherOutcomes]:
-    """After each run, for who wants to show it, or to stop."""
+    """Yield the outcomes after each run, so that the caller can show them or stop."""
     if moment.step is None:
         raise ValueError(f"{moment} names no step to go on from: write {moment}@57")
     if runs < 1:
@@ -112,7 +112,7 @@ def others_so_far(moment: SeedMoment, runs: int) -> Iterator[OtherOutcomes]:
         yield OtherOutcomes(moment, number, tuple(wrong))
 
 
-# --- what there is to simulate --------------------------------------------------------------------
+# --- what can be simulated ------------------------------------------------------------------------
 
 
 def scenario_of(name: str) -> SimScenario:

@@ -1,4 +1,4 @@
-"""The sweep as a panel: Run, Stop, how far it is, and one figure that grows."""
+"""The sweep as a panel: Run, Stop, its progress, and one figure that grows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SYMBOLS, DASHES = ("x", "circle", "diamond", "square"), ("solid", "dot", "dash",
 class Sweep(Newest):
     """How often a stall does harm, by its length in leases, with and without the fence.
 
-    `run()` does it here and now and returns what it `found`; the button does it beside the kernel.
+    `run()` runs it now and returns what it `found`; the button runs it in a thread.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Sweep(Newest):
         self._status.say(f"{total} simulated runs: {self._runs} for each point.")
 
     def start(self) -> None:
-        """Start it in a thread as the button does, until it is done or stopped."""
+        """Run it in a thread, as the button does, until it is done or stopped."""
         self._errand.ask(self._sweep)
 
     def _busy(self, busy: bool) -> None:
         self.start_button.disabled, self.stop_button.disabled = busy, not busy
 
     def run(self) -> SweepResult:
-        """Here and now."""
+        """Run it now and return its result."""
         self._errand.stop()
         self._errand.wait(RUN_TIMEOUT_S)
         self._busy(True)
@@ -118,7 +118,7 @@ class Sweep(Newest):
 
 
 def _figure(ways: Mapping[str, str]) -> Any:
-    """Legible on a light and on a dark page; curves told apart by shape and dash, too."""
+    """Legible on a light and on a dark page; curves differ in marker and dash as well."""
     import plotly.graph_objects as go
 
     drawn = go.Figure(layout=plot_layout(

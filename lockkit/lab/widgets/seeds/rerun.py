@@ -1,4 +1,4 @@
-"""A simulated run under buttons: to any of its moves, and other ways on from there."""
+"""A simulated run with buttons: go to any of its moves, and try other continuations."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ STYLE = (
 class Rerun(Newest):
     """A run of the simulator, up to the move that its moment names: `Rerun("lease:1234@57")`.
 
-    The moment is text, to be copied, changed and pasted. `go` and `others` do by code what the
-    buttons do; `outcome` is the run so far. Raises `ValueError` for what is no moment.
+    The moment is text to copy, change and paste. `go` and `others` do by code what the buttons
+    do; `outcome` is the run so far. Raises `ValueError` for an invalid moment.
     """
 
     def __init__(self, moment: str | SeedMoment = "lease:1@60") -> None:
@@ -104,7 +104,7 @@ class Rerun(Newest):
     def close(self) -> None:
         self._errand.stop()
 
-    # --- by clicks: they only enqueue -------------------------------------------------------------
+    # --- by clicks, which only enqueue ------------------------------------------------------------
 
     def _pasted(self, said: str) -> None:
         if self._drawing:
@@ -124,7 +124,7 @@ class Rerun(Newest):
             self._moved(step)
 
     def _moved(self, step: int) -> None:
-        """To the newest wish: the next click goes on from there, wherever the drawing is."""
+        """Move to the newest request: the next click continues from there, not from the drawing."""
         moment = replace(self.moment, step=min(max(step, 0), self._whole.steps))
         self.moment = moment
         self._errand.ask(lambda _over: self._to(moment))

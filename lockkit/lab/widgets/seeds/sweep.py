@@ -34,13 +34,13 @@ NAME = "stalls-"
 
 @dataclass(slots=True)
 class StallSweep(LeaseRun):
-    """Writers that stall between their look at the lease and the write."""
+    """Writers that stall between the check of the lease and the write."""
 
     stall_ms: float = 0.0
 
     def before_the_write(self, session: LeaseSession) -> Procedure[None]:
         if self.stall_ms and self.world.dice.random() < STALLED:
-            node = session.node  # all of its process stops, its renewals too
+            node = session.node  # the whole process stops, its renewals too
             node.stalled, node.stalled_ms = True, self.world.time.now_ms + self.stall_ms
             self.world.record(node.name, "stalled", {"pid": node.life, "why": "the sweep"})
             yield Sleep(0)
@@ -133,9 +133,9 @@ def swept(
     runs: int = 40, *, ratios: Sequence[float] = RATIOS, ways: Mapping[str, str] = WAYS,
     over: Callable[[], bool] = lambda: False,
 ) -> Iterator[SweepResult]:  # fmt: skip
-    """Simulate each ratio so often in each way; after every point, what was found so far.
+    """Simulate each ratio with and without the fence; yield the findings after every point.
 
-    Ends once `over()`; the point that was under way counts for nothing.
+    Ends once `over()`; an unfinished point is dropped.
     """
     points: list[SweepPoint] = []
     for ratio in ratios:

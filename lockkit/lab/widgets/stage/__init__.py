@@ -1,1 +1,1 @@
-"""Procedures on a stage: each actor stopped at its next request, and a reader who decides."""
+"""Procedures on a stage: each actor stops at its next request, and the reader decides."""

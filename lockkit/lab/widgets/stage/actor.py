@@ -1,4 +1,4 @@
-"""One actor of a stage: a procedure, its next request, and what could happen to it next."""
+"""One actor of a stage: a procedure, its next request, and its possible next steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_ITSELF = (Choice.ANSWER, *ANYWAY)
 
 @dataclass(frozen=True, slots=True)
 class RequestLine:
-    """One request, and what came of it."""
+    """One request, and its outcome."""
 
     request: str
     answered: str
@@ -42,13 +42,13 @@ class Actor:
     """"" while it is under way, then how it ended, in a sentence."""
 
     def close(self) -> None:
-        """End the procedure where it stands; what it was made of, too, while its order is known."""
+        """End the procedure where it is, and its inner procedures in a known order."""
         self.procedure.close()
         self.source.close()
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """What could happen next."""
+        """The possible next steps."""
         landing = (Choice.LAND,) if self.flying else ()
         if self.waits is None:
             return landing

@@ -1,4 +1,4 @@
-"""What was decided on a stage, as text: the same decisions lead to the same state again."""
+"""The decisions on a stage, as text: the same decisions lead to the same state again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMES = re.compile(r"(.+?)(?: x([1-9]\d{0,3}))?")
 
 
 class Choice(StrEnum):
-    """What can happen next: to an actor's request, to the actor, or to the lease."""
+    """A possible next step: of an actor's request, of the actor, or of the lease."""
 
     ANSWER = "answer"
     """Its request is carried out, and it hears what came of it."""
@@ -37,7 +37,7 @@ class Choice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Somebody, and what happened to it. As text: `W1 lose`, `the lease ends`."""
+    """An actor, and what happened to it. As text: `W1 lose`, `the lease ends`."""
 
     who: str
     what: Choice
@@ -48,7 +48,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioMoment:
-    """A play, the mistake that is planted in it ("": none), and what was decided so far.
+    """A play, its planted mistake ("": none), and the decisions so far.
 
     As text: `election/the next epoch is led unasked: W1 answer x3, W2 lose, the lease ends`.
     """
@@ -63,7 +63,7 @@ class ScenarioMoment:
 
     @classmethod
     def of(cls, text: str) -> ScenarioMoment:
-        """Raises `ValueError` for what is no moment: it says which part, and how one is written."""
+        """Parse a moment. `ValueError` names the invalid part and the format."""
         if len(text) > MOMENT_CHARS_MAX:
             raise ValueError(f"a moment has at most {MOMENT_CHARS_MAX} characters")
         about, colon, said = " ".join(text.split()).partition(":")

@@ -14,7 +14,7 @@ COMMIT = "commit"
 
 
 def stage(play: str, mistake: str = "") -> Stage:
-    """A play from its beginning. Raises `ValueError` for one that there is not."""
+    """A play from its beginning. Raises `ValueError` for an unknown play."""
     if play != COMMIT:
         if play not in SCENARIOS:
             raise ValueError(
@@ -31,10 +31,10 @@ def stage(play: str, mistake: str = "") -> Stage:
 
 
 def at(moment: ScenarioMoment | str) -> Stage:
-    """A stage in the very state that these decisions lead to.
+    """A stage in the state that these decisions lead to.
 
-    Raises `ValueError` for a text that is no moment, and for a decision that can't be made there:
-    it says which.
+    Raises `ValueError` for a text that is not a moment, and for an impossible decision, which it
+    names.
     """
     moment = ScenarioMoment.of(moment) if isinstance(moment, str) else moment
     new = stage(moment.play, moment.mistake)
@@ -45,7 +45,7 @@ def at(moment: ScenarioMoment | str) -> Stage:
 
 
 def follow(run: Stage, decisions: Iterable[Decision]) -> str:
-    """Make these decisions, as far as they can be made; "" or why it went no further."""
+    """Make these decisions as far as possible; return "", or why it stopped early."""
     for number, each in enumerate(decisions, 1):
         try:
             run.decide(each)
@@ -55,7 +55,7 @@ def follow(run: Stage, decisions: Iterable[Decision]) -> str:
 
 
 def fork(run: Stage, decisions: int | None = None) -> Stage:
-    """A second run, which made the first so many decisions of this one, and may go its own way.
+    """A second run with the first decisions of this one; it may then continue differently.
 
     None: all of them. Raises `ValueError` for more than this run made.
     """

@@ -1,4 +1,4 @@
-"""A procedure, one request at a time: for the only actor of its client, to watch it."""
+"""A procedure, one request at a time, for an actor whose requests a reader watches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def in_turn(procedure: Procedure[T]) -> Procedure[T]:
-    """The same procedure; what goes `Parallel` goes one after the other, `Exclusive` as it is."""
+    """The same procedure; `Parallel` requests are sent in turn, `Exclusive` ones unchanged."""
 
     def ask(request: Request) -> Procedure[Any]:
         match request:

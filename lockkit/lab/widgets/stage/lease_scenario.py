@@ -1,4 +1,4 @@
-"""The play `lock`: two of the very clients that `Lock` runs, and the resource that they write."""
+"""The play `lock`: two of the clients that `Lock` runs, and the resource that they write."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ MISTAKES: dict[str, dict[str, Any]] = {
 
 
 class NoRenewal:
-    """Nothing renews beside the actor: it renews once, where a reader can see it."""
+    """No renewal thread: the actor renews once, where a reader can see it."""
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Nothing to stop."""
 
 
 @dataclass(slots=True)
 class PacingLimits:
-    """What a client asks its store for besides requests: how it paces its writes."""
+    """What a client needs from its store besides requests: how to pace its writes."""
 
     capabilities: Capabilities
 
@@ -76,7 +76,7 @@ def bring_on(steps: PatternSteps) -> None:
 
 
 def use(client: StorageClient, fence: CommitGuard) -> Procedure[str]:
-    """Acquire, work, renew, write, release: as a program does with a `Lock` in its hand."""
+    """Acquire, work, renew, write, release: as a program does with a `Lock`."""
     stand = partial(grant.assert_held, client, "the lock")
     if not (yield from grant.acquire(client, WAIT_S, hold=NoRenewal)):
         raise LockLost("the lock", "it was never free", AGAIN, reason=LossReason.NEVER_ACQUIRED)
@@ -100,7 +100,7 @@ def use(client: StorageClient, fence: CommitGuard) -> Procedure[str]:
 
 
 def write_anyway(change: Callable[[Any], str], epoch: int) -> Procedure[None]:
-    """The mistake: the lease was looked at, so the write needs no condition."""
+    """The mistake: check the lease, then write without a condition."""
     before = yield from read_guarded(RESOURCE_KEY)
     fields = {"epoch": epoch, "attempt": (yield Unique()), "value": change(before.value)}
     body = json.dumps(fields).encode()
@@ -111,7 +111,7 @@ def write_anyway(change: Callable[[Any], str], epoch: int) -> Procedure[None]:
 
 
 def judge(steps: PatternSteps) -> tuple[bool, str]:
-    """The checker's word; besides, nobody deletes another's lock, and the highest epoch stands."""
+    """The checker's verdict; no client may delete another's lock; the highest epoch stays."""
     top, holder = 0, ""
     for each in steps.events:
         if each.kind != "request" or not each["applied"]:

@@ -1,4 +1,4 @@
-"""One run of a stage as a panel: what could happen next as buttons, and what each actor asked."""
+"""One run of a stage as a panel: the possible next steps as buttons, and each actor's requests."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ BUTTONS = (
 
 
 class StagePanel:
-    """The buttons and lines of one run; what can't happen is disabled. `run` may be replaced.
+    """The buttons and lines of one run; impossible steps are disabled. `run` may be replaced.
 
-    `press` is called with each decision that was clicked, `finish` with who is to go to the end,
+    `press` is called with each clicked decision, `finish` with the actor to run to the end,
     `plant` with a mistake and `paste` with a moment.
     """
 
@@ -108,7 +108,7 @@ class StagePanel:
         return ends
 
     def show(self, title: str, below: str, marks: Mapping[str, Collection[int]]) -> None:
-        """Draw the run; `marks` are the lines, by actor, that the other run has otherwise."""
+        """Draw the run; `marks` are the lines, by actor, that differ in the other run."""
         self._title.value = f"{STYLE}<b>{escape(title)}</b>"
         for name, html in self._lines.items():
             html.value = requests_so_far(self.run.actors[name], marks.get(name, ()))
@@ -155,7 +155,7 @@ def _colour(answered: str) -> str:
 
 
 def _lanes_of(run: Stage) -> Any:
-    """The space-time view, for a play whose clients tell what they believe."""
+    """The space-time view, for a play whose clients record their beliefs."""
     if run.play_name != "lock":
         return None
     from lockkit.lab.widgets.lanes import Lanes

@@ -1,4 +1,4 @@
-"""A request of a stage: how it is shown, and what a simulated store makes of it."""
+"""A request of a stage: how it is shown, and how a simulated store answers it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from lockkit.sinks import Emit
 
 @dataclass(frozen=True, slots=True)
 class UnguardedPut(Put):
-    """A write under no condition, as any store takes it; its own is looked at by nobody."""
+    """A write whose condition is ignored."""
 
 
 def shown(request: Request) -> str:
-    """A request as a store sees it; "" for what never leaves the process."""
+    """A request as a store sees it; "" if it never leaves the process."""
     match request:
         case Get(key):
             return f"GET {key}"
@@ -55,7 +55,7 @@ def shown(request: Request) -> str:
 
 
 def plain(answer: Any) -> str:
-    """An answer in a word: applied, precondition failed, found, missing, 7 objects."""
+    """An answer in words: applied, precondition failed, found, missing, 7 objects."""
     if isinstance(answer, list):
         return f"{len(answer)} objects"
     if answer is None:
@@ -73,7 +73,7 @@ def answer(
     request: Request, memory_store: SimStore, who: str, clock: VirtualClock, emit: Emit,
     sent_ms: float | None = None,
 ) -> Any:  # fmt: skip
-    """One request, carried out here and now. Sleeping puts the time forward, for everybody."""
+    """Carry out one request at once. A sleep moves the time forward for all actors."""
     match request:
         case Sleep(seconds):
             clock.time.now_ms += seconds * 1000
@@ -93,7 +93,7 @@ def answer(
 
 
 def guarded(request: Sent, memory_store: SimStore) -> Sent:
-    """A write under no condition, as one whose condition holds just now."""
+    """Turn an unconditional write into one whose condition holds now."""
     if not isinstance(request, UnguardedPut):
         return request
     now = memory_store.objects.get(request.key)

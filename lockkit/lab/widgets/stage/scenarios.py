@@ -1,4 +1,4 @@
-"""Other protocols on the stage: two actors each, a mistake to plant, and what came of it."""
+"""Other protocols on the stage: two actors each, a mistake to plant, and the judgement."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageScenario:
-    """One protocol: what its two actors are about to do, and how it is judged."""
+    """One protocol: the next steps of its two actors, and how it is judged."""
 
     says: str
     rules: Any
@@ -99,7 +99,7 @@ class PatternSteps(Stage):
         play.bring_on(self)
 
     def keep(self, name: str, procedure: Procedure[Any]) -> None:
-        """An actor comes on whose result the judge will want."""
+        """Add an actor and keep its result for the judge."""
 
         def kept() -> Procedure[str]:
             self.results[name] = yield from procedure
@@ -142,7 +142,7 @@ def _lead(candidate: Candidate, name: str) -> Procedure[str]:
 
 
 def _never_back(steps: PatternSteps) -> Judgement:
-    """Of all that was written, what the highest epoch wrote stands."""
+    """The object must be the one that the highest epoch wrote."""
     found = steps.read(read_guarded(RESOURCE_KEY))
     epochs = [int(str(said).rpartition(" ")[2]) for said in steps.results.values()
             if "epoch" in str(said)]  # fmt: skip
@@ -303,7 +303,7 @@ SCENARIOS = {
 
 
 def mistakes(pattern: str) -> tuple[str, ...]:
-    """What can be planted in it."""
+    """The mistakes that can be planted in it."""
     if pattern not in SCENARIOS:
         raise ValueError(f"there is no pattern {pattern!r}; there are {', '.join(SCENARIOS)}")
     return tuple(SCENARIOS[pattern].mistakes)

@@ -1,8 +1,8 @@
-"""Procedures of several actors, one request at a time: each stopped at its next request.
+"""Procedures of several actors, one request at a time: each actor stops at its next request.
 
-The store is a simulated one, whose own record is the truth. Nothing here happens by itself: time
-goes on with each move, ids come from dice that are thrown by the actor's name. So the same
-decisions lead to the same state, to the byte. No widgets; `stepper` has the buttons.
+The store is simulated, and its record is the truth. Nothing happens by itself: time advances with
+each move, and ids come from dice seeded with the actor's name. So the same decisions lead to
+exactly the same state. No widgets; `stepper` has the buttons.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNANSWERED = "nobody answered"
 
 
 class Stage:
-    """Actors by name, over one store. Raises `ValueError` for what can't be decided, and says why.
+    """Actors by name, over one store. Raises `ValueError` for an impossible decision, and says why.
 
     `play` and `mistake` name it, for a `ScenarioMoment`.
     """
@@ -63,31 +63,31 @@ class Stage:
         self._clocks: dict[str, VirtualClock] = {}
 
     def act(self, name: str, procedure: Procedure[Any]) -> None:
-        """An actor comes on: its procedure goes to its first request."""
+        """Add an actor: its procedure runs to its first request."""
         actor = Actor(name, self.clock(name), procedure, in_turn(procedure))
         self.actors[name] = actor
         self._go(actor, partial(actor.procedure.send, None))
 
     def clock(self, name: str, ahead_ms: int = 0) -> VirtualClock:
-        """The stage's one time as this actor's wall clock shows it, and dice for its ids."""
+        """The stage's time by this actor's wall clock, and dice for its ids."""
         dice = random.Random(name)
         new = VirtualClock(offset_ms=ahead_ms, time=self.time, dice=dice)
         return self._clocks.setdefault(name, new)
 
     def outcome_of(self, result: Any) -> str:
-        """How a procedure ended that returned `result`."""
+        """The outcome of a procedure that returned `result`."""
         return f"done: {result}"
 
     # --- what a reader of the notebook does -------------------------------------------------------
 
     def choices(self, who: str) -> tuple[Choice, ...]:
-        """What could happen next to this actor, or to `the lease`."""
+        """The possible next steps of this actor, or of `the lease`."""
         if who == THE_LEASE:
             return (Choice.ENDS,) if self.lease_ms else ()
         return self._actor(who).choices
 
     def decide(self, decision: Decision) -> RequestLine | None:
-        """Let it happen; the line that it adds to what the actor asked, if it adds one."""
+        """Carry out a decision; return the line that it adds to the actor's requests, if any."""
         who, what = decision.who, decision.what
         if what not in self.choices(who):
             raise ValueError(self._why_not(decision))
@@ -121,7 +121,7 @@ class Stage:
         return line
 
     def until(self, who: str, end: str, verb: str = "") -> str:
-        """Step until the next request is about a key that ends so; what it is going to ask."""
+        """Step until the next request is about a key with that ending; return that request."""
         actor = self._actor(who)
         for _ in range(STEPS_MAX):
             if actor.waits is None:
@@ -132,7 +132,7 @@ class Stage:
         return shown(actor.waits) if actor.waits is not None else actor.ended
 
     def finish(self, who: str) -> str:
-        """Step to the end; how it ended."""
+        """Step to the end; return the outcome."""
         actor = self._actor(who)
         for _ in range(STEPS_MAX):
             if actor.waits is None:
@@ -141,7 +141,7 @@ class Stage:
         return actor.ended
 
     def late(self, who: str) -> RequestLine | None:
-        """Tell an actor nothing of its write, which is on its way; it lands when `land` is said."""
+        """Delay an actor's write and drop its answer; the decision `land` applies the write."""
         return self.decide(Decision(who, Choice.LATE))
 
     def land(self, who: str) -> RequestLine | None:
@@ -158,23 +158,23 @@ class Stage:
         self.decide(Decision(who, Choice.KILL))
 
     def end_lease(self) -> None:
-        """Let so much time pass, for everybody, that whatever is held now has run out."""
+        """Let time pass for all actors until every lease has expired."""
         self.decide(Decision(THE_LEASE, Choice.ENDS))
 
-    # --- what came of it --------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
     @property
     def moment(self) -> ScenarioMoment:
-        """Where this is, to be copied: `fork.at` leads there again."""
+        """This moment, as text to copy: `fork.at` leads here again."""
         return ScenarioMoment(self.play_name, self.mistake, tuple(self.decisions))
 
     @property
     def events(self) -> list[Event]:
-        """Truth (the store's record) and beliefs (what the actors told), in order of time."""
+        """Truth (the store's record) and beliefs (the actors' events), in order of time."""
         return history_of(self.memory_store.truth, self._reported)
 
     def read(self, procedure: Procedure[Any]) -> Any:
-        """What a reader's procedure returns; it leaves nothing behind, neither object nor time."""
+        """The result of a reader's procedure; it changes neither objects nor time."""
         time = Time(self.time.now_ms)
         dice = random.Random("reader")
         memory_store = SimStore(
@@ -186,21 +186,21 @@ class Stage:
         )
 
     def go(self, name: str, procedure: Procedure[Any]) -> Any:
-        """What a procedure returns that this actor runs before anybody is stopped anywhere."""
+        """Run a procedure of this actor before any actor stops; return its result."""
         clock, emit = self.clock(name), self.emit(name)
         return to_the_end(
             procedure, lambda each: answer(each, self.memory_store, name, clock, emit)
         )
 
     def close(self) -> None:
-        """Procedures under way are ended; nothing else is open."""
+        """End the procedures that are under way; nothing else is open."""
         for actor in self.actors.values():
             actor.close()
 
     # --- inside ----------------------------------------------------------------------------------
 
     def emit(self, who: str) -> Emit:
-        """For what an actor tells: its wall clock's time is put onto the stage's own."""
+        """Record an actor's event: its wall clock's time is converted to the stage's."""
 
         def emit(kind: str, **fields: Any) -> None:
             if fields.get("until_ms"):
@@ -233,7 +233,7 @@ class Stage:
         return f"{decision} can't happen now: {who} {stands}; what can: {can}"
 
     def _step(self, actor: Actor, what: Choice) -> RequestLine:
-        """The next request, there and back."""
+        """Carry out the next request and return its answer."""
         request = actor.waits
         assert request is not None
         sent_ms = self.time.now_ms
@@ -271,7 +271,7 @@ class Stage:
         return answer(request, self.memory_store, actor.name, actor.clock, emit, sent_ms)
 
     def _go(self, actor: Actor, move: Callable[[], Request]) -> None:
-        """On to the next request that a store would see, or to the next pause."""
+        """Run on to the next request that a store would see, or to the next pause."""
         try:
             with self.planted():
                 actor.waits = move()

@@ -1,4 +1,4 @@
-"""The stepper: a stage under buttons, back to any decision, and a second run beside the first."""
+"""The stepper: a stage with buttons, undo to any decision, and a second run for comparison."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ FIRST, FORK = 0, 1
 
 
 class StageView(Newest):
-    """Buttons for what could happen next, beside what each actor asked.
+    """Buttons for the possible next steps, and each actor's requests.
 
-    `steps` is the first run, to be moved by code as well (`show()` then draws it), and `other` the
-    second, once `fork` has made one. Running the cell again ends the one before.
+    `steps` is the first run. Code may move it as well; `show()` then draws it. `other` is the
+    second run, once `fork` has made one. Running the cell again ends the earlier view.
     """
 
     options: list[tuple[str, str]]
@@ -69,7 +69,7 @@ class StageView(Newest):
         self._put(FIRST, self.steps, "No request was decided yet.")
 
     def below(self, run: Any) -> str:
-        """What readers and the checker say about a run, as HTML."""
+        """The readers' rows and the checker's verdict on a run, as HTML."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -90,10 +90,10 @@ class StageView(Newest):
         """Where the two runs differ; None while there is one."""
         return None if self.other is None else compare(self.steps, self.other)
 
-    # --- going back, and another way -----------------------------------------------------------
+    # --- undo and fork ------------------------------------------------------------------------
 
     def fork(self, decisions: int | None = None) -> Any:
-        """A second run beside the first, after so many of its decisions (None: all of them)."""
+        """Start a second run after that many decisions of the first (None: all of them)."""
         new = fork(self.steps, decisions)
         self._put(FORK, new, f"The fork goes on from after decision {len(new.decisions)}.")
         return new
@@ -104,19 +104,19 @@ class StageView(Newest):
         self.show()
 
     def go_back(self, decisions: int) -> None:
-        """Undo what the first run decided after so many."""
+        """Undo the first run's decisions after that many."""
         said = f"Back after decision {decisions}." if decisions else "Started over."
         self._put(FIRST, fork(self.steps, decisions), said)
 
     def paste(self, moment: str, number: int = FIRST) -> None:
-        """Take a run (the fork is number 1) to a moment of this play. Raises `ValueError`."""
+        """Move a run (the fork is number 1) to a moment of this play. Raises `ValueError`."""
         if ScenarioMoment.of(moment).play != self.play:
             raise ValueError(f"this stage plays {self.play!r}, and that is another play's moment")
         new = at(moment)
         self._put(number, new, f"At that moment: {len(new.decisions)} decisions were made.")
 
     def plant(self, mistake: str, number: int = FIRST) -> None:
-        """The first run starts over with this mistake; the fork makes its decisions once more."""
+        """Restart the first run with this mistake; the fork repeats its decisions."""
         new, said = stage(self.play, mistake), "Started over."
         if number == FORK:
             why = follow(new, self.runs[FORK].decisions)
@@ -126,7 +126,7 @@ class StageView(Newest):
     # --- what it shows ----------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Draw what is; whatever was decided, by button or by code."""
+        """Draw the current state, whether buttons or code led to it."""
         difference = self.difference
         marks = {} if difference is None else difference.lines
         titles = ("Run", "") if self.other is None else ("First run", "Fork")
@@ -148,7 +148,7 @@ class StageView(Newest):
             self._past.value = len(made)
 
     def _put(self, number: int, run: Any, said: str) -> None:
-        """Another run takes this place; its panel stays, and so does the reader's focus."""
+        """Put another run in this place; its panel and the reader's focus stay."""
         if number == len(self._panels):
             self.runs[number:] = [run]
             self._panels.append(self._panel(number))
@@ -169,7 +169,7 @@ class StageView(Newest):
         )  # fmt: skip
 
     def _planted(self, number: int, mistake: str) -> None:
-        if mistake != self.runs[number].mistake:  # else it is we who have just shown it
+        if mistake != self.runs[number].mistake:  # else we have just shown it ourselves
             self._tried(lambda: self.plant(mistake, number))()
 
     def _pasted(self, number: int, moment: str) -> None:
@@ -187,7 +187,7 @@ class StageView(Newest):
         self._said = f"{who} ended: {self.runs[number].finish(who)}"
 
     def _tried(self, act: Callable[[], Any]) -> Callable[[], None]:
-        """What can't be done is said, not raised: a callback has nobody to raise to."""
+        """Show an impossible step instead of raising: a callback has no caller to raise to."""
 
         def press() -> None:
             try:

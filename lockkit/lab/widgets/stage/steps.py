@@ -1,4 +1,4 @@
-"""Two commits on one table, one request at a time: the very procedure, stopped at each request."""
+"""Two commits on one table, one request at a time: the real procedure, stopped at each request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VARIANTS = {
 
 @dataclass(frozen=True, slots=True)
 class StagedLock:
-    """The lock as the two writers see it: W2's grant came after W1's had run out."""
+    """The lock as the two writers see it: W2 was granted it after W1's lease had expired."""
 
     epoch: int
 
