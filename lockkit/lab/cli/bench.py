@@ -1,4 +1,4 @@
-"""`lockkit bench`: measurements of a store that anybody can repeat."""
+"""`lockkit bench`: repeatable measurements of a store."""
 
 from __future__ import annotations
 

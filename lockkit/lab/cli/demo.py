@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def extras(spark: bool, provider: str) -> list[str]:
-    """Those that a fleet of such writers needs."""
+    """The extras that a fleet of such writers needs."""
     return ["demo", *(["spark"] if spark else []), *([provider] if provider != "s3" else [])]
 
 
@@ -136,13 +136,13 @@ def extras(spark: bool, provider: str) -> list[str]:
 
 
 def stall_and_lost_response(fleet: Fleet) -> Story:
-    """The script of the demo. Stopped is whoever is the first to be about to publish."""
+    """The script of the demo. It stops the first writer that is about to publish."""
     for each in fleet.writers:
         fleet.stall(each, at="commit")
     late = (yield from until("a writer stopped in its commit", lambda e: e.kind == "stalled")).who
     for each in fleet.writers:
         if each != late:
-            fleet.resume(each)  # disarms it; nobody can come so far while the lock is held
+            fleet.resume(each)  # disarms it; no other writer can get here while the lock is held
     taken = yield from until("a takeover", lambda e: e.who != late and e.kind == "held")
     yield from until(
         f"a commit by {taken.who} or another", lambda e: e.who != late and e.kind == "published"
@@ -173,7 +173,7 @@ def until(what: str, happened: Callable[[Event], bool]) -> Generator[str, Event,
 
 
 def play(fleet: Fleet, story: Story, report: Callable[[str], None]) -> None:
-    """Send the story everything that happens, telling it on the way; raise where it gets stuck."""
+    """Send every event to the story and print progress; raise if the story gets stuck."""
     clock, teller = Clock(), HistoryNarrator()
     waits_for, seen = next(story), 0
     deadline_ms = clock.boot_ms() + STEP_TIMEOUT_S * 1000
@@ -195,7 +195,7 @@ def play(fleet: Fleet, story: Story, report: Callable[[str], None]) -> None:
 
 
 def going(fleet: Fleet) -> bool:
-    """Whether anything more can happen: the story kills nobody, so any error ends it."""
+    """Whether anything more can happen: the story kills no process, so any error ends it."""
     return fleet.alive and fleet.error is None
 
 

@@ -1,4 +1,4 @@
-"""`lockkit explore`: each rule switched off, and the shortest story in which that goes wrong."""
+"""`lockkit explore`: switch each rule off, and find the shortest story that goes wrong."""
 
 from __future__ import annotations
 

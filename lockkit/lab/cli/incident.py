@@ -1,4 +1,4 @@
-"""`lockkit incident`: what stands at a table, which known pattern it is, and what to do."""
+"""`lockkit incident`: a table's state, the known pattern, and what to do."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _of_files(args: argparse.Namespace) -> int:
 
 
 def _contents(names: Sequence[str]) -> list[tuple[str, bytes]]:
-    """Each file's bytes, and one more than are allowed where there are more."""
+    """Each file's bytes, up to one more than is allowed."""
     from lockkit.lab.incident.dropped import FILE_BYTES_MAX
 
     files = []

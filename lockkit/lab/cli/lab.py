@@ -61,7 +61,7 @@ def refuse_port(options: list[str]) -> None:
 
 
 def refuse_home(folder: Path) -> None:
-    """JupyterLab cannot start without its folders, and says so in two hundred lines."""
+    """JupyterLab cannot start without its folders, and prints two hundred lines about it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -73,7 +73,7 @@ def refuse_home(folder: Path) -> None:
 
 
 def copied(home: Path) -> Path:
-    """The folder, with what it lacks of the notebooks and data sets that came with the package."""
+    """Copy missing notebooks and data sets of the package into the folder; return it."""
 
     def unless_there(source: str, target: str) -> None:
         if not os.path.exists(target):
@@ -99,7 +99,7 @@ def jupyterlab(notebook: Path, home: Path) -> list[str]:
         sys.executable, "-m", "jupyterlab",
         f"--ServerApp.root_dir={root}", f"--LabApp.default_url={url}",
         "--ServerApp.answer_yes=True",  # one Ctrl-C is enough
-        # In a container everybody is root, and the server listens on this machine only.
+        # In a container every user is root, and the server listens on this machine only.
         *(["--allow-root"] if os.geteuid() == 0 else []),
     ]  # fmt: skip
 
@@ -107,7 +107,7 @@ def jupyterlab(notebook: Path, home: Path) -> list[str]:
 def until_stopped(line: list[str]) -> int:
     """Run JupyterLab in the foreground; one Ctrl-C ends it and its kernels.
 
-    So do SIGTERM and a closed terminal: a server that nobody sees would go on for ever.
+    So do SIGTERM and a closed terminal; otherwise an unseen server would run for ever.
     """
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, _ended)

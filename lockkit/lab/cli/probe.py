@@ -1,4 +1,4 @@
-"""`lockkit probe`: is a store safe to lock on, and is it what its maker documents?"""
+"""`lockkit probe`: is a store safe for locks, and does it behave as documented?"""
 
 from __future__ import annotations
 

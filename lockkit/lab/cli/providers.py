@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def launched(names: dict[str, None], folder: Path, stack: ExitStack) -> list[Service]:
-    """Those that can be, not ready yet; the stack stops them."""
+    """Launch the services that can be launched, without a wait; the stack stops them."""
     from lockkit.lab.processes.services import open_service
     from lockkit.lab.processes.services.service import ServiceStartFailed, ServiceUnavailable
 
@@ -95,7 +95,7 @@ def launched(names: dict[str, None], folder: Path, stack: ExitStack) -> list[Ser
 
 
 def described(each: Service) -> list[str]:
-    """Where it is, and what to paste."""
+    """A service's address, and the configuration to paste."""
     endpoint = getattr(each, "endpoint", "")
     return [
         f"{each.name}  {endpoint or each.address}",

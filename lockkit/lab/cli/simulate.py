@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_moment(args: argparse.Namespace) -> int:
-    """One run up to one of its moves, and other ways on from there."""
+    """Play one run up to one of its moves, and try other continuations."""
     from lockkit.lab.widgets.seeds.moments import SeedMoment, others, play
 
     try:
@@ -119,7 +119,7 @@ def run_moment(args: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class SimulationTotal:
-    """What came of all seeds so far; told on standard error as it goes."""
+    """The outcomes of all seeds so far; progress goes to standard error."""
 
     scenario: SimScenario
     seeds: str

@@ -1,4 +1,4 @@
-"""`lockkit soak`: writers over one table for minutes or hours, in all kinds of trouble; judged."""
+"""`lockkit soak`: writers on one table for minutes or hours, under many kinds of faults; judged."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def add(commands: Any) -> None:
 
 @contextmanager
 def opened(args: argparse.Namespace) -> Iterator[StateLock]:
-    """Its errors as exit codes. All requests of a look or an unlock share the time of one."""
+    """Open it, with errors as exit codes. All requests of a look or unlock share one time limit."""
     from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
     from lockkit.recipes.terraform.statelock import StateLock
     from lockkit.stores.within import within

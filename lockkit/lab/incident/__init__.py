@@ -1,1 +1,1 @@
-"""What stands at a table's URL, what happened there, which known pattern it is, and what to do."""
+"""Diagnosis of a table: its state, its history, the known pattern, and what to do."""

@@ -49,7 +49,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What `locks audit validate` of Hudi's CLI says: PASSED, WARNING or FAILED."""
+    """The result of `locks audit validate` in Hudi's CLI: PASSED, WARNING or FAILED."""
 
     outcome: str
     findings: tuple[str, ...]
@@ -107,7 +107,7 @@ def validate(audits: Iterable[Audit]) -> Validation:
 
 
 def load_audits() -> Procedure[tuple[Audit, ...]]:
-    """The newest files of a table's audit log; none where it was never switched on."""
+    """The newest files of a table's audit log; none if it was never switched on."""
     listed = yield from listing(AUDIT)
     names = sorted(each.key for each in listed if each.key.endswith(".jsonl"))[-FILES_MAX:]
     found = yield from all_of(read(each, limit=FILE_BYTES_MAX) for each in names)

@@ -1,7 +1,7 @@
-"""What programs asked for once, as their logs show it: copies put together, and what landed.
+"""Calls of programs, from their logs: with their copies, and whether they were applied.
 
-A write landed if its answer says so, if its very bytes were read later, or if its client went on
-from a version that only its answer can have told it.
+A write was applied if its answer says so, if its exact bytes were read later, or if its client went
+on from a version that it can know only from the answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SeenVersion:
 
 @dataclass(slots=True)
 class SdkCall:
-    """What a program asked for once, and its SDK may have sent several times."""
+    """One call of a program, which its SDK may have sent several times."""
 
     number: int
     sent: list[SentRequest]
@@ -63,7 +63,7 @@ class SdkCall:
 
 
 class LockObservations:
-    """What was seen of the lock's versions, by digest and by version."""
+    """The observed versions of the lock, by digest and by version."""
 
     def __init__(self, seen: Iterable[SeenVersion]) -> None:
         self._by_digest: dict[str, list[SeenVersion]] = {}
@@ -77,7 +77,7 @@ class LockObservations:
     def of(self, call: SdkCall) -> SeenVersion | None:
         """The first look at these bytes after they were sent; a bucket's times are to the second.
 
-        Of equal bytes that were looked at very often, the first looks count.
+        Of equal bytes that were read very often, the first reads count.
         """
         found = [each for digest in sorted(call.first.digests)
                  for each in self._by_digest.get(digest, ())[:ALIKE_MAX]
@@ -104,7 +104,7 @@ class LaterWrites:
 def calls_of(
     sent: Iterable[SentRequest], seen: Sequence[SeenVersion] = ()
 ) -> tuple[list[SdkCall], LockObservations]:
-    """In the order of their times, each with what it made; and everything that was seen."""
+    """Calls in order of time, each with the version it created; and all observations."""
     named = _named([each for each in sent if each.method in ("GET", "HEAD", "PUT", "DELETE")])
     calls = _calls(sorted(_once(named), key=lambda each: each.sent_ms))
     looks = LockObservations([*seen, *sorted(_looks(named), key=lambda each: each.at_ms)])
@@ -118,7 +118,7 @@ def calls_of(
 
 
 def _once(sent: list[SentRequest]) -> list[SentRequest]:
-    """A log that is dropped in twice, or in two overlapping parts, tells of each request once."""
+    """Count each request once, even if a log is given twice or in overlapping parts."""
     kept: dict[object, SentRequest] = {}
     for each in sent:
         who = each.who if each.sent_ms < TIME_MS_MIN else ""  # an order is of one log alone
@@ -128,7 +128,7 @@ def _once(sent: list[SentRequest]) -> list[SentRequest]:
 
 
 def unnamed(sent: Iterable[SentRequest]) -> int:
-    """Requests whose object nobody can tell."""
+    """The number of writes whose object is unknown."""
     return sum(each.key.endswith("/") for each in _named(list(sent)) if each.writes)
 
 
@@ -169,9 +169,9 @@ def _looks(sent: list[SentRequest]) -> list[SeenVersion]:
 
 
 def _landed(call: SdkCall, after: SdkCall | None, looks: LockObservations) -> SeenVersion | None:
-    """The version that this write made: as it was told, as it was read, or as it was used.
+    """The version that this write created: from its answer, a later read, or a later use.
 
-    `after` is what the same client asked of the same object next.
+    `after` is the same client's next request for the same object.
     """
     at_ms, digests, version = call.first.sent_ms, call.first.digests, call.last.version
     if call.done and version:
@@ -184,12 +184,12 @@ def _landed(call: SdkCall, after: SdkCall | None, looks: LockObservations) -> Se
     if not call.done or after is None:
         return None
     word, _, version = after.first.condition.partition(" ")
-    # Nothing was read in between, so it was this write's answer that told the version.
+    # Nothing was read in between, so the version came from this write's answer.
     return SeenVersion(version, digests, at_ms, call.record) if word == "if-version" else None
 
 
 def seen(kept: Sequence[Generation]) -> list[SeenVersion]:
-    """For logs beside them: what a log does not show of a write, its version here does."""
+    """Versions for logs beside them, which may lack a write's version."""
     return [
         SeenVersion(each.number.version, each.digests, each.number.modified_ms, each.record)
         for each in kept if isinstance(each.record, Record)

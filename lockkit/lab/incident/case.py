@@ -1,4 +1,4 @@
-"""A history, laid out for diagnosis: writes of the lock object, and what became of each request."""
+"""A history, prepared for diagnosis: writes of the lock object, and each request's outcome."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AppliedWrite:
 
 @dataclass(frozen=True, slots=True)
 class ObservedWrite:
-    """A write of the lock object as its client saw it: asked, answered, and whether it landed."""
+    """A write of the lock object as its client saw it: request, answer, whether it was applied."""
 
     who: str
     op: str
@@ -50,23 +50,23 @@ class ObservedWrite:
 
 @dataclass(frozen=True, slots=True)
 class IncidentHistory:
-    """A history, laid out. `writes` are in the order in which the store decided."""
+    """A prepared history. `writes` are in the order in which the store decided."""
 
     lanes: HistoryIndex
     writes: list[AppliedWrite] = field(default_factory=list)
     requests: list[ObservedWrite] = field(default_factory=list)
 
     def after(self, write: AppliedWrite) -> AppliedWrite | None:
-        """What replaced it."""
+        """The write that replaced it."""
         place = self.writes.index(write) + 1
         return self.writes[place] if place < len(self.writes) else None
 
     def standing(self, at_ms: float) -> AppliedWrite | None:
-        """What stood in the lock object just before."""
+        """The content of the lock object just before."""
         return next((each for each in reversed(self.writes) if each.at_ms < at_ms), None)
 
     def reports(self, who: str, *kinds: str, since_ms: float, until_ms: float) -> Iterator[Event]:
-        """What a client's lane says between two moments, in its order."""
+        """The events of a client's lane between two moments, in its order."""
         for each in self.lanes.everything:
             if each.who == who and each.kind in kinds and since_ms <= each.at_ms <= until_ms:
                 yield each
@@ -86,7 +86,7 @@ def lay_out(events: Iterable[Event]) -> IncidentHistory:
 
 
 def _flat(each: Event) -> Event:
-    """A write of the lock object with its record's fields beside it, wherever they came from."""
+    """A write of the lock object with its record's fields, from any source."""
     body = each.get("body")
     if each.kind != "request" or not isinstance(body, dict) or "validUntil" not in body:
         return each

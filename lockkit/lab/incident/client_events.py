@@ -1,8 +1,8 @@
-"""Requests from clients' logs, told as a history: what each asked and heard, and what that proves.
+"""Requests from clients' logs as a history: each request, its answer, and what they prove.
 
 A log is belief. The truth lane gets what an answer proves (a 200 to a guarded write: it was
 applied), and a write without an answer whose very bytes were read later; everything else stays
-unknown. What is concluded, and not written in the log, carries `inferred`.
+unknown. Conclusions that are not in the log itself have `inferred`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockkit.protocol.record import Record, lease_of
 
 
 def client_events(sent: Iterable[SentRequest], seen: Sequence[SeenVersion] = ()) -> list[Event]:
-    """The history of some clients' requests. `seen` is what a listing of the bucket adds."""
+    """The history of some clients' requests. `seen` are versions from a listing of the bucket."""
     calls, looks = calls_of(sent, seen)
     events: list[Event] = []
     for who in dict.fromkeys(call.first.who for call in calls):
@@ -31,7 +31,7 @@ def client_events(sent: Iterable[SentRequest], seen: Sequence[SeenVersion] = ())
 
 @dataclass(slots=True)
 class _Client:
-    """One client's calls, told in their order."""
+    """One client's calls, recorded in their order."""
 
     who: str
     looks: LockObservations
@@ -75,7 +75,7 @@ class _Client:
         self.events.append(event(at_ms, self.who, kind, **data))
 
     def _exchange(self, call: SdkCall, op: str) -> None:
-        """What was asked, what the store said to each copy, and what the client was told."""
+        """Record the request, the store's answer to each copy, and the client's answer."""
         first, last = call.first, call.last
         attempt = call.attempt if first.writes else ""
         self._say(first.sent_ms, "ask", request=call.number, op=op, key=first.key, attempt=attempt)
@@ -98,7 +98,7 @@ class _Client:
             )  # fmt: skip
 
     def _record(self, call: SdkCall, each: SentRequest, *, applied: bool, **more: Any) -> None:
-        """In the truth lane: when is not known, but before its answer."""
+        """Add to the truth lane: at an unknown time, but before its answer."""
         first = call.first
         reported = call.landed.version if applied and call.landed else each.version
         gone = first.method == "DELETE" and applied
@@ -116,7 +116,7 @@ class _Client:
         ))  # fmt: skip
 
     def _proven(self, call: SdkCall) -> None:
-        """A copy without an answer that landed: its bytes were read later."""
+        """Record an unanswered copy that was applied: its bytes were read later."""
         silent = next((each for each in call.sent if each.status == 0 or each.status >= 500), None)
         if silent is None:
             return
@@ -128,7 +128,7 @@ class _Client:
                      inferred=why)  # fmt: skip
 
     def _belief(self, call: SdkCall, op: str) -> None:
-        """As far as a log can tell it: only where it shows what was written."""
+        """Record a belief, only if the log shows what was written."""
         at_ms = (call.last.answered_ms or call.last.sent_ms) + 0.002
         record, held = call.record, self.holds.record if self.holds else None
         version = call.landed.version if call.landed else ""
@@ -153,7 +153,7 @@ class _Client:
                 self.holds = None
 
     def _waits(self, call: SdkCall, at_ms: float) -> None:
-        """It looks at the lock after it was refused: it waits for whoever it sees there."""
+        """Record a wait: it reads the lock after a refusal, so it waits for the holder."""
         last = call.last
         version = last.version if last.status != 304 else last.condition.partition(" ")[2]
         if self.holds is not None or not self.refused or not version:
@@ -168,7 +168,7 @@ class _Client:
 
 
 def outcome(last: SentRequest) -> str:
-    """What the client was told of a call, by its last answer."""
+    """The outcome of a call for its client, by the last answer."""
     status = last.status
     if 200 <= status < 300:
         return "applied" if last.writes else "found"
@@ -186,7 +186,7 @@ def outcome(last: SentRequest) -> str:
 
 
 def answer(first: SentRequest, status: int, applied: bool) -> str:
-    """The same in the words of the truth lane."""
+    """The same in the terms of the truth lane."""
     reported = outcome(replace(first, status=status))
     if applied or reported in (
         "found",
@@ -200,5 +200,5 @@ def answer(first: SentRequest, status: int, applied: bool) -> str:
 
 
 def unknown(call: SdkCall) -> str:
-    """In place of a version that no log tells; there was one."""
+    """A placeholder for a version that no log shows; there was one."""
     return f"?{call.number}"

@@ -1,7 +1,7 @@
 """Which known pattern a history shows, with the events that prove it; `unknown` rather than guess.
 
-Each rule is one pure function over a case. It speaks only where the history shows the cause and the
-harm: a throttled release that landed in the end is no incident.
+Each rule is one pure function over a case. It matches only if the history shows the cause and the
+harm: a throttled release that was applied in the end is not an incident.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def diagnose(events: Iterable[Event]) -> Diagnosis:
         case = lay_out(events)
         found = [each for rule in RULES for each in _first(rule(case))]
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-        # A history may come from anywhere: `parse` sees that fields are there, not what they are.
+        # A history may come from anywhere: `parse` checks that fields exist, not their types.
         because = f"the history is damaged: a field is not of its type ({error})"
         return Diagnosis(Pattern.UNKNOWN, because)
     if not found:
@@ -96,7 +96,7 @@ def no_cas(case: IncidentHistory) -> Iterator[Diagnosis]:
 
 
 def hand_deleted(case: IncidentHistory) -> Iterator[Diagnosis]:
-    """Neither Hudi nor lockkit ever deletes the lock object."""
+    """A delete by hand: neither Hudi nor lockkit ever deletes the lock object."""
     for place, each in enumerate(case.writes):
         if each.event["version"] or not each.event["before"] or _lets_go(case, each):
             continue
@@ -131,13 +131,13 @@ def _lets_go(case: IncidentHistory, delete: AppliedWrite) -> bool:
 
 
 def clock_skew(case: IncidentHistory) -> Iterator[Diagnosis]:
-    """A live lease taken before its time, by one whose clock is ahead of its holder's."""
+    """A live lease taken too early, by a client whose clock is ahead of its holder's."""
     yield from _skew_of_hudi(case)
     offsets: dict[str, list[float]] = {}
     for each in case.writes:
         if each.until_ms is not None and each.ttl_ms is not None and each.live:
             offsets.setdefault(each.client, []).append(each.until_ms - each.ttl_ms - each.at_ms)
-    # What was under way for long looks like a slow clock: the quickest of its writes tells.
+    # A slow request looks like a slow clock: take the fastest of its writes.
     offset = {client: max(those) for client, those in offsets.items()}
     for one, other in zip(case.writes, case.writes[1:], strict=False):
         if not (one.live and other.live) or one.client == other.client or one.ttl_ms is None:
@@ -155,7 +155,7 @@ def clock_skew(case: IncidentHistory) -> Iterator[Diagnosis]:
 
 
 def _skew_of_hudi(case: IncidentHistory) -> Iterator[Diagnosis]:
-    """The same for records without a lease time: Hudi's, which only say when the lease ends.
+    """The same for records without a lease time: Hudi's, which have only the lease's end.
 
     Hudi takes a lease 0.5 s after its end by the challenger's clock. If the store's clock shows an
     earlier time, then the challenger's clock is ahead of the store's. Two clocks that are ahead by
@@ -229,7 +229,7 @@ def _until_ms(case: IncidentHistory, request: ObservedWrite) -> float:
 
 
 def ghost(case: IncidentHistory) -> Iterator[Diagnosis]:
-    """A claim that landed, and whose client never learnt it."""
+    """A claim that was applied, but whose client never received the answer."""
     for request in case.requests:
         write = request.landed
         if request.op != "acquire" or write is None or not write.live:
@@ -247,7 +247,7 @@ def ghost(case: IncidentHistory) -> Iterator[Diagnosis]:
         hurt = next(case.reports(request.who, "lost", "waiting", **span), None)
         hurt = hurt or _waits(case, **span)
         if hurt is None:
-            continue  # the history ends before anybody noticed
+            continue  # the history ends before a client noticed
         because = (
             f"{request.who}'s claim landed, its answer said otherwise ({request.outcome}), and "
             f"{request.who} does not know that it has the lock: it stays until its lease ends"
@@ -257,7 +257,7 @@ def ghost(case: IncidentHistory) -> Iterator[Diagnosis]:
 
 
 def _waits(case: IncidentHistory, *, since_ms: float, until_ms: float) -> Event | None:
-    """Somebody who waits for it."""
+    """A client that waits for the lock meanwhile."""
     waiting = case.lanes.by_kind["waiting"]
     return next((each for each in waiting if since_ms < each.at_ms < until_ms), None)
 
@@ -266,7 +266,7 @@ def _waits(case: IncidentHistory, *, since_ms: float, until_ms: float) -> Event 
 
 
 def failed_release(case: IncidentHistory) -> Iterator[Diagnosis]:
-    """A release that was refused or not answered, that never landed, and was given up."""
+    """A release that was refused or not answered, was never applied, and was given up."""
     for over in case.lanes.by_kind["released"]:
         held = list(case.reports(over.who, "held", since_ms=0, until_ms=over.at_ms))
         since_ms = held[-1].at_ms if held else 0.0
@@ -298,7 +298,7 @@ def failed_release(case: IncidentHistory) -> Iterator[Diagnosis]:
 
 
 def two_believers(case: IncidentHistory) -> Iterator[Diagnosis]:
-    """By each client's own lane; of Hudi's audit log each on its own clock, so with its buffer."""
+    """Two overlapping beliefs, by each client's lane. Hudi's audit log needs a clock buffer."""
     beliefs = [
         replace(each, until_ms=each.until_ms - BUFFER_MS) if each.start.get("audit") else each
         for each in case.lanes.beliefs

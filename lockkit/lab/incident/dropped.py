@@ -1,4 +1,4 @@
-"""Files that somebody drops in, whatever they are: told apart, read, and made one history."""
+"""Files of any known kind: recognised, read, and merged into one history."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NAME_MAX = 80
 
 
 class NotUnderstood(LockkitError, ValueError):
-    """A file that is none of these, or is too large: says which, and what would be understood."""
+    """A file of an unknown kind, or too large: names it and the known kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedFile:
-    """What was understood of one file, and what was not."""
+    """The part of a file that was understood, and the part that was not."""
 
     name: str
     kind: str
@@ -61,9 +61,9 @@ class _Pile:
 
 
 def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[SeenVersion] = ()) -> Evidence:
-    """Files by name and content; `known` is what a bucket told of the lock's versions.
+    """Read files by name and content; `known` are the lock's versions by a bucket's listing.
 
-    Raises `NotUnderstood` for the first that is none of them.
+    Raises `NotUnderstood` for the first file of an unknown kind.
     """
     if len(files) > FILES_MAX:
         raise NotUnderstood(f"{len(files)} files at once; give at most {FILES_MAX}")
@@ -121,7 +121,7 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
 
 
 def _unpacked(name: str, content: bytes) -> bytes:
-    """Of a file that gzip packed, as CloudTrail delivers them; one byte more than is allowed."""
+    """Unpack a gzip file, as CloudTrail delivers it, up to one byte more than is allowed."""
     if content[:2] != b"\x1f\x8b":
         return content
     try:
@@ -165,7 +165,7 @@ def _said(log: ParsedLog) -> str:
 
 
 def one_truth(events: Iterable[Event]) -> list[Event]:
-    """A version of the lock that a listing and a log both tell is one write: the log knows more."""
+    """Merge a lock version that is in a listing and in a log into one write: the log has more."""
     events = store_logs.with_listed(list(events))
     reported = {
         each["version"] for each in events

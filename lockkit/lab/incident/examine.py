@@ -1,4 +1,4 @@
-"""Everything that one look at a table in trouble finds, diagnosed. Reads only."""
+"""Inspects a table with a problem and diagnoses the findings. Reads only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEWEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What stands there, what its past tells, and which pattern that is."""
+    """The table's state, its history, and the diagnosed pattern."""
 
     standing: LockInspection
     kept: tuple[Generation, ...]
@@ -42,7 +42,7 @@ class Examination:
 
     @property
     def since_ms(self) -> float | None:
-        """Since when its owner has the lock, as far as the bucket kept its generations."""
+        """Since when its owner has the lock, by the generations that the bucket kept."""
         return granted_ms(self.kept)
 
     @property
@@ -51,7 +51,7 @@ class Examination:
 
     @property
     def troubled(self) -> bool:
-        """Whether anything is to be done: a pattern has a name, or something was left."""
+        """Whether there is anything to do: a known pattern, or something left behind."""
         named = self.diagnosis.pattern not in (Pattern.HEALTHY, Pattern.UNKNOWN)
         return named or is_something_left(self.standing)
 
@@ -84,7 +84,7 @@ def examine(
 
 
 def _generations(store: Store) -> tuple[tuple[Generation, ...], str]:
-    """A reader may not be allowed to list versions."""
+    """Read the generations; the caller may not be allowed to list versions."""
     try:
         return tuple(generations(store, newest=NEWEST)), ""
     except StoreError as error:

@@ -2,7 +2,7 @@
 
 Of S3 (`aws s3api list-object-versions`), GCS (`gcloud storage objects list --all-versions`, or the
 JSON API's `objects?versions=true`) and Azure (`az storage blob list --include v`, or List Blobs'
-XML). Such a listing has no bodies: whose each version was, it does not say.
+XML). Such a listing has no bodies, so it does not show a version's owner.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ListedVersion:
 
 @dataclass(frozen=True, slots=True)
 class VersionListing:
-    """What was read of one: every object's versions that are understood."""
+    """The content of a listing: the versions of every object that were understood."""
 
     provider: str
     kept: tuple[ListedVersion, ...]
@@ -52,13 +52,13 @@ class VersionListing:
 
     @property
     def lock(self) -> list[ListedVersion]:
-        """The lock object's, oldest first."""
+        """The lock object's versions, oldest first."""
         ours = (each for each in self.kept if name_of(each.key) == LOCK_NAME)
         return sorted(ours, key=lambda each: each.at_ms)
 
 
 def read_listing(text: str) -> VersionListing | None:
-    """None if it is none. Raises nothing: entries that cannot be read are counted."""
+    """Return None if it is not a listing. Never raises: unreadable entries are counted."""
     head = text.lstrip("\ufeff \t\r\n")
     if head.startswith("<"):
         return _xml(head)
@@ -82,7 +82,7 @@ def read_listing(text: str) -> VersionListing | None:
 
 
 def as_events(listing: VersionListing) -> list[Event]:
-    """The lock object's writes and deletes, by nobody in particular."""
+    """The lock object's writes and deletes, by an unknown client."""
     events, before = [], ""
     for each, after in [*pairwise(listing.lock), *((one, None) for one in listing.lock[-1:])]:
         version = "" if each.deleted else each.version
@@ -164,7 +164,7 @@ def _azure(row: Mapping[str, Any]) -> ListedVersion | None:
 
 
 def _xml(text: str) -> VersionListing | None:
-    """List Blobs; a document type is no part of it, and where expansions hide."""
+    """Parse List Blobs' XML. A document type is refused: it can hide expansions."""
     if "EnumerationResults" not in text[:500] or "<!" in text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The known patterns of trouble with a lock, each with its card: what to do, and what not to."""
+"""The known patterns of problems with a lock, each with a card: what to do, and what not to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Pattern(StrEnum):
-    """What can be named; the cause goes before its consequence."""
+    """The known patterns; a cause comes before its consequence."""
 
     NO_CAS = "store without real compare-and-set"
     HAND_DELETED = "hand-deleted lock file"

@@ -1,5 +1,5 @@
-"""Patterns in what stands at a table now, whatever its history shows: a holder that died, a lock
-object that is no lock, a dead writer's instant. Each rule is one pure function over a look.
+"""Patterns in a table's present state, apart from its history: a holder that died, a lock object
+that is not a lock, a dead writer's instant. Each rule is one pure function over a look.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def with_present(
     history: Diagnosis, standing: LockInspection, events: Sequence[Event],
     kept: Sequence[Generation] = (),
 ) -> Diagnosis:  # fmt: skip
-    """What the history shows, then what is wrong now; healthy if neither has anything to say.
+    """The history's patterns, then the present ones; healthy if there are none.
 
     `kept` are the lock object's generations, newest first.
     """
@@ -82,7 +82,7 @@ def hand_edited(kept: Sequence[Generation]) -> Iterator[tuple[Pattern, str]]:
 
 
 def clock_behind(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
-    """A lease of Hudi's that was over when it was written, by the store's clock."""
+    """A Hudi lease that had expired, by the store's clock, when it was written."""
     observation = standing.holder.observation
     record, written_ms = observation.record, observation.modified_ms
     if not isinstance(record, Record) or record.expired or record.ttl_ms or written_ms is None:
@@ -96,7 +96,7 @@ def clock_behind(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
 
 
 def holder_died(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
-    """A lease that its holder does not renew: over, or about to be."""
+    """A lease that its holder does not renew: expired, or about to."""
     holder, record = standing.holder, standing.holder.observation.record
     if not isinstance(record, Record) or holder.renews is True:
         return
@@ -124,7 +124,7 @@ def held_back(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
     if table is None:
         return
     condition = table.condition
-    if condition.config.names.layout != 1:  # in layout 2 readers go by completion time
+    if condition.config.names.layout != 1:  # in layout 2 readers use the completion time
         return
     for each in condition.pending:
         later = [done for done in condition.timeline.commits if done > each.instant]
@@ -136,7 +136,7 @@ def held_back(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
 
 
 def unpublished(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
-    """The fence says that an instant is committed, and its completed file is not there."""
+    """The fence shows an instant as committed, but its completed file is missing."""
     table = standing.table
     if table is None or table.condition.fence is None or table.condition.config.mode != FENCED:
         return

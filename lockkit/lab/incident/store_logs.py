@@ -1,4 +1,4 @@
-"""The store's own logs, as far as they tell of the lock: who sent which request, and its answer.
+"""The store's own logs of requests for the lock: the client, the request and the answer.
 
 CloudTrail data events and server access logs of S3, audit logs of Google Cloud Storage, resource
 logs of Azure Blob Storage. None has bodies. Only Azure's has conditions and ETags. S3's have times
@@ -44,7 +44,7 @@ class LoggedRequest:
 
 @dataclass(slots=True)
 class StoreLog:
-    """What a log has of the lock and its fence."""
+    """A log's requests for the lock and its fence."""
 
     form: str
     requests: list[LoggedRequest] = field(default_factory=list)
@@ -54,7 +54,7 @@ class StoreLog:
 
 
 def read_store_log(text: str) -> StoreLog | None:
-    """None for a text that is no such log. Raises nothing: records that are damaged are counted."""
+    """Return None for another kind of text. Never raises: damaged records are counted."""
     head = text.lstrip("\ufeff \t\r\n")
     if _ACCESS.match(head):
         return _gather("S3's server access log", map(_access, filter(str.strip, text.splitlines())))
@@ -78,7 +78,7 @@ def _gather(form: str, found: Iterable[LoggedRequest | str | None]) -> StoreLog:
 
 
 def _records(text: str) -> Iterator[dict[str, Any]]:
-    """Of `{"Records": [...]}`, of an array, or one in each line."""
+    """The records of `{"Records": [...]}`, of an array, or of lines with one record each."""
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
@@ -169,7 +169,7 @@ _BLOB = {"PutBlob": "PUT", "PutBlockList": "PUT", "GetBlob": "GET", "GetBlobProp
 
 
 def _blob(record: Mapping[str, Any]) -> LoggedRequest | str | None:
-    """As it is stored (camelCase, with `properties`), and as a query returns it (PascalCase)."""
+    """A record as stored (camelCase, with `properties`), or as a query returns it (PascalCase)."""
     fields = {str(name).lower(): value for name, value in record.items()}
     for inner in ("properties", "identity"):
         nested = fields.get(inner)
@@ -239,7 +239,7 @@ def _dict(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def as_events(logs: Iterable[StoreLog]) -> list[Event]:
-    """The requests in the truth lane. A version that the log does not tell is `?1`, `?2`, ..."""
+    """The requests in the truth lane. A version that the log lacks is `?1`, `?2`, ..."""
     events, standing = list[Event](), dict[str, str]()
     requests = sorted((each for log in logs for each in log.requests), key=lambda each: each.at_ms)
     for number, each in enumerate(requests, 1):

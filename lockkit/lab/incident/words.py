@@ -1,4 +1,4 @@
-"""What was found at a table, in words: for a terminal, and for a page."""
+"""The findings at a table, in words: for a terminal, and for a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FINDINGS_MAX = 8
 
 
 def audit_facts(said: Validation) -> list[str]:
-    """What Hudi's own `locks audit validate` would say, and its first findings."""
+    """The result of Hudi's own `locks audit validate`, and its first findings."""
     files = f"{said.files} file{'' if said.files == 1 else 's'}"
     head = f"Hudi's audit log: {said.outcome}, {files}, {said.skipped} lines skipped"
     return [head, *(plain(each) for each in said.findings[:FINDINGS_MAX])]
@@ -29,7 +29,7 @@ def proof(each: Event) -> str:
 
 
 def sentence(each: Event) -> str:
-    """The same for those who read it at night: what happened, without the fields."""
+    """The same in plain words: what happened, without the fields."""
     at, who, get = clock_time(each.at_ms)[11:], plain(each.who, limit=40), each.get
     name = plain(str(get("key", "")).rpartition("/")[2], limit=40)
     match each.kind:

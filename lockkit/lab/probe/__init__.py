@@ -1,9 +1,9 @@
-"""The conformance of a store: what its conditional writes do, as against what is documented.
+"""The conformance of a store: how its conditional writes behave, against its documentation.
 
 Three kinds of store give a lock no exclusion: one that refuses conditions (501), one that ignores
 them (200), and one that honours them but checks and writes in two steps. The first two show in a
-dozen requests one after another; the last only in races, and then only by chance: races can
-prove a store unsafe, never safe.
+dozen sequential requests; the last only in races, and then only by chance: races can prove a
+store unsafe, never safe.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ RACERS_MIN, RACERS_MAX = 2, 256
 
 
 def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:
-    """Whether `store` minds its conditions: six requests (more only where it throttles).
+    """Whether `store` obeys conditions: six requests (more only if it throttles).
 
     Says nothing about atomicity, so the verdict is never `FULL`. Raises `StoreError`, as `probe`
-    does, where even a read fails: no bucket, no credentials, no such host, no answer. That is no
+    does, if even a read fails: no bucket, no credentials, no such host, no answer. That is no
     verdict on the store.
     """
     clock = clock or Clock()
@@ -51,10 +51,10 @@ def probe(
     clock: Clock | None = None,
     emit: Emit = silent,
 ) -> Report:
-    """Everything that a lock depends on, on scratch keys that are deleted afterwards.
+    """Check everything that a lock depends on, with scratch keys that are deleted afterwards.
 
     `also` are other ways to the same place (the other nodes of a cluster): the racers are spread
-    over them, for some clusters are atomic per node only (RustFS #1659). Raises `ValueError` for
+    over them, because some are atomic only per node (RustFS #1659). Raises `ValueError` for
     numbers of `rounds` or `racers` that would test nothing, or too much.
     """
     _refuse_outside("rounds", rounds, 1, ROUNDS_MAX, "races of each kind")
@@ -97,7 +97,7 @@ def _probe_access(store: Store, key: str) -> None:
 def _guarded(
     name: str, procedure: Procedure[list[Check]], store: Store, clock: Clock
 ) -> list[Check]:
-    """The procedure's checks; a refusal to serve at all is a finding too."""
+    """Run the procedure's checks; a refusal of all requests is a finding too."""
     try:
         return run(procedure, store, clock)
     except NoAnswer as error:
@@ -107,7 +107,7 @@ def _guarded(
 
 
 def _listing(store: Store, place: str, clock: Clock) -> Check:
-    """A listing shows what was written before it, and what was deleted no longer."""
+    """A listing must show objects written before it, and must not show deleted ones."""
     keys = [f"{place}/listing/{number}" for number in range(3)]
     for key in keys:
         run(put(key, b"x", IfAbsent()), store, clock)
@@ -123,7 +123,7 @@ def _listing(store: Store, place: str, clock: Clock) -> Check:
 
 
 def _cleaned(store: Store, place: str, clock: Clock) -> Check:
-    """Delete every scratch object, and say what stays."""
+    """Delete every scratch object, and report those that remain."""
     left: list[str] = []
     try:
         for entry in store.list(f"{place}/"):

@@ -1,4 +1,4 @@
-"""The matrix of providers: what each documents about conditional writes, and what a probe found."""
+"""The matrix of providers: their documentation of conditional writes, and a probe's findings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OWN_PLACES = {"s3": "AWS S3", "s3a": "AWS S3", "gs": "Google Cloud Storage"} | d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRow:
-    """One store: as its maker documents it, or as a probe found it on a day."""
+    """One store: as its maker documents it, or as a probe found it on a date."""
 
     store: str
     known_by: str = ""
@@ -74,10 +74,10 @@ def save(rows: Sequence[ProviderRow], path: Path = MATRIX) -> None:
 
 
 def documented(url: str, endpoint: str | None, rows: Sequence[ProviderRow]) -> ProviderRow | None:
-    """The documented row of the store that serves `url`; None where it is not recognised.
+    """The documented row of the store that serves `url`; None if it is not recognised.
 
-    `endpoint` is where its requests go, if not to the provider's own servers (see `elsewhere`). A
-    host that no row knows is asked for its Server header.
+    `endpoint` is where its requests go, if not to the provider's own servers (see `elsewhere`). An
+    unknown host is identified by its Server header.
     """
     known = [row for row in rows if row.basis == DOCUMENTED]
     scheme = url.partition("://")[0].lower()
@@ -97,14 +97,14 @@ def documented(url: str, endpoint: str | None, rows: Sequence[ProviderRow]) -> P
 
 
 def elsewhere(store: Store) -> str | None:
-    """The server that an open store's requests go to; None: the provider's own, or none at all."""
+    """The server of an open store's requests; None: the provider's own, or there is none."""
     if not store.server or is_providers_own(store.url, store.server):
         return None
     return store.server
 
 
 def served_by(endpoint: str) -> str:
-    """The Server header of one anonymous request; empty where none comes."""
+    """The Server header of one anonymous request; empty if there is none."""
     parts = urlsplit(endpoint)
     secure = parts.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
@@ -119,7 +119,7 @@ def served_by(endpoint: str) -> str:
 
 
 def probed(report: Report, store: str, *, as_of: str, source: str) -> ProviderRow:
-    """What a report found, as a row."""
+    """A report's findings, as a row."""
     return ProviderRow(
         store=store,
         basis=PROBED,
@@ -134,7 +134,7 @@ def probed(report: Report, store: str, *, as_of: str, source: str) -> ProviderRo
 
 
 def differences(found: ProviderRow, row: ProviderRow) -> list[str]:
-    """In which capabilities a store is not what its row says, in words."""
+    """The capabilities in which a store differs from its row, in words."""
     said = []
     for name, words in CAPABILITIES.items():
         now, then = getattr(found, name), getattr(row, name)

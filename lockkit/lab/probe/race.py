@@ -1,4 +1,4 @@
-"""Races for one key over separate clients: at most one may be told that it won."""
+"""Races for one key over separate clients: at most one may get *applied*."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _race(
     clock: Clock,
     reader: Store,
 ) -> Check:
-    """Per aim: all clients write at once under one condition; at most one may be told *applied*."""
+    """Per aim: all clients write at once under one condition; at most one may get *applied*."""
     tally = {"rounds": 0, "clients": len(clients), "winners": 0, "throttled": 0}
     tally |= {"unknown": 0, "no_winner": 0, "double_winners": 0, "wrong_body": 0}
     start = threading.Barrier(len(clients))
@@ -91,13 +91,13 @@ def _race(
                 tally["wrong_body"] += 1
         tally["rounds"] += 1
         if tally["double_winners"] or tally["wrong_body"]:
-            break  # one is enough to convict
+            break  # one is proof enough
     return _judged(name, tally)
 
 
 def _entry(race: str, number: int) -> bytes:
-    """No two writes to one key have equal bytes: where versions are content hashes, a rewrite of
-    the same bytes leaves the version as it was, and the next racer would rightly win as well."""
+    """No two writes to one key have equal bytes: if versions are content hashes, a rewrite of
+    the same bytes leaves the version unchanged, and the next racer would rightly win as well."""
     return f'{{"race":"{race}","racer":{number}}}'.encode()
 
 

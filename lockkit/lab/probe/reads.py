@@ -1,7 +1,7 @@
-"""What a conditional read saves: 304 against the whole object, measured in turns.
+"""What a conditional read saves: 304 against the whole object, measured alternately.
 
-Whoever waits for an object to change (a contender, a reader of a log) asks again and again whether
-it did; where the store answers 304, that costs one round trip and no bytes.
+A client that waits for an object to change (a contender, a reader of a log) polls it. If the store
+answers 304, a poll costs one round trip and no bytes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Reads:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest rank: a value that was really seen."""
+    """The nearest rank, so always a measured value."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
@@ -73,10 +73,10 @@ def compare_reads(
     clock: Clock | None = None,
     emit: Emit = silent,
 ) -> list[Reads]:
-    """For each size: `requests` whole reads and as many conditional ones, in turns.
+    """For each size: `requests` whole reads and as many conditional ones, alternately.
 
-    The scratch objects are deleted afterwards. Raises `NoAnswer` where the store does not answer,
-    and `StoreError` where it cannot be used.
+    The scratch objects are deleted afterwards. Raises `NoAnswer` if the store does not answer,
+    and `StoreError` if it cannot be used.
     """
     clock = clock or Clock()
     place, found = f"{SCRATCH}/{clock.unique()}", []
@@ -99,7 +99,7 @@ def _interleaved(
     unchanged, received = dict.fromkeys(took_ms, 0), dict.fromkeys(took_ms, 0)
     reported_ms = clock.boot_ms()
     for number in range(requests):
-        # Whoever goes first pays for a cold connection: they take turns in that too.
+        # The first read pays for a cold connection, so the two kinds alternate in that too.
         for kind in sorted(took_ms, reverse=bool(number % 2)):
             began_ms = clock.stamp_ms()
             answer = store.get(key, unless=written.version if kind == "conditional" else None)

@@ -1,4 +1,4 @@
-"""What a probe found: checks, and the verdict that they add up to."""
+"""A probe's findings: checks, and the verdict that follows from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CheckOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question put to the store."""
+    """One check of the store."""
 
     name: str
     finding: CheckOutcome
@@ -42,7 +42,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The verdict on a store, and all that it rests on."""
+    """The verdict on a store, with its checks."""
 
     url: str
     verdict: Suitability
@@ -53,12 +53,12 @@ class Report:
 
     @property
     def safe(self) -> bool:
-        """Whether no check found a violation, and none was left out."""
+        """Whether every check ran and none found a violation."""
         return self.verdict is Suitability.FULL
 
     @property
     def untested(self) -> bool:
-        """Whether the store did not let itself be tested: that says nothing about its safety."""
+        """Whether the store could not be tested, which says nothing about its safety."""
         return self.verdict in (Suitability.UNTESTED, Suitability.REFUSED)
 
     def check(self, name: str) -> Check:
@@ -110,7 +110,7 @@ def _passed(checks: Sequence[Check]) -> bool:
 
 
 def _verdict(checks: Sequence[Check]) -> tuple[Suitability, str]:
-    """The worst finding decides. A refusal decides nothing, and neither does an open check."""
+    """The worst finding decides. Refusals and open checks decide nothing."""
     by_name = {check.name: check for check in checks}
 
     def failed(*names: str, refused: bool = False) -> Check | None:
@@ -140,7 +140,7 @@ def _verdict(checks: Sequence[Check]) -> tuple[Suitability, str]:
 
 
 def _raced(races: Sequence[Check | None]) -> tuple[Suitability, str]:
-    """What the races show of a store that passed all other checks."""
+    """The verdict of the races on a store that passed all other checks."""
     won, writers = 0, 0
     for check in races:
         if check is None:

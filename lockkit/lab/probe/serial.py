@@ -1,4 +1,4 @@
-"""Checks that need no race: one request after another, as procedures."""
+"""Checks that need no race: sequential requests, as procedures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def conditions(key: str) -> Procedure[list[Check]]:
         return [_cannot("create", "the first object could not be written", first)]
     again = yield from put(key, two, IfAbsent())
     checks = [_loses("create", "a second create-if-absent of one key", again)]
-    # Whichever write it let through, this is the version to go on from.
+    # Whichever write was applied, continue from this version.
     current = again.version if isinstance(again, Applied) else first.version
     swapped = yield from put(key, two + b"\n", IfVersion(current))
     match swapped:
@@ -56,7 +56,7 @@ def conditions(key: str) -> Procedure[list[Check]]:
 
 
 def missing(key: str) -> Procedure[list[Check]]:
-    """A write over a version of an object that is not there must lose."""
+    """A write over a version of a missing object must be refused."""
     first = yield from put(key, b"once", IfAbsent())
     if not isinstance(first, Applied):
         return [_cannot("missing", "the object could not be written", first)]
@@ -66,7 +66,7 @@ def missing(key: str) -> Procedure[list[Check]]:
 
 
 def reading(key: str) -> Procedure[list[Check]]:
-    """Reads see the last write, and a conditional read tells an unchanged object from a changed."""
+    """Reads see the last write, and a conditional read detects a change."""
     first = yield from put(key, b"one", IfAbsent())
     if not isinstance(first, Applied):
         return [_cannot("read", "the object could not be written", first)]
@@ -90,7 +90,7 @@ def reading(key: str) -> Procedure[list[Check]]:
 
 
 def deleting(key: str) -> Procedure[list[Check]]:
-    """A conditional delete; no lock here needs one, for release rewrites the object."""
+    """A conditional delete; no lock here needs one, because release rewrites the object."""
     first = yield from put(key, b"one", IfAbsent())
     if not isinstance(first, Applied):
         return [_cannot("delete", "the object could not be written", first)]
@@ -106,7 +106,7 @@ def deleting(key: str) -> Procedure[list[Check]]:
 
 
 def rewriting(key: str) -> Procedure[list[Check]]:
-    """Whether equal bytes have equal versions, so that A-B-A would pass for A."""
+    """Whether equal bytes have equal versions, so that A-B-A would look like A."""
     first = yield from put(key, b"A", IfAbsent())
     if not isinstance(first, Applied):
         return [_cannot("content-versions", "the object could not be written", first)]
@@ -127,7 +127,7 @@ def rewriting(key: str) -> Procedure[list[Check]]:
 
 
 def times(key: str) -> Procedure[list[Check]]:
-    """How Date and Last-Modified of a fresh write agree, and how our clock does with Date."""
+    """Compare a new write's Date with its Last-Modified and with our clock."""
     first = yield from put(key, b"now", IfAbsent())
     sent_ms = yield WallMs()
     answer = yield Get(key)
@@ -150,7 +150,7 @@ def times(key: str) -> Procedure[list[Check]]:
 
 
 def rate(key: str) -> Procedure[list[Check]]:
-    """How many writes to one key pass in quick succession before the store says 429."""
+    """How many rapid writes to one key pass before the store answers 429."""
     answer: WriteAnswer = yield Put(key, b"0", IfAbsent())
     applied, throttled = int(isinstance(answer, Applied)), int(isinstance(answer, Throttled))
     began_ms = yield WallMs()
@@ -181,7 +181,7 @@ SERIAL: dict[str, Callable[[str], Procedure[list[Check]]]] = {
 
 
 def put(key: str, body: bytes, condition: Condition) -> Procedure[WriteAnswer]:
-    """One write, again while the store throttles: nothing was written then."""
+    """Write once; retry while the store throttles, because then nothing was written."""
     answer: WriteAnswer = Throttled()
     for _ in range(TRIES_MAX):
         answer = yield Put(key, body, condition)

@@ -1,4 +1,4 @@
-"""The soak: real processes over one table for minutes or hours, in all the trouble a plan asks for.
+"""The soak: real processes write to one table for minutes or hours, under a plan's faults.
 
-What is left of it is one history, truth and belief, which the checker judges.
+Its result is one history of truth and belief, which the checker judges.
 """

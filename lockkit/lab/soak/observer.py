@@ -1,4 +1,4 @@
-"""The processes beside a soak's writers: a reader that never stops looking, and a keeper.
+"""The processes beside a soak's writers: a reader that reads all the time, and a keeper.
 
 The reader emits which commit it sees in each file group. The keeper rolls back dead writers and
 cleans, by the table's own services and under its lock.
@@ -47,7 +47,7 @@ class ObserverPlan:
 
 
 def reader(plan: ObserverPlan, store: Store, channel: Channel) -> Callable[[], None]:
-    """A look at the table: what each file group shows, as one event."""
+    """A function that reads the table and records what each file group shows, as one event."""
     seen: list[Snapshot | None] = [None]
     clock = Clock()
 
@@ -66,12 +66,12 @@ def reader(plan: ObserverPlan, store: Store, channel: Channel) -> Callable[[], N
 
 
 def looked_at(snapshot: Snapshot) -> list[list[str]]:
-    """What a look shows: partition, file id and instant of each file group."""
+    """The content of one look: partition, file id and instant of each file group."""
     return [[*group, each.instant] for group, each in sorted(snapshot.groups.items())]
 
 
 def keeper(plan: ObserverPlan, store: Store, channel: Channel) -> Callable[[], None]:
-    """A run of the table's services."""
+    """A function that runs the table's services."""
     clock = Clock()
     lock = Lock(
         plan.url, endpoint=plan.endpoint, client=plan.name, emit=channel.emit,

@@ -41,7 +41,7 @@ def write_page(run_dir: Path, outcome: SoakOutcome, file: Path) -> None:
 
 
 def excerpt(run_dir: Path, outcome: SoakOutcome) -> list[Event]:
-    """What happened around the proof; without one, around the last late writer that was refused."""
+    """The events around the proof; without one, around the last late writer that was refused."""
     events_of = [each.at_ms for each in outcome.verdict.evidence]
     if not events_of:
         late = (
@@ -87,7 +87,7 @@ def figures(run_dir: Path, outcome: SoakOutcome) -> str:
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Empty where there are no rows."""
+    """An HTML table; empty if there are no rows."""
     lines = [f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows]
     if not lines:
         return ""
@@ -110,7 +110,7 @@ def _safe(value: object) -> str:
 
 
 class Drawing(str):
-    """SVG of our own making: numbers only."""
+    """SVG that we made ourselves, from numbers only."""
 
 
 def _memory(run_dir: Path, outcome: SoakOutcome) -> str:

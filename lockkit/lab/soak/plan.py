@@ -1,4 +1,4 @@
-"""A soak's plan: faults on the wire, as any fault plan has them, and what befalls the processes."""
+"""A soak's plan: faults on the wire, as in any fault plan, and faults of the processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OFFSET_MS_MAX = 3_600_000.0
 
 @dataclass(frozen=True, slots=True)
 class SoakFault:
-    """Something that befalls one of the processes `every_s`, about; or all requests, in a burst."""
+    """A fault that hits one of the processes about every `every_s`, or all requests in a burst."""
 
     what: str
     every_s: float
@@ -73,7 +73,7 @@ class SoakFault:
 
 @dataclass(frozen=True, slots=True)
 class SoakPlan:
-    """What goes wrong in a soak."""
+    """The faults of a soak."""
 
     faults: FaultPlan = field(default_factory=FaultPlan)
     processes: tuple[SoakFault, ...] = ()
@@ -100,7 +100,7 @@ class SoakPlan:
         return loaded(path, cls.parse)
 
 
-# --- what a trouble may say -----------------------------------------------------------------------
+# --- the fields of a fault ------------------------------------------------------------------------
 
 
 def _is_number(value: Any, low: float, high: float) -> bool:

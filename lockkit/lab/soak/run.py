@@ -1,4 +1,4 @@
-"""A soak from outside: its supervisor is started, waited for, and what is left is judged."""
+"""Runs a soak: starts its supervisor, waits for it, and judges the history."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Report = Callable[[str], None]
 
 
 class SoakFailed(LockkitError):
-    """A soak that could not be run, or not to its end: what, and what next."""
+    """A soak that could not be run, or not to its end: says what happened and what to do next."""
 
 
 @dataclass(slots=True)
 class SoakOutcome:
-    """What one soak came to."""
+    """The outcome of one soak."""
 
     verdict: Verdict
     minutes: float
@@ -61,7 +61,7 @@ class SoakOutcome:
 
     @property
     def passed(self) -> bool:
-        """Whether it shows something, and nothing but good."""
+        """Whether the soak has results, and all are good."""
         well = self.verdict.kind is Kind.VALID and not self.orphans and self.rows is not None
         return well and bool(self.verdict.reached)
 
@@ -126,9 +126,9 @@ def judge(plan: Plan, minutes: float, ended: list[str], orphans: int) -> SoakOut
 
 
 def read_again(plan: Plan) -> tuple[int | None, str, list[Event]]:
-    """Rows of the table as a server shows it that is started on the file; or why there are none.
+    """Start a server on the file and read the table's rows; or say why there are none.
 
-    With the look itself, which every acknowledged commit must be in.
+    Also returns the look itself, which must contain every acknowledged commit.
     """
     clock = Clock()
     with Emulator(
@@ -171,7 +171,7 @@ class SoakSession:
         self._supervisor.listen(self._hear)
 
     def wait(self, seconds: float, judged: Path | None) -> None:
-        """Until the time is over; or, where `judged` is its folder, until it is INVALID."""
+        """Wait until the time is over; or, if `judged` is its folder, until it is INVALID."""
         began_ms = checked_ms = self._clock.boot_ms()
         while not self._over.is_set() and self._clock.boot_ms() - began_ms < seconds * 1000:
             self._clock.wait(self._over, POLL_S)
@@ -189,7 +189,7 @@ class SoakSession:
         try:
             code = process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            process.kill()  # the kernel's death signal ends what it owned
+            process.kill()  # the kernel's parent-death signal ends what it owned
             code = process.wait(KILL_S)
         if not self._stopping and not self.broken:
             said = last_words(self._log)
@@ -208,7 +208,7 @@ class SoakSession:
 
     def _hear_error(self, why: str) -> None:
         if why.startswith(("writer ", "the Spark ")):
-            self.ended.append(why.replace(self._folder, ""))  # a report goes to others
+            self.ended.append(why.replace(self._folder, ""))  # a report is passed on to others
             self._report(why)
         else:
             self.broken = why

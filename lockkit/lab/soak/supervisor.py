@@ -1,6 +1,6 @@
-"""The soak's supervisor: a fleet's, with a server of its own process, a plan, and relaunches.
+"""The soak's supervisor: a fleet's supervisor with a separate server, a plan and relaunches.
 
-The history goes to a file and nowhere else, so that an hour of it takes no memory.
+The history goes only to a file, so that a long soak needs no memory for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OFFSET = "clock offset"
 
 @dataclass(frozen=True, slots=True)
 class SoakSettings:
-    """What a soak has beside a fleet's plan."""
+    """A soak's settings besides a fleet's plan."""
 
     plan: str
     """As JSON."""
@@ -55,7 +55,7 @@ class SoakSettings:
 
 
 class SoakSupervisor(Supervisor):
-    """Everything that ends is started again, until it is told to stop."""
+    """Restarts every process that ends, until it receives a stop."""
 
     def __init__(self, plan: Plan, settings: SoakSettings, channel: Channel) -> None:
         super().__init__(plan, channel)
@@ -120,7 +120,7 @@ class SoakSupervisor(Supervisor):
             self._launch_writer(name)
 
     def _launch_writer(self, name: str) -> None:
-        """With the clock offset that the plan gave it last."""
+        """Launch a writer with the clock offset that the plan gave it last."""
         index, settings = int(name[1:]) - 1, self._settings
         spark = index >= self._plan.writers - settings.spark
         writer = self._writer(
@@ -208,7 +208,7 @@ class SoakSupervisor(Supervisor):
                 self._relaunch(child.name, soak_fault.for_s)
 
     def _relaunch(self, name: str, for_s: tuple[float, float]) -> None:
-        """SIGKILL; it is started again when its end is known."""
+        """SIGKILL; the process is restarted once its exit is known."""
         self._stall_s[name] = for_s
         self._kill(self._children[name])
 
@@ -239,7 +239,7 @@ class SoakSupervisor(Supervisor):
     def _writers(self) -> list[Child]:
         return [child for child in self._children.values() if child.name != SERVER]
 
-    # --- telling ---
+    # --- output ---
 
     def _record(self, happened: Event) -> None:
         self._history.write(happened.to_json() + "\n")

@@ -1,4 +1,4 @@
-"""What a soak's history comes to: faults by kind, its join with the store's record, its memory."""
+"""A soak's results: faults by kind, its history joined with the store's record, its memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEIGHED = ("applied", "precondition_failed")
 
 
 def injected(each: Event) -> str | None:
-    """The kind of trouble that this event says was made; None for all that happened by itself."""
+    """The kind of injected fault that this event records; None if nothing was injected."""
     match each.kind:
         case "fault":
             code = f" {each['code']}" if "code" in each.data else ""
@@ -43,7 +43,7 @@ def injected(each: Event) -> str | None:
 
 
 def events_of(run_dir: Path) -> Iterator[Event]:
-    """What the clients said and what befell the processes: belief."""
+    """The events of clients and processes: belief."""
     with (run_dir / "history.jsonl").open(encoding="utf-8") as file:
         yield from read(file)
 
@@ -51,7 +51,7 @@ def events_of(run_dir: Path) -> Iterator[Event]:
 def recorded(run_dir: Path) -> Iterator[Event]:
     """The store's record of writes, in the order in which it decided: truth.
 
-    Reads are left out, which no check weighs and which are nine requests of ten.
+    Reads are left out: no check uses them, and they are nine of ten requests.
     """
     record = sqlite3.connect(f"file:{run_dir / 'store.sqlite'}?mode=ro", uri=True)
     try:
@@ -64,7 +64,7 @@ def recorded(run_dir: Path) -> Iterator[Event]:
 
 
 def history(run_dir: Path) -> Iterator[Event]:
-    """Both. Belief is read first: the record then has all that anybody was told of."""
+    """Both. Belief is read first, so that the record then has every acknowledged write."""
     yield from events_of(run_dir)
     yield from recorded(run_dir)
 
@@ -75,7 +75,7 @@ def made(events: Iterable[Event]) -> Counter[str]:
 
 
 def clients_met(events: Iterable[Event]) -> int:
-    """How many clients a fault on the wire or in the process befell."""
+    """The number of clients that had a fault on the wire or in the process."""
     return len(
         {
             each.get("client") if each.who == STORE else each.who

@@ -37,7 +37,7 @@ def read_log(text: str, who: str) -> ParsedLog:
     """
     lines = text.splitlines()
     found = [_in_form(form, lines, who) for form in FORMS if form.mark.search(text)]
-    return max(found, key=lambda log: len(log.sent))  # of equals, the form that says most
+    return max(found, key=lambda log: len(log.sent))  # of equal matches, the most detailed form
 
 
 def _in_form(form: Form, lines: list[str], who: str) -> ParsedLog:
@@ -54,7 +54,7 @@ def _answered_ms(sent: SentRequest) -> float:
 
 
 def _at(sent: SentRequest, zone_ms: float, known_ms: float) -> SentRequest:
-    """In UTC; what was sent before the first time that the log tells was sent just before it."""
+    """A time in UTC; requests before the log's first known time were sent just before it."""
     began_ms = sent.sent_ms if sent.sent_ms >= TIME_MS_MIN else max(known_ms - 1, sent.sent_ms)
     ended_ms = None if sent.answered_ms is None else sent.answered_ms - zone_ms
     return replace(sent, sent_ms=began_ms - zone_ms, answered_ms=ended_ms)

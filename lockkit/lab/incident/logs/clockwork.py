@@ -1,4 +1,4 @@
-"""When a log's lines were written: by their own stamps, by the answers' Date, or by their order."""
+"""The times of a log's lines: by their own stamps, by the answers' Date, or by their order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LogTimes:
         self.now_ms = max(self.now_ms, at + float(f"0.{part or 0}") * 1000)
 
     def date(self, reported: str) -> None:
-        """An answer's Date: the only clock where lines have no stamps, else it tells the zone."""
+        """Take an answer's Date: the only clock if lines have no stamps, else it shows the zone."""
         date_ms = epoch_ms(reported)
         if date_ms is None:
             return

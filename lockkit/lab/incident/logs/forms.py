@@ -106,8 +106,8 @@ _BOTOCORE_FIELD = re.compile(r"'([A-Za-z0-9-]{1,60})': b?'([^']*)'")
 def of_botocore(lines: Iterable[str], who: str, times: LogTimes) -> Found:
     """The requests, and how many of this form's lines could not be read.
 
-    One request is under way at a time: of a program whose threads share a log, what was sent last
-    gets the next answer of its method.
+    One request is under way at a time. If a program's threads share a log, the newest request of a
+    method gets the next answer to that method.
     """
     done: list[SentRequest] = []
     sent: SentRequest | None = None
@@ -165,7 +165,7 @@ def of_azure_core(lines: Iterable[str], who: str, times: LogTimes) -> Found:
 
 
 class _AzureReader:
-    """Holds the request under way: of its lines, some come before what they belong to."""
+    """Holds the request under way, because some lines come before the request they belong to."""
 
     def __init__(self, who: str, times: LogTimes) -> None:
         self.done: list[SentRequest] = []
@@ -216,7 +216,7 @@ _ANSWERED_LINE = re.compile(r'"([A-Z]{3,7}) (\S{1,8000}) HTTP/[\d.]+" (\d{3})')
 
 
 def of_urllib3(lines: Iterable[str], who: str, times: LogTimes) -> Found:
-    """The requests that were answered: of one without an answer urllib3 writes nothing."""
+    """The requests that were answered: urllib3 logs nothing about the others."""
     done = []
     for line in lines:
         times.line(line)

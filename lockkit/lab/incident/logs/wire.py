@@ -1,7 +1,7 @@
-"""What a request line, its headers and an answer's headers mean, in the words of a history.
+"""Translates request lines and the headers of requests and answers into a history's terms.
 
-Of a log only this is taken: method, object, condition, time, status, version, digests, and the lock
-record in a body. No header of another name and no parameter of an URL is kept, so no credential is.
+Only this is taken from a log: method, object, condition, time, status, version, digests, and the
+lock record in a body. No header of another name and no URL parameter is kept, so no credential is.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def sent_request(
 
 
 def _kind(method: str, query: Mapping[str, list[str]]) -> str:
-    """Of a request in S3's or Azure's dialect."""
+    """The kind of a request in S3's or Azure's dialect."""
     if query.keys() & {"list-type", "versions"} or query.get("comp") == ["list"]:
         return "LIST"
     if query.keys() & OTHER_PARTS or method not in ("GET", "HEAD", "PUT", "DELETE"):
@@ -119,7 +119,7 @@ def _condition(kind: str, headers: Mapping[str, str]) -> str:
 
 
 def with_body(sent: SentRequest, body: bytes) -> SentRequest:
-    """The bytes that it wrote; of GCS's multipart upload the object's name and the object."""
+    """Add the bytes that it wrote; for GCS's multipart upload, the object's name and content."""
     name = _GCS_NAME.search(body)
     if sent.key.endswith("/") and name:
         parts = _GCS_BODY.split(body)
@@ -164,7 +164,7 @@ def _etag(headers: Mapping[str, str]) -> frozenset[str]:
 
 
 def hex_of(base64_: object) -> str:
-    """A digest that was told in base64; "" if it is none."""
+    """The hex form of a digest in base64; "" if it is not one."""
     try:
         raw = base64.b64decode(str(base64_), validate=True)
     except (binascii.Error, ValueError):
