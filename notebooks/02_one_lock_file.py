@@ -13,7 +13,7 @@
 # %% [markdown]
 # # One lock file: what is in it, and who may write it
 #
-# The lock is one small JSON object beside the table, and everybody may read it. What does it
+# The lock is one small JSON object beside the table, and anyone may read it. What does it
 # contain, how does it change when the lock is renewed, released and acquired again, and why is it
 # never deleted?
 #
@@ -62,7 +62,7 @@ lock.acquire()
 look(bucket)
 
 # %% [markdown]
-# | field | whose | what it is for |
+# | field | owner | purpose |
 # |---|---|---|
 # | `expired` | Hudi's | true after a release |
 # | `validUntil` | Hudi's | the end of the lease, in ms, by the holder's clock |
@@ -101,7 +101,7 @@ kept_by_bucket
 #
 # ## Predict: delete instead
 #
-# A lock that nobody holds seems to need no file. So let a release *delete* the object, but only if
+# A free lock seems to need no file. So let a release *delete* the object, but only if
 # it is unchanged (`If-Match`). W1 acquires the lock and releases it, then W2 does.
 
 # %%
@@ -116,7 +116,7 @@ deleted
 
 # %% [markdown]
 # Nobody wrote anything wrong. But the epoch was deleted with the object: W2 starts again at 1, and
-# so does everybody after it. A late write of W1 with epoch 1 looks like a write of W2. A fence that
+# so do all later writers. A late write of W1 with epoch 1 looks like a write of W2. A fence that
 # keeps *the highest epoch that I have seen* lets it pass.
 #
 # ## Check

@@ -22,7 +22,7 @@
 # %% [markdown]
 # ## Predict
 #
-# boto3 is used with its default settings. There is **one** writer and nobody else. Pick a guess:
+# boto3 is used with its default settings. There is only **one** writer. Pick a guess:
 # the next cell is locked until then.
 
 # %%
@@ -65,7 +65,7 @@ azure
 # %% [markdown]
 # ## The wrong conclusion
 #
-# "412, so somebody else has the lock: wait for it." This is `lockkit`'s own lock with that mistake
+# "412, so another client has the lock: wait for it." This is `lockkit`'s own lock with that mistake
 # planted: retries are on, and the rule `claim_412` is changed from *read it back* to *it is lost*.
 
 # %%
@@ -77,7 +77,7 @@ Workbench.replay(trusting.events)
 
 # %% [markdown]
 # W1 now waits for itself. Nobody will ever release this lock. It stays until its lease expires, and
-# a lock without a lease (Terraform's) stays until somebody deletes it by hand.
+# a lock without a lease (Terraform's) stays until a person deletes it by hand.
 #
 # ## What lockkit does about it
 

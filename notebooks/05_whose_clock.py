@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # Whose clock says that a lease is over?
+# # Whose clock says that a lease has ended?
 #
 # A lease ends at a point in time. Whose clock measures it: the holder's, the challenger's or the
 # store's? No two of these clocks agree. What happens if one is three seconds off, and how much does
@@ -78,7 +78,7 @@ print(search("skew").story)
 # %% [markdown]
 # ## Predict: a buffer for both
 #
-# Hudi adds its 500 ms when a challenger tests whether *another writer's* lock is over. The same
+# Hudi adds its 500 ms when a challenger tests whether *another writer's* lease has ended. The same
 # function tests whether *its own* lock is still valid, so the buffer is added there, too. In the
 # explorer the clocks differ by one second and the buffer is one second, so it should be just
 # enough.
@@ -108,7 +108,7 @@ assert hudi.row.as_expected and str(hudi) == GUESSES[1]
 # %% [markdown]
 # ## Why
 #
-# A takeover claims that another client's time is over. The wall-clock rule compares two times from
+# A takeover claims that another client's lease has ended. The wall-clock rule compares two times from
 # two machines, and its error is the difference between their clocks. The store's two times come
 # from one clock, so an error of that clock cancels out. Two small errors remain: HTTP dates are
 # whole seconds, and a store has more than one front end. For both, `lockkit` adds two seconds of
@@ -133,7 +133,7 @@ assert hudi.row.as_expected and str(hudi) == GUESSES[1]
 #
 # ## Your turn
 #
-# Write `free`: whether the lease in `record` is over. `record` has `valid_until_ms`, by its
+# Write `free`: whether the lease in `record` has expired. `record` has `valid_until_ms`, by its
 # holder's wall clock, and `ttl_ms`. `wall_ms` is this client's wall clock. `watched_ms` is how long
 # this client has seen this very version of the object. The simulator runs three clients with your
 # function in 200 small worlds. Their wall clocks differ by up to 20 s, and some clients stop while

@@ -32,7 +32,7 @@
 #    (ZooKeeper and the Hive Metastore from the jars inside pyspark), and three processes contend
 #    for each lock.
 # 2. **Stall the holder** sends SIGSTOP for two and a half leases, on both sides. Watch the narrow
-#    bar: no process may believe that it holds the lock once its lease is over.
+#    bar: no process may believe that it holds the lock once its lease has ended.
 # 3. **Kill the holder**, then **Restart the service**.
 # 4. **Stop**, and read the table.
 

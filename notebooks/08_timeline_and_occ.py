@@ -119,7 +119,7 @@ print(lost.finish("W1"), lost.rows)
 
 # %% [markdown]
 # W1 has replaced the fence and dies before it creates its completed file. No reader sees its commit
-# yet, but it is decided. W2 makes it visible before it commits anything of its own, and is then
+# yet, but it is decided. W2 makes it visible before it makes its own commit, and is then
 # told that the two commits conflict.
 
 # %%

@@ -14,7 +14,7 @@
 # # Markers and heartbeats: who may clean up after a dead writer?
 #
 # A batch writes its files for an hour before it commits them. If it dies on the way, another
-# process has to delete what it left. But nobody can distinguish a dead writer from a slow one. Who
+# process has to delete what it left. But no one can distinguish a dead writer from a slow one. Who
 # may delete its files, and what happens if it resumes meanwhile?
 #
 # This takes about half a minute. Everything is real, on a server on this machine, with one

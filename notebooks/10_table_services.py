@@ -45,7 +45,7 @@ cleaned
 # ## See
 #
 # The reader gets an error instead of wrong rows, and that is a choice: a reader that skipped a
-# missing file would return fewer rows, and nobody would notice. The clean followed its own rules,
+# missing file would return fewer rows, and no reader would notice. The clean followed its own rules,
 # too. A reader leaves no trace in the store, so no service can wait for it. Its only protection is
 # the number of commits whose files are kept.
 
@@ -66,7 +66,7 @@ blocked
 # ## Predict: a clustering that is paused
 #
 # A service C rewrites three files, `k1`, `k2` and `k3`, into one. Its conflict check succeeds, and
-# then it is paused until its lease is over. Meanwhile W1, which began earlier, commits its update
+# then it is paused until its lease has ended. Meanwhile W1, which began earlier, commits its update
 # of `k1`. Then C resumes. Only the lock guards its commit.
 
 # %%

@@ -57,7 +57,7 @@ print(found.diagnosis.pattern, "-", found.diagnosis.because)
 # %% [markdown]
 # ## Check
 #
-# The evidence is in the bucket, the lease has not ended, and nobody can break the lock by accident.
+# The evidence is in the bucket, the lease has not ended, and the lock cannot be broken by accident.
 
 # %%
 assert found.diagnosis.pattern == "clock skew"
