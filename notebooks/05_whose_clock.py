@@ -108,7 +108,7 @@ assert hudi.row.as_expected and str(hudi) == GUESSES[1]
 # %% [markdown]
 # ## Why
 #
-# A takeover claims that another client's lease has ended. The wall-clock rule compares two times from
+# A takeover claims that another lease has ended. The wall-clock rule compares two times from
 # two machines, and its error is the difference between their clocks. The store's two times come
 # from one clock, so an error of that clock cancels out. Two small errors remain: HTTP dates are
 # whole seconds, and a store has more than one front end. For both, `lockkit` adds two seconds of

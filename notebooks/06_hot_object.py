@@ -45,7 +45,7 @@ print("GCS:", repr(gcs))
 # ## See
 #
 # The release was answered with 429. No code was wrong and there was no other writer: the object's
-# last write was less than a second old. The lock is now *dangling*: all others must wait for the end
+# last write was less than a second old. The lock is now *dangling*: others must wait for the end
 # of an unused lease.
 #
 # ## What a lock does
@@ -92,7 +92,7 @@ assert waited.requests("W2")["GET 200"] == 1 and waited.verdict.kind == "VALID"
 # %% [markdown]
 # ## Why
 #
-# The limit belongs to the *object name*, for all writers together. Claims, renewals, releases and the
+# The limit belongs to the *object name*, for all writers. Claims, renewals, releases and the
 # confirming write after a lost answer all share it. Two writes per grant allow half a grant per
 # second. No code can raise that limit; it can only avoid waste. So waiters read, and a release is
 # retried. A renewal is not retried at once, because the old lease is still valid until the next

@@ -45,7 +45,7 @@ cleaned
 # ## See
 #
 # The reader gets an error instead of wrong rows, and that is a choice: a reader that skipped a
-# missing file would return fewer rows, and no reader would notice. The clean followed its own rules,
+# missing file would return fewer rows, and no one would notice. The clean followed its own rules,
 # too. A reader leaves no trace in the store, so no service can wait for it. Its only protection is
 # the number of commits whose files are kept.
 

@@ -15,7 +15,7 @@
 #
 # *Create if absent* and *replace if unchanged* are all that a lease needs. They are also enough to
 # elect a leader, to keep a write-ahead log and to run a queue. Each of these has been built on
-# nothing but an object store, and each has one mistake that nearly all programmers make first. Which
+# nothing but an object store, and each has one mistake that nearly everyone makes first. Which
 # one?
 #
 # The code takes a few seconds. You can step through four protocols for as long as you like.
