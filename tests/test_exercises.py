@@ -213,10 +213,12 @@ def test_an_answer_of_another_type_is_named() -> None:
 def test_another_name_is_refused_with_those_that_exist() -> None:
     def acquired() -> None: ...
 
+    def acquire() -> None: ...
+
     with pytest.raises(ValueError, match="acquire, publish, free"):
         judge(acquired)
     with pytest.raises(ValueError, match="at least one world"):
-        judge(acquire_believes, worlds=0)
+        judge(acquire, worlds=0)
 
 
 def test_what_a_function_says_is_escaped() -> None:

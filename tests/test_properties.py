@@ -80,7 +80,7 @@ def test_where_the_later_commit_wins_nothing_is_compared() -> None:
         (9, {"hoodie.record.merge.mode": "CUSTOM"}, "merged otherwise"),
         (9, {"hoodie.table.ordering.fields": "at,id"}, "only one field"),
         (9, {"hoodie.timeline.path": "elsewhere"}, "looked for there"),
-        (9, {"hoodie.table.format": "iceberg"}, "a timeline of its own"),
+        (9, {"hoodie.table.format": "iceberg"}, "keeps its own timeline"),
         (6, {"hoodie.compaction.payload.class": "a.PartialUpdate"}, "merged otherwise"),
         (6, {"hoodie.archivelog.folder": "../elsewhere"}, "not the name of a folder"),
         (6, {"hoodie.table.timeline.timezone": "LOCAL"}, "timezone is LOCAL, .*table adopt"),

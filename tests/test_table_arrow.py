@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from table_world import CLOCK, CONFIG, Holder, new_table, prepare_upserts
+from table_world import rows as orders
 
 from lockkit.errors import TableError
-from lockkit.table import CommitConflict, Table
+from lockkit.runtime import run
+from lockkit.table import CommitConflict, Table, commit, load_snapshot
 from lockkit.table.format.properties import FENCED, HUDI
+from lockkit.table.occ.mode import switch_mode
 
 _NAMES = itertools.count()
 SCHEMA = pa.schema(
@@ -158,3 +164,27 @@ def test_hudi_rs_reads_what_was_written(version: int, tmp_path: Path) -> None:
     assert contents(pa.Table.from_batches(batches)) == ours == [
         ("a", "EU", 2, 2), ("c", "ASIA", 1, 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("then", [HUDI, FENCED])
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_key_that_hudi_put_into_a_group_of_ours_is_found(version: int, then: str) -> None:
+    """Hudi puts new keys into any small file group, lockkit's buckets included."""
+    store = new_table(
+        f"memory://arrow{next(_NAMES)}", replace(CONFIG, version=version, mode=HUDI, buckets=2)
+    )
+    with Table(store.url) as table:
+        table.upsert(orders(range(8)))
+        one = run(load_snapshot(), store, CLOCK).slices[0]
+        prepared = prepare_upserts(store, orders(range(20, 28)), which=one.__eq__)
+        run(commit(prepared, Holder(2)), store, CLOCK)
+        run(switch_mode(then, Holder(3)), store, CLOCK)
+    ids = [f"k{each}" for each in [*range(8), *range(20, 28)]]
+    with Table(store.url) as table:
+        table.upsert(orders([0, *range(20, 28)], amount=7, at=1))
+        found = table.read().sort_by("id")
+        assert found["id"].to_pylist() == sorted(ids), "each key once"
+        changed = found.filter(pc.equal(found["amount"], 7))["id"].to_pylist()
+        assert changed == sorted(["k0", *ids[8:]])
+        table.delete(orders(range(20, 28), at=2))
+        assert table.read().sort_by("id")["id"].to_pylist() == sorted(ids[:8])

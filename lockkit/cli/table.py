@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.cli import adopt, fence, upkeep
 from lockkit.cli.pending import is_left, looked_up, pending_lines
-from lockkit.cli.terminal import FOUND, OK, add_store, command, count, say, say_json, table
+from lockkit.cli.terminal import (
+    FOUND,
+    OK,
+    add_store,
+    command,
+    completed,
+    count,
+    say,
+    say_json,
+    table,
+)
 from lockkit.clock import clock_time
 from lockkit.events import plain
 
@@ -122,5 +132,5 @@ def _as_json(
         "held_back": None if held is None else {
             "instant": held.instant, "since": held.since, "alive": held.alive,
             "last_beat": None if held.last_beat_ms is None else clock_time(held.last_beat_ms),
-            "waiting": held.waiting, "text": held.describe(url)},
+            "waiting": held.waiting, "text": completed(held.describe(url))},
     }  # fmt: skip

@@ -118,10 +118,15 @@ def addressed(args: argparse.Namespace) -> Iterator[None]:
         _address = before
 
 
+def completed(text: str) -> str:
+    """The text, whose commands have the URL and the options of the command that runs."""
+    return pasteable(text, *_address)
+
+
 def say(*lines: str) -> None:
     """Print lines for people on standard output, and flush."""
     for line in lines:
-        print(pasteable(line, *_address), flush=True)
+        print(completed(line), flush=True)
 
 
 def say_json(value: Any) -> None:
@@ -130,7 +135,7 @@ def say_json(value: Any) -> None:
 
 
 def warn(line: str) -> None:
-    print(pasteable(line, *_address), file=sys.stderr, flush=True)
+    print(completed(line), file=sys.stderr, flush=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

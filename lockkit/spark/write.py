@@ -39,9 +39,10 @@ from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.options import write_options
-from lockkit.table.read.buckets import generations, is_bucketed
+from lockkit.table.read.buckets import generations
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.upkeep import Upkeep
+from lockkit.table.write.merging import any_key
 from lockkit.table.writer import Claim, TableWrite, unclaimed
 
 if TYPE_CHECKING:
@@ -201,8 +202,8 @@ class SparkWrite(TableWrite):
     def _merged(self, frame: DataFrame, job: WriteJob, snapshot: Snapshot) -> list[WriteStat]:
         """Upserts and deletes: each row goes to the file group with its key, or to its bucket."""
         config = job.target.config
-        free = {each.partition for each in snapshot.slices if not is_bucketed(each.file_id)}
-        looked_at = [each for each in snapshot.slices if each.partition in free]
+        mixed = {each.partition for each in snapshot.slices if any_key(config, each)}
+        looked_at = [each for each in snapshot.slices if each.partition in mixed]
         frame = bucketed(frame, config)
         if looked_at:
             frame = with_found_keys(frame, job, looked_at)

@@ -1,7 +1,9 @@
 """Rows to the file groups that have their keys: where each row of an upsert or a delete goes.
 
-A row goes to every group that has its key, else to its key's bucket. The rows are in memory or in a
-spool on this machine's disk; a few groups at a time are merged and put into the store.
+A row goes to every group that has its key, else to its key's bucket. Of the bucketed groups only
+the key's own can have it, unless Hudi wrote to the table: it puts new keys into any small group.
+The rows are in memory or in a spool on this machine's disk; a few groups at a time are merged and
+put into the store.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from lockkit.table.format.base_file import Slice, plain, record_keys
 from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.partition import partition_path
-from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.read.buckets import bucket_file_id, generations, is_bucketed
@@ -109,17 +111,23 @@ def grouped(
         at = end
 
 
+def any_key(config: TableConfig, of: Slice) -> bool:
+    """Whether this slice may have a key of any bucket, as a table has for good that was in `hudi`
+    mode once."""
+    return config.mode == HUDI or config.switches > 0 or not is_bucketed(of.file_id)
+
+
 def read_bases(rows: GroupedRows, snapshot: Snapshot) -> Iterator[Slice]:
     """The slices that a merge of `rows` reads, if the snapshot is still the newest."""
     groups, again = rows.groups, generations(snapshot)
     touched = {partition for partition, _ in groups}
     for each in snapshot.slices:
-        if each.partition in touched and not is_bucketed(each.file_id):
+        if each.partition in touched and any_key(rows.config, each):
             yield each
     for partition, bucket in groups:
         generation = again.get((partition, f"{bucket:08d}"), 0)
         base = snapshot.groups.get((partition, bucket_file_id(partition, bucket, generation)))
-        if base is not None:
+        if base is not None and not any_key(rows.config, base):
             yield base
 
 
@@ -135,34 +143,41 @@ class GroupMerge:
     def stats(self) -> list[WriteStat]:
         """Each row to the groups that have its key, else to its bucket's."""
         groups = self.rows.groups
-        free: dict[str, list[Slice]] = {}
+        mixed: dict[str, list[Slice]] = {}
         for each in self.snapshot.slices:
-            if not is_bucketed(each.file_id):
-                free.setdefault(each.partition, []).append(each)
+            if any_key(self.rows.config, each):
+                mixed.setdefault(each.partition, []).append(each)
         found: dict[Share, Any] = {}
-        group_targets = self._group_targets(groups, free, found)
+        group_targets = self._group_targets(groups, mixed, found)
         return [stat for stat in _in_turn(self._write, group_targets) if stat is not None]
 
     def _group_targets(
-        self, groups: dict[RowGroup, list[Share]], free: dict[str, list[Slice]],
+        self, groups: dict[RowGroup, list[Share]], mixed: dict[str, list[Slice]],
         found: dict[Share, Any],
     ) -> Iterator[tuple[TargetGroup, pa.Table]]:  # fmt: skip
-        """The free groups first. Each group that has a key gets its row, and several may."""
+        """Each group that has a key gets its row, and several may; each group comes once."""
         by_partition: dict[str, list[Share]] = {}
         for (partition, _), where in groups.items():
             by_partition.setdefault(partition, []).extend(where)
-        for partition, where in by_partition.items():
-            for each in free.get(partition, ()):
-                rows = self._of_slice(each, where, found)
-                if rows is not None:
-                    yield TargetGroup((partition, each.file_id), each), rows
         again = generations(self.snapshot)
-        for (partition, bucket), where in groups.items():
+        buckets = {}
+        for partition, bucket in groups:
             generation = again.get((partition, f"{bucket:08d}"), 0)
             group = partition, bucket_file_id(partition, bucket, generation)
+            buckets[group] = partition, bucket
+        for partition, where in by_partition.items():
+            for each in mixed.get(partition, ()):
+                rows = self._of_slice(each, where, found)
+                if rows is not None and (partition, each.file_id) not in buckets:
+                    yield TargetGroup((partition, each.file_id), each), rows
+        for group, of in buckets.items():
             base = self.snapshot.groups.get(group)
-            rows = self._for_bucket(where, found, base)
-            if rows.num_rows:
+            parts: list[Any] = [self._for_bucket(groups[of], found, base)]
+            if base is not None and any_key(self.rows.config, base):
+                others = [each for each in by_partition[of[0]] if each not in groups[of]]
+                parts.append(self._of_slice(base, others, {}))
+            rows = concatenated(parts)
+            if rows is not None:
                 yield TargetGroup(group, base), rows
 
     def _of_slice(self, of: Slice, where: list[Share], found: dict[Share, Any]) -> pa.Table | None:
@@ -182,7 +197,7 @@ class GroupMerge:
     def _for_bucket(
         self, where: list[Share], found: dict[Share, Any], base: Slice | None
     ) -> pa.Table:
-        """The rows whose keys no free group has, and those whose keys the bucket has as well."""
+        """The rows whose keys no other group has, and those whose keys the bucket has as well."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -219,6 +234,14 @@ class GroupMerge:
 
     def _write(self, group_target: TargetGroup, rows: pa.Table) -> WriteStat | None:
         return write_group(self.work, group_target, rows, delete=self.delete)
+
+
+def concatenated(parts: list[pa.Table | None]) -> pa.Table | None:
+    """All rows of `parts`; None if there is none."""
+    import pyarrow as pa
+
+    kept = [each for each in parts if each is not None and each.num_rows]
+    return pa.concat_tables(kept) if kept else None
 
 
 def _in_turn(
