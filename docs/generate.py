@@ -165,3 +165,14 @@ def repairs() -> str:
         for name, row in found.items()
     ]
     return "\n".join(lines)
+
+
+def streamer() -> str:
+    """The flags of Hudi's streamer, as the module that reads them treats each."""
+    from lockkit.spark import stream_job as job
+
+    rows = [f"| `{flag}` | sets `{key}` |" for flag, key in job.INTO_PROPERTIES.items()]
+    rows += [f"| `{flag}` | refused: {why} |" for flag, why in job.REFUSED.items()]
+    rows.append(f"| {', '.join(f'`{flag}`' for flag in job.IDLE)} | no effect; a line says so |")
+    return "\n".join((_fenced(job.parser().format_help()), "| flag | what lockkit does |",
+                      "|---|---|", *rows))  # fmt: skip

@@ -40,7 +40,8 @@ from lockkit.spark.land import land
 from lockkit.spark.microbatch import STREAM, STREAMS, MicroBatch
 from lockkit.spark.process import tree
 from lockkit.spark.spool import LocalSpool
-from lockkit.spark.streamer import Streamer, arriving, parser, work_of
+from lockkit.spark.stream_job import parser, work_of
+from lockkit.spark.streamer import Streamer
 from lockkit.stores import open_store
 from lockkit.table import avro_schema, begin, commit, load_snapshot, prepare, read_table
 from lockkit.table.format.java_properties import format_properties
@@ -455,22 +456,66 @@ def test_a_topic_without_sparks_kafka_jar_says_what_to_add(spark: Any, tmp_path:
         Streamer(spark, job).whole()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["--source-class", "Nowhere"], "choose JsonDFSSource"),
-        (["--source-class", "JsonKafkaSource"], r"do not set hoodie\.streamer\.source\.kafka"),
-        (["--hoodie-conf", "x"], "is not KEY=VALUE"),
-        (["--hoodie-conf", "hoodie.streamer.transformer.sql=SELECT 1"], r"transformer\.sql is ref"),
-        (["--target-base-path", ""], "which table"),
-        (["--props", "/nowhere"], "No such file"),
-    ],
-)
-def test_what_a_streamer_cannot_do_is_said(tmp_path: Path, arguments: Any, why: str) -> None:
-    with pytest.raises(TableError, match=why):
-        work(tmp_path, *arguments)
-    with pytest.raises(TableError, match="no such folder"):
-        arriving(None, work(tmp_path))
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_a_new_column_of_the_source_becomes_one_of_the_table(
+    spark: Any, here: Any, tmp_path: Path, kind: str
+) -> None:
+    """It comes while the query runs, whose schema was taken before."""
+    (tmp_path / "arriving").mkdir()
+
+    def put(name: str, rows: Any) -> None:
+        rows.coalesce(1).write.format(kind).save(f"{tmp_path}/{name}")
+        (file,) = (tmp_path / name).glob("part-*")
+        file.rename(tmp_path / "arriving" / f"{name}{file.suffix}")
+
+    put("one", frame(spark, ("a", "EU", 1, 1)))
+    job = work(tmp_path, "--source-class", f"{kind.title()}DFSSource", "--continuous",
+               "--min-sync-interval-seconds", "0")  # fmt: skip
+    ingesting = Streamer(spark, job)
+    thread = threading.Thread(target=ingesting.whole)
+    thread.start()
+    try:
+        assert until(lambda: (tmp_path / "orders/.hoodie/hoodie.properties").exists(), 60)
+        assert until(lambda: stored(here), 60)
+        put("two", frame(spark, ("b", "EU", 1, 2)).selectExpr("*", "7 as discount"))
+        assert until(lambda: len(stored(here)) == 2, 60)
+    finally:
+        ingesting.end(signal.SIGINT, None)
+        thread.join(60)
+    found = read_table(open_store(**here)).select(["id", "discount"]).to_pylist()
+    assert sorted(each["discount"] or 0 for each in found) == [0, 7]
+
+
+def test_a_column_that_the_schema_lacks_ends_the_streamer_by_name(
+    spark: Any, here: Any, tmp_path: Path
+) -> None:
+    arrive(tmp_path / "arriving", "a", ("a", "EU", 1, 1))
+    assert Streamer(spark, work(tmp_path)).whole() == 0
+    schema = tmp_path / "schema.avsc"
+    schema.write_text(avro_schema(read_table(open_store(**here)).schema, "orders"))
+    row = {"id": "b", "region": "EU", "at": 1, "v": 1, "rabatt": 3}
+    (tmp_path / "arriving" / "b.json").write_text(json.dumps(row))
+    job = work(tmp_path, **{"hoodie.streamer.schemaprovider.source.schema.file": str(schema)})
+    with pytest.raises(TableError, match=r"does not have: rabatt\. Nothing of this batch"):
+        Streamer(spark, job).whole()
+    assert stored(here) == [("a", "EU", 1)]
+
+
+@pytest.mark.parametrize("header", ["id,region,at,v,rabatt", "region,id,at,v"])
+def test_a_csv_file_of_another_header_ends_the_streamer(
+    spark: Any, here: Any, tmp_path: Path, header: str
+) -> None:
+    (tmp_path / "arriving").mkdir()
+    (tmp_path / "arriving" / "a.csv").write_text("id,region,at,v\na,EU,1,1\n")
+    assert Streamer(spark, work(tmp_path, "--source-class", "CsvDFSSource")).whole() == 0
+    schema = tmp_path / "schema.avsc"
+    schema.write_text(avro_schema(read_table(open_store(**here)).schema, "orders"))
+    job = work(tmp_path, "--source-class", "CsvDFSSource",
+               **{"hoodie.streamer.schemaprovider.source.schema.file": str(schema)})  # fmt: skip
+    (tmp_path / "arriving" / "b.csv").write_text(f"{header}\nb,EU,1,1,5\n")
+    with pytest.raises(Exception, match="CSV header"):
+        Streamer(spark, job).whole()
+    assert stored(here) == [("a", "EU", 1)]
 
 
 @pytest.mark.slow

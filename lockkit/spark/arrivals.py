@@ -1,0 +1,283 @@
+"""The rows that arrive for a streamer, as a stream of Spark: files of a folder, a Kafka topic.
+
+A column of the source that the schema does not have ends the stream with `NewColumns`; without
+that, Spark would leave the column out. Columns inside of structs are not compared.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockkit.errors import TableError
+from lockkit.spark.errors import first_line
+from lockkit.spark.query import spark_schema
+from lockkit.spark.schema_registry import SchemaRegistry, open_registry
+from lockkit.spark.stream_job import (
+    DATA_LOSS,
+    DESERIALIZER,
+    DESERIALIZERS,
+    MAX_EVENTS,
+    MIN_PARTITIONS,
+    PREFIXES,
+    REGISTRY,
+    ROOT,
+    SCHEMA,
+    TOPIC,
+    StreamJob,
+)
+from lockkit.table.format.schema import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Spark forgets files that are a week older than the newest one, and passes over late ones.
+FOR_EVER = "36500d"
+# A line that is no record ends the run: nothing is dropped, and nothing becomes nulls.
+READING: dict[str, dict[str, str]] = {
+    "json": {"mode": "FAILFAST"}, "parquet": {},
+    "csv": {"mode": "FAILFAST", "header": "true", "enforceSchema": "false"},
+}  # fmt: skip
+KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+FILE = "__lockkit_file"
+SHOWN = 5
+NOT_FOR_KAFKA = (
+    "hoodie.", "lockkit.", "spark.", "schema.registry.", "basic.auth.", "auto.offset.reset",
+    "enable.auto.commit", "key.deserializer", "value.deserializer", "group.id",
+    "specific.avro.reader",
+)  # fmt: skip
+"""Properties that Spark's source or this streamer decides, or that are for the schema registry."""
+
+
+class NewColumns(TableError):
+    """The source has columns that the schema does not have; nothing of the batch was written.
+
+    Its text is a list in JSON, because it comes through Spark as text.
+    """
+
+    @property
+    def columns(self) -> list[str]:
+        try:
+            found = json.loads(str(self))
+        except ValueError:
+            return []
+        return [str(each) for each in found]
+
+
+def arriving(spark: Any, work: StreamJob) -> Any:
+    """The rows as a stream; None while no file is there from which to take the schema."""
+    if work.kind.startswith("kafka"):
+        return _from_kafka(spark, work)
+    schema = source_schema(spark, work)
+    if schema is None:
+        return None
+    root, options = work.needs(ROOT), READING[work.kind]
+    if work.kind == "json":
+        source = spark.readStream.format("text")
+    else:
+        source = spark.readStream.format(work.kind).schema(schema).options(**options)
+    if work.limit is not None:
+        source = source.option("maxBytesPerTrigger", work.limit)
+    rows = source.option("maxFileAge", FOR_EVER).load(root)
+    if work.kind == "json":
+        return _parsed(rows, schema)
+    if work.kind == "parquet":
+        from pyspark.sql import functions as f
+
+        return rows.select("*", f.col("_metadata.file_path").alias(FILE))
+    return rows
+
+
+def source_schema(spark: Any, work: StreamJob) -> Any:
+    """Spark's types of the columns that arrive; None if no file shows them yet."""
+    text = avro_text(work)
+    if text is not None:
+        return spark_schema(arrow_schema(text))
+    root = work.needs(ROOT)
+    if "://" not in root and not Path(root).is_dir():
+        raise TableError(f"{PREFIXES[0]}{ROOT}={root[:200]}: there is no such folder")
+    if "://" not in root and not any(_is_file(each) for each in Path(root).iterdir()):
+        return None
+    reader = spark.read.options(**READING[work.kind])
+    if work.kind == "csv":
+        reader = reader.option("inferSchema", "true")
+    if work.kind == "parquet":
+        reader = reader.option("mergeSchema", "true")
+    return reader.format(work.kind).load(root).schema
+
+
+def avro_text(work: StreamJob) -> str | None:
+    """The schema that the schema provider gives, in JSON; None without one."""
+    if work.registry:
+        return _registry(work).at(work.needs(REGISTRY))
+    file = work.said(SCHEMA)
+    if file is None:
+        return None
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise TableError(f"{PREFIXES[0]}{SCHEMA}={file[:200]}: {error.strerror}") from None
+
+
+def checked(frame: Any) -> Any:
+    """The rows of a batch; `NewColumns` if a Parquet file of it has more columns than it has."""
+    if FILE not in frame.columns:
+        return frame
+    files = [row[0] for row in frame.select(FILE).distinct().collect()]
+    frame = frame.drop(FILE)
+    if files:
+        reader = frame.sparkSession.read.option("mergeSchema", "true")
+        new = [each for each in reader.parquet(*files).columns if each not in frame.columns]
+        if new:
+            raise NewColumns(json.dumps(new[:SHOWN]))
+    return frame
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_dir() or not path.name.startswith((".", "_"))
+
+
+def _parsed(rows: Any, schema: Any) -> Any:
+    """The objects in the JSON of `value`, one or an array of them, by this schema."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType
+
+    value = f.col("value").cast("string")
+    new = f.array_except(
+        f.json_object_keys(value), f.array(*[f.lit(name) for name in schema.names])
+    )
+    # In two: every error of a query shows its plan, in which `unwrap` must not find the name.
+    name = f.lit(NewColumns.__module__), f.lit(f".{NewColumns.__name__}: ")
+    stop = f.raise_error(f.concat(*name, f.to_json(f.slice(new, 1, SHOWN))))
+    whole = f.when(f.size(new) > 0, stop.cast("string")).otherwise(value)
+    found = f.from_json(whole, ArrayType(schema), READING["json"])
+    rows = rows.where(f.trim(value) != "")  # neither an empty line, nor a message without a body
+    return rows.select(f.explode(found).alias("value")).select("value.*")
+
+
+# --- Kafka ----------------------------------------------------------------------------------------
+
+
+def _from_kafka(spark: Any, work: StreamJob) -> Any:
+    from pyspark.errors import AnalysisException
+
+    text, servers = avro_text(work), work.props.get("bootstrap.servers")
+    if text is None or not servers:
+        raise TableError(
+            f"a topic needs bootstrap.servers, and {PREFIXES[0]}{SCHEMA} or {PREFIXES[0]}{REGISTRY}"
+        )
+    source = spark.readStream.format("kafka").options(**kafka_options(work))
+    try:
+        rows = source.load()
+    except AnalysisException as error:
+        if "kafka" not in str(error).lower():
+            raise
+        raise TableError(
+            "Spark has no Kafka source here; add its jar: "
+            f"--conf spark.jars.packages={KAFKA}:{spark.version}"
+        ) from None
+    schema = spark_schema(arrow_schema(text))
+    if work.kind == "kafka":
+        return _parsed(rows, schema)
+    plain = (work.said(DESERIALIZER) or "").endswith(DESERIALIZERS[2])
+    decode = decoded(text, schema, None if plain else _registry(work))
+    return rows.select("value").where("value is not null").mapInArrow(decode, schema)
+
+
+def kafka_options(work: StreamJob) -> dict[str, str]:
+    """The options of Spark's Kafka source: Kafka's own properties get its prefix.
+
+    Raises `TableError` for a property that Spark's source does not take.
+    """
+    start = work.props.get("auto.offset.reset", "earliest").lower()
+    if start not in ("earliest", "latest"):
+        raise TableError(f"auto.offset.reset={start[:40]!r}: choose earliest or latest")
+    if work.props.get("enable.auto.commit", "false").lower() != "false":
+        raise TableError("enable.auto.commit must be false: Spark's checkpoint says what was read")
+    found = {
+        f"kafka.{key}": value for key, value in work.props.items()
+        if not key.startswith(NOT_FOR_KAFKA)
+    }  # fmt: skip
+    if "group.id" in work.props:
+        found["kafka.group.id"] = work.props["group.id"]
+    found |= {"subscribe": work.needs(TOPIC), "startingOffsets": start}
+    limit = work.limit or work.said(MAX_EVENTS)
+    for name, value in (("maxOffsetsPerTrigger", limit), ("failOnDataLoss", work.said(DATA_LOSS)),
+                        ("minPartitions", work.said(MIN_PARTITIONS))):  # fmt: skip
+        if value:
+            found[name] = str(value)
+    return found
+
+
+def _registry(work: StreamJob) -> SchemaRegistry:
+    base = work.props.get("schema.registry.url", "")
+    url = work.said(REGISTRY) or base
+    if not url:
+        raise TableError(
+            "messages of KafkaAvroDeserializer name their schema by a number of the registry: set "
+            f"schema.registry.url, or {PREFIXES[0]}{DESERIALIZER} to ByteArrayDeserializer"
+        )
+    user = work.props.get("schema.registry.basic.auth.user.info") or work.props.get(
+        "basic.auth.user.info", ""
+    )
+    return open_registry(url, base=base, user=user)
+
+
+def decoded(
+    text: str, kinds: Any, registry: SchemaRegistry | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for `mapInArrow`: messages in Avro, as rows of the schema in `text`.
+
+    With a registry, a message begins with a zero byte and the id of its schema in four bytes
+    (Confluent's wire format); without one, all have the schema in `text`.
+    """
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from fastavro import parse_schema, schemaless_reader
+        from fastavro.read import SchemaResolutionError
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        reader = parse_schema(json.loads(text))
+        shape, names = to_arrow_schema(kinds, timezone="UTC"), set(kinds.names)
+        writers: dict[int, Any] = {}
+
+        def writer(number: int) -> Any:
+            if number not in writers:
+                assert registry is not None
+                found: Any = parse_schema(json.loads(registry.by_id(number)))
+                new = [each["name"] for each in found.get("fields", ())
+                       if each["name"] not in names]  # fmt: skip
+                if new:
+                    raise NewColumns(json.dumps(new[:SHOWN]))
+                writers[number] = found
+            return writers[number]
+
+        def one(body: bytes) -> Any:
+            file, of = io.BytesIO(body), reader
+            try:
+                if registry is not None:
+                    magic, number = struct.unpack(">bI", file.read(5))
+                    if magic != 0:
+                        raise ValueError(f"the first byte is {magic}, not 0")
+                    of = writer(number)
+                return schemaless_reader(file, of, reader)
+            except (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, TypeError,
+                    ValueError, struct.error, SchemaResolutionError, StopIteration,
+                    ) as error:  # fmt: skip
+                why = f"{type(error).__name__} {str(error)[:200]}"
+                raise TableError(
+                    f"a message of {len(body)} bytes is not Avro of its schema: {why}"
+                ) from None
+
+        with first_line():
+            for batch in batches:
+                rows = [one(each) for each in batch.column(0).to_pylist()]
+                table = pa.Table.from_pylist(rows, arrow_schema(text))
+                yield from table.cast(shape).to_batches()
+
+    return decode

@@ -1,0 +1,290 @@
+"""What a streamer is asked to do: Hudi Streamer's flags and properties, each obeyed or refused.
+
+The names are those of `HoodieStreamer.Config`, `KafkaSourceConfig` and `HoodieSchemaProviderConfig`
+in Apache Hudi 1.1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from lockkit.errors import TableError
+from lockkit.table.format.java_properties import parse_properties
+from lockkit.table.options import WRITE, write_options
+
+SOURCES = {
+    "JsonDFSSource": "json", "CsvDFSSource": "csv", "ParquetDFSSource": "parquet",
+    "JsonKafkaSource": "kafka", "AvroKafkaSource": "kafka-avro",
+}  # fmt: skip
+PROVIDERS = ("FilebasedSchemaProvider", "SchemaRegistryProvider")
+ROOT, TOPIC = "source.dfs.root", "source.kafka.topic"
+SCHEMA, TARGET_SCHEMA = "schemaprovider.source.schema.file", "schemaprovider.target.schema.file"
+REGISTRY, TARGET_REGISTRY = "schemaprovider.registry.url", "schemaprovider.registry.targetUrl"
+DESERIALIZER = "source.kafka.value.deserializer.class"
+MAX_EVENTS, MIN_PARTITIONS = "kafka.source.maxEvents", "source.kafka.minPartitions"
+DATA_LOSS = "source.kafka.enable.failOnDataLoss"
+READ = (
+    ROOT, TOPIC, SCHEMA, TARGET_SCHEMA, REGISTRY, TARGET_REGISTRY, DESERIALIZER, MAX_EVENTS,
+    MIN_PARTITIONS, DATA_LOSS,
+)  # fmt: skip
+WITHOUT_EFFECT = {
+    "source.kafka.enable.commit.offset": "false", "source.kafka.checkpoint.type": "string",
+    "source.kafka.spark.sql.consumer.enable": "true",
+}  # fmt: skip
+"""Properties that may be set to this value, which is how this streamer works."""
+DESERIALIZERS = ("KafkaAvroDeserializer", "KafkaAvroSchemaDeserializer", "ByteArrayDeserializer")
+PREFIXES = ("hoodie.streamer.", "hoodie.deltastreamer.")
+"""Hudi renamed them in 0.14; the newer goes first."""
+OPS = ("upsert", "insert", "bulk_insert", "insert_overwrite", "insert_overwrite_table")
+NO_BOOTSTRAP = "a table is not made around existing files here; read them and write them"
+REFUSED = {
+    "--transformer-class": "rows are not transformed here; do it in Spark, with foreach_batch",
+    "--enable-sync": "catalogs are not told of commits; run Hudi's sync tool beside it",
+    "--enable-hive-sync": "catalogs are not told of commits; run Hudi's sync tool beside it",
+    "--force-empty-sync": "catalogs are not told of commits; run Hudi's sync tool beside it",
+    "--commit-on-errors": "a record that cannot be read ends the run: nothing is dropped",
+    "--checkpoint": "Spark's checkpoint says what was read: --checkpoint-path FOLDER",
+    "--initial-checkpoint-provider": "Spark's checkpoint says what was read: --checkpoint-path",
+    "--retry-on-source-failures": "start it again: it goes on where it ended",
+    "--allow-commit-on-no-checkpoint-change": "an empty batch makes no commit",
+    "--post-write-termination-strategy-class": "code of others does not run inside a commit",
+    "--ingestion-metrics-class": "code of others does not run inside a commit",
+    "--merge-impl-classes": "code of others does not run inside a commit",
+    "--record-merge-custom-implementation-classes": "code of others does not run inside a commit",
+    "--run-bootstrap": NO_BOOTSTRAP, "--bootstrap-overwrite": NO_BOOTSTRAP,
+    "--bootstrap-index-class": NO_BOOTSTRAP, "--config-hot-update-strategy-class":
+    "options are read once, at the start",
+}  # fmt: skip
+"""Flags of Hudi's streamer that would change the result if they were ignored."""
+IDLE = (
+    "--delta-sync-scheduling-weight", "--compact-scheduling-weight", "--sync-tool-classes",
+    "--delta-sync-scheduling-minshare", "--compact-scheduling-minshare", "--disable-compaction",
+    "--cluster-scheduling-weight", "--cluster-scheduling-minshare", "--max-pending-compactions",
+    "--max-pending-clustering", "--retry-interval-seconds", "--max-retry-count",
+    "--enable-hive-support", "--retry-last-pending-inline-clustering",
+    "--retry-last-pending-inline-compaction",
+)  # fmt: skip
+"""Flags that cannot change the result here; a line on standard error says that they do nothing."""
+INTO_PROPERTIES = {
+    "--target-table": "hoodie.table.name", "--source-ordering-field": WRITE + "precombine.field",
+    "--table-type": WRITE + "table.type", "--payload-class": WRITE + "payload.class",
+    "--merge-mode": "hoodie.record.merge.mode",
+    "--merge-strategy-id": "hoodie.record.merge.strategy.id",
+    "--base-file-format": "hoodie.table.base.file.format",
+}  # fmt: skip
+ALSO = {
+    "--source-ordering-field": "--source-ordering-fields", "--merge-mode": "--record-merge-mode",
+    "--merge-strategy-id": "--record-merge-strategy-id",
+}  # fmt: skip
+EXAMPLE = """\
+example of FILE:
+  hoodie.streamer.source.dfs.root=/data/arriving
+  hoodie.datasource.write.recordkey.field=order_id
+  hoodie.datasource.write.precombine.field=ordered_at
+  hoodie.datasource.write.partitionpath.field=region
+
+The arguments of a command line of Hudi's streamer can be given as they are. The schema is Avro: in
+a file that hoodie.streamer.schemaprovider.source.schema.file names, from a schema registry
+(hoodie.streamer.schemaprovider.registry.url), or that of the files which are there at the start. A
+new column in the source becomes a column of the table if the schema has it when it is read again;
+if not, the run ends with its name. For a topic, properties that are not Hudi's (bootstrap.servers,
+security.protocol, sasl.*, ssl.*) go to Kafka; it is read from its beginning unless
+auto.offset.reset says latest. What was read is kept at --checkpoint-path: without it all is read
+anew, which an upsert does not mind. Exit: 0 when all is read; 128 + n when signal n ended it (the
+batch under way is finished first, unless the signal comes twice); 1 for an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJob:
+    """The settings of one streamer."""
+
+    url: str
+    kind: str
+    props: Mapping[str, str]
+    checkpoint: str
+    endpoint: str | None = None
+    continuous: bool = False
+    interval_s: float = 1.0
+    limit: int | None = None
+    registry: bool = False
+    """Whether the schema comes from a schema registry."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {k: v for k, v in self.props.items() if k.startswith(("hoodie.", "lockkit."))}
+
+    def said(self, name: str) -> str | None:
+        return next((self.props[p + name] for p in PREFIXES if self.props.get(p + name)), None)
+
+    def needs(self, name: str) -> str:
+        found = self.said(name)
+        if found is None:
+            raise TableError(f"the properties do not set {PREFIXES[0]}{name}")
+        return found
+
+    def check(self) -> None:
+        """Raise for a property that this streamer would ignore: a transformer, say."""
+        for key, value in self.props.items():
+            prefix = next((each for each in PREFIXES if key.startswith(each)), "")
+            name = key.removeprefix(prefix)
+            if not prefix or name in READ or WITHOUT_EFFECT.get(name) == value.lower():
+                continue
+            as_is = WITHOUT_EFFECT.get(name)
+            raise TableError(
+                f"{key[:100]} is refused: " + (f"it must be {as_is} here" if as_is else
+                f"this streamer reads only {', '.join(READ)} of {prefix}*; leave it out")
+            )  # fmt: skip
+        for source, target in ((SCHEMA, TARGET_SCHEMA), (REGISTRY, TARGET_REGISTRY)):
+            if self.said(target) not in (None, self.said(source)):
+                raise TableError(
+                    f"{PREFIXES[0]}{target} must be that of the source: rows are written as they "
+                    "come, without a transformer"
+                )
+        deserializer = (self.said(DESERIALIZER) or DESERIALIZERS[0]).rpartition(".")[2]
+        if self.kind == "kafka-avro" and deserializer not in DESERIALIZERS:
+            raise TableError(
+                f"{PREFIXES[0]}{DESERIALIZER}={deserializer[:80]}: choose "
+                f"{', '.join(DESERIALIZERS)}"
+            )
+        for name in (MAX_EVENTS, MIN_PARTITIONS):
+            if not (self.said(name) or "1").isdecimal():
+                raise TableError(f"{PREFIXES[0]}{name} must be a whole number")
+        self.needs(TOPIC if self.kind.startswith("kafka") else ROOT)
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="python -m lockkit.spark.streamer", allow_abbrev=False,
+        description="Ingest files as they arrive in a folder, or a Kafka topic.",
+        epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = found.add_argument
+    add("--props", required=True, metavar="FILE", help="Java properties, by Hudi's names")
+    add("--op", type=_operation, default=OPS[0], metavar="OPERATION",
+        help=f"{', '.join(OPS)} (default: upsert)")  # fmt: skip
+    add("--target-base-path", metavar="URL", help="the table; or hoodie.base.path in FILE")
+    add("--target-table", metavar="NAME", help="its name, where it is made")
+    add("--table-type", metavar="TYPE", help="of a new table: COPY_ON_WRITE")
+    add("--source-class", default="JsonDFSSource", metavar="CLASS",
+        help=f"{', '.join(SOURCES)} (default: the first)")  # fmt: skip
+    add("--schemaprovider-class", metavar="CLASS", help=", ".join(PROVIDERS))
+    add("--source-ordering-field", "--source-ordering-fields", metavar="COLUMN",
+        help="the precombine field")  # fmt: skip
+    add("--source-limit", type=_count, metavar="N",
+        help="read about so many bytes of files, or messages of a topic, at a time")  # fmt: skip
+    add("--filter-dupes", action="store_true", help="insert no row whose key the table has")
+    add("--continuous", action="store_true", help="go on until a signal")
+    add("--min-sync-interval-seconds", type=_seconds, default=1.0, metavar="S",
+        help="--continuous: look so often (default 1)")  # fmt: skip
+    add("--checkpoint-path", metavar="FOLDER", help="for Spark (default FILE.checkpoint)")
+    add("--hoodie-conf", action="append", default=[], metavar="KEY=VALUE", help="goes before FILE")
+    add("--endpoint", metavar="URL", help="of the object store")
+    add("--master", "--spark-master", default="local[*]", metavar="URL",
+        help="Spark's (default local[*])")  # fmt: skip
+    add("--conf", action="append", default=[], metavar="KEY=VALUE", help="Spark's configuration")
+    given = set(found._option_string_actions)
+    for flag in (*INTO_PROPERTIES, *REFUSED, *IDLE):
+        if flag not in given:
+            names = [each for each in (flag, ALSO.get(flag)) if each]
+            add(*names, nargs="?", const="true", help=argparse.SUPPRESS)
+    return found
+
+
+def _operation(text: str) -> str:
+    found = text.lower()
+    if found not in OPS:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: choose {', '.join(OPS)}")
+    return found
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number from 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    found = float(text)
+    if not 0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of seconds")
+    return found
+
+
+def _given(given: argparse.Namespace, flag: str) -> str | None:
+    found = getattr(given, flag.lstrip("-").replace("-", "_"), None)
+    return None if found is None or str(found).lower() == "false" else str(found)
+
+
+def work_of(given: argparse.Namespace) -> StreamJob:
+    """Raises `TableError` for a flag, a property or a file that cannot be used."""
+    for flag, why in REFUSED.items():
+        if _given(given, flag):
+            raise TableError(f"{flag} is refused: {why}; leave it out")
+    for flag in IDLE:
+        if _given(given, flag):
+            sys.stderr.write(f"note: {flag} has no effect here\n")
+    file = _local(given.props)
+    try:
+        props = parse_properties(file.read_bytes())
+    except OSError as error:
+        raise TableError(f"--props {given.props}: {error.strerror}") from None
+    props |= pairs(given.hoodie_conf)
+    props[WRITE + "operation"] = given.op
+    props |= {key: said for flag, key in INTO_PROPERTIES.items() if (said := _given(given, flag))}
+    if given.filter_dupes:
+        if given.op not in ("insert", "bulk_insert"):
+            raise TableError("--filter-dupes is for --op INSERT or BULK_INSERT")
+        props[WRITE + "insert.drop.duplicates"] = "true"
+    url = given.target_base_path or props.get("hoodie.base.path")
+    if not url:
+        raise TableError("which table? --target-base-path s3://bucket/table")
+    kind = SOURCES.get(given.source_class.rpartition(".")[2])
+    if kind is None:
+        raise TableError(f"--source-class {given.source_class[:80]}: choose {', '.join(SOURCES)}")
+    checkpoint = given.checkpoint_path or f"{file.absolute()}.checkpoint"
+    found = StreamJob(
+        url, kind, props, checkpoint, given.endpoint, given.continuous,
+        given.min_sync_interval_seconds, given.source_limit,
+    )  # fmt: skip
+    found = replace(found, registry=_is_from_registry(given.schemaprovider_class, found))
+    found.check()
+    write_options(found.options)
+    return found
+
+
+def _is_from_registry(said: str | None, work: StreamJob) -> bool:
+    file, registry = work.said(SCHEMA), work.said(REGISTRY)
+    if said is None:
+        if file and registry:
+            raise TableError(
+                f"{PREFIXES[0]}{SCHEMA} and {PREFIXES[0]}{REGISTRY} are both set: name the one "
+                f"that counts by --schemaprovider-class {' or '.join(PROVIDERS)}"
+            )
+        return registry is not None
+    name = said.rpartition(".")[2]
+    if name not in PROVIDERS:
+        raise TableError(f"--schemaprovider-class {said[:100]}: choose {', '.join(PROVIDERS)}")
+    work.needs(SCHEMA if name == PROVIDERS[0] else REGISTRY)
+    return name == PROVIDERS[1]
+
+
+def _local(props: str) -> Path:
+    """The file of a path, or of a `file:` URL."""
+    parts = urlsplit(props)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    if "://" in props:
+        raise TableError(f"--props {props[:200]}: name a file of this machine")
+    return Path(props)
+
+
+def pairs(said: list[str]) -> dict[str, str]:
+    for each in said:
+        if "=" not in each:
+            raise TableError(f"{each[:80]!r} is not KEY=VALUE")
+    return dict(each.split("=", 1) for each in said)

@@ -1,0 +1,245 @@
+"""What a streamer is asked: each flag and property of Hudi's streamer is obeyed or refused."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from lockkit.errors import TableError
+from lockkit.spark.arrivals import NewColumns, arriving, avro_text, decoded, kafka_options
+from lockkit.spark.query import spark_schema
+from lockkit.spark.schema_registry import open_registry
+from lockkit.spark.stream_job import IDLE, REFUSED, StreamJob, parser, work_of
+from lockkit.table.format.java_properties import format_properties
+from lockkit.table.format.schema import arrow_schema
+
+S = "hoodie.streamer."
+TOPIC = {S + "source.kafka.topic": "impressions", "bootstrap.servers": "127.0.0.1:9092"}
+KEYS = {"hoodie.datasource.write.recordkey.field": "id"}
+FIELDS = [
+    {"name": "id", "type": "string"},
+    {"name": "seen", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+    {"name": "tags", "type": {"type": "array", "items": "string"}},
+]
+AVRO = json.dumps({"type": "record", "name": "impression", "fields": FIELDS})
+
+
+def work(folder: Path, *arguments: str, **props: str) -> StreamJob:
+    file = folder / "kafka source.properties"
+    file.write_bytes(format_properties({**KEYS, S + "source.dfs.root": str(folder), **props}))
+    told = ["--props", file.as_uri(), "--target-base-path", f"file://{folder}/orders"]
+    return work_of(parser().parse_args([*told, *arguments]))
+
+
+@pytest.fixture
+def registry() -> Iterator[tuple[str, list[Any]]]:
+    """A registry with one schema, and the (path, credentials) of what was asked."""
+    asked: list[Any] = []
+
+    class Schemas(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers.get("Authorization")))
+            known = self.path in ("/schemas/ids/7", "/subjects/impressions-value/versions/latest")
+            self.send_response(200 if known else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps({"schema": AVRO}).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Schemas)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_command_line_of_hudis_own_page_is_understood(tmp_path: Path) -> None:
+    """https://hudi.apache.org/docs/concurrency_control, "Multi Writing via Hudi Streamer"."""
+    url = "http://localhost:8081/subjects/impressions-value/versions/latest"
+    file = tmp_path / "kafka-source.properties"
+    file.write_bytes(format_properties({**KEYS, **TOPIC, S + "schemaprovider.registry.url": url}))
+    said = f"""--props file://{file}
+        --schemaprovider-class org.apache.hudi.utilities.schema.SchemaRegistryProvider
+        --source-class org.apache.hudi.utilities.sources.AvroKafkaSource
+        --source-ordering-field impressiontime --target-base-path file:///tmp/hudi-streamer-op
+        --target-table tableName --op BULK_INSERT"""
+    found = work_of(parser().parse_args(said.split()))
+    assert (found.kind, found.url, found.registry) == (
+        "kafka-avro", "file:///tmp/hudi-streamer-op", True,
+    )  # fmt: skip
+    assert found.options["hoodie.datasource.write.operation"] == "bulk_insert"
+    assert found.options["hoodie.datasource.write.precombine.field"] == "impressiontime"
+    assert found.options["hoodie.table.name"] == "tableName"
+
+
+def test_flags_of_hudis_streamer_are_obeyed(tmp_path: Path) -> None:
+    found = work(
+        tmp_path, "--table-type", "COPY_ON_WRITE", "--op", "INSERT", "--filter-dupes",
+        "--continuous", "--min-sync-interval-seconds", "20", "--source-limit", "4000000",
+        "--source-ordering-fields", "ts", "--base-file-format", "PARQUET",
+    )  # fmt: skip
+    assert found.continuous and (found.interval_s, found.limit) == (20.0, 4_000_000)
+    assert found.options["hoodie.datasource.write.insert.drop.duplicates"] == "true"
+
+
+@pytest.mark.parametrize("flag", sorted(REFUSED))
+def test_a_flag_that_would_change_the_result_is_refused_with_its_reason(
+    tmp_path: Path, flag: str
+) -> None:
+    with pytest.raises(TableError, match=f"^{flag} is refused: .*; leave it out"):
+        work(tmp_path, flag, "x")
+
+
+def test_a_flag_without_effect_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in IDLE:
+        work(tmp_path, flag, "5")
+        assert capsys.readouterr().err == f"note: {flag} has no effect here\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--source-class", "Nowhere"], "choose JsonDFSSource"),
+        (["--source-class", "JsonKafkaSource"], r"do not set hoodie\.streamer\.source\.kafka"),
+        (["--hoodie-conf", "x"], "is not KEY=VALUE"),
+        (["--hoodie-conf", S + "transformer.sql=SELECT 1"], r"transformer\.sql is ref"),
+        (["--hoodie-conf", S + "source.kafka.enable.commit.offset=true"], "must be false here"),
+        (["--hoodie-conf", S + "schemaprovider.target.schema.file=b"], "must be that of the sour"),
+        (["--hoodie-conf", S + "kafka.source.maxEvents=many"], "must be a whole number"),
+        (["--target-base-path", ""], "which table"),
+        (["--props", "/nowhere"], "No such file"),
+        (["--props", "s3://bucket/x.properties"], "name a file of this machine"),
+        (["--table-type", "MERGE_ON_WRITE"], "table.type"),
+        (["--payload-class", "com.example.Mine"], "payload"),
+        (["--merge-mode", "CUSTOM"], "merged otherwise"),
+        (["--filter-dupes"], "is for --op INSERT"),
+        (["--schemaprovider-class", "com.example.Mine"], "choose FilebasedSchemaProvider"),
+        (["--schemaprovider-class", "a.SchemaRegistryProvider"], "do not set .*registry.url"),
+    ],
+)
+def test_what_a_streamer_cannot_do_is_said(tmp_path: Path, arguments: Any, why: str) -> None:
+    with pytest.raises(TableError, match=why):
+        work(tmp_path, *arguments)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    job = work(tmp_path, **{S + "source.dfs.root": f"{tmp_path}/nowhere"})
+    with pytest.raises(TableError, match="nowhere: there is no such folder"):
+        arriving(None, job)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--op", "DELETE_PARTITION"), ("--source-limit", "0"),
+                        ("--min-sync-interval-seconds", "nan")],
+)  # fmt: skip
+def test_a_value_that_a_flag_cannot_have_ends_with_the_usage(flag: str, value: str) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--props", "x", flag, value])
+
+
+# --- Kafka ----------------------------------------------------------------------------------------
+
+
+def test_the_properties_of_kafka_go_to_kafka(tmp_path: Path) -> None:
+    job = work(
+        tmp_path, "--source-class", "JsonKafkaSource", "--source-limit", "50",
+        **{**TOPIC, "security.protocol": "SASL_SSL", "sasl.jaas.config": 'x password="p";',
+           "ssl.truststore.location": "/t.jks", "auto.offset.reset": "LATEST", "group.id": "g",
+           "schema.registry.url": "http://r", "basic.auth.user.info": "a:b",
+           S + "kafka.source.maxEvents": "9", S + "source.kafka.enable.failOnDataLoss": "true",
+           S + "source.kafka.minPartitions": "3"},
+    )  # fmt: skip
+    assert kafka_options(job) == {
+        "kafka.bootstrap.servers": "127.0.0.1:9092", "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.jaas.config": 'x password="p";', "kafka.ssl.truststore.location": "/t.jks",
+        "kafka.group.id": "g", "subscribe": "impressions", "startingOffsets": "latest",
+        "maxOffsetsPerTrigger": "50", "failOnDataLoss": "true", "minPartitions": "3",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("auto.offset.reset", "GROUP"), ("enable.auto.commit", "true")]
+)
+def test_a_property_of_kafka_that_cannot_hold_is_refused(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    job = work(tmp_path, "--source-class", "JsonKafkaSource", **TOPIC, **{key: value})
+    with pytest.raises(TableError, match=key):
+        kafka_options(job)
+
+
+def message(record: Any, fields: Any = FIELDS, head: bytes = struct.pack(">bI", 0, 7)) -> bytes:
+    body = io.BytesIO(head)
+    body.seek(len(head))
+    schema = {"type": "record", "name": "impression", "fields": fields}
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), record)
+    return body.getvalue()
+
+
+def rows_of(*messages: bytes, registry: Any = None) -> list[Any]:
+    kinds = spark_schema(arrow_schema(AVRO))
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(messages, pa.binary())})
+    found = decoded(AVRO, kinds, registry)(iter([batch]))
+    return [row for each in found for row in each.to_pylist()]
+
+
+def test_messages_of_a_registry_are_read_by_the_schema_that_each_names(registry: Any) -> None:
+    url, asked = registry
+    known = open_registry(f"{url}/subjects/impressions-value/versions/latest", user="me:secret")
+    one = {"id": "a", "seen": 5, "tags": ["x"]}
+    found = rows_of(message(one), message({**one, "seen": None}), registry=known)
+    assert [each["tags"] for each in found] == [["x"], ["x"]]
+    assert found[0]["seen"].microsecond == 5 and found[1]["seen"] is None
+    assert asked == [("/schemas/ids/7", "Basic bWU6c2VjcmV0")], "asked once"
+    assert "secret" not in repr(known)
+    plain = message({**one, "id": "b"}, head=b"")
+    assert rows_of(plain)[0]["id"] == "b", "without a registry: by the schema itself"
+
+
+def test_the_schema_comes_from_the_registry_without_credentials_in_any_message(
+    tmp_path: Path, registry: Any
+) -> None:
+    url, asked = registry
+    with_user = url.replace("//", "//me:s%40cret@")
+    keys = {**TOPIC, S + "schemaprovider.registry.url": ""}
+    for subject in ("impressions-value", "nowhere"):
+        at = f"{with_user}/subjects/{subject}/versions/latest"
+        job = work(tmp_path, "--source-class", "AvroKafkaSource",
+                   **{**keys, S + "schemaprovider.registry.url": at})  # fmt: skip
+        if subject != "nowhere":
+            assert avro_text(job) == AVRO
+            assert asked[0][1] == "Basic bWU6c0BjcmV0"
+            continue
+        with pytest.raises(TableError, match="answered 404") as refused:
+            avro_text(job)
+        assert "cret" not in str(refused.value)
+
+
+def test_a_message_with_a_new_column_and_one_that_is_no_avro_are_refused(registry: Any) -> None:
+    known = open_registry(registry[0])
+    wider = [*FIELDS, {"name": "rabatt", "type": "int", "default": 0}]
+
+    class Newer:
+        def by_id(self, number: int) -> str:
+            return json.dumps({"type": "record", "name": "impression", "fields": wider})
+
+    new = message({"id": "a", "seen": 1, "tags": [], "rabatt": 3}, wider)
+    with pytest.raises(NewColumns) as found:
+        rows_of(new, registry=Newer())
+    assert found.value.columns == ["rabatt"]
+    half = message({"id": "a", "seen": 1, "tags": []})[:8]
+    for body in (b"", struct.pack(">bI", 0, 7), b"{}", half, struct.pack(">bI", 0, 8) + b"x"):
+        with pytest.raises(TableError, match=r"is not Avro of its schema|answered 404"):
+            rows_of(body, registry=known)
