@@ -188,3 +188,33 @@ def test_a_key_that_hudi_put_into_a_group_of_ours_is_found(version: int, then: s
         assert changed == sorted(["k0", *ids[8:]])
         table.delete(orders(range(20, 28), at=2))
         assert table.read().sort_by("id")["id"].to_pylist() == sorted(ids[:8])
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (pa.float64(), [1.0]), (pa.timestamp("us"), [0]), (pa.bool_(), [True]),
+        (pa.binary(), [b"a"]), (pa.decimal128(30, 10), [1]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("write", ["append", "upsert", "delete", "overwrite"])
+def test_a_record_key_without_one_spelling_is_refused(
+    kind: pa.DataType, keys: list[Any], write: str
+) -> None:
+    """Hudi's key of 1.0 is `1.0`, and Arrow's is `1`: an upsert would double the row."""
+    with Table.create(f"memory://arrow{next(_NAMES)}", record_key="id") as table:
+        with pytest.raises(TableError, match="no one spelling"):
+            getattr(table, write)(pa.table({"id": pa.array(keys).cast(kind)}))
+        assert not table.history()
+
+
+def test_a_delete_whose_keys_are_spelled_otherwise_is_refused_and_finds_them_otherwise() -> None:
+    with Table.create(f"memory://arrow{next(_NAMES)}", record_key="id") as table:
+        keys = pa.array([5, 6]).cast(pa.decimal128(21, 2))
+        table.upsert(pa.table({"id": keys}))
+        for other in (pa.array([5]), pa.array([5]).cast(pa.decimal128(21, 1))):
+            with pytest.raises(TableError, match="spell their values differently"):
+                table.delete(pa.table({"id": other}))
+        table.delete(pa.table({"id": pa.array(["5.00"])}))
+        table.delete(pa.table({"id": keys[1:]}))
+        assert table.read().num_rows == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import TableError
 from lockkit.spark.frame import GROUP, KEY, PART, STORED_PART, WriteJob, stored_keys
-from lockkit.table.format.base_file import Slice, refuse_missing
+from lockkit.table.format.base_file import Slice, refuse_unfit
 from lockkit.table.format.properties import TableConfig
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ORDER, ROW, FOUND = "_lockkit_order", "_lockkit_row", "_lockkit_found"
-_KEY_TYPES = ("string", "int", "bigint", "smallint", "tinyint", "date", "decimal")
 
 
 def incoming_schema(frame: DataFrame) -> pa.Schema:
@@ -32,14 +31,7 @@ def incoming_schema(frame: DataFrame) -> pa.Schema:
 
 
 def check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None:
-    kinds = dict(frame.dtypes)
-    refuse_missing(config, kinds, delete=operation == "delete")
-    kind = kinds[config.record_key]
-    if kind.partition("(")[0] not in _KEY_TYPES:
-        raise TableError(
-            f"record key {config.record_key!r} has type {kind[:60]}: its values have no one "
-            "spelling to be compared by; cast it to string"
-        )
+    refuse_unfit(config, incoming_schema(frame), delete=operation == "delete")
 
 
 def bucketed(frame: DataFrame, config: TableConfig) -> DataFrame:

@@ -23,8 +23,8 @@ from lockkit.stores import Store, open_store
 from lockkit.table.format.base_file import (
     BaseFile,
     Target,
-    refuse_missing,
     refuse_no_table,
+    refuse_unfit,
     write_inserts,
 )
 from lockkit.table.format.partition import by_partition
@@ -158,7 +158,8 @@ class Table:
         `urlencode`       True                whether a partition's value is escaped in its folder
         ================  ==================  =====================================================
 
-        `how` are the keywords of `Table`. Raises `TableError` if another table is there,
+        A record key is a string, a whole number, a date, or a decimal of a scale up to 6. `how` are
+        the keywords of `Table`. Raises `TableError` if another table is there,
         `UnsafeStore` if the store ignores conditions, `StoreError`.
         """
         config = TableConfig(
@@ -278,7 +279,7 @@ class Table:
             see_conditions(self.store, self.clock)
             known = self._open()
             self._upkeep.before_write(known)
-            refuse_missing(known.config, rows.column_names)
+            refuse_unfit(known.config, rows.schema)
             schema = evolve(self._schema, rows.schema)
             rows = conform(rows, schema)
             new = NewRows(

@@ -18,7 +18,7 @@ from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store
-from lockkit.table.format.base_file import Target, refuse_missing
+from lockkit.table.format.base_file import Target, refuse_other_key, refuse_unfit
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import META_COLUMNS, arrow_schema, avro_schema, conform, evolve
@@ -158,6 +158,8 @@ class TableWrite(ABC):
         self.claim(transaction.instant)
         before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
         schema = before if self.requested.operation == "delete" and before else None
+        if schema is not None:
+            refuse_other_key(snapshot.config, schema, incoming)
         schema = schema or evolve(before, incoming)
         target = replace(transaction.target, schema=schema)
         with self.guarded(heart, transaction.instant, snapshot.covered.count):
@@ -253,7 +255,7 @@ class ArrowWrite(TableWrite):
 
     def check(self, config: TableConfig) -> None:
         delete = self.requested.operation == "delete"
-        refuse_missing(config, self.rows.column_names, delete=delete)
+        refuse_unfit(config, self.rows.schema, delete=delete)
 
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         operation = self.requested.operation

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import socket
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,8 +25,10 @@ from lockkit.table.format.schema import (
     META_COLUMNS,
     PARTITION_PATH,
     RECORD_KEY,
+    SHOWN,
     column_of,
     conform,
+    stored,
     stored_schema,
 )
 from lockkit.table.format.schema import avro_schema as avro_schema
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 32_000_000
 """Rows held back until they fill a row group; what a writer's memory is bounded by."""
 ROW_GROUP_ROWS_MAX = 1_000_000
+KEY_SCALE_MAX = 6
 MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
 
 
@@ -272,6 +275,39 @@ def record_keys(config: TableConfig, rows: pa.Table) -> Any:
     return keys
 
 
+def _refuse_key_type(config: TableConfig, kind: pa.DataType) -> None:
+    """Raise `TableError` for a type whose values Arrow, Spark and Java spell differently.
+
+    Of a decimal, Java's `BigDecimal.toString` spells small values with an exponent if its scale is
+    over 6.
+    """
+    import pyarrow as pa
+    import pyarrow.types as is_
+
+    known = (pa.string(), pa.int32(), pa.int64(), pa.date32())
+    kind = stored(kind, config.record_key)
+    if kind not in known and not (is_.is_decimal(kind) and 0 <= kind.scale <= KEY_SCALE_MAX):
+        raise TableError(
+            f"record key {config.record_key!r} has type {str(kind)[:SHOWN]}: its values have no "
+            "one spelling to be compared by; cast it to string"
+        )
+
+
+def refuse_other_key(config: TableConfig, table: pa.Schema, rows: pa.Schema) -> None:
+    """Raise `TableError` where the record keys of `rows` are spelled otherwise: 5 is no 5.00."""
+    import pyarrow.types as is_
+
+    name = config.record_key
+    theirs, ours = table.field(name).type, stored(rows.field(name).type, name)
+    if theirs != ours and not is_.is_string(ours) and (
+        is_.is_decimal(ours) or is_.is_decimal(theirs)
+    ):  # fmt: skip
+        raise TableError(
+            f"record key {name!r} is {theirs} in the table and {ours} in these rows, which spell "
+            "their values differently; cast it"
+        )
+
+
 def refuse_no_table(rows: object) -> None:
     """Raise `TableError` unless `rows` are an Arrow table."""
     import pyarrow as pa
@@ -283,11 +319,14 @@ def refuse_no_table(rows: object) -> None:
         )
 
 
-def refuse_missing(config: TableConfig, columns: Collection[str], *, delete: bool = False) -> None:
-    """Raise `TableError` for a column that the table needs, and that rows with `columns` lack."""
+def refuse_unfit(config: TableConfig, rows: pa.Schema, *, delete: bool = False) -> None:
+    """Raise `TableError` for a column that the table needs and rows of this schema lack, and for a
+    record key whose type is refused.
+    """
     needed = {"record key": config.record_key, "partition field": config.partition_by}
     if not delete:
         needed["precombine field"] = config.precombine
     for what, name in needed.items():
-        if name is not None and name not in columns:
+        if name is not None and name not in rows.names:
             raise TableError(f"the rows have no column {name!r}, the table's {what}")
+    _refuse_key_type(config, rows.field(config.record_key).type)
