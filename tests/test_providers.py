@@ -16,7 +16,7 @@ import uuid
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from provider_world import NAMES, PATIENCE_S, Parties, Party, Server, World
 from lockkit import Lock, LockBusy, LockLost, StoreError, open_lock
 from lockkit.__main__ import main
 from lockkit.cli.acquire import opened
+from lockkit.clock import Clock
 from lockkit.errors import BreakRefused
 from lockkit.lock.hudi_keys import READ, UnknownKey, checked
 from lockkit.providers.both import DoubleLock
@@ -911,6 +912,20 @@ def test_a_holder_is_shown_and_its_grant_ended_by_the_version_that_was_shown(wor
     finally:
         holder.close()
         operator.close()
+
+
+@of("dynamodb", "hive", "filesystem")
+def test_a_holder_that_renews_after_it_was_shown_is_not_broken(world: World) -> None:
+    with open_lock(world.lock, **world.options) as holder, \
+         closing(open_lock(world.lock, **world.options)) as operator:  # fmt: skip
+        assert not isinstance(operator, Lock)
+        shown = operator.holder()
+        assert shown is not None
+        Clock().sleep(0.01)
+        holder.renew()
+        with pytest.raises(BreakRefused, match="look again"):
+            operator.break_lock(shown.version)
+        holder.renew()
 
 
 @of("azure_lease", "filesystem")

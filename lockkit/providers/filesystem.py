@@ -71,6 +71,11 @@ class LockFileContent:
     pid: int
     modified_ns: int
 
+    @property
+    def version(self) -> str:
+        """Another one after each renewal."""
+        return f"{self.attempt}@{self.modified_ns}"
+
     def left_behind(self) -> bool:
         """Whether its process ran on this host and has ended."""
         if not self.pid or self.host != socket.gethostname():
@@ -153,15 +158,16 @@ class FilesystemLock(LeasedLock):
             return None
         ends = f"{self.ttl_s:g} s after its last renewal" if self.ttl_s else "never: by a break"
         gone = "; that process no longer runs" if found.left_behind() else ""
-        version = found.attempt or str(found.modified_ns)
-        return ServiceHolder(f"{found.said}{gone}", version, ends,
+        return ServiceHolder(f"{found.said}{gone}", found.version, ends,
                              renewed_ms=found.modified_ns / 1e6)  # fmt: skip
 
     def _break_grant(self, version: str) -> bool:
+        """A renewal changes the file's time, so a holder that lives is not broken."""
+
         def delete() -> bool:
             with self._alone():
                 found = self._read()
-                if found is None or (found.attempt or str(found.modified_ns)) != version:
+                if found is None or found.version != version:
                     return False
                 self._file.unlink()
             return True

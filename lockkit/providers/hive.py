@@ -154,14 +154,14 @@ class HiveMetastoreLock(LeasedLock):
             return None
         self._learn_lease()
         return ServiceHolder(
-            f"{first.user!s:.128} on {first.hostname!s:.128}", str(first.lockid),
+            f"{first.user!s:.128} on {first.hostname!s:.128}", _version(first),
             f"{self.ttl_s:g} s after its last heartbeat", renewed_ms=first.lastheartbeat,
             waiting=tuple(_named(row) for row in rows if row is not first),
         )  # fmt: skip
 
     def _break_grant(self, version: str) -> bool:
-        """A lock id is never given twice."""
-        found = next((row for row in self._queue() if str(row.lockid) == version), None)
+        """A heartbeat changes the version, so a holder that lives is not broken."""
+        found = next((row for row in self._queue() if _version(row) == version), None)
         if found is None:
             return False
         self._unlock(found.lockid)
@@ -246,6 +246,11 @@ class HiveMetastoreLock(LeasedLock):
             own_row.lastheartbeat - before.lastheartbeat
         ) / 1000  # both times by the server's clock
         return NotFree(_named(before, silent=silent_s > self.ttl_s * SILENT_SHARE), POLL_S)
+
+
+def _version(row: Any) -> str:
+    """A lock id is never given twice."""
+    return f"{row.lockid}@{row.lastheartbeat}"
 
 
 def _named(row: Any, *, silent: bool = False) -> str:
