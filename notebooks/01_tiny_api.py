@@ -40,9 +40,13 @@ alone.run(at_once)
 
 # %% [markdown]
 # ## See: the least code
-#
-# Both received 200, and only the later write remains. So the writers have to take turns.
-#
+
+# %% jupyter={"source_hidden": true}
+alone.explain("""
+Both received 200, and only the later write remains. So the writers have to take turns.
+""")
+
+# %% [markdown]
 # On your own bucket, `with Lock("s3://bucket/table") as lock:` is all you need. Here,
 # `bucket.of("W1")` adds the address of the server on this machine, and records W1's events.
 
@@ -97,11 +101,14 @@ stray
 by_lock_alone = stray.run(late, guarded=False)
 by_lock_alone
 
+# %% jupyter={"source_hidden": true}
+stray.explain("""
+No process was paused and no lease expired. At no time did two clients hold the lock, and the
+checker confirms it. The lock keeps *processes* apart. It does not keep their *requests* apart,
+and a request that its client has given up can still arrive.
+""")
+
 # %% [markdown]
-# No process was paused and no lease expired. At no time did two clients hold the lock, and the
-# checker confirms it. The lock keeps *processes* apart. It does not keep their *requests* apart,
-# and a request that its client has given up can still arrive.
-#
 # The store can keep them apart: the same late write, on the condition that the object *is still as
 # I read it* (`If-Match`).
 

@@ -43,10 +43,13 @@ Workbench.replay(both.events)
 
 # %% [markdown]
 # ## See
-#
-# For the store these are two writes of one object, and it accepts both. Looking first does not
-# help: both looked. The store itself has to look, in the same step in which it writes:
-# `If-None-Match: *`, *only if nothing is there*.
+
+# %% jupyter={"source_hidden": true}
+plain.explain("""
+For the store these are two writes of one object, and it accepts both. Looking first does not
+help: both looked. The store itself has to look, in the same step in which it writes:
+`If-None-Match: *`, *only if nothing is there*.
+""")
 
 # %%
 claim_at_once(conditional=True)
@@ -114,11 +117,14 @@ tidy
 deleted = tidy.run(hand_on, "conditional delete")
 deleted
 
+# %% jupyter={"source_hidden": true}
+tidy.explain("""
+Nobody wrote anything wrong. But the epoch was deleted with the object: W2 starts again at 1, and
+so do all later writers. A late write of W1 with epoch 1 looks like a write of W2. A fence that
+keeps *the highest epoch that I have seen* lets it pass.
+""")
+
 # %% [markdown]
-# Nobody wrote anything wrong. But the epoch was deleted with the object: W2 starts again at 1, and
-# so do all later writers. A late write of W1 with epoch 1 looks like a write of W2. A fence that
-# keeps *the highest epoch that I have seen* lets it pass.
-#
 # ## Check
 
 # %%

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # A lost response: when 412 means that you have won
+# # A lost response: the write landed, and its answer did not
 #
 # A lock object is created under a condition: *only if nothing is there*. Of several writers, the
 # store accepts one and answers the others with 412. Suppose that the store has just written your
@@ -45,17 +45,22 @@ told.run(lose_answer, "s3")
 
 # %% [markdown]
 # ## See
-#
-# There was one call, but two requests. The SDK took the missing response for a failure and sent the
-# request again. The second request found the object of the first, and was refused. The caller is
-# told only of the refusal. Google's SDK does the same, and hides a 429 as well:
+
+# %% jupyter={"source_hidden": true}
+told.explain("""
+There was one call, but two requests. The SDK took the missing response for a failure and sent the
+request again. The second request found the object of the first, and was refused. The caller is
+told only of the refusal. Google's SDK does the same, and hides a 429 as well:
+""")
 
 # %%
 lose_answer("gcs")
 
-# %% [markdown]
-# Azure's SDK does it, too. Its answer is 409, after 15 seconds: the first pause of its default
-# retry policy is longer than many leases. (This cell really waits that long.)
+# %% jupyter={"source_hidden": true}
+told.explain("""
+Azure's SDK does it, too. Its answer is 409, after 15 seconds: the first pause of its default
+retry policy is longer than many leases. (This cell really waits that long.)
+""")
 
 # %%
 azure = lose_answer("azure")
@@ -92,11 +97,14 @@ careful
 s3 = careful.run(acquire, "s3", CAREFUL)
 Workbench.replay(s3.events)
 
+# %% jupyter={"source_hidden": true}
+careful.explain("""
+Retries are off, so W1 gets *no answer* instead of a misleading 412. It reads the object back and
+recognises its own write by its `attempt`, an id that no other write has. It confirms that with
+one more conditional write, and only then counts the lock as held.
+""")
+
 # %% [markdown]
-# Retries are off, so W1 gets *no answer* instead of a misleading 412. It reads the object back and
-# recognises its own write by its `attempt`, an id that no other write has. It confirms that with
-# one more conditional write, and only then counts the lock as held.
-#
 # ## The lines that matter
 #
 # The same with nothing but boto3, against the same server. The answer to the first write is lost:

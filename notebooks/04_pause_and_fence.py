@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # A pause at the worst moment: what a lease can't do, and a fence can
+# # A pause at the worst moment: what stops a writer that resumes too late?
 #
 # Two PySpark programs write to one table. A lock with a lease of four seconds keeps them apart. W1
 # holds the lock and has passed its conflict check. Then it is paused for longer than its lease: by
@@ -43,11 +43,14 @@ late
 without = late.run(stall, fence=False)
 without
 
+# %% jupyter={"source_hidden": true}
+late.explain("""
+The store acknowledged both commits. Each writer had rewritten the same file group from what it
+had read. A reader takes the newer of the two files, so the orders in the other file are lost.
+Neither writer received an error.
+""")
+
 # %% [markdown]
-# The store acknowledged both commits. Each writer had rewritten the same file group from what it
-# had read. A reader takes the newer of the two files, so the orders in the other file are lost.
-# Neither writer received an error.
-#
 # ## Predict: with the fence
 #
 # These are the same two programs, with the same lock and the same pause between the same two
@@ -64,12 +67,15 @@ with_fence
 
 # %% [markdown]
 # ## See
-#
-# Time runs down the page. Both runs have the same pause at the same instruction; how many commits
-# came before it may differ. On the left, W1's late commit is an unguarded write, marked *stale
-# commit accepted*. On the right it is `fence: 412`. The hatched bar is the pause. Where W1's bar is
-# red, W1 still believes that it holds a lock that W2 now owns. (Tick *reads* to see reads, too: a
-# waiting writer sends hardly anything else.)
+
+# %% jupyter={"source_hidden": true}
+fenced.explain("""
+Time runs down the page. Both runs have the same pause at the same instruction; how many commits
+came before it may differ. On the left, W1's late commit is an unguarded write, marked *stale
+commit accepted*. On the right it is `fence: 412`. The hatched bar is the pause. Where W1's bar is
+red, W1 still believes that it holds a lock that W2 now owns. (Tick *reads* to see reads, too: a
+waiting writer sends hardly anything else.)
+""")
 
 # %%
 SideBySide(without, with_fence)

@@ -42,11 +42,15 @@ Workbench.replay(by_wall.events)
 
 # %% [markdown]
 # ## See
-#
-# No request was slow, nothing was lost, and W1 did everything right. By W2's clock the lease was
-# over before it was granted. W2's claim is a valid compare-and-set, so the store accepts it. W1
-# learns about it at its next renewal. Until then both clients believe that they hold the lock.
-#
+
+# %% jupyter={"source_hidden": true}
+wall.explain("""
+No request was slow, nothing was lost, and W1 did everything right. By W2's clock the lease was
+over before it was granted. W2's claim is a valid compare-and-set, so the store accepts it. W1
+learns about it at its next renewal. Until then both clients believe that they hold the lock.
+""")
+
+# %% [markdown]
 # A lock cannot correct a clock, but it can detect the error: every answer of the store has a `Date`
 # header.
 
@@ -92,11 +96,14 @@ hudi = both.run(search, "drift_for_holder")
 print(hudi.story)
 Workbench.replay(hudi.events)
 
+# %% jupyter={"source_hidden": true}
+both.explain("""
+The challenger waits until the end of the lease plus the buffer. The holder believes until the end
+of the lease plus the buffer. The two buffers cancel out, and the difference between the clocks
+remains. So only the challenger should add a buffer. The holder should stop *early*.
+""")
+
 # %% [markdown]
-# The challenger waits until the end of the lease plus the buffer. The holder believes until the end
-# of the lease plus the buffer. The two buffers cancel out, and the difference between the clocks
-# remains. So only the challenger should add a buffer. The holder should stop *early*.
-#
 # ## Check
 
 # %%

@@ -43,15 +43,22 @@ print("GCS:", repr(gcs))
 
 # %% [markdown]
 # ## See
-#
-# The release was answered with 429. No code was wrong and there was no other writer: the object's
-# last write was less than a second old. The lock is now *dangling*: others must wait for the end
-# of an unused lease.
-#
+
+# %% jupyter={"source_hidden": true}
+once.explain("""
+The release was answered with 429. No code was wrong and there was no other writer: the object's
+last write was less than a second old. The lock is now *dangling*: others must wait for the end
+of an unused lease.
+""")
+
+# %% [markdown]
 # ## What a lock does
-#
-# A 429 is the one refusal that is also a promise: the write was *certainly not done*. So the same
-# release can be sent again until the lease ends.
+
+# %% jupyter={"source_hidden": true}
+once.explain("""
+A 429 is the one refusal that is also a promise: the write was *certainly not done*. So the same
+release can be sent again until the lease ends.
+""")
 
 # %%
 twice = use("gcs", times=2)
@@ -59,12 +66,15 @@ print("S3: ", repr(use("s3", times=2)))
 print("GCS:", repr(twice))
 Workbench.replay(twice.events)
 
+# %% jupyter={"source_hidden": true}
+once.explain("""
+With the same lock and the same code, the lock is free in the end on both stores. On Google's
+storage that took seconds. (On a server that is not the provider's own, the first grant also
+*proves* that the server honours conditions. It sends two writes that must be refused, and those
+count, too.)
+""")
+
 # %% [markdown]
-# With the same lock and the same code, the lock is free in the end on both stores. On Google's
-# storage that took seconds. (On a server that is not the provider's own, the first grant also
-# *proves* that the server honours conditions. It sends two writes that must be refused, and those
-# count, too.)
-#
 # ## Those who wait
 #
 # A waiter cannot queue on an object store; it can only poll. If it polled by writing, it would use

@@ -53,10 +53,14 @@ hudi
 
 # %% [markdown]
 # ## See
-#
-# Both commits are acknowledged and both instants are completed, but a reader sees only one of the
-# two amounts. Each completed file was created *only if absent*, and neither existed before.
-#
+
+# %% jupyter={"source_hidden": true}
+overtaken.explain("""
+Both commits are acknowledged and both instants are completed, but a reader sees only one of the
+two amounts. Each completed file was created *only if absent*, and neither existed before.
+""")
+
+# %% [markdown]
 # An instant has at most three files: `T.commit.requested` (who owns the instant), `T.inflight` (the
 # whole content of the commit) and `T.commit` (readers see it). This table has version 6. In version
 # 9, the default, the files are in `timeline/`, and a completed one is named `T_C.commit`, with its
@@ -88,11 +92,13 @@ APART = ("fenced", "update order-1", "update order-2")
 apart = refusal.run(overtake, *APART, late="W2")
 apart
 
-# %% [markdown]
-# A refused fence only says that *something was decided since you looked*. So W1 checks the commits
-# that it has not checked yet, and only those. The two writers wrote different *file groups* (a file
-# and its later versions), so neither hides anything of the other. W1 therefore tries again, with
-# what it has read now. This table shows every pair of writes:
+# %% jupyter={"source_hidden": true}
+refusal.explain("""
+A refused fence only says that *something was decided since you looked*. So W1 checks the commits
+that it has not checked yet, and only those. The two writers wrote different *file groups* (a file
+and its later versions), so neither hides anything of the other. W1 therefore tries again, with
+what it has read now. This table shows every pair of writes:
+""")
 
 # %%
 from lockkit.lab.course.overtaking import who_goes_with_whom

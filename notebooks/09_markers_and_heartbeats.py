@@ -46,13 +46,16 @@ Workbench.replay(wrong.events)
 
 # %% [markdown]
 # ## See
-#
-# W1's commit was acknowledged, and every reader sees it on the timeline. Its file is gone. W2 made
-# no mistake: W1 had been silent for five minutes. W1 made no mistake either: it had checked.
-#
-# Now the same five minutes with the *fence*. A rollback and a commit are two answers to the same
-# question: what becomes of this instant? The answer is stored in one object, the fence. The first
-# process to replace it decides, and files are deleted only after that.
+
+# %% jupyter={"source_hidden": true}
+woken.explain("""
+W1's commit was acknowledged, and every reader sees it on the timeline. Its file is gone. W2 made
+no mistake: W1 had been silent for five minutes. W1 made no mistake either: it had checked.
+
+Now the same five minutes with the *fence*. A rollback and a commit are two answers to the same
+question: what becomes of this instant? The answer is stored in one object, the fence. The first
+process to replace it decides, and files are deleted only after that.
+""")
 
 # %%
 right = wake(fence=True)
@@ -97,12 +100,15 @@ late
 print(repr(late.run(late_beat, guarded=True)))
 print("If a service trusts its old read:", repr(late_beat(guarded=False)))
 
+# %% jupyter={"source_hidden": true}
+late.explain("""
+Each beat replaces exactly the version of the beat before it. A service that wants to end the
+heartbeat does the same, so the store accepts only one of the two writes. Where heartbeats are
+overwritten without a condition, as an empty file is, neither side learns of the other. The fence
+keeps the table correct even then, but an hour of work is thrown away although no writer had died.
+""")
+
 # %% [markdown]
-# Each beat replaces exactly the version of the beat before it. A service that wants to end the
-# heartbeat does the same, so the store accepts only one of the two writes. Where heartbeats are
-# overwritten without a condition, as an empty file is, neither side learns of the other. The fence
-# keeps the table correct even then, but an hour of work is thrown away although no writer had died.
-#
 # ## What else a marker is good for
 #
 # Two batches rewrite the same file group, and the second one will lose. When does it find out?

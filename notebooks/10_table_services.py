@@ -43,11 +43,14 @@ cleaned
 
 # %% [markdown]
 # ## See
-#
-# The reader gets an error instead of wrong rows, and that is a choice: a reader that skipped a
-# missing file would return fewer rows, and no one would notice. The clean followed its own rules,
-# too. A reader leaves no trace in the store, so no service can wait for it. Its only protection is
-# the number of commits whose files are kept.
+
+# %% jupyter={"source_hidden": true}
+slow.explain("""
+The reader gets an error instead of wrong rows, and that is a choice: a reader that skipped a
+missing file would return fewer rows, and no one would notice. The clean followed its own rules,
+too. A reader leaves no trace in the store, so no service can wait for it. Its only protection is
+the number of commits whose files are kept.
+""")
 
 # %%
 kept = read_slowly(retained=10)
@@ -81,11 +84,13 @@ wrong = asleep.run(oversleep, fence=False)
 print(repr(wrong))
 Workbench.replay(wrong.events)
 
-# %% [markdown]
-# W1's update of `k1` to 10 was acknowledged and visible. Then C replaced all three files by its new
-# file, made from the old rows. A table service must not change any data, and this one reverted an
-# acknowledged update. With the fence its commit is refused. Since a rewrite can be repeated at any
-# time, the service simply rolls itself back:
+# %% jupyter={"source_hidden": true}
+asleep.explain("""
+W1's update of `k1` to 10 was acknowledged and visible. Then C replaced all three files by its new
+file, made from the old rows. A table service must not change any data, and this one reverted an
+acknowledged update. With the fence its commit is refused. Since a rewrite can be repeated at any
+time, the service simply rolls itself back:
+""")
 
 # %%
 right = oversleep(fence=True)

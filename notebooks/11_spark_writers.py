@@ -56,17 +56,20 @@ once
 
 # %% [markdown]
 # ## See
-#
-# All three commits were acknowledged, and each was checked against all before it. The *rows* were
-# old: they were read and collected once, and each retry writes the same rows again. So the second
-# writer wrote *0 + 10* once more, over a 10 that it had not read. The checker still says VALID,
-# because it judges locks and commits: no acknowledged commit was overwritten without a check. It
-# does not know how a program computed its rows. (A DataFrame from `read` or `load()` that is
-# written back unchanged does not get this far: `write` detects that others have committed since it
-# was read, and refuses it with `OldRows`.)
-#
-# A correct retry must begin with the read. In the next run each attempt reads the table again, and
-# also makes sure that no other commit came between its read and the start of its write.
+
+# %% jupyter={"source_hidden": true}
+added.explain("""
+All three commits were acknowledged, and each was checked against all before it. The *rows* were
+old: they were read and collected once, and each retry writes the same rows again. So the second
+writer wrote *0 + 10* once more, over a 10 that it had not read. The checker still says VALID,
+because it judges locks and commits: no acknowledged commit was overwritten without a check. It
+does not know how a program computed its rows. (A DataFrame from `read` or `load()` that is
+written back unchanged does not get this far: `write` detects that others have committed since it
+was read, and refuses it with `OldRows`.)
+
+A correct retry must begin with the read. In the next run each attempt reads the table again, and
+also makes sure that no other commit came between its read and the start of its write.
+""")
 
 # %%
 anew = crew.add(ANEW)
@@ -113,11 +116,14 @@ apart = met.run(crew.together, rows)
 print(repr(apart))
 Workbench.replay(apart.events)
 
+# %% jupyter={"source_hidden": true}
+met.explain("""
+Writers do not conflict on a row but on a *file group*. A copy-on-write table rewrites the whole
+file, so the second writer would hide the rows of the first. The file group of a new key is
+decided by its bucket, a hash of the key, so two programs agree on it without communicating.
+""")
+
 # %% [markdown]
-# Writers do not conflict on a row but on a *file group*. A copy-on-write table rewrites the whole
-# file, so the second writer would hide the rows of the first. The file group of a new key is
-# decided by its bucket, a hash of the key, so two programs agree on it without communicating.
-#
 # ## Predict: where does a commit run?
 #
 # Spark has an interface for commits: `df.write.format("lockkit").save()` hands the commit to Spark.

@@ -57,11 +57,14 @@ late.reveal(unfenced)
 
 # %% [markdown]
 # ## See
-#
-# A conditional write is refused if the file has changed. Then W1 does what every retry loop does:
-# it reads again and writes again. A condition protects what a client has *read*; it does not detect
-# that the client is late. The epoch does. It is the fencing token, and `resource.json` stores the
-# highest epoch that ever wrote it.
+
+# %% jupyter={"source_hidden": true}
+late.explain("""
+A conditional write is refused if the file has changed. Then W1 does what every retry loop does:
+it reads again and writes again. A condition protects what a client has *read*; it does not detect
+that the client is late. The epoch does. It is the fencing token, and `resource.json` stores the
+highest epoch that ever wrote it.
+""")
 
 # %%
 fenced = play("election")

@@ -55,11 +55,14 @@ Deadlocks("upgrades")
 
 # %% [markdown]
 # ## See
-#
-# The remedy is a fixed order: volume before bucket before key, and the lowest stripe first. Each
-# stripe is locked once, in the strongest mode that the operation needs. Then a client that holds a
-# stripe never waits for a lower one, so no circle of waiting clients can form. The search proves
-# this within its bounds. The threads in the tests run the same plan.
+
+# %% jupyter={"source_hidden": true}
+both.explain("""
+The remedy is a fixed order: volume before bucket before key, and the lowest stripe first. Each
+stripe is locked once, in the strongest mode that the operation needs. Then a client that holds a
+stripe never waits for a lower one, so no circle of waiting clients can form. The search proves
+this within its bounds. The threads in the tests run the same plan.
+""")
 
 # %%
 right = rename_at_once(("a", "b"), ("b", "a"))

@@ -23,6 +23,8 @@ FORMS = (
 CELL_LINES_MAX = 6
 SHOWN_LINES_MAX = 16
 """Of a cell whose lines are the lesson, and of an exercise, whose function the reader completes."""
+SEE_TELLS_NOTHING = {"00_start_here", "07_providers", "12_patterns"}
+"""Their text under See explains how to read the picture, or a run without a guess."""
 THE_LINES = "# The lines that matter:"
 CODE_CELLS_MAX = 13
 RUN_TIMEOUT_S = 110
@@ -73,14 +75,37 @@ def test_the_stored_notebook_is_the_source_and_nothing_else(
 
 @each_notebook
 def test_cells_are_thin_and_define_nothing(source: Path) -> None:
-    assert len(code(source)) <= CODE_CELLS_MAX
+    assert len([each for each in code(source) if not explains(each)]) <= CODE_CELLS_MAX
     for cell in code(source):
+        if explains(cell):
+            continue
         lines = [line for line in cell.splitlines() if line.strip()]
         shown = THE_LINES in lines or is_exercise(cell)
         assert len(lines) <= (SHOWN_LINES_MAX if shown else CELL_LINES_MAX), cell
         defined = (ast.FunctionDef, ast.ClassDef, ast.Lambda)
         nodes = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, defined)]
         assert len(nodes) == is_exercise(cell), cell
+
+
+def explains(cell: str) -> bool:
+    """Prose that is shown with the outcome of a guess; its source is folded."""
+    return bool(re.match(r"\w+\.explain\(", cell)) and cell.endswith('""")')
+
+
+@each_notebook
+def test_an_answer_is_not_on_the_screen_while_its_guess_is_open(source: Path) -> None:
+    """What explains an outcome is folded, comes after the run, and needs the outcome to show."""
+    ran: set[str] = set()
+    for each in cells(source):
+        text = "".join(each["source"])
+        if each["cell_type"] == "code":
+            ran |= set(re.findall(r"(\w+)\.(?:run|reveal)\(", text))
+            folded = each["metadata"].get("jupyter", {}).get("source_hidden", False)
+            assert folded is explains(text), text
+            assert not explains(text) or text.split(".")[0] in ran, text
+        elif text.startswith("## See"):
+            said = text.partition("\n")[2].strip()
+            assert not said or not ran or source.stem in SEE_TELLS_NOTHING, said
 
 
 def is_exercise(cell: str) -> bool:

@@ -56,6 +56,17 @@ def test_a_guess_is_not_changed_after_the_run() -> None:
         predict.pick("two")
 
 
+def test_what_explains_the_outcome_is_shown_with_it_and_not_before() -> None:
+    predict = Predict("Which?", ["one", "two"])
+    before = predict.explain("Because *one*.")
+    predict.pick("two")
+    assert "Because" not in repr(before) + str(before.view.children[0].get_state())
+    predict.run("{}".format, "one")
+    after = predict.explain("And also.")
+    for said, words in ((before, "Because *one*."), (after, "And also.")):
+        assert said.view.children[0].outputs[0]["data"]["text/markdown"] == words == repr(said)
+
+
 def test_a_button_of_another_panel_is_locked_by_it() -> None:
     predict, button = Predict("Which?", ["one", "two"]), widgets.Button()
     predict.locks(button)

@@ -15,6 +15,7 @@ from lockkit.errors import LockkitError
 from lockkit.lab.widgets.ui import FAST, Shown, Status, button, shown
 
 FIRST = "Predict first: pick one of the guesses, then run this cell again."
+LATER = "The explanation is shown once the guess is picked and has run."
 STYLE = """<style>
 .lockkit-predict{border-left:3px solid #0072B2;padding:4px 12px;margin:4px 0}
 .lockkit-guesses label{display:block;line-height:1.8;cursor:pointer}
@@ -66,6 +67,7 @@ class Predict(Shown):
             raise ValueError(f"a prediction has two guesses or more, all different: {guesses!r}")
         self.question, self.guesses, self._then = question, tuple(guesses), then
         self._locked: list[Any] = []
+        self._explained: list[Explanation] = []
         self.did: str | None = None
         """The outcome of the first run; after it, the guess cannot change."""
         self.choice = Guesses(question=question, options=self.guesses)
@@ -114,6 +116,13 @@ class Predict(Shown):
         """
         return Veil(self, result)
 
+    def explain(self, markdown: str) -> Explanation:
+        """Text that gives the outcome away: it is shown with the outcome, and not before."""
+        self._explained.append(Explanation(markdown))
+        if self.did is not None:
+            self._explained[-1].open()
+        return self._explained[-1]
+
     def show(self, did: str) -> None:
         """Show the outcome beside the guess; only the first outcome counts."""
         if self.did is not None:
@@ -121,6 +130,8 @@ class Predict(Shown):
         self.did = did
         self.choice.disabled = True
         self._status.say(self.said)
+        for each in self._explained:
+            each.open()
 
     @property
     def said(self) -> str:
@@ -140,6 +151,25 @@ class Predict(Shown):
 
     def __repr__(self) -> str:
         return f"{self.question} {self.said}"
+
+
+class Explanation(Shown):
+    """Markdown that belongs to the outcome of a prediction."""
+
+    def __init__(self, markdown: str) -> None:
+        self.markdown = markdown
+        self.opened = False
+        self.view = widgets.VBox([widgets.HTML(f"<i>{LATER}</i>")])
+
+    def open(self) -> None:
+        if not self.opened:
+            self.opened = True
+            data = {"text/markdown": self.markdown, "text/plain": self.markdown}
+            drawn = {"output_type": "display_data", "data": data, "metadata": {}}
+            self.view.children = [widgets.Output(outputs=(drawn,))]
+
+    def __repr__(self) -> str:
+        return self.markdown.strip() if self.opened else LATER
 
 
 class Veil(Shown):
