@@ -23,7 +23,7 @@ class Party:
 
     def __init__(self, program: str, classpath: str, arguments: list[str], log: Path) -> None:
         self._log = log
-        command = [_java(), "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        command = [java(), "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
                    "-cp", classpath, str(PROGRAMS / program), *arguments]  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-m", "lockkit.spark.process", str(os.getpid()), *command],
@@ -70,15 +70,15 @@ def fetched(folder: str, modules: dict[tuple[str, str, str], str]) -> str:
     if not ready.exists() or ready.read_text() != wanted:
         place.mkdir(parents=True, exist_ok=True)
         asked.write_text(wanted)
-        fetch = [_java(), "-cp", _ivy(), "org.apache.ivy.Main", "-cache", str(place / "cache"),
-                 "-ivy", str(asked), "-types", "jar",
+        fetch = [java(), "-cp", _ivy(), "org.apache.ivy.Main", "-cache", str(place / "cache"),
+                 "-ivy", str(asked), "-types", "jar", "bundle",
                  "-retrieve", str(place / "[artifact]-[revision].[ext]")]  # fmt: skip
         run(f"{folder} from Maven Central", fetch, dict(os.environ))
         asked.rename(ready)
     return f"{place}/*"
 
 
-def _java() -> str:
+def java() -> str:
     try:
         return str(find_java().home / "bin" / "java")
     except NoJava as missing:
