@@ -483,6 +483,14 @@ def test_many_partitions_and_odd_values_find_their_folders(spark: Any, here: Any
     assert by_hudi_rs(here) == stored(here)
     folders = {partition for partition, _ in _snapshot(here).groups}
     assert {"region=a%2Fb", "region=..", "region=__HIVE_DEFAULT_PARTITION__"} <= folders
+    # Three ways to say no value: one partition, and in it one row for each key.
+    default = "__HIVE_DEFAULT_PARTITION__"
+    none = frame(spark, ("k7", None, 3, 1), ("k7", default, 5, 3), ("k7", "", 4, 2))
+    write(none, **here)
+    assert [row for row in stored(here) if row[0] == "k7"] == [("k7", default, 3)]
+    write(none.selectExpr("'new' id", "region", "at", "v"), operation="insert", **here,
+          options={"hoodie.combine.before.insert": "true"})  # fmt: skip
+    assert [row[2] for row in stored(here) if row[0] == "new"] == [3]
     with pytest.raises(TableError, match="its path is too long") as refused:
         write(frame(spark, ("k", "x" * 2000, 1, 1)), **here)
     assert len(str(refused.value)) < 400

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.errors import TableError
 from lockkit.spark.frame import GROUP, KEY, PART, STORED_PART, WriteJob, stored_keys
 from lockkit.table.format.base_file import Slice, refuse_unfit
+from lockkit.table.format.partition import NO_VALUE
 from lockkit.table.format.properties import TableConfig
 
 if TYPE_CHECKING:
@@ -47,11 +48,15 @@ def bucketed(frame: DataFrame, config: TableConfig) -> DataFrame:
 
 
 def _partition(frame: DataFrame, column: str) -> Any:
-    """The partition's value; an empty string has the path, and so the partition, of a null."""
+    """The partition's value; an empty string, and the folder's name of a null, have the path, and
+    so the partition, of a null.
+    """
     from pyspark.sql import functions as f
 
     value = frame[column]
-    return f.nullif(value, f.lit("")) if dict(frame.dtypes)[column] == "string" else value
+    if dict(frame.dtypes)[column] != "string":
+        return value
+    return f.nullif(f.nullif(value, f.lit("")), f.lit(NO_VALUE))
 
 
 def _on_key(frame: DataFrame, keys: DataFrame, config: TableConfig) -> Any:
@@ -86,7 +91,9 @@ def latest_of_each_key(frame: DataFrame, config: TableConfig) -> DataFrame:
     """One row for each key: the greatest precombine value, of equals the last."""
     from pyspark.sql import functions as f
 
-    by = [config.record_key] + ([config.partition_by] if config.partition_by else [])
+    by = [f.col(config.record_key)]
+    if config.partition_by is not None:
+        by.append(_partition(frame, config.partition_by).alias(PART))
     order = [config.precombine] if config.precombine else []
     row = f.struct(*[f.col(f"`{name}`") for name in frame.columns])
     numbered = frame.withColumn(ORDER, f.monotonically_increasing_id())
