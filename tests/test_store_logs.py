@@ -176,6 +176,10 @@ DAMAGED: list[Any] = [
     audit("00:00:00", "create") | {"protoPayload": []}, blob("00:00:00", "PutBlob", 0),
     blob("00:00:00", "PutBlob", 201) | {"uri": 5}, blob("x", "PutBlob", 201),
     audit("00:00:00", "create", code=[]),  # type: ignore[arg-type]
+    blob("00:00:00", "PutBlob", 201) | {"uri": "https://[lake/c/b"},
+    blob("00:00:00", "PutBlob", 201) | {"statusCode": "9" * 5000},
+    blob("00:00:00", "PutBlob", 201) | {"durationMs": 10**400},
+    trail(10**400, "PutObject") | {"eventTime": 10**400},  # type: ignore[arg-type]
 ]  # fmt: skip
 
 
@@ -186,6 +190,65 @@ def test_damaged_records_are_counted_and_nothing_is_raised(first: dict[str, Any]
     assert log.requests
     assert log.unread
     assert read_store_log(lines([first]) + '\n{"torn')
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("01/Jan/2026:00:00:00 +0000", "01/Jan/2026:" + " " * 20), (" 28 27 ", f" {'9' * 5000} 27 ")],
+)
+def test_a_damaged_line_of_an_access_log_is_counted(old: str, new: str) -> None:
+    line = access("00:00:00", "PUT", 200)
+    log = read_store_log(f"{line}\n{line.replace(old, new)}")
+    assert log is not None
+    assert (len(log.requests), log.unread) == (1, 1)
+
+
+def test_a_time_that_is_no_number_keeps_the_request() -> None:
+    log = read_store_log(lines([blob("00:00:00", "PutBlob", 201) | {"durationMs": float("nan")}]))
+    assert log is not None
+    assert [each.took_ms for each in log.requests] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("operation", "status", "who"),
+    [
+        ("BATCH.DELETE.OBJECT", "204", "spark-1@10.0.0.7"),
+        ("S3.EXPIRE.OBJECT", "-", "a lifecycle rule"),
+        ("S3.CREATE.DELETEMARKER", "-", "a lifecycle rule"),
+    ],
+)
+def test_a_batch_and_a_lifecycle_rule_delete_the_lock_too(
+    operation: str, status: str, who: str
+) -> None:
+    """As the console, `aws s3 rm --recursive` and a rule of the bucket are logged."""
+    ip = "-" if status == "-" else "10.0.0.7"
+    gone = access("00:00:03", "DELETE", 204, ip=ip).replace("REST.DELETE.OBJECT", operation)
+    gone = gone.replace('" 204 -', f'" {status} -')
+    evidence = take_in([("log", f"{access('00:00:00', 'PUT', 200)}\n{gone}".encode())])
+    found = diagnose(evidence.events)
+    assert found.pattern is Pattern.HAND_DELETED
+    assert f"{who} deleted the lock object" in found.because
+
+
+def test_a_file_that_powershell_wrote_is_read() -> None:
+    evidence = take_in([("trail.json", FORMS["CloudTrail"].encode("utf-16"))])
+    assert evidence.taken[0].kind == "CloudTrail's data events"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        ("botocore Sending http request: <AWSPreparedRequest stream_output=False, method=PUT, "
+        "url=https://[lake/orders, headers={'x': b'y'}>"),
+        ("azure.core.pipeline.policies.http_logging_policy Request URL: 'https://[a/b'\n"
+        "Request method: 'PUT'"),
+        ("azure.core.pipeline.policies.http_logging_policy Request URL: 'https://a.b/c'\n"
+        "Request method: 'PUT'\nb'\\xzz'"),
+        'urllib3.connectionpool "PUT //[lake/orders HTTP/1.1" 200',
+    ],
+)
+def test_a_debug_log_with_a_url_or_a_body_that_is_none_is_read(log: str) -> None:
+    assert "1 requests" in take_in([("log", log.encode())]).taken[0].said
 
 
 def test_hostile_names_are_bounded_and_escaped_where_they_are_shown() -> None:

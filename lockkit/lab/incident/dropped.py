@@ -87,7 +87,8 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
             f"{name} is longer than {FILE_BYTES_MAX // 1_000_000} MB; cut out what is around the "
             "incident (of a log, the lines with the lock's name)"
         )
-    text = content.decode("utf-8-sig", "replace")
+    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")  # as PowerShell redirects a command's output
+    text = content.decode("utf-16" if wide else "utf-8-sig", "replace")
     first = next((line for line in text.splitlines() if line.strip()), "")
     if is_audit(first):
         audit = parse_audit(text)

@@ -24,6 +24,7 @@ from lockkit.stores.endpoint import epoch_ms
 
 VERSIONS_MAX = 100_000
 TEXT_MAX = 1_024
+TIME_MS_MAX = 10**15
 SUCCESSOR_MS = 1_000
 """GCS ends a generation when the next one is made; one that ended earlier was deleted."""
 _HEX32 = re.compile(r"[0-9a-f]{32}")
@@ -184,7 +185,7 @@ def _blob(blob: ElementTree.Element) -> ListedVersion | None:
 def moment_ms(reported: object) -> float | None:
     """Epoch ms of an ISO time, of an HTTP date, or itself."""
     if type(reported) is int:
-        return float(reported)
+        return float(reported) if abs(reported) <= TIME_MS_MAX else None
     if not isinstance(reported, str):
         return None
     try:

@@ -8,6 +8,7 @@ to the second and no order within it. docs/howto/on_call.md has the table.
 from __future__ import annotations
 
 import json
+import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,11 +58,22 @@ def read_store_log(text: str) -> StoreLog | None:
     """Return None for another kind of text. Never raises: damaged records are counted."""
     head = text.lstrip("\ufeff \t\r\n")
     if _ACCESS.match(head):
-        return _gather("S3's server access log", map(_access, filter(str.strip, text.splitlines())))
+        lines = filter(str.strip, text.splitlines())
+        return _gather("S3's server access log", _understood(_access, lines))
     for form, mark, parse in _FORMS:
         if re.search(mark, head[:20_000]):
-            return _gather(form, map(parse, _records(head)))
+            return _gather(form, _understood(parse, _records(head)))
     return None
+
+
+def _understood(
+    parse: Callable[[Any], LoggedRequest | str | None], records: Iterable[Any]
+) -> Iterator[LoggedRequest | str | None]:
+    for each in records:
+        try:
+            yield parse(each)
+        except (ValueError, OverflowError, IndexError):  # a URL or a number that is none
+            yield None
 
 
 def _gather(form: str, found: Iterable[LoggedRequest | str | None]) -> StoreLog:
@@ -103,6 +115,12 @@ _ACCESS = re.compile(
     r'(?P<op>(?:REST|BATCH|S3|WEBSITE)\.\S+) (?P<key>\S+) (?P<request>"[^"]*"|-) '
     r"(?P<status>\d{3}|-) (?P<code>\S+) \S+ \S+ (?P<took>\d+|-)"
 )  # fmt: skip
+_ACCESS_METHODS = {
+    **{f"REST.{method}.OBJECT": method for method in ("GET", "HEAD", "PUT", "DELETE")},
+    "REST.COPY.OBJECT": "PUT", "REST.POST.UPLOAD": "PUT", "BATCH.DELETE.OBJECT": "DELETE",
+    "S3.EXPIRE.OBJECT": "DELETE", "S3.CREATE.DELETEMARKER": "DELETE",
+}  # fmt: skip
+"""A deletion of several objects at once, as by the console, is logged as BATCH for each of them."""
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
@@ -110,8 +128,9 @@ def _access(line: str) -> LoggedRequest | str | None:
     found = _ACCESS.match(line)
     if found is None:
         return None
-    method = found["op"].split(".")[1] if found["op"].startswith("REST.") else ""
-    if not found["op"].endswith(".OBJECT") or found["status"] == "-":
+    method, who = _ACCESS_METHODS.get(found["op"]), found["who"]
+    rule = found["op"].startswith("S3.")
+    if method is None or (found["status"] == "-" and not rule):
         return found["op"]
     day, _, clock = found["at"].partition(":")
     parts = day.split("/")
@@ -119,8 +138,9 @@ def _access(line: str) -> LoggedRequest | str | None:
         return None
     moment = f"{parts[2]}-{_MONTHS.index(parts[1]) + 1:02}-{parts[0]}T{clock.split()[0]}Z"
     return _request(
-        moment, (found["who"], found["ip"]), method, unquote(unquote(found["key"])),
-        int(found["status"]), took_ms=0 if found["took"] == "-" else int(found["took"]),
+        moment, ("a lifecycle rule" if rule else who, found["ip"]), method,
+        unquote(unquote(found["key"])), 204 if rule else int(found["status"]),
+        took_ms=0 if found["took"] == "-" else int(found["took"]),
     )  # fmt: skip
 
 
@@ -215,6 +235,7 @@ def _request(
     condition: str = "", version: str = "", took_ms: float = 0.0,
 ) -> LoggedRequest | None:  # fmt: skip
     at_ms = moment_ms(at)
+    took_ms = took_ms if math.isfinite(took_ms) else 0.0
     if at_ms is None or not isinstance(key, str) or not key or not 100 <= status <= 599:
         return None
     return LoggedRequest(

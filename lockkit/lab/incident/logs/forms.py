@@ -195,7 +195,7 @@ class _AzureReader:
             if name == "date" and self._status:
                 self._times.date(found[2])
         elif not self._status and (found := _BODY.search(line)):
-            self._body = ast.literal_eval(found[1])
+            self._body = _bytes(found[1])
 
     def finish(self) -> None:
         if not self._url or not self._method:

@@ -69,7 +69,10 @@ def sent_request(
     who: str, method: str, url: str, headers: Mapping[str, str], at_ms: float
 ) -> SentRequest:
     """A request by its line and headers (names in lower case)."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets in the place of its host
+        parts = urlsplit(url.replace("[", "%5B").replace("]", "%5D"))
     query = parse_qs(parts.query, keep_blank_values=True)
     agent = _AGENT.search(headers.get("user-agent", ""))
     gcs = _GCS.search(parts.path)
