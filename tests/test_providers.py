@@ -9,9 +9,11 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 import warnings
 from argparse import Namespace
@@ -956,6 +958,20 @@ def test_the_command_line_shows_a_services_holder_and_breaks_its_lock(
     ["show", "process://a"], ["show", "zookeeper://"],
     ["show", "dynamodb://r/t/k", "--region", "x"],
     ["break", "filesystem:///tmp", "--version", "v", "--epoch", "3"],
+    ["break", "filesystem:///tmp", "--watch-s", "1"],
+    ["show", "filesystem:///tmp", "--newest", "3"],
 ])  # fmt: skip
 def test_what_a_services_lock_does_not_take_is_refused(arguments: list[str]) -> None:
     assert main(["lock", *arguments]) == 64
+
+
+def test_a_look_at_a_service_that_is_silent_ends_in_the_time_that_was_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("thrift", reason="the client of Hive's metastore needs thrift")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"hive://127.0.0.1:{silent.getsockname()[1]}/db/orders"
+        began = time.monotonic()
+        assert main(["lock", "show", url, "--timeout-s", "0.3"]) == 3
+        assert time.monotonic() - began < 5
+    assert "did not answer" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from lockkit.events import plain
 if TYPE_CHECKING:
     from lockkit.table.inspect.standing import LockHolder
 
+WATCH_S = 3.0
 ABOUT = """\
 Takes the lock from a dead holder, or repairs a lock object that is not a lock record: a tombstone
 replaces exactly the version that was shown. Its epoch is above every known epoch: that of the lock
@@ -50,7 +51,8 @@ def add(verbs: Any) -> None:
         "--epoch", type=int, metavar="N", help="break it although its lease lasts or is renewed"
     )
     parser.add_argument(
-        "--watch-s", type=float, default=3.0, metavar="S", help="length of the watch (default 3)"
+        "--watch-s", type=float, metavar="S",
+        help=f"length of the watch of a table's lock (default {WATCH_S:g})",
     )
     parser.add_argument("--json", action="store_true", help="JSON, for programs")
     add_store(parser, time_is="for all requests together, without the watch")
@@ -69,13 +71,14 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.table.inspect.versions import highest_epoch
     from lockkit.table.inspect.words import lock_lines
 
-    if not 0 <= args.watch_s <= 3600:
+    watch_s = WATCH_S if args.watch_s is None else args.watch_s
+    if not 0 <= watch_s <= 3600:
         raise CommandError("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
     if args.epoch is not None and args.version is None:
         raise CommandError("--epoch goes with the --version that was shown", code=USAGE)
-    ends = within(args.watch_s + args.timeout_s)
+    ends = within(watch_s + args.timeout_s)
     with opened(args.url, store_options(args)) as store, ends:
-        holder = carry_out(watch(args.watch_s), store, Clock())
+        holder = carry_out(watch(watch_s), store, Clock())
         if not args.json:
             say(plain(args.url), *(f"  {line}" for line in lock_lines(holder)))
         if holder.state in ("absent", "released"):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lockkit.protocol.record import Garbled, Record
     from lockkit.protocol.state import Observation
 
+NEWEST = 10
 SHOW = """\
 Shows who holds the table's lock, since when, until when and by which clock. If the bucket keeps
 versions, it also shows the newest generations of the lock object. It only reads. Exit 0; 1 if the
@@ -64,7 +65,8 @@ def add(commands: Any) -> None:
     )
     _add_common(parser)
     parser.add_argument(
-        "--newest", type=count, default=10, metavar="N", help="generations (default 10)"
+        "--newest", type=count, metavar="N",
+        help=f"generations of a table's lock (default {NEWEST})",
     )
     parser.set_defaults(run=show, name="lock show")
 
@@ -106,7 +108,8 @@ def show(args: argparse.Namespace) -> int:
         observation = read_lock(store)
         assert observation is not None  # only a conditional read can find the object unchanged
         try:
-            kept, untold = list(generations(store, newest=args.newest)), ""
+            newest = NEWEST if args.newest is None else args.newest
+            kept, untold = list(generations(store, newest=newest)), ""
         except StoreError as error:  # perhaps because these credentials may not list versions
             kept, untold = [], plain(error, limit=300)
     now = standing(observation)

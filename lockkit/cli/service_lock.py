@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import (
@@ -41,6 +41,10 @@ def _opened(args: argparse.Namespace) -> Iterator[LeasedLock]:
     from lockkit.providers import open_lock
 
     scheme = args.url.partition("://")[0].lower()
+    for name in ("newest", "watch_s"):
+        if getattr(args, name, None) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise CommandError(f"{flag} is for the lock of a table, not of a service", code=USAGE)
     given = {name for name in store_options(args) if name != "timeout_s"}
     if given:
         raise CommandError(f"{scheme}:// takes its options after a ?", code=USAGE)
@@ -54,8 +58,14 @@ def _opened(args: argparse.Namespace) -> Iterator[LeasedLock]:
         yield lock
 
 
+def _within(seconds: float) -> AbstractContextManager[None]:
+    from lockkit.stores.within import within
+
+    return within(seconds)
+
+
 def show(args: argparse.Namespace) -> int:
-    with _opened(args) as lock:
+    with _opened(args) as lock, _within(args.timeout_s):
         found = lock.holder()
     if args.json:
         say_json({"url": args.url} | _fields(found))
@@ -72,7 +82,8 @@ def watch(args: argparse.Namespace) -> int:
     with _opened(args) as lock:
         while True:
             try:
-                found, silent = lock.holder(), False
+                with _within(args.timeout_s):
+                    found, silent = lock.holder(), False
             except NoAnswer as error:
                 if not silent:
                     warn(plain(error, limit=300))
@@ -94,7 +105,7 @@ def break_it(args: argparse.Namespace) -> int:
 
     if args.epoch is not None:
         raise CommandError("a service's lock is broken by --version alone", code=USAGE)
-    with _opened(args) as lock:
+    with _opened(args) as lock, _within(args.timeout_s):
         found = lock.holder()
         if not args.json:
             say(plain(args.url), *(f"  {line}" for line in _lines(found)))
