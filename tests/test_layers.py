@@ -74,9 +74,10 @@ SDKS = {
 # The modules inside the packages that decide on commits; each may import only those before it.
 ORDER = {
     "table.format": (
-        "timeline java_properties option_values avro avro_decoding records xxhash data_files "
-        "schema property_keys refusals properties partition layout base_file base_file_reading "
-        "plans hudi_options gate readable log_blocks archived"
+        "timeline java_properties option_values avro avro_decoding commit_records records xxhash "
+        "data_files schema property_keys refusals properties partition row_partitions "
+        "composite_keys layout base_file base_file_reading plans hudi_options gate readable "
+        "log_blocks archived"
     ),
     "table.occ": (
         "fence group group_commit conflicting covered pending conflict heartbeat_rules liveness "

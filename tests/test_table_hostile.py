@@ -49,9 +49,9 @@ from lockkit.table import (
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.layout import file_name, parse_commit
-from lockkit.table.format.partition import partition_of
 from lockkit.table.format.properties import from_properties, to_properties
 from lockkit.table.format.property_keys import checksum
+from lockkit.table.format.row_partitions import partition_of
 from lockkit.table.format.timeline import V6
 from lockkit.table.occ.liveness import heartbeat_key, read_heartbeat
 from lockkit.table.read.opening import look_over
@@ -90,7 +90,8 @@ REFUSED = [
     ({"hoodie.populate.meta.fields": "false"}, "record key"),
     ({"hoodie.table.base.file.format": "ORC"}, "PARQUET"),
     ({"hoodie.table.keygenerator.class": "org.apache.hudi.keygen.ComplexKeyGenerator"}, "match"),
-    ({"hoodie.table.recordkey.fields": "id,line"}, "only one field"),
+    ({"hoodie.table.recordkey.fields": "id,line"}, "would not match"),
+    ({"hoodie.table.precombine.field": "at,id"}, "only one field"),
     ({"hoodie.table.recordkey.fields": "../id"}, "plain name"),
     ({"hoodie.bootstrap.base.path": "s3://old"}, "bootstrapped"),
     ({"hoodie.table.cdc.enabled": "true"}, "change logs"),

@@ -32,6 +32,11 @@ def incoming_schema(frame: DataFrame) -> pa.Schema:
 
 
 def check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None:
+    if config.composite:
+        raise TableError(
+            f"record key {config.record_key}, partitions by {config.partition_by}: of several "
+            "fields, rows are written with lockkit.table.Table, or by Hudi's own writer"
+        )
     refuse_unfit(config, incoming_schema(frame), delete=operation == "delete")
 
 

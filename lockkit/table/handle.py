@@ -5,6 +5,8 @@
 
 A warm handle's append takes five round trips: instant; listing and files; lock, fence and
 properties; fence; completed file and release.
+
+One file because all of it is one class: what a user can do with a table.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from lockkit.table.format.base_file import (
     refuse_unfit,
     write_inserts,
 )
-from lockkit.table.format.partition import by_partition
 from lockkit.table.format.properties import FENCED, HUDI, TableConfig
+from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import control_of, refuse_unused_lock, see_conditions
@@ -137,7 +139,8 @@ class Table:
 
     @classmethod
     def create(
-        cls, url: str, *, record_key: str, partition_by: str | None = None,
+        cls, url: str, *, record_key: str | Sequence[str],
+        partition_by: str | Sequence[str] | None = None,
         precombine: str | None = None, name: str | None = None, version: int = 9,
         mode: str = FENCED, buckets: int = 4, hive_style: bool = True, urlencode: bool = True,
         **how: Any,
@@ -147,8 +150,8 @@ class Table:
         ================  ==================  =====================================================
         parameter         default             meaning
         ================  ==================  =====================================================
-        `record_key`                          the column with each row's key
-        `partition_by`    no partitions       the column that names a row's partition
+        `record_key`                          the column with each row's key, or several
+        `partition_by`    no partitions       the column that names a row's partition, or several
         `precombine`      the later row wins  the column whose greater value wins, of one key
         `name`            the URL's end       the table's name
         `version`         9                   Hudi's table version: 6 or 9
@@ -164,7 +167,8 @@ class Table:
         """
         config = TableConfig(
             name=url.rstrip("/").rpartition("/")[2] if name is None else name,
-            record_key=record_key, partition_by=partition_by, precombine=precombine,
+            record_key=",".join(_fields(record_key)),
+            partition_by=",".join(_fields(partition_by)) or None, precombine=precombine,
             version=version, mode=mode, buckets=buckets, hive_style=hive_style, urlencode=urlencode,
         )  # fmt: skip
         from lockkit.table.occ.creation import create_table
@@ -224,6 +228,15 @@ class Table:
         """
         kind = "insert_overwrite_table" if whole_table else "insert_overwrite"
         return self._write(kind, rows, retries)
+
+    def delete_partition(self, *partitions: str, retries: int = 0) -> Committed | None:
+        """Commit the removal of all rows of these partitions, named by their paths: `region=EU`.
+
+        Returns None if none of them has rows. Raises what `overwrite` raises.
+        """
+        import pyarrow as pa
+
+        return self._write("delete_partition", pa.table({}), retries, frozenset(partitions))
 
     def read(
         self, *, columns: Sequence[str] | None = None, filters: Sequence[Filter] = (),
@@ -305,20 +318,24 @@ class Table:
             self._upkeep.after_append(sum(each > known.newest for each in seen))
         return committed
 
-    def _write(self, operation: str, rows: pa.Table, retries: int) -> Committed | None:
+    def _write(
+        self, operation: str, rows: pa.Table, retries: int, partitions: frozenset[str] = frozenset()
+    ) -> Committed | None:
         from lockkit.table.format.data_files import ATTEMPTS
         from lockkit.table.options import write_options
         from lockkit.table.writer import ArrowWrite
 
         refuse_no_table(rows)
-        requested = write_options(self._options, operation=operation, retries=retries)
+        kind = "insert_overwrite" if operation == "delete_partition" else operation
+        requested = write_options(self._options, operation=kind, retries=retries)
+        requested = replace(requested, operation=operation, strategy=self.strategy)
         with self._alone(operation):
             see_conditions(self.store, self.clock)
             self._open()
             if self._data is None:
                 self._data = open_store(self.url, attempts=ATTEMPTS, **self._store_options)
             write = ArrowWrite(
-                rows=rows, data=self._data, requested=replace(requested, strategy=self.strategy),
+                rows=rows, data=self._data, requested=requested, partitions=partitions,
                 url=self.url, store=self.store, upkeep=self._upkeep, clock=self.clock,
                 emit=self.emit, found=self._left,
             )  # fmt: skip
@@ -396,3 +413,7 @@ class Table:
             write_inserts(target, part, file_id=free_file_id(self.clock))
             for _, part in by_partition(target.config, rows)
         ]
+
+
+def _fields(named: str | Sequence[str] | None) -> Sequence[str]:
+    return (named,) if isinstance(named, str) else named or ()

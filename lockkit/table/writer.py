@@ -69,6 +69,8 @@ class TableWrite(ABC):
     """The table as this writer's last commit left it. The first attempt begins with it; another
     attempt reads the table again. Afterwards it is the table as this commit left it."""
     buffer: FileBuffer | None = None
+    partitions: frozenset[str] = frozenset()
+    """`delete_partition`: their paths."""
 
     def whole(self) -> Committed | None:
         """Try until an attempt commits, or the last one conflicts."""
@@ -157,18 +159,26 @@ class TableWrite(ABC):
         """One attempt's files and its commit's bytes; None if there is nothing to commit."""
         self.claim(transaction.instant)
         before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
-        schema = before if self.requested.operation == "delete" and before else None
-        if schema is not None:
+        schema = before if self.requested.operation.startswith("delete") else None
+        if schema is not None and self.requested.operation == "delete":
             refuse_other_key(snapshot.config, schema, incoming)
         schema = schema or evolve(before, incoming)
         target = replace(transaction.target, schema=schema)
         with self.guarded(heart, transaction.instant, snapshot.covered.count):
             stats = self.files(target, snapshot, transaction.covered)
         self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
-        replaced = _replaced(self.requested.operation, stats, snapshot)
+        replaced = self._replaced(stats, snapshot)
         if not stats and not replaced and not self.requested.allow_empty:
             return None
         return self._prepare(transaction, stats, snapshot, target, replaced)
+
+    def _replaced(self, stats: list[WriteStat], snapshot: Snapshot) -> frozenset[FileGroup]:
+        operation = self.requested.operation
+        if _action(operation) == "commit":
+            return frozenset()
+        touched = {stat.partition for stat in stats} | self.partitions
+        whole = operation == "insert_overwrite_table"
+        return frozenset(group for group in snapshot.groups if whole or group[0] in touched)
 
     def _table(self) -> None:
         """Create the table if it is missing; `TableError` if it differs from the one wanted."""
@@ -213,16 +223,8 @@ def state_after(snapshot: Snapshot, prepared: Prepared) -> TableState:
 
 
 def _action(operation: str) -> str:
-    return "replacecommit" if operation.startswith("insert_overwrite") else "commit"
-
-
-def _replaced(operation: str, stats: list[WriteStat], snapshot: Snapshot) -> frozenset[FileGroup]:
-    touched = {stat.partition for stat in stats}
-    return frozenset(
-        group for group in snapshot.groups
-        if operation == "insert_overwrite_table"
-        or (operation == "insert_overwrite" and group[0] in touched)
-    )  # fmt: skip
+    replaces = operation == "delete_partition" or operation.startswith("insert_overwrite")
+    return "replacecommit" if replaces else "commit"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -255,10 +257,14 @@ class ArrowWrite(TableWrite):
 
     def check(self, config: TableConfig) -> None:
         delete = self.requested.operation == "delete"
+        if self.requested.operation == "delete_partition":
+            return
         refuse_unfit(config, self.rows.schema, delete=delete)
 
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         operation = self.requested.operation
+        if operation == "delete_partition":
+            return []
         assert target.schema is not None
         rows = self.rows if operation == "delete" else conform(self.rows, target.schema)
         early = self.early_check(covered)

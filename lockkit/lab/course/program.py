@@ -33,7 +33,7 @@ from lockkit.table import (
     read_table,
 )
 from lockkit.table.errors import CommitConflict, CommitUnknown
-from lockkit.table.format.partition import by_partition
+from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.transaction import Transaction

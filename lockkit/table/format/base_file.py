@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lockkit.errors import TableError
 from lockkit.table.format.layout import NO_COMMIT, TaskId, WriteStat, file_name, in_partition
-from lockkit.table.format.partition import partition_of
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.row_partitions import partition_of
 from lockkit.table.format.schema import (
     COMMIT_SEQNO,
     COMMIT_TIME,
@@ -180,7 +180,7 @@ class BaseFileWriter:
         import pyarrow.parquet as pq
 
         # A dictionary of values that are all different is only thrown away again.
-        distinct = {COMMIT_SEQNO, RECORD_KEY, self.target.config.record_key}
+        distinct = {COMMIT_SEQNO, RECORD_KEY, *self.target.config.record_keys}
         return pq.ParquetWriter(
             self.out, self._schema, compression="snappy", store_schema=False,
             use_dictionary=[
@@ -266,6 +266,10 @@ def record_keys(config: TableConfig, rows: pa.Table) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if config.composite:
+        from lockkit.table.format.composite_keys import composite_keys
+
+        return composite_keys(config, rows)
     keys = pc.cast(column_of(rows, config.record_key, "record key"), pa.string())
     if keys.null_count or pc.any(pc.equal(pc.binary_length(keys), 0)).as_py():
         raise TableError(
@@ -275,7 +279,7 @@ def record_keys(config: TableConfig, rows: pa.Table) -> Any:
     return keys
 
 
-def _refuse_key_type(config: TableConfig, kind: pa.DataType) -> None:
+def _refuse_key_type(name: str, kind: pa.DataType) -> None:
     """Raise `TableError` for a type whose values Arrow, Spark and Java spell differently.
 
     Of a decimal, Java's `BigDecimal.toString` spells small values with an exponent if its scale is
@@ -285,10 +289,10 @@ def _refuse_key_type(config: TableConfig, kind: pa.DataType) -> None:
     import pyarrow.types as is_
 
     known = (pa.string(), pa.int32(), pa.int64(), pa.date32())
-    kind = stored(kind, config.record_key)
+    kind = stored(kind, name)
     if kind not in known and not (is_.is_decimal(kind) and 0 <= kind.scale <= KEY_SCALE_MAX):
         raise TableError(
-            f"record key {config.record_key!r} has type {str(kind)[:SHOWN]}: its values have no "
+            f"record key {name!r} has type {str(kind)[:SHOWN]}: its values have no "
             "one spelling to be compared by; cast it to string"
         )
 
@@ -297,15 +301,15 @@ def refuse_other_key(config: TableConfig, table: pa.Schema, rows: pa.Schema) -> 
     """Raise `TableError` where the record keys of `rows` are spelled otherwise: 5 is no 5.00."""
     import pyarrow.types as is_
 
-    name = config.record_key
-    theirs, ours = table.field(name).type, stored(rows.field(name).type, name)
-    if theirs != ours and not is_.is_string(ours) and (
-        is_.is_decimal(ours) or is_.is_decimal(theirs)
-    ):  # fmt: skip
-        raise TableError(
-            f"record key {name!r} is {theirs} in the table and {ours} in these rows, which spell "
-            "their values differently; cast it"
-        )
+    for name in config.record_keys:
+        theirs, ours = table.field(name).type, stored(rows.field(name).type, name)
+        if theirs != ours and not is_.is_string(ours) and (
+            is_.is_decimal(ours) or is_.is_decimal(theirs)
+        ):  # fmt: skip
+            raise TableError(
+                f"record key {name!r} is {theirs} in the table and {ours} in these rows, which "
+                "spell their values differently; cast it"
+            )
 
 
 def refuse_no_table(rows: object) -> None:
@@ -323,10 +327,12 @@ def refuse_unfit(config: TableConfig, rows: pa.Schema, *, delete: bool = False) 
     """Raise `TableError` for a column that the table needs and rows of this schema lack, and for a
     record key whose type is refused.
     """
-    needed = {"record key": config.record_key, "partition field": config.partition_by}
-    if not delete:
-        needed["precombine field"] = config.precombine
-    for what, name in needed.items():
-        if name is not None and name not in rows.names:
-            raise TableError(f"the rows have no column {name!r}, the table's {what}")
-    _refuse_key_type(config, rows.field(config.record_key).type)
+    needed = {"record key": config.record_keys, "partition field": config.partition_fields}
+    if not delete and config.precombine:
+        needed["precombine field"] = [config.precombine]
+    for what, names in needed.items():
+        for name in names:
+            if name not in rows.names:
+                raise TableError(f"the rows have no column {name!r}, the table's {what}")
+    for name in config.record_keys:
+        _refuse_key_type(name, rows.field(name).type)

@@ -51,6 +51,7 @@ def rows_to_copy(config: TableConfig, key: str, source: BinaryIO) -> Any:
         file = _opened(source, read_dictionary=[COMMIT_TIME])
         schema, own = file.schema_arrow, config.record_key
         twice = own in schema.names and schema.field(own).type == pa.string()
+        twice = twice and not config.composite
         skip = COPIED_ANEW | ({RECORD_KEY} if twice else set())
         for rows in _tables(file, [name for name in schema.names if name not in skip]):
             yield rows.append_column(RECORD_KEY, rows[own]) if twice else rows

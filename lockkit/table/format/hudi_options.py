@@ -120,6 +120,8 @@ TABLE: tuple[OptionRule, ...] = (
              "SIMPLE|NON_PARTITION"),
     _refused(H + "table.", "keygenerator.type",
              "this key generator makes keys that do not match lockkit's", "SIMPLE|NON_PARTITION"),
+    _refused(H + "table.", "complex.keygen.encoding",
+             "keys of one field would be spelt otherwise than here", "FIELD_PREFIXED"),
     _refused(W, "keygenerator.consistent.logical.timestamp.enabled secondarykey.column",
              "keys would be spelt otherwise than here", "false"),
     _refused(H, "keygen.timebased.* keygen.datetime.parser.class deltastreamer.keygen.*",

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lockkit.errors import TableError
-from lockkit.table.format import avro, records
+from lockkit.table.format import avro, commit_records
 from lockkit.table.format.partition import is_inside
 
 FileGroup = tuple[str, str]
@@ -188,7 +188,8 @@ def format_commit(
     if version == 6:
         content = json.dumps({**body, "attempt": attempt}, indent=2, ensure_ascii=True).encode()
     else:
-        record = records.COMMIT if action == "commit" else records.REPLACE_COMMIT
+        commit, replace = commit_records.COMMIT, commit_records.REPLACE_COMMIT
+        record = commit if action == "commit" else replace
         content = avro.encode(record, body)
     if len(content) > METADATA_BYTES_MAX:
         count = sum(map(len, body["partitionToWriteStats"].values()))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.errors import TableError
-from lockkit.table.format.records import STRING
+from lockkit.table.format.commit_records import STRING
 
 MAGIC = b"#HUDI#"
 COMMAND, DELETE, CORRUPT, AVRO, HFILE, PARQUET, CDC = range(7)

@@ -7,16 +7,12 @@ path is what conflicts, statistics and readers go by, so every writer must spell
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import date, datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Any
 
 from lockkit.errors import TableError
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.format.schema import column_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null, and for the empty string."""
@@ -38,12 +34,14 @@ def unescape(text: str) -> str:
 
 
 def partition_path(config: TableConfig, value: object) -> str:
-    """`region=EU`, or what the table's properties make of it; "" where it has no partitions."""
-    if config.partition_by is None:
+    """`region=EU`, or what the table's properties make of it; "" where it has no partitions.
+
+    Of several fields, `value` is a tuple with a value for each, and each has its folder.
+    """
+    if not (fields := config.partition_fields):
         return ""
-    text = _text(config.partition_by, value) or NO_VALUE
-    folder = escape(text) if config.urlencode else text
-    path = f"{config.partition_by}={folder}" if config.hive_style else folder
+    values: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+    path, text = "/".join(map(partial(_folder, config), fields, values)), ",".join(map(str, values))
     if not is_inside(path):
         why = "its path would lead out of the table, or can be no store's key"
     elif _is_long(path):
@@ -56,11 +54,25 @@ def partition_path(config: TableConfig, value: object) -> str:
     )
 
 
-def partition_value(config: TableConfig, path: str) -> str | None:
-    """The value that a partition's path stands for; None for null, and without partitions."""
-    if config.partition_by is None:
+def _folder(config: TableConfig, field: str, value: object) -> str:
+    text = _text(field, value) or NO_VALUE
+    folder = escape(text) if config.urlencode else text
+    return f"{field}={folder}" if config.hive_style else folder
+
+
+def partition_value(config: TableConfig, path: str, field: str | None = None) -> str | None:
+    """The value of a field (the only one) in a partition's path; None for null or if it is not
+    certain, and without partitions.
+    """
+    fields = config.partition_fields
+    if not fields:
         return None
-    text = path.removeprefix(f"{config.partition_by}=") if config.hive_style else path
+    folders = path.split("/") if len(fields) > 1 else [path]
+    field = field or fields[0]
+    if len(folders) != len(fields):
+        return None
+    folder = folders[fields.index(field)]
+    text = folder.removeprefix(f"{field}=") if config.hive_style else folder
     return None if text == NO_VALUE else unescape(text) if config.urlencode else text
 
 
@@ -95,42 +107,3 @@ def _text(field: str, value: object) -> str:
                 f"{field} cannot be the partition field with values like {str(value)[:60]!r} "
                 f"({type(value).__name__}), which others spell otherwise: make it a string"
             )
-
-
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def partition_of(config: TableConfig, rows: pa.Table) -> str:
-    """The one partition that all rows belong to; `TableError` if there are several, or no rows."""
-    import pyarrow.compute as pc
-
-    if rows.num_rows == 0:
-        raise TableError("no rows: an empty file group is not written")
-    if config.partition_by is None:
-        return ""
-    values = pc.unique(column_of(rows, config.partition_by, "partition field")).to_pylist()
-    paths = {partition_path(config, value) for value in values}
-    if len(paths) != 1:
-        raise TableError(
-            f"rows of {len(paths)} partitions ({config.partition_by}) for one file group; split "
-            "them by partition first"
-        )
-    return paths.pop()
-
-
-def by_partition(config: TableConfig, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each partition, in the order in which its first row comes."""
-    import pyarrow.compute as pc
-
-    if rows.num_rows == 0:
-        return
-    if config.partition_by is None:
-        yield "", rows
-        return
-    column = column_of(rows, config.partition_by, "partition field")
-    values = pc.unique(column)
-    for value in values:
-        here = rows
-        if len(values) > 1:
-            here = rows.filter(pc.equal(column, value) if value.is_valid else column.is_null())
-        yield partition_path(config, value.as_py()), here

@@ -22,18 +22,18 @@ from lockkit.table.format.property_keys import (
     BY_EVENT,
     DROP_COLUMNS,
     KEY_CLASS,
+    KEY_CLASSES,
     KEY_TYPE,
     LATEST_PAYLOAD,
     LAYOUTS,
     MERGE_MODE,
     METADATA,
-    NO_PARTITION,
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
-    SIMPLE_KEYS,
     TIMEZONE,
     checksum,
+    key_type,
 )
 from lockkit.table.format.property_keys import FENCED as FENCED
 from lockkit.table.format.property_keys import HUDI as HUDI
@@ -55,7 +55,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
-    """The properties of a table that lockkit writes: copy-on-write."""
+    """The properties of a copy-on-write table; of several keys or fields the names have commas."""
 
     name: str
     record_key: str
@@ -92,7 +92,9 @@ class TableConfig:
     def __post_init__(self) -> None:
         for what, name in (("record key", self.record_key), ("partition field", self.partition_by),
                            ("precombine field", self.precombine)):  # fmt: skip
-            if name is not None and not _FIELD.fullmatch(name):
+            fields = [] if name is None else name.split(",")
+            most = 1 if what == "precombine field" else len(set(fields))
+            if len(fields) > most or not all(map(_FIELD.fullmatch, fields)):
                 raise TableError(
                     f"{name!r} cannot be the {what}: name one column, by a plain name"
                 )
@@ -107,6 +109,19 @@ class TableConfig:
             raise TableError(f"{self.archive[:60]!r} is not the name of a folder for old instants")
         if not 1 <= self.buckets <= BUCKETS_MAX:
             raise TableError(f"{self.buckets} buckets in a partition: choose 1 to {BUCKETS_MAX}")
+
+    @property
+    def record_keys(self) -> list[str]:
+        return self.record_key.split(",")
+
+    @property
+    def partition_fields(self) -> list[str]:
+        return self.partition_by.split(",") if self.partition_by else []
+
+    @property
+    def composite(self) -> bool:
+        """Whether a row's key names its fields: `id:7,kind:a`, and not `7`."""
+        return "," in self.record_key + (self.partition_by or "")
 
     @property
     def names(self) -> TimelineNames:
@@ -156,7 +171,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
 def _only_v6(config: TableConfig) -> dict[str, str]:
     return {
         "hoodie.archivelog.folder": config.archive,
-        KEY_CLASS: SIMPLE_KEYS if config.partition_by else NO_PARTITION,
+        KEY_CLASS: KEY_CLASSES[key_type(config.record_key, config.partition_by)],
     }
 
 
@@ -167,7 +182,7 @@ def _only_v9(config: TableConfig) -> dict[str, str]:
         "hoodie.timeline.path": "timeline",
         "hoodie.timeline.history.path": "history",
         "hoodie.archivelog.folder": "history",
-        KEY_TYPE: "SIMPLE" if config.partition_by else "NON_PARTITION",
+        KEY_TYPE: key_type(config.record_key, config.partition_by),
         MERGE_MODE: BY_EVENT if config.precombine else BY_COMMIT,
     }
 
@@ -189,8 +204,8 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
     version = int(keys["hoodie.table.version"])
     return TableConfig(
         name=keys["hoodie.table.name"],
-        record_key=keys["hoodie.table.recordkey.fields"],
-        partition_by=keys.get("hoodie.table.partition.fields") or None,
+        record_key=keys["hoodie.table.recordkey.fields"].replace(" ", ""),
+        partition_by=keys.get("hoodie.table.partition.fields", "").replace(" ", "") or None,
         precombine=_precombine(keys),
         database=keys.get("hoodie.database.name", ""),
         version=version,

@@ -15,6 +15,12 @@ KEY_CLASS = "hoodie.table.keygenerator.class"
 KEY_TYPE = "hoodie.table.keygenerator.type"
 SIMPLE_KEYS = "org.apache.hudi.keygen.SimpleKeyGenerator"
 NO_PARTITION = "org.apache.hudi.keygen.NonpartitionedKeyGenerator"
+SIMPLE, COMPLEX, UNPARTITIONED = "SIMPLE", "COMPLEX", "NON_PARTITION"
+KEY_CLASSES = {
+    SIMPLE: SIMPLE_KEYS, COMPLEX: "org.apache.hudi.keygen.ComplexKeyGenerator",
+    UNPARTITIONED: NO_PARTITION,
+}  # fmt: skip
+"""By the key generator's type."""
 PRECOMBINE = "hoodie.table.precombine.field"
 ORDERING = "hoodie.table.ordering.fields"
 TIMEZONE = "hoodie.table.timeline.timezone"
@@ -28,3 +34,10 @@ LATEST_PAYLOAD = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
 def checksum(name: str, database: str = "") -> int:
     """`hoodie.table.checksum`: CRC32 of `<database>.<table>`, as Hudi computes it."""
     return zlib.crc32(f"{database}.{name}".encode())
+
+
+def key_type(record_key: str, partition_by: str | None) -> str:
+    """The type of key generator that Hudi infers from the fields."""
+    if not partition_by:
+        return UNPARTITIONED
+    return COMPLEX if "," in record_key + partition_by else SIMPLE

@@ -7,23 +7,26 @@ from collections.abc import Callable, Iterator, Mapping
 from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
+    COMPLEX,
     DROP_COLUMNS,
     EVENT_PAYLOAD,
     FENCED,
     KEY_CLASS,
+    KEY_CLASSES,
     KEY_TYPE,
     LATEST_PAYLOAD,
     LAYOUTS,
     MERGE_MODE,
     METADATA,
     MODE,
-    NO_PARTITION,
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
-    SIMPLE_KEYS,
+    SIMPLE,
     TIMEZONE,
+    UNPARTITIONED,
     checksum,
+    key_type,
 )
 
 Says = Callable[..., str]
@@ -83,25 +86,40 @@ def _not_written(says: Says) -> Iterator[str]:
     for key, value, why in _MUST_BE:
         if says(key, value).lower() != value.lower():
             yield f"{key}={says(key)[:80]} is not supported ({why}); it must be {value}"
-    for key in ("hoodie.table.recordkey.fields", "hoodie.table.partition.fields", ORDERING,
-                PRECOMBINE):  # fmt: skip
+    for key in (ORDERING, PRECOMBINE):
         if "," in says(key):
             yield f"{key}={says(key)[:80]}: only one field is written here"
+    yield from _other_keys(says)
     if says("hoodie.bootstrap.base.path"):
         yield "a bootstrapped table keeps columns elsewhere, and is not written here"
-    if says("hoodie.table.partition.fields") and says(KEY_CLASS, says(KEY_TYPE)) in _NO_FIELDS:
-        yield "it has partition fields and a key generator that makes no partitions; which is it?"
     for key, known, why in _ONE_OF:
         if says(key) and says(key) not in known:
             yield f"{key}={says(key)[:120]}: {why}"
 
 
-_NO_FIELDS = (NO_PARTITION, "NON_PARTITION")
-_OTHER_KEYS = "this key generator makes keys that would not match ours"
+def _other_keys(says: Says) -> Iterator[str]:
+    """Why the keys or the partition paths of new rows would not match those of the stored rows."""
+    keys, fields = says("hoodie.table.recordkey.fields"), says("hoodie.table.partition.fields")
+    inferred = key_type(keys, fields)
+    # Of one key and no partition, Hudi before 1.0 says SimpleKeyGenerator.
+    fine = [inferred, SIMPLE] if not fields and "," not in keys else [inferred]
+    for key, names in ((KEY_CLASS, KEY_CLASSES), (KEY_TYPE, {each: each for each in KEY_CLASSES})):
+        if fields and says(key) == names[UNPARTITIONED]:
+            yield ("it has partition fields and a key generator that makes no partitions; which is "
+                   "it?")  # fmt: skip
+        elif says(key) and says(key) not in [names[each] for each in fine]:
+            yield (f"{key}={says(key)[:120]}: this key generator makes keys that would not match "
+                   f"ours (of {names[inferred]})")  # fmt: skip
+    encoding = says("hoodie.table.complex.keygen.encoding", "FIELD_PREFIXED")
+    if inferred == COMPLEX and "," not in keys:
+        unsure = says("hoodie.table.version") == "6" and not says(MODE)
+        if encoding != "FIELD_PREFIXED" or unsure:
+            yield (f"of one record key ({keys[:80]}) and several partition fields, versions of "
+                   "Hudi write keys in two forms (HUDI-7001); copy it to a new table")  # fmt: skip
+
+
 _OTHER_MERGE = "rows would be merged otherwise than here"
 _ONE_OF = (
-    (KEY_CLASS, (SIMPLE_KEYS, NO_PARTITION), _OTHER_KEYS),
-    (KEY_TYPE, ("SIMPLE", "NON_PARTITION"), _OTHER_KEYS),
     (MERGE_MODE, (BY_EVENT, BY_COMMIT), _OTHER_MERGE),
     (PAYLOAD, (EVENT_PAYLOAD, LATEST_PAYLOAD), _OTHER_MERGE),
     # By event time, by commit time, and as the payload's class says.

@@ -89,23 +89,25 @@ def partitions_of(
     import pyarrow as pa
     import pyarrow.types as is_
 
-    name = config.partition_by
-    about = [each for each in filters if each[0] == name]
-    if name is None or not about or name not in schema.names:
-        return lambda _partition: True
-    kind, wanted = schema.field(name).type, expression(about, schema)
-    if not (is_.is_string(kind) or is_.is_integer(kind) or is_.is_date32(kind)):
-        return lambda _partition: True
+    checks: list[tuple[str, pa.DataType, Any]] = []
+    for name in config.partition_fields:
+        about = [each for each in filters if each[0] == name]
+        if about and name in schema.names:
+            kind = schema.field(name).type
+            if is_.is_string(kind) or is_.is_integer(kind) or is_.is_date32(kind):
+                checks.append((name, kind, expression(about, schema)))
 
     def may_hold(partition: str) -> bool:
-        text = partition_value(config, partition)
-        if text is None:
-            return True
-        try:
-            value = pa.array([text]).cast(kind)
-        except pa.ArrowInvalid:
-            return True  # a folder that somebody else named
-        kept: bool = pa.table({name: value}).filter(wanted).num_rows > 0
-        return kept
+        for name, kind, wanted in checks:
+            text = partition_value(config, partition, name)
+            if text is None:
+                continue
+            try:
+                value = pa.array([text]).cast(kind)
+            except pa.ArrowInvalid:
+                continue  # a folder that somebody else named
+            if not pa.table({name: value}).filter(wanted).num_rows:
+                return False
+        return True
 
     return may_hold

@@ -29,7 +29,7 @@ from lockkit.table.format.base_file import (
 from lockkit.table.format.base_file_reading import rows_to_copy
 from lockkit.table.format.data_files import open_data_file, put_data_file
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
-from lockkit.table.format.partition import by_partition
+from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.conflicting import OwnChanges
 from lockkit.table.occ.covered import CheckedHorizon

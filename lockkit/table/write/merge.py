@@ -25,7 +25,7 @@ from lockkit.table.format.base_file import (
     record_keys,
 )
 from lockkit.table.format.layout import TaskId, WriteStat
-from lockkit.table.format.partition import partition_of
+from lockkit.table.format.row_partitions import partition_of
 from lockkit.table.format.schema import RECORD_KEY, column_of, conform
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lockkit.table.format.base_file import Slice, plain, record_keys
 from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.layout import WriteStat
-from lockkit.table.format.partition import partition_path
 from lockkit.table.format.properties import HUDI, TableConfig
+from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.read.buckets import bucket_file_id, generations, is_bucketed
@@ -94,20 +94,16 @@ def grouped(
     number = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
     if bucketed:
         number = bucket_of(keys, config.buckets)
-    values: list[Any] = [None]
+    paths = [""]
     if config.partition_by is not None:
-        column = rows[config.partition_by].combine_chunks()
-        coded = column.dictionary_encode(null_encoding="encode")
-        values = coded.dictionary.to_pylist()
-        start = pc.multiply(coded.indices.cast(pa.int64()), config.buckets)
-        number = pc.add(number, start)
+        numbers, paths = partition_numbers(config, rows)
+        number = pc.add(number, pc.multiply(numbers, config.buckets))
     order = pc.sort_indices(number)
     rows, at = rows.take(order), 0
     ends = pc.run_end_encode(number.take(order), run_end_type=pa.int64())
     for each, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
         code, bucket = divmod(each, config.buckets)
-        partition = partition_path(config, values[code])
-        yield (partition, bucket if bucketed else NO_BUCKET), rows.slice(at, end - at)
+        yield (paths[code], bucket if bucketed else NO_BUCKET), rows.slice(at, end - at)
         at = end
 
 

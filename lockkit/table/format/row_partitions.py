@@ -1,0 +1,55 @@
+"""The partition of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from lockkit.errors import TableError
+from lockkit.table.format.partition import partition_path
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.schema import column_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def partition_numbers(config: TableConfig, rows: pa.Table) -> tuple[pa.Array, list[str]]:
+    """The number of each row's partition, and the path of each number."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values: list[tuple[Any, ...]] = [()]
+    numbers = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
+    for field in config.partition_fields:
+        column = column_of(rows, field, "partition field").combine_chunks()
+        coded = column.dictionary_encode(null_encoding="encode")
+        own = coded.dictionary.to_pylist()
+        pairs = pc.add(pc.multiply(numbers, len(own)), coded.indices.cast(pa.int64()))
+        coded = pairs.dictionary_encode()
+        values = [(*values[pair // len(own)], own[pair % len(own)])
+                  for pair in coded.dictionary.to_pylist()]  # fmt: skip
+        numbers = coded.indices.cast(pa.int64())
+    return numbers, [partition_path(config, each) for each in values]
+
+
+def partition_of(config: TableConfig, rows: pa.Table) -> str:
+    """The one partition that all rows belong to; `TableError` if there are several, or no rows."""
+    if rows.num_rows == 0:
+        raise TableError("no rows: an empty file group is not written")
+    paths = set(partition_numbers(config, rows)[1])
+    if len(paths) != 1:
+        raise TableError(
+            f"rows of {len(paths)} partitions ({config.partition_by}) for one file group; split "
+            "them by partition first"
+        )
+    return paths.pop()
+
+
+def by_partition(config: TableConfig, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each partition, in the order in which its first row comes."""
+    import pyarrow.compute as pc
+
+    numbers, paths = partition_numbers(config, rows)
+    for number, path in enumerate(paths if rows.num_rows else ()):
+        yield path, rows if len(paths) == 1 else rows.filter(pc.equal(numbers, number))

@@ -1,0 +1,222 @@
+"""Several record keys and partition fields, judged by a dictionary, Hudi's rows and hudi-rs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lockkit import open_store
+from lockkit.errors import TableError
+from lockkit.table import CommitConflict, Table, read_table
+from lockkit.table.errors import NotWritable
+from lockkit.table.format.base_file import record_keys
+from lockkit.table.format.java_properties import format_properties, parse_properties
+from lockkit.table.format.partition import partition_path, partition_value
+from lockkit.table.format.properties import TableConfig, from_properties, to_properties
+from lockkit.table.format.row_partitions import partition_numbers
+
+DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
+_NAMES = itertools.count()
+NAMES = ("id", "kind", "region", "day", "at", "v")
+SCHEMA = pa.schema(
+    [(name, pa.string()) for name in NAMES[:4]] + [("at", pa.int64()), ("v", pa.int64())]
+)
+TWO = TableConfig(name="t", record_key="id,kind", partition_by="region,day")
+Key = tuple[str, str, str, str]
+
+
+def made(url: str = "", **how: Any) -> Table:
+    url = url or f"memory://composite{next(_NAMES)}"
+    how = {"record_key": ["id", "kind"], "partition_by": ["region", "day"]} | how
+    return Table.create(url, precombine="at", **how)
+
+
+def rows(found: dict[Key, tuple[int, int]]) -> pa.Table:
+    each = [dict(zip(NAMES, (*key, *values), strict=True)) for key, values in found.items()]
+    return pa.Table.from_pylist(each, SCHEMA)
+
+
+def contents(found: pa.Table) -> dict[Key, tuple[int, int]]:
+    each = [tuple(row[name] for name in NAMES) for row in found.to_pylist()]
+    assert len({row[:4] for row in each}) == len(each), "no key is there twice"
+    return {(row[0], row[1], row[2], row[3]): (row[4], row[5]) for row in each}
+
+
+@pytest.mark.parametrize(("version", "mode"), [(6, "fenced"), (9, "hudi")])
+def test_a_table_is_what_a_dictionary_is(version: int, mode: str, tmp_path: Path) -> None:
+    dice, model = random.Random(f"{version}"), dict[Key, tuple[int, int]]()
+    url = f"file://{tmp_path}/orders"
+    with made(url, version=version, mode=mode, buckets=2) as table:
+        for number in range(9):
+            operation = dice.choice(["upsert", "upsert", "delete", "overwrite", "append"])
+            new = {
+                (f"k{dice.randrange(3)}", dice.choice("ab"), dice.choice(["EU", "US"]),
+                 f"d{each % 2}"): (number, dice.randrange(99))
+                for each in range(4)
+            }  # fmt: skip
+            if operation == "append":
+                new = {key: value for key, value in new.items() if key not in model}
+            if new:
+                getattr(table, operation)(rows(new))
+            if operation == "delete":
+                model = {key: row for key, row in model.items() if key not in new}
+            else:
+                if operation == "overwrite":
+                    places = {key[2:] for key in new}
+                    model = {key: row for key, row in model.items() if key[2:] not in places}
+                model |= new
+            assert contents(table.read()) == model
+        eu = {key: row for key, row in model.items() if key[2] == "EU" and key[3] == "d0"}
+        assert contents(table.read(filters=[("day", "=", "d0"), ("region", "=", "EU")])) == eu
+        table.upsert(rows({("new", "a", "US", "d1"): (99, 1)}))
+        gone = table.delete_partition("region=US/day=d1", "region=US/day=never")
+        assert gone is not None
+        model = {key: row for key, row in model.items() if key[2:] != ("US", "d1")}
+        assert contents(table.read()) == model
+        assert table.delete_partition("region=US/day=d1") is None
+    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
+    found = hudi.HudiTable(f"{tmp_path}/orders").read()
+    assert contents(pa.Table.from_batches(map(pa.record_batch, found))) == model
+
+
+# --- as Hudi writes them --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("hudi")
+    with tarfile.open(DATA) as tar:
+        wanted = [each for each in tar if each.name.startswith("cow9_two/")]
+        tar.extractall(folder, wanted, filter="data")
+    yield folder / "cow9_two"
+
+
+def say(folder: Path, **changed: str) -> None:
+    path = folder / ".hoodie" / "hoodie.properties"
+    path.write_bytes(format_properties({**parse_properties(path.read_bytes()), **changed}))
+
+
+@pytest.fixture
+def folder(theirs: Path, tmp_path: Path) -> Path:
+    shutil.copytree(theirs, tmp_path / "t")
+    utc = {"hoodie.table.timeline.timezone": "UTC", "hoodie.table.metadata.partitions": ""}
+    say(tmp_path / "t", **utc)
+    return tmp_path / "t"
+
+
+def test_keys_and_partitions_are_spelt_as_hudi_spells_them(folder: Path) -> None:
+    found = read_table(open_store(f"file://{folder}"), meta=True)
+    keys = parse_properties((folder / ".hoodie" / "hoodie.properties").read_bytes())
+    config = from_properties(keys)
+    assert (config.record_key, config.partition_by) == ("id,kind", "region,day")
+    assert record_keys(config, found).to_pylist() == found["_hoodie_record_key"].to_pylist()
+    numbers, paths = partition_numbers(config, found)
+    mine = [paths[number] for number in numbers.to_pylist()]
+    assert mine == found["_hoodie_partition_path"].to_pylist()
+
+
+def test_an_upsert_of_hudis_rows_replaces_them(folder: Path) -> None:
+    with Table(f"file://{folder}") as table:
+        before = table.read()
+        model = {(row["id"], row["kind"]): row["v"] for row in before.to_pylist()}
+        new = [{**row, "v": 70, "ts": 70} for row in before.to_pylist()[::2]]
+        new.append({**new[0], "id": "n0"})
+        table.upsert(pa.Table.from_pylist(new, before.schema))
+        table.delete(before.slice(1, 1))
+        model |= {(row["id"], row["kind"]): 70 for row in new}
+        del model[before["id"][1].as_py(), before["kind"][1].as_py()]
+        after = table.read().to_pylist()
+        assert len(after) == len(model)
+        assert {(row["id"], row["kind"]): row["v"] for row in after} == model
+    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
+    found = pa.Table.from_batches(map(pa.record_batch, hudi.HudiTable(str(folder)).read()))
+    assert {(row["id"], row["kind"]): row["v"] for row in found.to_pylist()} == model
+
+
+@pytest.mark.parametrize(
+    ("fields", "row", "key"),
+    [
+        (TWO, {"id": "a", "kind": None}, "id:a,kind:__null__"),
+        (TWO, {"id": "", "kind": "b"}, "id:__empty__,kind:b"),
+        (TableConfig(name="t", record_key="id,n"), {"id": "a", "n": 7}, "id:a,n:7"),
+        (TableConfig(name="t", record_key="id", partition_by="region,day"), {"id": "a"}, "id:a"),
+        (TableConfig(name="t", record_key="id"), {"id": "a"}, "a"),
+    ],
+)
+def test_a_key_names_its_fields_where_hudis_does(
+    fields: TableConfig, row: dict[str, Any], key: str
+) -> None:
+    """By `KeyGenUtils.getRecordKey` and the key generator that Hudi infers."""
+    table = pa.table({name: pa.array([value], pa.int64() if name == "n" else pa.string())
+                      for name, value in row.items()})  # fmt: skip
+    assert record_keys(fields, table).to_pylist() == [key]
+
+
+def test_a_row_whose_key_fields_are_all_empty_is_refused() -> None:
+    with made() as table, pytest.raises(TableError, match="no record key"):
+        row = {"region": "EU", "day": "d", "at": 1, "id": ""}
+        table.append(pa.Table.from_pylist([row], SCHEMA))
+
+
+def test_a_partitions_path_has_a_folder_for_each_field() -> None:
+    plain = TableConfig(name="t", record_key="id", partition_by="region,day", hive_style=False)
+    assert partition_path(TWO, ("E/U", None)) == "region=E%2FU/day=__HIVE_DEFAULT_PARTITION__"
+    assert partition_path(plain, ("EU", 7)) == "EU/7"
+    assert partition_value(TWO, "region=E%2FU/day=7", "day") == "7"
+    assert partition_value(plain, "EU/2026/01", "region") is None, "not certain"
+
+
+@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize(
+    ("keys", "fields"),
+    [("id,kind", None), ("id,kind", "region"), ("id", "region,day"), ("id,kind", "region,day")],
+)
+def test_a_config_is_read_as_it_was_written(version: int, keys: str, fields: str | None) -> None:
+    config = TableConfig(name="t", record_key=keys, partition_by=fields, version=version)
+    said = to_properties(config)
+    assert from_properties(said) == config
+    spaced = {**said, "hoodie.table.recordkey.fields": keys.replace(",", " , ")}
+    assert from_properties(spaced) == config
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"hoodie.table.keygenerator.type": "SIMPLE"}, "would not match ours"),
+        ({"hoodie.table.keygenerator.type": "TIMESTAMP"}, "would not match ours"),
+        ({"hoodie.table.recordkey.fields": "id", "hoodie.table.complex.keygen.encoding":
+          "VALUE_ONLY"}, "HUDI-7001"),
+    ],
+)  # fmt: skip
+def test_keys_that_would_be_others_are_refused(changed: dict[str, str], why: str) -> None:
+    with pytest.raises(NotWritable, match=why):
+        from_properties({**to_properties(TWO), **changed})
+
+
+def test_a_partition_that_was_written_meanwhile_is_not_deleted() -> None:
+    url = f"memory://composite{next(_NAMES)}"
+    with made(url) as one, Table(url) as other:
+        one.upsert(rows({("a", "a", "EU", "d"): (1, 1), ("a", "a", "US", "d"): (1, 1)}))
+        from lockkit.table.writer import ArrowWrite
+
+        files = ArrowWrite.files
+
+        def overtaken(self: ArrowWrite, *args: Any) -> Any:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ArrowWrite, "files", files)
+                other.upsert(rows({("n", "a", "EU", "d"): (1, 1)}))
+            return files(self, *args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ArrowWrite, "files", overtaken)
+            with pytest.raises(CommitConflict):
+                one.delete_partition("region=EU/day=d")
+        assert len(contents(one.read())) == 3
