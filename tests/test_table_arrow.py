@@ -218,3 +218,12 @@ def test_a_delete_whose_keys_are_spelled_otherwise_is_refused_and_finds_them_oth
         table.delete(pa.table({"id": pa.array(["5.00"])}))
         table.delete(pa.table({"id": keys[1:]}))
         assert table.read().num_rows == 0
+
+
+def test_options_that_contradict_a_new_table_make_none() -> None:
+    url = f"memory://arrow{next(_NAMES)}"
+    for options in ({"hoodie.bucket.index.num.buckets": "8"}, {"lockkit.commit.mode": "hudi"}):
+        with pytest.raises(TableError, match="but the table has"):
+            Table.create(url, record_key="id", options=options)
+    with Table.create(url, record_key="id", mode=HUDI, buckets=8, options=options) as table:
+        table.append(pa.table({"id": ["a"]}))

@@ -175,6 +175,10 @@ class Table:
 
         table = cls(url, **how)
         try:
+            if table._described:
+                from lockkit.table.format.gate import refuse_other
+
+                refuse_other(table._described, config)  # else every write would be refused
             run(create_table(config), table.store, table.clock)
         except BaseException:
             table.close()
