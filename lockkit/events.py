@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -283,6 +284,14 @@ def _commits(covered: object) -> str:
 
 def _name(key: object) -> str:
     return plain(str(key).rpartition("/")[2])
+
+
+INSTANT = re.compile(r"\b(?:\d{17}|\d{14})\b")
+
+
+def shortened(text: str) -> str:
+    """A sentence with its instants as the pictures have them: `..335750`, the last six digits."""
+    return INSTANT.sub(lambda found: f"..{found[0][-6:]}", text)
 
 
 def plain(value: object, *, limit: int = 300) -> str:

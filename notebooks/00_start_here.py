@@ -99,7 +99,7 @@ Workbench.replay("../datasets/histories/good/lost_response_recovered.jsonl")
 
 # %%
 assert (fence_off.verdict.kind, fence_on.verdict.kind) == ("INVALID", "VALID")
-print(fence_on.verdict.kind, "-", fence_on.verdict.because)
+print(fence_on.verdict.kind, "-", fence_on.verdict.said)
 
 # %% [markdown]
 # Everything that the buttons do can also be done by code, on the same workbench. The next cells
@@ -130,7 +130,7 @@ if BY_CODE:
 # %%
 if BY_CODE:
     without_fence = bench.rehearse(fence=False)  # the same once more
-    print(without_fence.because)
+    print(without_fence.said)
     assert (with_fence.kind, without_fence.kind) == ("VALID", "INVALID")
 
 # %% [markdown]

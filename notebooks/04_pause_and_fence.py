@@ -111,7 +111,7 @@ with plain_s3() as s3:
 
 # %%
 for run in (without, with_fence):
-    print(f"{run.title}: {run}. {run.verdict.kind}: {run.verdict.because}\n")
+    print(f"{run.title}: {run}. {run.verdict.kind}: {run.verdict.said}\n")
 assert str(without) == GUESSES[0] and without.verdict.kind == "INVALID"
 assert str(with_fence) == GUESSES[1] and with_fence.verdict.kind == "VALID"
 assert with_fence.lost == 0

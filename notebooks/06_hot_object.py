@@ -132,5 +132,5 @@ assert waited.requests("W2")["GET 200"] == 1 and waited.verdict.kind == "VALID"
 # %%
 TIMES = 1
 tried = use("gcs", times=TIMES)
-print(f"{tried.seconds:.1f} s for {TIMES}; {tried.verdict.kind}: {tried.verdict.because}")
+print(f"{tried.seconds:.1f} s for {TIMES}; {tried.verdict.kind}: {tried.verdict.said}")
 print("solved" if tried.seconds > 5 and tried.verdict.kind == "VALID" else "not yet: try more")

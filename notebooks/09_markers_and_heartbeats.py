@@ -124,7 +124,7 @@ print("From the markers:", repr(meet(early=True)))
 assert str(wrong) == "a commit whose file is missing" and "k3 3" in right.again
 assert str(late_beat(guarded=True)).startswith("the service gives up")
 assert (meet(early=False).files, meet(early=True).files) == (1, 0)
-print(right.verdict.because)
+print(right.verdict.said)
 
 # %% [markdown]
 # ## Why

@@ -120,7 +120,7 @@ assert str(cleaned).startswith("an error") and str(kept).startswith("the rows as
 assert blocked.beside == 0 and blocked.after > 0
 assert wrong.verdict.kind == "INVALID" and right.verdict.kind == "VALID"
 assert {each.kind for each in all_orders.verdicts} == {"VALID"}
-print(wrong.verdict.because)
+print(wrong.verdict.said)
 
 # %% [markdown]
 # ## Why

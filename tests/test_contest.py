@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
 from lockkit.events import Event, event
@@ -60,6 +63,33 @@ def test_a_million_grants_cost_what_their_writes_and_reads_do_the_waiters_too() 
     assert figures(history, price).requests_per_grant == 5 / 2
     assert figures(history, price).million_grants_usd == (3 * 5.0 + 2 * 0.5) / 2
     assert figures(history).million_grants_usd is None
+
+
+def test_the_same_moment_is_at_the_same_place_for_both_and_a_kill_is_marked() -> None:
+    pytest.importorskip("anywidget", reason="make test installs anywidget")
+    from lockkit.lab.widgets.providers import chart_html
+
+    one = [
+        held(0, "W2"), event(2000, "W2", "killed", pid=1),
+        event(3000, "service", "note", text="killed"),
+        event(4000, "service", "note", text="started again"), held(5, "W1"), lets_go(9.5, "W1"),
+    ]  # fmt: skip
+    other = [held(5, "W2"), event(7500, "W2", "stalled", pid=1, why="by hand"), held(8, "W1", 8)]
+    told = {"a": one, "<b>": other}
+    drawn = chart_html([SimpleNamespace(name=n, history=h) for n, h in told.items()])  # ten seconds
+    assert "<b>a</b>" in drawn and "<b>&lt;b&gt;</b>" in drawn
+    grant = r"lp-grant' style='left:(\d+).00%;[^']*background:(#\w+)' title='(W.)"
+    grants = re.findall(grant, drawn)
+    assert [(at, who) for at, _, who in grants] == [
+        ("50", "W1"), ("0", "W2"), ("80", "W1"), ("50", "W2"),
+    ]  # fmt: skip
+    assert len({(colour, who) for _, colour, who in grants}) == 2, "a writer has one colour"
+    assert re.findall(r"<q style='left:(\d+).00%'>([^<]+)", drawn) == [
+        ("20", "✗ killed"), ("30", "✗ killed"), ("40", "▶ started again"),
+    ]  # fmt: skip
+    still = re.findall(r"lp-still' style='left:([\d.]+)%;width:([\d.]+)%", drawn)
+    assert ("30.00", "10.00") in still, "the service was down"
+    assert drawn.count("service</em>") == 1, "the other was not struck"
 
 
 def test_an_empty_history_has_figures_too() -> None:

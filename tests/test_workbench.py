@@ -20,9 +20,10 @@ import pytest
 from lockkit.events import STORE, Event, event, read
 from lockkit.lab.processes.fleet import Fleet, FleetError, leftovers
 from lockkit.lab.verify.check import check
-from lockkit.lab.widgets.export import embedded, export_html, page_of
+from lockkit.lab.widgets.control import WINDOW_MS, window
+from lockkit.lab.widgets.export import embedded, export_html, judged, page_of
 from lockkit.lab.widgets.models import RING, HistoryModel, place, short
-from lockkit.lab.widgets.scene import Grant, Scene, overtaken_at, scene, whole
+from lockkit.lab.widgets.scene import Grant, Scene, hues, overtaken_at, scene, whole
 from lockkit.table.errors import CommitConflict
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
@@ -133,6 +134,35 @@ def test_the_live_picture_shows_the_last_seconds_only() -> None:
     assert 0 < len(recent["arrows"]) < len(whole["arrows"]) / 2
     assert all(t is None or t >= recent["span"][0] for each in recent["arrows"] for t in each["t"])
     assert recent["rows"] == whole["rows"], "the table remembers what the picture has dropped"
+
+
+def test_while_a_writer_stands_still_the_takeover_stays_in_the_picture() -> None:
+    events = recorded("bad/stalled_commit_accepted")
+    back = next(n for n, each in enumerate(events) if each.kind == "resumed")
+    story = HistoryModel()
+    story.add(events[:back])
+    later_ms = story.latest_ms + 30_000
+    seen = scene(story, now_ms=later_ms, **window(story, later_ms))
+    stalled = next(bar["t"][0] for bar in seen["bars"] if bar["kind"] == "stall")
+    owners = [bar for bar in seen["bars"] if bar["kind"] == "owner" and bar["t"][0] > stalled]
+    assert seen["keep"] == owners[0]["t"][0] > seen["span"][0] and owners[0]["label"][:2] == "W2"
+    story.add(events[back:])
+    assert window(story, later_ms)["window_ms"] == WINDOW_MS
+    assert scene(story)["keep"] is None, "nobody stands still any more"
+
+
+def test_a_writer_has_one_colour_in_whatever_order_it_appears() -> None:
+    assert hues(["W2", "spark", "W1", "batch"]) == {"W2": 1, "W1": 0, "spark": 2, "batch": 3}
+    assert hues(["W3", "W0", "Wx", "W01"]) == {"W3": 2, "W0": 0, "Wx": 1, "W01": 3}
+
+
+def test_a_verdict_shortens_instants_as_the_picture_does() -> None:
+    verdict = check(recorded("bad/stalled_commit_accepted"))
+    assert re.search(r"\d{17}", verdict.because)
+    instants = {found[-6:] for found in re.findall(r"\d{17}", verdict.because)}
+    for said in (verdict.said, judged(verdict)["because"]):
+        assert not re.search(r"\d{14}", said)
+        assert set(re.findall(r"\.\.(\d{6})\b", said)) == instants
 
 
 def test_a_long_run_costs_no_more_memory_than_a_short_one() -> None:

@@ -59,6 +59,9 @@ def test_a_reload_in_mid_run_loses_nothing_and_a_restart_leaves_nothing(
     assert page.locator(BENCH).get_attribute("data-state") in ("running", "stalled")
     assert fleets(lab.directory)
     restart_kernel(page)
+    page.locator(f"{BENCH} .lk-pill", has_text="disconnected").wait_for(timeout=SOON_MS)
+    reached = "e => getComputedStyle(e).pointerEvents"
+    assert page.locator(".lockkit-launch").evaluate(reached) == "none"
     assert gone(lab.directory), "a writer outlived its kernel"
     command(page, "notebook:run-all-cells")
     launch(page)

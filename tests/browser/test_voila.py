@@ -68,7 +68,7 @@ def test_a_stage_is_shown_in_voila_once_a_guess_is_picked(voila: Server, page: A
 
 @pytest.mark.soak
 def test_two_services_side_by_side_start_once_a_guess_is_picked(voila: Server, page: Any) -> None:
-    """Plotly's pictures fill from processes that run; Stop ends every one of them."""
+    """The pictures fill from processes that run; Stop ends every one of them."""
     page.goto(f"{voila.url}/voila/render/07_providers.ipynb?theme=dark", timeout=LATER_MS)
     panel = page.locator(".lockkit-providers")
     panel.wait_for(timeout=LATER_MS)
@@ -80,7 +80,7 @@ def test_two_services_side_by_side_start_once_a_guess_is_picked(voila: Server, p
     panel.locator(".lockkit-figures tr", has_text=re.compile(r"^grants\s*[1-9]")).wait_for(
         timeout=LATER_MS
     )
-    panel.locator(".bars path").first.wait_for(state="attached", timeout=SOON_MS)
+    panel.locator(".lp-grant").first.wait_for(state="attached", timeout=SOON_MS)
     shot(page, "14-side-by-side-dark")
     panel.locator("button.lockkit-stop").click()
     panel.get_by_text("Stopped; every process has ended.").wait_for(timeout=SOON_MS)

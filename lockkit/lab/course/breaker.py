@@ -11,6 +11,7 @@ import ipywidgets as widgets
 
 from lockkit.lab.course.breaking import GUESSES, SCENARIOS, SEEDS, MutantHunt, hunting, rules_of
 from lockkit.lab.widgets.predict import Predict
+from lockkit.lab.widgets.ui import column
 
 CLOSED = "This panel was closed because its cell was run again. Use the newer one."
 
@@ -55,11 +56,10 @@ class Breaker:
         self.rule.observe(lambda _: self._ask_first(), "value")
         self.button.on_click(self._play)
         self.stop.on_click(lambda _: self._stopped.set())
-        self.view = widgets.VBox([
-            self.scenario, self.rule, self._guess,
+        self.view = column(
+            "breaker", self.scenario, self.rule, self._guess,
             widgets.HBox([self.button, self.stop, self.bar]), self._said, self._drawn,
-        ])  # fmt: skip
-        self.view.add_class("lockkit-breaker")
+        )  # fmt: skip
         self._ask_first()
 
     def _other_scenario(self, _change: Any) -> None:

@@ -47,7 +47,7 @@ class OrdersOutcome:
 
     def __repr__(self) -> str:
         reported = "\n".join(map(repr, self.reported))
-        return f"{reported}\nThe table: {self.rows}\n{self.verdict.kind}: {self.verdict.because}"
+        return f"{reported}\nThe table: {self.rows}\n{self.verdict.kind}: {self.verdict.said}"
 
     def _repr_html_(self) -> str:
         rows = (
@@ -59,7 +59,7 @@ class OrdersOutcome:
         return (
             f"{reported}<div>The table: <b>{table}</b></div>"
             f"<div>The checker: <b>{escape(str(self.verdict.kind))}</b>, "
-            f"{escape(str(self.verdict.because))}</div>"
+            f"{escape(str(self.verdict.said))}</div>"
         )
 
 

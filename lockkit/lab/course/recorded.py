@@ -40,7 +40,7 @@ class RecordedRun:
         return REFUSED if "refused commit" in self.verdict.reached else NOTICED
 
     def __repr__(self) -> str:
-        return f"{self}. {self.verdict.kind}: {self.verdict.because}"
+        return f"{self}. {self.verdict.kind}: {self.verdict.said}"
 
 
 def recorded(path: str) -> RecordedRun:
@@ -57,4 +57,4 @@ def lacking(verdict: Any) -> str:
     for reached, absent in WANTED.items():
         if reached not in verdict.reached:
             return absent
-    return "" if verdict.kind == "VALID" else f"{verdict.kind}: {verdict.because}"
+    return "" if verdict.kind == "VALID" else f"{verdict.kind}: {verdict.said}"

@@ -67,7 +67,7 @@ class StalledRun:
         return (
             f"{self.title}. W1's late commit: {self}. Acknowledged: {self.reported:,} "
             f"orders, a reader finds {self.there:,} of them. {self.verdict.kind}: "
-            f"{self.verdict.because}"
+            f"{self.verdict.said}"
         )
 
     def _repr_html_(self) -> str:

@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from lockkit.clock import Clock
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, GranularOperation, deadlock, story
-from lockkit.lab.widgets.ui import FAST
+from lockkit.lab.widgets.ui import FAST, column
 from lockkit.lock.handle import Lock
 from lockkit.recipes.granular.operations import BUCKET_OPERATIONS, KEY_OPERATIONS, VOLUME_OPERATIONS
 from lockkit.recipes.striped import StripedLock
@@ -114,8 +114,7 @@ class Deadlocks:
         )  # fmt: skip
         self._story = widgets.HTML()
         self.mistake.observe(lambda _: self.show(), "value")
-        self.view = widgets.VBox([self.mistake, self._story])
-        self.view.add_class("lockkit-deadlocks")
+        self.view = column("deadlocks", self.mistake, self._story)
         self.show()
 
     @property

@@ -27,6 +27,8 @@ TICK_S = 0.25
 WINDOW_MS = 15_000.0
 """How much of the past the live picture shows; the replay after Stop shows all of it."""
 LIVE_ARROWS_MAX = 120
+STALL_WINDOW_MS, STALL_ARROWS_MAX, STALL_LEAD_MS = 120_000.0, 400, 1_000.0
+"""The same while a writer stands still: the picture goes back to where it stopped."""
 LOG_LINES_MAX = 40
 QUIET_TICKS = 4
 """While nothing happens only the clock moves: the page is updated once a second."""
@@ -318,11 +320,11 @@ class Controller:
 
     def _news(self, state: str, said: str) -> PanelUpdate:
         live = self._running()
+        now_ms = float(self._clock.wall_ms())
         drawn = scene(
             self._story,
-            window_ms=WINDOW_MS if live else None,
-            now_ms=float(self._clock.wall_ms()) if live and self._story.seen else None,
-            **({"arrows_max": LIVE_ARROWS_MAX} if live else {}),
+            now_ms=now_ms if live and self._story.seen else None,
+            **(window(self._story, now_ms) if live else {}),
             evidence=self.verdict.evidence if self.verdict else (),
         )
         writers = dict(self.fleet.writers) if self.fleet is not None else {}
@@ -333,6 +335,16 @@ class Controller:
             facts=facts(self._story), log=tuple(self._log), error=self._error,
             trace=self._trace, live=live,
         )  # fmt: skip
+
+
+def window(story: HistoryModel, now_ms: float) -> dict[str, Any]:
+    """What the live picture shows: the newest seconds, and all of a pause that still lasts."""
+    stalled_ms = [each.began_ms for each in story.stalls if each.ended_ms is None]
+    if not stalled_ms:
+        return {"window_ms": WINDOW_MS, "arrows_max": LIVE_ARROWS_MAX}
+    since_ms = now_ms - min(stalled_ms) + STALL_LEAD_MS
+    wide_ms = max(WINDOW_MS, min(STALL_WINDOW_MS, since_ms))
+    return {"window_ms": wide_ms, "arrows_max": STALL_ARROWS_MAX}
 
 
 def facts(story: HistoryModel) -> tuple[str, ...]:

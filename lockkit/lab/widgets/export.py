@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from lockkit.events import Event, narrate
+from lockkit.events import Event, narrate, shortened
 from lockkit.lab.widgets.scene import text, whole
 
 HERE = Path(__file__).parent
@@ -123,7 +123,7 @@ def judged(verdict: Any) -> dict[str, str]:
     if verdict is None:
         return {}
     kind = getattr(verdict.kind, "value", verdict.kind)
-    return {"verdict": str(kind).upper(), "because": text(verdict.because)}
+    return {"verdict": str(kind).upper(), "because": shortened(text(verdict.because))}
 
 
 def log_lines(events: list[Event]) -> list[str]:

@@ -58,8 +58,11 @@ class View {
     this.listeners = ["scene", "status", "cursor", "selected", "live"].map((name) => {
       const heard = () => this.heard(name);
       model.on(`change:${name}`, heard);
-      return [name, heard];
+      return [`change:${name}`, heard];
     });
+    const connected = () => setTimeout(() => this.connected());
+    model.on("comm_live_update", connected);
+    this.listeners.push(["comm_live_update", connected]);
     this.timers = [];
     if (model.get("beats")) this.timers.push(setInterval(() => this.beat(), 5000));
     this.resized = new ResizeObserver(() => {
@@ -75,7 +78,7 @@ class View {
   }
 
   close() {
-    for (const [name, heard] of this.listeners) this.model.off(`change:${name}`, heard);
+    for (const [name, heard] of this.listeners) this.model.off(name, heard);
     this.timers.forEach(clearInterval);
     this.stop();
     this.resized.disconnect();
@@ -87,9 +90,18 @@ class View {
     try { this.model.send({ type: "hb" }); } catch { this.timers.forEach(clearInterval); }
   }
 
+  /** A kernel that ended has left the picture as it was last; nothing more will come. */
+  connected() {
+    this.gone = Boolean(this.root.closest(".jupyter-widgets-disconnected"));
+    this.status();
+    this.draw();
+  }
+
+  get live() { return Boolean(this.model.get("live")) && !this.gone; }
+
   heard(name) {
     if (name === "status") this.status();
-    else if (name === "live") { this.ended = !this.model.get("live"); this.mode(); }
+    else if (name === "live") { this.ended = !this.live; this.mode(); }
     else if (name === "selected") this.select(this.model.get("selected"), false);
     else if (name === "cursor") this.scrub();
     else if (this.held) this.badge.hidden = false;
@@ -197,7 +209,7 @@ class View {
 
   /** Live: a short window that follows. Afterwards: all of it, to be scrubbed. */
   mode() {
-    const live = Boolean(this.model.get("live"));
+    const { live } = this;
     const any = Boolean(this.plan);
     for (const node of this.replaying) node.hidden = live || !any;
     this.window.hidden = !live || !any;
@@ -239,7 +251,7 @@ class View {
 
   status() {
     const status = this.model.get("status") || {};
-    const state = status.state || "idle";
+    const state = this.gone && this.model.get("beats") ? "disconnected" : status.state || "idle";
     this.pill.className = `lk-pill lk-state-${word(state)}`;
     this.pill.textContent = state;
     this.facts.replaceChildren(...(status.facts || []).map((fact) => html("span", "", fact)));
@@ -299,7 +311,7 @@ class View {
     if (any) this.paint(scene);
     else { this.canvas.replaceChildren(); this.plan = this.hay = this.times = null; }
     this.mode();
-    this.rows.fill(scene.rows || [], this.model.get("live"));
+    this.rows.fill(scene.rows || [], this.live);
     this.root.dataset.ready = "true";
   }
 
@@ -315,12 +327,26 @@ class View {
     this.canvas.setAttribute("height", this.plan.height);
     this.heads();
     this.proof.hidden = !this.plan.stops.some((stop) => stop.evidence);
-    const follow = this.model.get("live") ? this.pinned && !this.held : this.ended;
-    if (follow) this.scroller.scrollTop = this.plan.height;
+    if (this.live) this.follow(scene.keep ?? null);
+    else if (this.ended) this.scroller.scrollTop = this.plan.height;
     else this.atHarm();
     this.ended = false;
     this.visible(true);
     this.scrub();
+  }
+
+  /** The newest event is at the bottom; while a writer stands still, the takeover does not leave. */
+  follow(keep) {
+    this.window.textContent = keep === null ? "live, the last 15 s" : "live, since the stall; the newest is at the bottom";
+    if (keep === null) { this.pinned = this.pinned || this.kept !== undefined; this.kept = undefined; this.freed = false; }
+    if (this.held || !(this.pinned || this.kept !== undefined)) return;
+    const box = this.scroller;
+    box.scrollTop = this.plan.height;
+    if (keep === null || this.freed) return;
+    const top = Math.max(0, interpolate(this.plan.anchors, keep) - 0.45 * box.clientHeight);
+    if (top >= box.scrollTop) return;
+    box.scrollTop = top;
+    this.kept = box.scrollTop;
   }
 
   /** A recorded violation is opened where it is, unless the page was asked for another place. */
@@ -328,7 +354,7 @@ class View {
     const invalid = (this.model.get("status") || {}).verdict === "INVALID";
     const asked = this.model.get("selected") || this.model.get("cursor") >= 0;
     const harm = this.plan.stops.filter((stop) => stop.evidence).at(-1);
-    if (this.shownHarm || asked || !invalid || !harm || this.model.get("live")) return;
+    if (this.shownHarm || asked || !invalid || !harm || this.live) return;
     this.shownHarm = true;
     this.scroller.scrollTop = Math.max(0, harm.y2 - 0.7 * (this.scroller.clientHeight || 600));
   }
@@ -377,6 +403,10 @@ class View {
   scrolled() {
     const box = this.scroller;
     this.pinned = box.scrollTop + box.clientHeight >= box.scrollHeight - 40;
+    if (this.kept !== undefined && Math.abs(box.scrollTop - this.kept) > 4) {   // the reader scrolls
+      this.kept = undefined;
+      this.freed = true;
+    }
     const strip = this.titles.firstChild;
     if (strip) strip.style.transform = `translateX(${-box.scrollLeft}px)`;
     this.visible(false);
@@ -511,7 +541,7 @@ class View {
   // --- choosing, walking, holding still ---
 
   hold(on) {
-    if (!this.model.get("live")) return;
+    if (!this.live) return;
     this.held = on;
     if (!on && !this.badge.hidden) this.draw();
   }
@@ -613,7 +643,7 @@ class View {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.plan) return;
     const typing = event.target.closest("input, summary, pre");
     const pressed = event.target.closest("button");
-    const replaying = !this.model.get("live");
+    const replaying = !this.live;
     const acts = {
       "/": () => this.search.focus(),
       "?": () => this.help(this.keys.hidden),
@@ -673,7 +703,7 @@ class View {
   }
 
   scrub() {
-    if (this.model.get("live") || !this.plan) return;
+    if (this.live || !this.plan) return;
     const [from, to] = this.scene.span;
     const t = this.model.get("cursor");
     const now = t < 0 ? to : Math.min(t, to);
@@ -686,7 +716,7 @@ class View {
 
   shadeFrom() {
     if (!this.shade) return;
-    const t = this.model.get("live") ? -1 : this.model.get("cursor");
+    const t = this.live ? -1 : this.model.get("cursor");
     const y = t < 0 ? this.plan.height : interpolate(this.plan.anchors, t) + 2;
     this.shade.setAttribute("y", y);
     this.shade.setAttribute("height", Math.max(0, this.plan.height - y));

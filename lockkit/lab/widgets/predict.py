@@ -12,7 +12,7 @@ import ipywidgets as widgets
 import traitlets
 
 from lockkit.errors import LockkitError
-from lockkit.lab.widgets.ui import FAST, Shown, Status, button, shown
+from lockkit.lab.widgets.ui import FAST, Shown, Status, button, column, shown
 
 FIRST = "Predict first: pick one of the guesses, then run this cell again."
 LATER = "The explanation is shown once the guess is picked and has run."
@@ -72,10 +72,8 @@ class Predict(Shown):
         """The outcome of the first run; after it, the guess cannot change."""
         self.choice = Guesses(question=question, options=self.guesses)
         self._status = Status()
-        self.view = widgets.VBox(
-            [widgets.HTML(f"{STYLE}<b>{shown(question)}</b>"), self.choice, self._status]
-        )
-        self.view.add_class("lockkit-predict")
+        asked = widgets.HTML(f"{STYLE}<b>{shown(question)}</b>")
+        self.view = column("predict", asked, self.choice, self._status)
         self.choice.observe(self._chosen, "value")
         self._chosen(None)
         if os.environ.get(FAST):  # there is no reader to pick one

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
-from typing import Any
 
 import ipywidgets as widgets
-import plotly.graph_objects as go
 
 from lockkit.clock import Clock
+from lockkit.events import Event
+from lockkit.lab.widgets.charts import BAD, HUES, INK
 from lockkit.lab.widgets.contention import LEASE_S, PROVIDERS, Contention, Side
 from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.figures import SideFigures, beliefs, until_ms
+from lockkit.lab.widgets.scene import hues
 from lockkit.lab.widgets.ui import (
-    AXIS,
     Html,
     Newest,
     Status,
@@ -24,15 +24,29 @@ from lockkit.lab.widgets.ui import (
     choice,
     column,
     named,
-    plot_layout,
     row,
     table,
 )
 
 REDRAW_S = 1.0
 SHOWN_S = 45.0
-COLOURS = {"W1": "#0072B2", "W2": "#E69F00", "W3": "#009E73"}
-STALLED = "#D55E00"
+TICK_S = 5
+SERVICE = "service"
+CHART_STYLE = f"""<style>
+.lp-chart{{font-size:12px;margin:6px 0}}.lp-chart p{{display:flex;margin:0;line-height:20px}}
+.lp-chart em{{flex:0 0 60px;font-style:normal;font-weight:600}}
+.lp-chart span{{position:relative;flex:1 1 auto;height:20px;overflow:hidden}}
+.lp-chart i,.lp-chart u,.lp-chart s,.lp-chart q{{position:absolute}}
+.lp-chart u{{top:0;bottom:0;border-left:1px solid rgba(125,133,142,.28)}}
+.lp-chart s{{text-decoration:none;color:{INK}}}
+.lp-grant{{top:4px;height:12px;min-width:2px;border-radius:2px}}
+.lp-still{{top:7px;height:6px;border:1px solid {INK};background:repeating-linear-gradient(45deg,
+{INK} 0 2px,transparent 2px 5px)}}
+.lp-chart q{{quotes:none;color:{BAD};font-weight:600;white-space:nowrap;background:
+var(--jp-layout-color0,#fff);padding-right:3px;line-height:16px;top:2px}}
+</style>"""
+Place = Callable[[float], float]
+"""A moment (ms) as a place on the axis, in percent."""
 GUESSES = [
     ("– predict first: after the holder is paused, which side hands over sooner? –", ""),
     ("the first", "first"), ("the second", "second"), ("neither does", "neither"),
@@ -71,11 +85,11 @@ class Providers(Newest):
         self.prediction.observe(lambda _: self._enable(busy=not self._errand.idle), "value")
         self._status = Status()
         self._status.say("Predict, then press Start.")
-        self._figures = [figure(), figure()]
+        self._chart = widgets.HTML()
         self._table = widgets.HTML()
         self.view = column(
             "providers", row(self.first, self.second), self.prediction,
-            row(*self.buttons.values()), self._status, *self._figures, self._table,
+            row(*self.buttons.values()), self._status, self._chart, self._table,
         )  # fmt: skip
         self._enable(busy=False)
 
@@ -150,8 +164,7 @@ class Providers(Newest):
             self.show(contest)
 
     def show(self, contest: Contention) -> None:
-        for side, drawn in zip(contest.sides, self._figures, strict=True):
-            draw(drawn, side)
+        self._chart.value = chart_html(contest.sides)
         rows = {side.name: side.figures() for side in contest.sides}
         self._table.value = figures_html(rows, self.prediction.value)
 
@@ -159,53 +172,84 @@ class Providers(Newest):
         return "two lock services; nothing was started" if self.contest is None else "running"
 
 
-def figure() -> go.FigureWidget:
-    # Set at once: Voila's page does not receive what is added before the page is open.
-    bars = [
-        go.Bar(orientation="h", width=0.6),
-        go.Bar(orientation="h", width=0.25, marker={"color": STALLED}),
-    ]
-    return go.FigureWidget(bars, layout=plot_layout(
-        height=190, margin={"l": 60, "r": 20, "t": 30, "b": 40}, barmode="overlay",
-        showlegend=False, xaxis={"title": {"text": "s"}, **AXIS},
-        yaxis={"autorange": "reversed", **AXIS},
-    ))  # fmt: skip
+def chart_html(sides: Sequence[Side]) -> str:
+    """Who believed that it held the lock, who was paused or dead, and what was struck, and when.
 
-
-def draw(drawn: go.FigureWidget, side: Side) -> None:
-    """Which process believed that it held the lock, and which was paused (the narrow bars)."""
-    history = side.history
-    if not history:
-        return
-    start_ms, end_ms = history[0].at_ms, history[-1].at_ms
+    Both sides have one axis of time: the same moment is at the same place in both.
+    """
+    told = [side.history for side in sides]
+    if not any(told):
+        return ""
+    start_ms = min(each[0].at_ms for each in told if each)
+    end_ms = max(each[-1].at_ms for each in told if each) + 500
     since_ms = max(start_ms, end_ms - SHOWN_S * 1000)
-    held = [
-        (each.who, each.start.at_ms, to_ms) for each in beliefs(history)
-        if (to_ms := until_ms(each, end_ms)) >= since_ms
+
+    def place(at_ms: float) -> float:
+        return 100 * (max(at_ms, since_ms) - since_ms) / (end_ms - since_ms)
+
+    ticks = [
+        (place(start_ms + s * 1000), s)
+        for s in range(0, 1 + int((end_ms - start_ms) / 1000), TICK_S)
+        if start_ms + s * 1000 >= since_ms
     ]  # fmt: skip
-    still = [each for each in stalls(history, end_ms) if each[2] >= since_ms]
-    with drawn.batch_update():
-        drawn.layout.title = {"text": escape(side.name), "font": {"size": 13}}
-        bars, stops = drawn.data
-        bars.y = [who for who, _, _ in held]
-        bars.base = [(from_ms - start_ms) / 1000 for _, from_ms, _ in held]
-        bars.x = [(to_ms - from_ms) / 1000 for _, from_ms, to_ms in held]
-        bars.marker.color = [COLOURS.get(who, "#888") for who, _, _ in held]
-        stops.y = [who for who, _, _ in still]
-        stops.base = [(from_ms - start_ms) / 1000 for _, from_ms, _ in still]
-        stops.x = [(to_ms - from_ms) / 1000 for _, from_ms, to_ms in still]
-        drawn.layout.xaxis.range = [(since_ms - start_ms) / 1000, (end_ms - start_ms) / 1000 + 0.5]
-        drawn.layout.yaxis.categoryorder = "category descending"
+    grid = "".join(f"<u style='left:{x:.2f}%'></u>" for x, _ in ticks)
+    body = "".join(
+        f"<b>{escape(side.name)}</b>{_rows(history, end_ms, place, grid)}"
+        for side, history in zip(sides, told, strict=True)
+    )
+    axis = "".join(f"<s style='left:{x:.2f}%'>{s} s</s>" for x, s in ticks)
+    return f"{CHART_STYLE}<div class='lp-chart'>{body}<p><em></em><span>{axis}</span></p></div>"
 
 
-def stalls(history: list[Any], end_ms: float) -> list[tuple[str, float, float]]:
-    """The times (ms) in which a process was paused or dead."""
+def _rows(history: Sequence[Event], end_ms: float, place: Place, grid: str) -> str:
+    """One line of the chart for each process, and one for the service if it was struck."""
+
+    def bar(kind: str, from_ms: float, to_ms: float, colour: str, says: str) -> str:
+        left, right = place(from_ms), place(to_ms)
+        if right <= 0:
+            return ""
+        at = f"left:{left:.2f}%;width:{right - left:.2f}%;{colour}"
+        return f"<i class='lp-{kind}' style='{at}' title='{escape(says)}'></i>"
+
+    names = sorted({each.who for each in history}, key=lambda who: (who == SERVICE, who))
+    drawn: dict[str, str] = dict.fromkeys(names, grid)
+    tints = {who: HUES[hue % len(HUES)] for who, hue in hues(names).items()}
+    for each in beliefs(history):
+        to_ms = until_ms(each, end_ms)
+        lasted = f"{each.who} believed for {(to_ms - each.start.at_ms) / 1000:.2f} s"
+        drawn[each.who] += bar(
+            "grant", each.start.at_ms, to_ms, f"background:{tints[each.who]}", lasted
+        )
+    for who, from_ms, to_ms in stalls(history, end_ms):
+        drawn[who] += bar("still", from_ms, to_ms, "", f"{who} did nothing")
+    for who, at_ms, says in struck(history):
+        if place(at_ms) > 0:
+            drawn[who] += f"<q style='left:{place(at_ms):.2f}%'>{escape(says)}</q>"
+    return "".join(
+        f"<p><em style='color:{tints[who]}'>{escape(who)}</em><span>{line}</span></p>"
+        for who, line in drawn.items()
+    )
+
+
+def struck(history: Sequence[Event]) -> list[tuple[str, float, str]]:
+    """Who was killed or started again, and when (ms)."""
+    return [
+        (each.who, each.at_ms, "▶ started again" if up else "✗ killed")
+        for each in history
+        if (up := each.who == SERVICE and each.get("text") != "killed")
+        or each.kind == "killed" or each.who == SERVICE
+    ]  # fmt: skip
+
+
+def stalls(history: Sequence[Event], end_ms: float) -> list[tuple[str, float, float]]:
+    """The times (ms) in which a process was paused or dead, or the service was down."""
     open_: dict[str, float] = {}
     found = []
     for each in history:
-        if each.kind in ("stalled", "killed"):
+        down = each.who == SERVICE and each.get("text") == "killed"
+        if each.kind in ("stalled", "killed") or down:
             open_[each.who] = each.at_ms
-        elif each.kind == "resumed" and each.who in open_:
+        elif (each.kind == "resumed" or each.who == SERVICE) and each.who in open_:
             found.append((each.who, open_.pop(each.who), each.at_ms))
     return found + [(who, from_ms, end_ms) for who, from_ms in open_.items()]
 

@@ -12,9 +12,10 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
-from lockkit.events import STORE, Event
+from lockkit.events import INSTANT, STORE, Event, shortened
 from lockkit.lab.widgets.models import (
     PROOF,
     BeliefSpan,
@@ -38,7 +39,7 @@ POLLS_MIN = 3
 TEXT_MAX = 240
 STALE_SLACK_MS = 1.0
 
-INSTANT = re.compile(r"\b(?:\d{17}|\d{14})\b")
+NUMBERED = re.compile(r"W([1-9]\d?)")
 STATES = {"danger", "note", "began", "fenced"}
 """Events that the picture shows in another way, or not at all."""
 
@@ -96,7 +97,7 @@ class _Painter:
         self.now = max(story.latest_ms, now_ms or 0.0)
         self.shown = self._shown(window_ms, arrows_max)
         self.evidence = {(each.at_ms, each.who, each.kind) for each in evidence}
-        self.hues = {who: hue for hue, who in enumerate(story.states)}
+        self.hues = hues(story.states)
         self.grants = list(grants(story))
         self.begans = [began for _, _, began, _, _ in self.grants]
         self.overtaken_at = overtaken_at(self.grants)
@@ -108,6 +109,7 @@ class _Painter:
         marks = [*self._generations(), *self._commits(), *self._moments()]
         return {
             "span": [self._t(self.start), self._t(self.now)],
+            "keep": self._takeover(),
             "cut": self.start > self.zero,
             "hidden": self.story.hidden,
             "events": self.story.seen,
@@ -117,6 +119,17 @@ class _Painter:
             "marks": sorted(marks, key=lambda mark: float(mark["t"])),
             "rows": self._rows(),
         }
+
+    def _takeover(self) -> float | None:
+        """When the lock of a writer that stands still went to another; None if it did not."""
+        began = {each.who: each.began_ms for each in self.story.stalls if each.ended_ms is None}
+        taken = [
+            grant[2]
+            for who, began_ms in began.items()
+            for grant in self.grants
+            if grant[0] != who and grant[2] > began_ms
+        ]
+        return self._t(min(taken)) if taken and min(taken) >= self.start else None
 
     # --- the window ---------------------------------------------------------------------------
 
@@ -478,6 +491,20 @@ class _Painter:
         }
 
 
+def hues(writers: Iterable[str]) -> dict[str, int]:
+    """The number of each writer's colour: that of Wn is n - 1 in every picture, chart and table.
+
+    Others have the first that is left, in their order.
+    """
+    found: dict[str, int] = {}
+    for who in (named := list(writers)):
+        if number := NUMBERED.fullmatch(who):
+            found[who] = int(number[1]) - 1
+    taken = set(found.values())
+    left = (hue for hue in count() if hue not in taken)
+    return {who: found[who] if who in found else next(left) for who in named}
+
+
 Grant = tuple[str, int, float, float | None, float | None]
 """owner, epoch, began, until (the holder's own deadline, None if it never said), ended."""
 
@@ -587,7 +614,7 @@ def _refusal(each: LaneMoment) -> str:
         return f"fenced off: epoch {each.epoch} is over"
     others = [found for found in INSTANT.findall(why) if found != each.instant]
     if error == "CommitConflict" and others:
-        return f"conflict with ..{others[0][-6:]}"
+        return f"conflict with {shortened(others[0])}"
     return f"commit refused, epoch {each.epoch}"
 
 

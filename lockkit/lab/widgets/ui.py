@@ -37,7 +37,16 @@ line-height:1.45}
 .lk-error{border-left:4px solid var(--lk-bad);padding:4px 12px;font-size:13px;line-height:1.45;
 overflow-wrap:anywhere}
 .lk-error b{color:var(--lk-bad)}
+.lk-panel.jupyter-widgets-disconnected::before{content:"Disconnected: the kernel that this panel \
+belongs to has ended.";display:block;color:var(--lk-bad);font:600 13px sans-serif;margin:2px 0 4px}
+.jp-NotebookPanel .lk-panel.jupyter-widgets-disconnected::before{content:"Disconnected: the kernel \
+was restarted or has ended. Run this cell again."}
+.lk-panel.jupyter-widgets-disconnected .jupyter-widgets-disconnected::before{display:none}
+.lk-panel.jupyter-widgets-disconnected :is(button,select,input):not(.lk *,summary)\
+{pointer-events:none;opacity:.5}
 </style>"""
+"""A page gives the class `jupyter-widgets-disconnected` to each widget of a kernel that has ended.
+The buttons of the picture go on, because they need no kernel."""
 
 
 # --- text ---------------------------------------------------------------------------------------

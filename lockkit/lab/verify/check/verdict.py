@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from lockkit.events import Event
+from lockkit.events import Event, shortened
 
 
 class Kind(StrEnum):
@@ -42,6 +42,11 @@ class Verdict:
     evidence: tuple[Event, ...]
     findings: tuple[Finding, ...]
     reached: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """`because` for a reader: instants are short, as in the pictures."""
+        return shortened(self.because)
 
     def to_json(self) -> dict[str, Any]:
         return {
