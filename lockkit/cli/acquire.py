@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -83,21 +83,39 @@ def run(args: argparse.Namespace) -> int:
     if not args.after:
         raise CommandError("name a command to run: lockkit lock acquire URL -- COMMAND", code=USAGE)
     waits = args.timeout is None or args.timeout > 0
-    notice = WaitNotice()
+    notice = WaitNotice(args.name)
     try:
         lock = opened(args, notice)
     except ValueError as error:
         raise CommandError(plain(error), code=USAGE) from None
     notice.lock = lock if waits else None
-    if not lock.acquire(blocking=waits, timeout=args.timeout if waits else None):
+
+    def command() -> int:
+        if not rise_above_fence(lock):
+            return LOST
+        epoch = lock.fence.epoch if lock.fence else None
+        known = {} if epoch is None else {"LOCKKIT_EPOCH": str(epoch)}
+        return under(lock, args.after, known, args.name)
+
+    return holding(lock, args.timeout, command, args.name)
+
+
+def holding(
+    lock: Lock | LeasedLock, timeout_s: float | None, command: Callable[[], int], name: str
+) -> int:
+    """Take the lock within so many seconds (0: one try; None: for ever), run the command, release.
+
+    Returns the exit code; raises `CommandError` if another owner held it, or nobody answered.
+    """
+    waits = timeout_s is None or timeout_s > 0
+    if not lock.acquire(blocking=waits, timeout=timeout_s if waits else None):
         code = EXIT_FAILED if unanswered(lock) else BUSY
         raise CommandError(plain(lock.busy_reason(), limit=1000), code=code)
     code = LOST
     try:
-        if rise_above_fence(lock):
-            code = under(lock, args.after)
+        code = command()
     finally:
-        code = released(lock) or code
+        code = released(lock, name) or code
     return code
 
 
@@ -114,8 +132,9 @@ def unanswered(lock: Lock | LeasedLock) -> bool:
 class WaitNotice:
     """Names on standard error each holder that an acquire waits for, once."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.lock: Lock | LeasedLock | None = None
+        self._of = name
         self._named: tuple[str, int] | None = None
 
     def __call__(self, kind: str, *, owner: str = "", epoch: int = 0, **_: Any) -> None:
@@ -124,7 +143,7 @@ class WaitNotice:
             return
         self._named = (owner, epoch)
         of = f", epoch {epoch}" if epoch else ""
-        warn(f"lockkit lock acquire: waiting for {plain(owner, limit=100)}{of}{since(self.lock)}")
+        warn(f"lockkit {self._of}: waiting for {plain(owner, limit=100)}{of}{since(self.lock)}")
 
 
 def since(lock: Lock | LeasedLock) -> str:
@@ -188,7 +207,7 @@ def opened(args: argparse.Namespace, emit: Emit = silent) -> Lock | LeasedLock:
     return open_lock(args.url, emit=emit)
 
 
-def released(lock: Lock | LeasedLock) -> int:
+def released(lock: Lock | LeasedLock, name: str) -> int:
     """Release the lock; `LOST` if the lease was lost before the command ended."""
     from lockkit.errors import LockLost
 
@@ -197,23 +216,25 @@ def released(lock: Lock | LeasedLock) -> int:
         try:
             lock.release()
         except LockLost as lost:
-            warn(f"lockkit lock acquire: {plain(lost)}")
+            warn(f"lockkit {name}: {plain(lost)}")
             return LOST
     for each in received:
-        warn(f"lockkit lock acquire: {plain(each.message)}")
+        warn(f"lockkit {name}: {plain(each.message)}")
     return 0
 
 
-def under(lock: Lock | LeasedLock, line: list[str]) -> int:
+def under(
+    lock: Lock | LeasedLock, line: list[str], environment: Mapping[str, str], name: str
+) -> int:
     """Run the command, stop it as soon as the lease is lost, and return its exit code."""
     clock = Clock()
     # Starts before the command: a signal in between would end us and leave the command running.
     with noted(signal.SIGINT, signal.SIGTERM) as received:
-        child = start(line, lock.fence.epoch if lock.fence else None)
+        child = start(line, environment)
         while child.poll() is None:
             if not lock.owned():
                 stop(child, signal.SIGTERM)
-                warn("lockkit lock acquire: the command was stopped, because the lease is lost")
+                warn(f"lockkit {name}: the command was stopped, because the lease is lost")
                 return LOST
             if signal.SIGINT in received:
                 # A terminal's Ctrl-C reached the command too; a second would cut its cleanup short.
@@ -226,10 +247,9 @@ def under(lock: Lock | LeasedLock, line: list[str]) -> int:
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
-def start(line: list[str], epoch: int | None) -> subprocess.Popen[bytes]:
-    known = {} if epoch is None else {"LOCKKIT_EPOCH": str(epoch)}
+def start(line: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(line, env=os.environ | known)
+        return subprocess.Popen(line, env={**os.environ, **environment})
     except FileNotFoundError:
         raise CommandError(f"no command {plain(line[0])!r} on the PATH", code=NOT_FOUND) from None
     except OSError as error:

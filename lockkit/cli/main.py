@@ -62,9 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from lockkit.cli.terminal import USAGE, addressed
     from lockkit.events import plain
 
-    if unknown or (after and args.name not in ("lab", "lock acquire")):
+    if unknown or (after and args.name not in ("lab", "lock acquire", "tflock run")):
         too_many = plain(" ".join(unknown or after))
-        remedy = "put -- before the command" if args.name == "lock acquire" else "see its --help"
+        runs = args.name in ("lock acquire", "tflock run")
+        remedy = "put -- before the command" if runs else "see its --help"
         top.exit(USAGE, f"lockkit {args.name}: cannot read {too_many!r} here; {remedy}\n")
     args.after = after
     with addressed(args):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ from lockkit.cli.terminal import (
     FOUND,
     OK,
     UNKNOWN,
+    USAGE,
     CommandError,
     add_store,
     command,
     say,
     say_json,
+    seconds,
     store_options,
     warn,
 )
@@ -48,7 +51,17 @@ FORCE = """\
 Remove the lock that has this ID, whosoever it is. Its holder, if it lives, works on without a lock:
 make sure that it is dead. Exit as `unlock`."""
 
+RUN = """\
+Run a command under the state's lock, as a lease: the lock file is Terraform's, and it is renewed
+every third of the lease. If this machine dies, another `tflock run` takes the lock over one lease
+later; a lock that Terraform itself took is never taken over. The command gets TF_CLI_ARGS_plan,
+_apply, ... with -lock=false, because the lock is held already. If the lease is lost the command is
+stopped (SIGTERM, then SIGKILL); what Terraform sent before may still arrive. Exit: the command's
+own code (128 + n for signal n); 75 if another owner had the lock until the time-out; 3 if the store
+did not answer; 76 if the lease was lost."""
+
 EXAMPLE = """\
+lockkit tflock run s3://bucket/prod/terraform.tfstate --ttl 60 -- terraform apply
 lockkit tflock show s3://bucket/prod/terraform.tfstate
 lockkit tflock lock s3://bucket/prod/terraform.tfstate --lock-timeout 60
 lockkit tflock force-unlock s3://bucket/prod/terraform.tfstate 3f1c0d9e-..."""
@@ -61,6 +74,7 @@ def add(commands: Any) -> None:
     verbs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, run, about, help in (
         ("show", show, SHOW, "who holds it"),
+        ("run", run_command, RUN, "run a command with it, as a lease that is renewed"),
         ("lock", lock, LOCK, "take it"),
         ("unlock", unlock, UNLOCK, "remove one's own"),
         ("force-unlock", force_unlock, FORCE, "remove anybody's, by its ID"),
@@ -73,11 +87,26 @@ def add(commands: Any) -> None:
             parser.add_argument(
                 "--lock-timeout", type=float, default=0.0, metavar="S", help="wait (default 0 s)"
             )
+        if name == "run":
+            parser.usage = "lockkit tflock run [options] URL -- COMMAND [argument ...]"
+            parser.add_argument(
+                "--ttl", type=float, default=60.0, metavar="S", help="the lease (default 60 s)"
+            )
+            parser.add_argument(
+                "--lock-timeout", type=seconds, metavar="S",
+                help="longest wait (default: for ever; 0: try once)",
+            )  # fmt: skip
+        if name in ("lock", "run"):
             parser.add_argument("--operation", default="lockkit tflock", metavar="TEXT")
         parser.add_argument("--workspace", default="default", metavar="NAME")
         parser.add_argument("--workspace-key-prefix", default="env:", metavar="PREFIX")
-        parser.add_argument("--json", action="store_true", help="JSON, for programs")
-        add_store(parser, time_is="per request" if name == "lock" else "for all requests together")
+        if name == "run":
+            add_store(parser, per_request=False)
+        else:
+            parser.add_argument("--json", action="store_true", help="JSON, for programs")
+            add_store(
+                parser, time_is="per request" if name == "lock" else "for all requests together"
+            )
         parser.set_defaults(run=run, name=f"tflock {name}", extra="s3,gcs,azure")
 
 
@@ -125,6 +154,29 @@ def show(args: argparse.Namespace) -> int:
     if found is None:
         return OK
     return FOUND if isinstance(found, ForeignLock) else BUSY
+
+
+def run_command(args: argparse.Namespace) -> int:
+    from lockkit.cli.acquire import WaitNotice, holding, under
+    from lockkit.recipes.terraform.lease import StateLease, without_locking
+
+    if not args.after:
+        raise CommandError("name a command to run: lockkit tflock run URL -- COMMAND", code=USAGE)
+    notice = WaitNotice(args.name)
+    try:
+        lease = StateLease(
+            args.url, ttl_s=args.ttl, operation=args.operation, workspace=args.workspace,
+            workspace_key_prefix=args.workspace_key_prefix, store_options=store_options(args),
+            emit=notice,
+        )  # fmt: skip
+    except ValueError as error:
+        raise CommandError(plain(error), code=USAGE) from None
+    notice.lock = None if args.lock_timeout == 0 else lease
+    with closing(lease):
+        return holding(
+            lease, args.lock_timeout,
+            lambda: under(lease, args.after, without_locking(os.environ), args.name), args.name,
+        )  # fmt: skip
 
 
 def lock(args: argparse.Namespace) -> int:
