@@ -86,7 +86,7 @@ def some_orders(number: int, count: int) -> pa.Table:
 
 def stalled(**other: Any) -> StalledRun:
     class Verdict:
-        kind, because = "INVALID", HOSTILE
+        kind, said = "INVALID", HOSTILE
 
     said: dict[str, Any] = {
         "fence": False, "kind": "plain", "decided": HOSTILE, "reported": 7, "there": 4,

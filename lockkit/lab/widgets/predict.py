@@ -72,8 +72,8 @@ class Predict(Shown):
         """The outcome of the first run; after it, the guess cannot change."""
         self.choice = Guesses(question=question, options=self.guesses)
         self._status = Status()
-        asked = widgets.HTML(f"{STYLE}<b>{shown(question)}</b>")
-        self.view = column("predict", asked, self.choice, self._status)
+        question_line = widgets.HTML(f"{STYLE}<b>{shown(question)}</b>")
+        self.view = column("predict", question_line, self.choice, self._status)
         self.choice.observe(self._chosen, "value")
         self._chosen(None)
         if os.environ.get(FAST):  # there is no reader to pick one

@@ -177,11 +177,11 @@ def chart_html(sides: Sequence[Side]) -> str:
 
     Both sides have one axis of time: the same moment is at the same place in both.
     """
-    told = [side.history for side in sides]
-    if not any(told):
+    histories = [side.history for side in sides]
+    if not any(histories):
         return ""
-    start_ms = min(each[0].at_ms for each in told if each)
-    end_ms = max(each[-1].at_ms for each in told if each) + 500
+    start_ms = min(each[0].at_ms for each in histories if each)
+    end_ms = max(each[-1].at_ms for each in histories if each) + 500
     since_ms = max(start_ms, end_ms - SHOWN_S * 1000)
 
     def place(at_ms: float) -> float:
@@ -195,7 +195,7 @@ def chart_html(sides: Sequence[Side]) -> str:
     grid = "".join(f"<u style='left:{x:.2f}%'></u>" for x, _ in ticks)
     body = "".join(
         f"<b>{escape(side.name)}</b>{_rows(history, end_ms, place, grid)}"
-        for side, history in zip(sides, told, strict=True)
+        for side, history in zip(sides, histories, strict=True)
     )
     axis = "".join(f"<s style='left:{x:.2f}%'>{s} s</s>" for x, s in ticks)
     return f"{CHART_STYLE}<div class='lp-chart'>{body}<p><em></em><span>{axis}</span></p></div>"
