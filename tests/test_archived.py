@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lockkit import Clock, open_store
@@ -214,3 +215,71 @@ def test_a_table_with_archived_commits_stays_in_the_mode_hudi(folder: Path) -> N
     with Table(f"file://{folder}") as table:
         with pytest.raises(NotWritable, match="lockkit table mode URL hudi"):
             table.append(changed(table.read(), 1, "k77"))
+
+
+def test_a_clean_that_runs_while_the_folders_are_listed_is_noticed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may delete a slice that the timeline, as it was listed before, still needs."""
+    from lockkit.table.read import archived_base
+
+    list_files = archived_base.list_files
+
+    def cleaned(*args: Any) -> Any:
+        found = yield from list_files(*args)
+        newest = max(each.name[:17] for each in timeline(folder).glob("2*.commit"))
+        (timeline(folder) / f"{int(newest) + 1}.clean.requested").touch()
+        return found
+
+    with Table(f"file://{folder}") as table:
+        rows = table.read()
+        monkeypatch.setattr(archived_base, "list_files", cleaned)
+        with pytest.raises(TableError, match="ran while the folders were listed"):
+            table.upsert(changed(rows, 1, "k01"))
+
+
+def test_a_savepoint_that_keeps_files_which_an_archived_commit_replaced_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With hoodie.archive.beyond.savepoint: the folders show replaced files as if they lived."""
+    from lockkit.table.format.archived import ArchivedInstant
+    from lockkit.table.read import archived_base
+
+    where = timeline(folder)
+    saved = min(each.name[:17] for each in where.glob("2*.commit"))
+    done = f"{saved}_{saved}" if "9" in folder.name else saved
+    (where / f"{done}.savepoint").touch()
+    history: list[ArchivedInstant] = []
+
+    def archived(_config: object) -> Any:
+        yield from ()
+        return history
+
+    monkeypatch.setattr(archived_base, "load_archived", archived)
+    with Table(f"file://{folder}") as table:
+        rows = table.read()
+        history.append(ArchivedInstant(str(int(saved) + 1), "replacecommit", None))
+        with pytest.raises(NotWritable, match="Delete the savepoint"):
+            table.upsert(changed(rows, 1, "k01"))
+        history[:] = [ArchivedInstant(str(int(saved) - 1), "replacecommit", None)]
+        table.upsert(changed(rows, 1, "k01"))
+
+
+def test_a_file_group_that_only_archived_commits_wrote_is_read_and_merged(folder: Path) -> None:
+    options = {"hoodie.clean.automatic": "false"}
+    with Table(f"file://{folder}", options=options) as table:
+        before = table.read()
+        model = contents(before)
+        of = {row["region"]: row["id"] for row in before.to_pylist()}
+        for v, region in [(100, "EU"), (101, "EU"), *((v, "US") for v in range(102, 106))]:
+            table.upsert(changed(before, v, of[region]))
+            model[of[region]] = v
+    archive(folder, len(list(timeline(folder).glob("2*.commit"))) - 3)
+    with Table(f"file://{folder}", options=options) as table:
+        assert contents(table.read()) == model == by_hudi_rs(folder)
+        table.upsert(changed(before, 200, of["EU"]))
+        model[of["EU"]] = 200
+        assert contents(table.read()) == model == by_hudi_rs(folder)
+        table.delete(before.filter(pc.equal(before["id"], of["EU"])))
+        del model[of["EU"]]
+        assert contents(table.read()) == model == by_hudi_rs(folder)
