@@ -198,7 +198,7 @@ def test_each_waits_while_the_other_holds_the_same_place_and_has_it_after_the_re
     assert ours.ask("acquire", timeout=PATIENCE_S)
     assert world.held() == [world.place]
     assert not theirs(f"acquire {LONGER_MS}"), "we hold it, for more than a lease"
-    ours.ask("check")
+    ours.ask("assert_held")
     ours.ask("release")
     assert world.held() == []
     assert theirs("acquire 0")
