@@ -3,11 +3,11 @@
 import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { test } from "node:test";
-import { fall, haystack, inView, layout, matches, seconds, upTo } from "../lockkit/lab/widgets/layout.js";
+import { fall, fitted, haystack, inView, layout, matches, seconds, upTo } from "../lockkit/lab/widgets/layout.js";
 
 const scenes = JSON.parse(readFileSync(process.env.LANES_SCENES, "utf8"));
 const GOLDEN = new URL("./lanes.golden.json", import.meta.url);
-const WIDTHS = [640, 900, 1300];
+const WIDTHS = [440, 640, 800, 900, 1300];
 const named = (name) => scenes[name];
 const labelled = (plan, text) => plan.labels.find((label) => label.text === text);
 
@@ -55,6 +55,17 @@ for (const [name, scene] of Object.entries(scenes)) {
       }
     });
 
+    test(`no label touches another lane or a commit's diamond: ${name} at ${width}`, () => {
+      const lanes = plan.lanes.map((lane) => lane.x);
+      const diamonds = plan.marks.filter((mark) => mark.kind === "commit");
+      for (const label of plan.labels) {
+        const crossed = lanes.find((x) => x > label.x0 - 3 && x < label.x1 + 3);
+        assert.equal(crossed, undefined, `"${label.text}" from ${label.x0} to ${label.x1}`);
+        const met = diamonds.find((mark) => Math.abs(mark.y - label.y) < 14 && mark.x + 7 > label.x0 && mark.x - 7 < label.x1);
+        assert.equal(met, undefined, `"${label.text}" at ${label.y}`);
+      }
+    });
+
     test(`nothing is scrolled sideways: ${name} at ${width}`, () => {
       assert.equal(plan.width, width);
     });
@@ -71,6 +82,18 @@ test("without reads, a read that settles a lost answer is still drawn, and no ot
   const reads = (name) => layout(named(name), 900, { reads: false }).arrows.filter((arrow) => arrow.kind === "read");
   assert.equal(reads("good/lost_response_recovered").length, 1);
   assert.equal(reads("good/throttled_release").length, 0);
+});
+
+test("a label without room says less, and what it says is still true", () => {
+  const told = (text, chars) => fitted(text, chars * 6.3 + 1);
+  assert.equal(told("committed, epoch 12", 30), "committed, epoch 12");
+  assert.equal(told("committed, epoch 12", 10), "epoch 12");
+  assert.equal(told("committed, epoch 12", 4), "e12");
+  assert.equal(told("acquire: 412", 8), "412");
+  assert.equal(told("the SDK's own retry: answer 412 lost", 23), "retry: answer 412 lost");
+  assert.equal(told("stale commit accepted", 14), "stale commit");
+  assert.equal(told("acquire", 5), "acqu\u2026");
+  assert.ok(told("g17 9f1c", 3).length === 3 && told("", 0) === "");
 });
 
 test("a table that nothing was written to has no lane", () => {

@@ -11,6 +11,9 @@ const TABLE_W = 84;       // gutter of the completed instants
 const WRITER_W = 136;     // gutter of the last writer's labels, where no table is drawn
 const LANE_MIN = 118;     // between two neighbouring lanes, if there is room
 const LANE_LEAST = 84;    // ... and if there is not
+const NARROW = 600;       // below this width gutters and lanes are closer still
+const LANE_NARROW = 66;
+const CLEAR = 10;         // between a label and the next lane
 const LINE = 14;          // a line of labels
 const TOP = 14;
 const FLIGHT = 9;         // an arrow falls at least this far, so that its direction can be seen
@@ -22,6 +25,28 @@ const PAGE = 600;         // what is drawn is found by pages of so many pixels
 const TALL = 8;           // a shape over more pages than this is looked at wherever one is
 const TRIES_MAX = 200;    // places that are tried for a bar's label
 
+/** What may be left out of a label that has no room, one after the other; the detail line has all of it. */
+const SHORTER = [
+  [/^committed, (epoch \d+)$/, "$1"], [/^epoch (\d+)$/, "e$1"],
+  [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
+  [/^conflict with .*$/, "conflict"], [/^(fault: .+) \(.*\)$/, "$1"], [/^(fenced off|fault): .*$/, "$1"], [/^commit refused.*$/, "refused"],
+  [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
+  [/^stalled (.+)$/, "$1"], [/^still believes$/, "believes"], [/^lease (over|lost)$/, "$1"],
+  [/^(g\d+) .*$/, "$1"], [/^(.+) epoch \d+$/, "$1"],
+];
+
+/** The longest form of a label that is no wider than `room`. */
+export function fitted(text, room) {
+  const fits = (said) => said.length * CHAR <= room;
+  let said = text;
+  while (!fits(said)) {
+    const next = SHORTER.map(([long, short]) => said.replace(long, short)).find((each) => each.length < said.length);
+    if (next === undefined) return `${said.slice(0, Math.max(1, Math.floor(room / CHAR) - 1))}\u2026`;
+    said = next;
+  }
+  return said;
+}
+
 /** How far down the page `ms` of quiet go: bursts are spread, idle time is squeezed. */
 export function fall(ms) {
   return Math.min(GAP_MAX, 1.25 * Math.sqrt(Math.max(0, ms)));
@@ -31,25 +56,29 @@ export function fall(ms) {
 export function layout(scene, width, options = {}) {
   const reads = options.reads !== false;
   const away = options.away || new Set();
-  const gutter = gutters(scene);
+  const narrow = width < NARROW;
+  const gutter = gutters(scene, narrow);
   const answers = reads ? null : readBacks(scene.arrows);
   const arrows = scene.arrows.filter((a) => (reads || a.kind !== "read" || answers.has(a.id)) && !away.has(a.lane));
   const used = new Set([...arrows.map((a) => a.side), ...scene.marks.map((m) => m.lane)]);
   const shown = scene.lanes.filter((lane) => !away.has(lane.id) && (lane.id !== "table" || used.has("table")));
   const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
-  const lanes = place(shown, width, gutter, margin);
+  const edge = narrow ? Math.min(margin, LANE_NARROW) : margin;
+  const lanes = place(shown, width, gutter, edge, narrow ? LANE_NARROW : LANE_LEAST);
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
-  const axis = stretch(scene, arrows, marks, at);
+  const wide = lanes.length ? Math.max(width, lanes[lanes.length - 1].x + edge) : width;
+  const room = rooms(lanes, gutter[0], wide);
+  const axis = stretch(scene, arrows, marks, at, room);
   const bars = scene.bars
     .filter((b) => at[b.lane] !== undefined && (reads || b.kind !== "polls"))
     .map((b) => ({ ...b, x: at[b.lane], y: axis.at(b.t[0]), y2: Math.max(axis.at(b.t[1]), axis.at(b.t[0]) + 2) }));
   const drawn = arrows.map((a) => fly(a, at, axis));
   const points = marks.map((m) => ({ ...m, x: at[m.lane], y: axis.of.get(m.id) ?? axis.at(m.t) }));
-  const labels = [...axis.labels, ...caption(bars, axis.labels, lanes)];
+  const labels = [...axis.labels, ...caption(bars, axis.labels, lanes, room)];
   const plan = {
     clock: gutter[0],
-    width: lanes.length ? Math.max(width, lanes[lanes.length - 1].x + margin) : width,
+    width: wide,
     height: axis.height + 18,
     lanes, bars, arrows: drawn, marks: points, labels,
     ticks: axis.ticks, gaps: axis.gaps, anchors: axis.anchors,
@@ -59,9 +88,10 @@ export function layout(scene, width, options = {}) {
 }
 
 /** Room for the longest time, and for the longest name of a holder. */
-function gutters(scene) {
+function gutters(scene, narrow) {
   const clock = seconds(scene.span[1], 3).length * CHAR + 6;
   const longest = scene.bars.reduce((most, bar) => (bar.kind === "owner" ? Math.max(most, bar.label.length) : most), 0);
+  if (narrow) return [Math.ceil(clock), 46];
   return [Math.max(TIME_W, Math.ceil(clock)), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
 
@@ -80,16 +110,25 @@ function readBacks(arrows) {
 }
 
 /** Lanes share the width; where it is short they stand closer, before anything must be scrolled. */
-function place(lanes, width, gutter, margin) {
+function place(lanes, width, gutter, margin, least) {
   const between = lanes.length - 1;
   const first = gutter[0] + gutter[1];
   const fit = between > 0 ? (width - first - margin) / between : LANE_MIN;
-  const step = Math.max(LANE_LEAST, fit);
+  const step = Math.max(least, fit);
   return lanes.map((lane, i) => ({ ...lane, x: Math.round(first + i * step) }));
 }
 
+/** How wide a label may be that begins, or ends (`left`), at x: up to the next lane, or the edge. */
+function rooms(lanes, clock, width) {
+  return (x, left) => {
+    const others = lanes.map((lane) => lane.x).filter((each) => (left ? each < x - 5 : each > x + 5));
+    if (left) return x - (others.length ? Math.max(...others) + CLEAR : clock - 4);
+    return (others.length ? Math.min(...others) - CLEAR : width - 2) - x;
+  };
+}
+
 /** The clock's y for every event: time order is kept, labels never meet, idle time is elided. */
-function stretch(scene, arrows, marks, at) {
+function stretch(scene, arrows, marks, at, room) {
   const entries = timeline(scene, arrows, marks);
   const placed = { anchors: [], of: new Map(), labels: [], ticks: [], gaps: [], recent: [] };
   let y = TOP;
@@ -99,7 +138,7 @@ function stretch(scene, arrows, marks, at) {
     const quiet = entry.t - before;
     const down = fall(quiet);
     if (quiet > ELIDED_MS) placed.gaps.push({ y: y + down / 2, ms: quiet });
-    const boxes = boxesOf(entry, at);
+    const boxes = boxesOf(entry, at, room);
     y = Math.max(y + down, apart(entry, placed.of), ...boxes.map((box) => clear(placed.recent, box)));
     if (entry.arrow) placed.of.set(entry.arrow.id + entry.stage, y);
     if (entry.mark) placed.of.set(entry.mark.id, y);
@@ -144,7 +183,7 @@ function apart({ arrow, stage }, of) {
 }
 
 /** What an event occupies: its label beside its lane, its disc, and where an arrow ends. */
-function boxesOf({ arrow, mark, stage }, at) {
+function boxesOf({ arrow, mark, stage }, at, room) {
   const boxes = [];
   if (arrow) {
     const home = at[arrow.lane];
@@ -154,7 +193,7 @@ function boxesOf({ arrow, mark, stage }, at) {
     // Where no answer comes back to hold the next label off, the arrow itself has to.
     if (stage === 0 && home !== undefined && arrow.t[2] === null) boxes.push(blank(left ? home - 110 : home + 10, left ? home - 10 : home + 110, 15));
     if (stage === 0 && home !== undefined) {
-      boxes.push(labelled(arrow.id, arrow.label, home + (left ? -12 : 12), left ? "end" : "start", -4, kind, arrow.hue));
+      boxes.push(labelled(arrow.id, arrow.label, home + (left ? -12 : 12), left ? "end" : "start", -4, kind, arrow.hue, room));
     }
     if (stage === 1) boxes.push(blank(left ? store + 2 : store - 24, left ? store + 24 : store - 2, 6));
     if (stage === 2 && home !== undefined) boxes.push(blank(left ? home - 46 : home + 10, left ? home - 10 : home + 46, 12));
@@ -162,7 +201,7 @@ function boxesOf({ arrow, mark, stage }, at) {
   if (mark) {
     const x = at[mark.lane];
     const left = mark.kind === "generation";
-    if (mark.label) boxes.push(labelled(mark.id, mark.label, x + (left ? -13 : 13), left ? "end" : "start", 4, mark.kind, mark.hue));
+    if (mark.label) boxes.push(labelled(mark.id, mark.label, x + (left ? -13 : 13), left ? "end" : "start", 4, mark.kind, mark.hue, room));
     if (!left) boxes.push(mark.kind === "commit" ? blank(x - 9, x + 9, 12) : blank(x - 16, x + 9, 12));
   }
   return boxes;
@@ -173,7 +212,8 @@ function blank(x0, x1, tall) {
   return { text: "", x0, x1, dy: 0, tall, y: 0 };
 }
 
-function labelled(id, text, x, anchor, dy, kind, hue) {
+function labelled(id, whole, x, anchor, dy, kind, hue, room) {
+  const text = fitted(whole, room(x, anchor === "end"));
   const wide = text.length * CHAR;
   return { id, text, x, anchor, dy, kind, hue, x0: anchor === "end" ? x - wide : x, x1: anchor === "end" ? x : x + wide, y: 0 };
 }
@@ -205,7 +245,7 @@ function interpolate(anchors, t) {
 }
 
 /** Labels of bars go where there is room, or nowhere: the detail line says it all the same. */
-function caption(bars, taken, lanes) {
+function caption(bars, taken, lanes, room) {
   const found = [];
   const rows = new Map();       // boxes by lines of the page: only those near by can be in the way
   const row = (y) => Math.floor(y / LINE);
@@ -218,7 +258,7 @@ function caption(bars, taken, lanes) {
   for (const bar of bars) {
     if (!bar.label) continue;
     const left = bar.kind !== "polls" && bar.kind !== "call";
-    const label = labelled(bar.id, bar.label, home.get(bar.lane) + (left ? -14 : 14), left ? "end" : "start", 4, bar.kind, bar.hue);
+    const label = labelled(bar.id, bar.label, home.get(bar.lane) + (left ? -14 : 14), left ? "end" : "start", 4, bar.kind, bar.hue, room);
     const middle = (bar.y + bar.y2) / 2;
     const steps = Math.min(TRIES_MAX, Math.floor(((bar.y2 - bar.y) / 2 - 4) / 4));
     for (let step = 0; step <= steps; step += 1) {
