@@ -10,6 +10,7 @@ import pytest
 from lockkit.cli.main import main
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.verify.sim import LEASE, Branch, simulate
+from lockkit.lab.widgets.seeds.links import link, moment_of, playground
 from lockkit.lab.widgets.seeds.moments import OtherOutcomes, SeedMoment, others, play
 
 FOUND = json.loads((Path(__file__).parent / "seeds.json").read_text())["mutants"]["fence off"]
@@ -115,3 +116,53 @@ def test_the_command_goes_other_ways_from_a_moment(capsys: pytest.CaptureFixture
     for wrong, says in ((["lease:x"], "no moment"), (["lease:9", "--others", "5"], "@57")):
         assert main(["simulate", "--moment", *wrong]) == 64
         assert says in capsys.readouterr().err
+
+
+# --- a moment as a link ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", [
+    "lease:17", "lease:17@23", "lease/claim_412 lost:17@23", "lease/slack, too small:1@0",
+    "wal:3@57+3@80", "wal:3@57+3@80+1", "stalls-1.5/fence off:4@9",
+])  # fmt: skip
+def test_a_link_names_the_same_moment(moment: str) -> None:
+    assert str(SeedMoment.of(link(moment))) == moment
+    assert " " not in link(moment)
+
+
+def test_a_link_is_written_as_the_documentation_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKKIT_PLAYGROUND", "http://127.0.0.1:8000/playground.html")
+    said = "http://127.0.0.1:8000/playground.html#scenario=lease&seed=17&rule=fence%20off&step=23"
+    assert link("lease/fence off:17@23") == said
+    assert moment_of("#step=23&rule=fence+off&seed=17&scenario=lease") == "lease/fence off:17@23"
+    monkeypatch.setenv("LOCKKIT_PLAYGROUND", "build/docs/play ground.html")
+    assert playground() == (Path.cwd() / "build/docs/play ground.html").as_uri()
+    monkeypatch.delenv("LOCKKIT_PLAYGROUND")
+    assert playground() == "https://lockkit.github.io/lockkit/playground.html"
+
+
+@pytest.mark.parametrize(("wrong", "says"), [
+    ("#scenario=lease", "names a scenario and a seed"),
+    ("#scenario=lease&seed=1&sede=2", "no field 'sede'"),
+    ("#scenario=lease&seed=1&seed=2", "a field twice"),
+    ("#scenario=lease&seed=1&way=5", "is written 57.3"),
+    ("#scenario=lease&seed=x", "no moment"),
+    ("#scenario=lease&seed=1&step=x", "cannot read"),
+    ("#scenario=least&seed=1", "no scenario 'least'"),
+    ("#scenario=lease&seed=1&rule=claim_412", "no mutant 'claim_412'"),
+])  # fmt: skip
+def test_a_link_that_names_no_moment_is_refused(wrong: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        SeedMoment.of(wrong)
+
+
+def test_the_command_prints_a_link_that_it_opens_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["simulate", "--seeds", str(SEED), "--mutant", "fence off"]) == 1
+    opened = capsys.readouterr().err.splitlines()[-1].strip()
+    assert opened == link(f"lease/fence off:{SEED}@{play(WRONG).steps}")
+    assert main(["simulate", "--moment", opened]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].strip() == opened
+    assert main(["simulate", "--moment", opened, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["link"] == opened

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
+from went_wrong import went_wrong
 
 from lockkit.cli.main import main
 from lockkit.lab.verify.scenarios import SCENES
@@ -75,7 +76,7 @@ def test_every_scene_is_played_here() -> None:
 @pytest.mark.parametrize("name", EACH)
 def test_it_is_right_in_every_world(name: str, worlds: dict[str, list[SeedOutcome]]) -> None:
     outcomes = played(name, worlds)
-    assert not [f"seed {each.seed}: {each.violation}" for each in outcomes if each.violation]
+    assert not went_wrong(SCENES[name].SCENARIO, outcomes)
     assert sum(each.steps for each in outcomes) > PLAYED[name].steps * len(outcomes)
 
 
@@ -84,7 +85,7 @@ def test_it_is_right_in_every_world(name: str, worlds: dict[str, list[SeedOutcom
 @pytest.mark.parametrize("name", PLAYED)
 def test_it_is_right_in_a_thousand_worlds(name: str) -> None:
     plays = (simulate(SCENES[name].SCENARIO, seed) for seed in range(1, 1_001))
-    assert not [f"seed {each.seed}: {each.violation}" for each in plays if each.violation]
+    assert not went_wrong(SCENES[name].SCENARIO, plays)
 
 
 @pytest.mark.parametrize("name", EACH)

@@ -21,6 +21,7 @@ from suite_plugin import rest_in_soak
 from table_mutants import MUTANTS as TABLE_MUTANTS
 from table_mutants import planted
 from test_table_schedules import SEARCHES
+from went_wrong import went_wrong
 
 from lockkit.cli.main import main
 from lockkit.lab.verify.check import Kind, check
@@ -53,7 +54,7 @@ def leases() -> list[SeedOutcome]:
 
 @pytest.mark.xdist_group("worlds of the lease")
 def test_the_lease_is_right_in_four_hundred_worlds(leases: list[SeedOutcome]) -> None:
-    wrong = [f"seed {each.seed}: {each.violation}" for each in leases if each.violation]
+    wrong = went_wrong(LEASE, leases)
     assert not wrong
     assert sum(each.steps for each in leases) > 180 * LEASE_SEEDS
 
@@ -62,7 +63,7 @@ def test_the_lease_is_right_in_four_hundred_worlds(leases: list[SeedOutcome]) ->
 @pytest.mark.timeout(3600)
 def test_the_lease_is_right_in_five_thousand_worlds() -> None:
     plays = (simulate(LEASE, seed) for seed in range(1, LEASE_SEEDS_MANY + 1))
-    assert not [f"seed {each.seed}: {each.violation}" for each in plays if each.violation]
+    assert not went_wrong(LEASE, plays)
 
 
 @pytest.mark.xdist_group("worlds of the lease")
@@ -80,7 +81,7 @@ def test_those_worlds_reached_what_they_are_for(leases: list[SeedOutcome]) -> No
 @pytest.mark.parametrize("scenario", TABLES, ids=lambda each: each.name)
 def test_the_table_is_right_in_thirty_worlds(scenario: SimScenario) -> None:
     outcomes = [simulate(scenario, seed) for seed in range(1, TABLE_SEEDS + 1)]
-    wrong = [f"seed {each.seed}: {each.violation}" for each in outcomes if each.violation]
+    wrong = went_wrong(scenario, outcomes)
     assert not wrong
     reached = Counter(name for each in outcomes for name in each.reached)
     assert all(reached[each] for each in scenario.sometimes), reached

@@ -23,8 +23,9 @@ Runs the library itself in a simulated world, one for each seed: virtual clocks 
 stores of several providers, lost and late requests, hidden retries, 409, 429 and 503, pauses,
 crashes, and a schedule that favours rare orders. The same seed repeats the same run. Invariants are
 checked during each run, and the checker judges its history. Exit 0: no violation; 1: a violation.
-It prints the seed and the step as a moment: --moment replays the run up to that step, and --others
-counts how many other continuations from there also fail."""
+It prints the seed and the step as a moment, and as a link that opens it in a browser (in the
+playground of the documentation; LOCKKIT_PLAYGROUND names another page). --moment replays the run up
+to that step, and --others counts how many other continuations from there also fail."""
 
 EXAMPLE = """\
 lockkit simulate --scenario lease --seeds 1..200 --json
@@ -48,7 +49,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--seeds", default="1..200", metavar="A..B", help="or one (default 1..200)")
     parser.add_argument("--steps", type=int, metavar="N", help="moves per seed, at most")
     parser.add_argument("--mutant", metavar="NAME", help="with this rule switched off")
-    parser.add_argument("--moment", metavar="M", help="one run, up to a move: lease:1234@57")
+    parser.add_argument("--moment", metavar="M", help="one run, up to a move: lease:1234@57, or a link")
     parser.add_argument("--others", type=int, default=0, metavar="N",
                         help="of a moment: so many other ways on from there")  # fmt: skip
     parser.add_argument("--history", metavar="FILE", help="write the last seed's history there")
@@ -91,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_moment(args: argparse.Namespace) -> int:
     """Play one run up to one of its moves, and try other continuations."""
+    from lockkit.lab.widgets.seeds.links import link
     from lockkit.lab.widgets.seeds.moments import SeedMoment, others, play
 
     try:
@@ -106,13 +108,14 @@ def run_moment(args: argparse.Namespace) -> int:
         save(outcome, args.history)
     ways = others(moment, args.others) if args.others > 0 else None
     if args.json:
-        said = outcome.to_json() | {"moment": str(moment)}
+        said = outcome.to_json() | {"moment": str(moment), "link": link(moment)}
         if ways is not None:
             said["others"] = {"runs": ways.runs, "wrong": [str(each) for each, _ in ways.wrong]}
         say_json(said)
     else:
         say(*narrate(outcome.run.world.history()))
         say(f"{moment}: {outcome.steps} moves, {plain(outcome.violation or 'no violation')}")
+        say(f"  {link(moment)}")
         say(*([plain(str(ways))] if ways is not None else []))
     return FOUND if outcome.violation or (ways and ways.wrong) else OK
 
@@ -147,12 +150,16 @@ class SimulationTotal:
         if outcome.violation:
             self.violations.append({"seed": outcome.seed, "violation": outcome.violation})
             said = f"seed {outcome.seed}, after {outcome.steps} steps: {plain(outcome.violation)}"
+            from lockkit.lab.widgets.seeds.links import link
             from lockkit.lab.widgets.seeds.moments import SeedMoment
 
             moment = SeedMoment(
                 self.scenario.name, int(outcome.seed), outcome.steps, self.mutant
             )
-            warn(f"{said} (--moment '{moment}')" if self.whole else said)
+            if self.whole:
+                self.violations[-1]["link"] = link(moment)
+                said = f"{said} (--moment '{moment}')\n  {link(moment)}"
+            warn(said)
         if self.clock.boot_ms() - self.reported_ms > PROGRESS_MS:
             self.reported_ms = self.clock.boot_ms()
             warn(f"{self.count} seeds, {self.steps} steps, {len(self.violations)} violations")

@@ -3,6 +3,8 @@
     lease:1234@57                  move 57 of the run of seed 1234
     lease/fence off:1234@57        the same with a mistake planted
     lease/fence off:1234@57+3@80   after move 57 with other dice (the third); move 80 of that run
+
+A link to the playground names the same: `#scenario=lease&seed=1234&step=57`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
 from lockkit.lab.verify.sim import LEASE, Branch, SeedOutcome, SimScenario, simulate
+from lockkit.lab.widgets.seeds.links import moment_of
 
 MOMENT_CHARS_MAX = 500
 BRANCHES_MAX = 10
@@ -42,7 +45,11 @@ class SeedMoment:
 
     @classmethod
     def of(cls, text: str) -> SeedMoment:
-        """Parse a moment. Raises `ValueError` for an invalid one, or an unknown scenario."""
+        """Parse a moment, or a link to one.
+
+        Raises `ValueError` for an invalid one, or an unknown scenario.
+        """
+        text = moment_of(text)
         brief = text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
         known = _ABOUT.match(text) if len(text) <= MOMENT_CHARS_MAX else None
         if known is None:

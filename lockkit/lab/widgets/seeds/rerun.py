@@ -17,6 +17,7 @@ from lockkit.lab.widgets.export import log_lines
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import scene, text
+from lockkit.lab.widgets.seeds.links import link
 from lockkit.lab.widgets.seeds.moments import OtherOutcomes, SeedMoment, others, others_so_far, play
 from lockkit.lab.widgets.ui import Newest, Status, button, column, row
 
@@ -169,7 +170,9 @@ class Rerun(Newest):
         because = wrong or ("nothing went wrong" if over else "nothing is wrong so far")
         self._draw(outcome, because)
         where = "the end" if over else f"of {whole.steps}"
-        self._status.say(f"Move {moment.step}{',' if over else ''} {where}: {because}.")
+        said = escape(f"Move {moment.step}{',' if over else ''} {where}: {because}.")
+        browser = f"<a href='{escape(link(moment))}' target='_blank'>Open in the browser</a>"
+        self._status.say_html(f"{said} {browser}")
 
     def _draw(self, outcome: SeedOutcome, because: str) -> None:
         events, story = outcome.run.world.history(), HistoryModel()

@@ -1,0 +1,82 @@
+"""A moment as a link to the playground: `PAGE#scenario=lease&seed=17&rule=fence%20off&step=23`.
+
+The page is `LOCKKIT_PLAYGROUND` (an address, or the path of a built page), or else the page that
+the repository publishes. Everything after `#` stays in the browser.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, urlencode
+
+PLAYGROUND = "LOCKKIT_PLAYGROUND"
+_GITHUB = re.compile(r"https://github\.com/([\w.-]+)/([\w.-]+)")
+_WAY = re.compile(r"(\d{1,6})\.(\d{1,6})")
+
+
+def playground() -> str:
+    """The address of the page; "" if the package does not say where its repository is."""
+    named = os.environ.get(PLAYGROUND, "")
+    if named and "://" not in named:
+        return Path(named).resolve().as_uri()
+    return named or _published()
+
+
+@cache
+def _published() -> str:
+    try:
+        addresses = metadata("lockkit").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return ""
+    source = next((each for each in addresses if each.startswith("Source,")), "")
+    found = _GITHUB.search(source)
+    return f"https://{found[1].lower()}.github.io/{found[2]}/playground.html" if found else ""
+
+
+def fragment(**fields: object) -> str:
+    """`scenario=lease&seed=17`: without the fields that are empty."""
+    said = [(name, str(value)) for name, value in fields.items() if value not in (None, "")]
+    return urlencode(said, quote_via=quote, safe=",")
+
+
+def seed_fragment(moment: str) -> str:
+    """`wal/MISTAKE:17@57+3@80` as `scenario=wal&seed=17&rule=MISTAKE&way=57.3&step=80`."""
+    about, _, rest = moment.rpartition(":")
+    scenario, _, rule = about.partition("/")
+    seed, *stops = rest.split("@")
+    ways = [each.replace("+", ".") for each in stops if "+" in each]
+    step = next((each for each in stops if "+" not in each), None)
+    return fragment(scenario=scenario, seed=seed, rule=rule, way=",".join(ways), step=step)
+
+
+def link(moment: object) -> str:
+    """A seed's moment as a link; only its part from `#` on if there is no page."""
+    return f"{playground()}#{seed_fragment(str(moment))}"
+
+
+def moment_of(said: str) -> str:
+    """The moment's text in a link, or what was given if it is none.
+
+    Raises `ValueError` for a link without a seed, or with a field that moments do not have.
+    """
+    _, sign, rest = said.rpartition("#")
+    if not sign:
+        return said
+    pairs = parse_qsl(rest.strip(), keep_blank_values=True)
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("this link names a field twice")
+    if unknown := fields.keys() - {"scenario", "seed", "rule", "way", "step"}:
+        raise ValueError(f"a link to a moment has no field {min(unknown)[:20]!r}")
+    if not (fields.get("scenario") and fields.get("seed")):
+        raise ValueError("a link to a moment names a scenario and a seed: #scenario=lease&seed=17")
+    ways = [_WAY.fullmatch(each) for each in fields.get("way", "").split(",") if each]
+    if None in ways:
+        raise ValueError("the field 'way' of a link is written 57.3: after move 57, the third way")
+    about = "/".join(filter(None, (fields["scenario"], fields.get("rule", ""))))
+    turns = "".join(f"@{each[1]}+{each[2]}" for each in ways if each)
+    return f"{about}:{fields['seed']}{turns}" + (f"@{fields['step']}" if fields.get("step") else "")

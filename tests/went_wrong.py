@@ -1,0 +1,15 @@
+"""What went wrong in simulated worlds, each with the link that opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lockkit.lab.verify.sim import SeedOutcome, SimScenario
+from lockkit.lab.widgets.seeds.links import link
+
+
+def went_wrong(scenario: SimScenario, outcomes: Iterable[SeedOutcome]) -> list[str]:
+    return [
+        f"{each.violation}: {link(f'{scenario.name}:{each.seed}@{each.steps}')}"
+        for each in outcomes if each.violation
+    ]  # fmt: skip
