@@ -15,6 +15,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input $(QUIET)
 UV := uv==0.13.9
 PEERS := .cache/peers
+PYODIDE := .cache/playground
 FOR_LAB := '.[lab]'
 FOR_TESTS := '.[lab,test,docs]'
 FOR_DOCS := '.[lab,docs]'
@@ -55,9 +56,9 @@ lint: $(READY_TO_TEST)  ## ruff, mypy, and how many lines a program loads
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m tests.sizes
 
-docs: $(READY_TO_DOCUMENT)  ## build the documentation in build/docs; warnings are errors
+docs: $(READY_TO_DOCUMENT) $(PYODIDE)/.ready  ## build the documentation in build/docs; warnings are errors
 	@$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs build/docs $(DOCS_ARGS)
-	@echo "Open build/docs/index.html."
+	@echo "Open build/docs/index.html. The playground wants a server: $(BIN)/python -m http.server -d build/docs"
 
 address:  ## say where the repository is: make address URL=https://github.com/you/lockkit
 	@python3 docs/address.py "$(URL)"
@@ -116,6 +117,13 @@ $(READY_TO_DOCUMENT): $(READY)
 	@echo "Adding what the documentation needs to .venv, once."
 	@$(call INSTALL,$(FOR_DOCS))
 	@touch $(READY_TO_DOCUMENT)
+
+# Python for the browser, by the checksum of package-lock.json. Without npm the page has one picture.
+$(PYODIDE)/.ready: docs/playground/package.json docs/playground/package-lock.json
+	@mkdir -p $(PYODIDE)
+	@cp docs/playground/package.json docs/playground/package-lock.json $(PYODIDE)/
+	@if cd $(PYODIDE) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null; then touch .ready; \
+	else echo "make docs: npm could not install Pyodide; the playground is built without Python." >&2; fi
 
 # What those from PyPI need (google-crc32c) is pinned in .venv already.
 $(PEERS)/.ready: $(READY_TO_TEST) tests/peers/package.json tests/peers/package-lock.json tests/peers/requirements.txt

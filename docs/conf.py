@@ -19,6 +19,7 @@ sys.path[:0] = [str(DOCS), str(ROOT)]
 
 import address  # noqa: E402
 import generate  # noqa: E402
+import playground_page  # noqa: E402
 from docutils import nodes  # noqa: E402
 from docutils.parsers.rst import Directive  # noqa: E402
 from docutils.utils import new_document  # noqa: E402
@@ -32,7 +33,7 @@ release = version = lockkit.__version__
 SOURCE = address.current()
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["**/README.md"]
+exclude_patterns = ["**/README.md", "playground"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
@@ -64,7 +65,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "tutorial": [], "changelog": []}
+html_sidebars = {"index": [], "tutorial": [], "playground": [], "changelog": []}
 
 GENERATED = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 LINK = re.compile(r"(\]\()(\.\.?/[^)#\s]+)")
@@ -106,8 +107,15 @@ def markdown(_app: Any, _what: str, _name: str, _of: Any, _options: Any, lines: 
         lines[:] = [".. markdown::", "", *("   " + line for line in lines), ""]
 
 
+def served(app: Any, error: Exception | None) -> None:
+    """The playground's other files go beside the built pages."""
+    if error is None and app.builder.format == "html":
+        playground_page.serve(Path(app.outdir))
+
+
 def setup(app: Any) -> None:
     app.add_directive("markdown", Markdown)
     app.connect("env-get-outdated", outdated)
     app.connect("source-read", complete)
+    app.connect("build-finished", served)
     app.connect("autodoc-process-docstring", markdown)

@@ -176,3 +176,11 @@ def streamer() -> str:
     rows.append(f"| {', '.join(f'`{flag}`' for flag in job.IDLE)} | no effect; a line says so |")
     return "\n".join((_fenced(job.parser().format_help()), "| flag | what lockkit does |",
                       "|---|---|", *rows))  # fmt: skip
+
+
+# --- the playground -------------------------------------------------------------------------------
+
+
+def playground() -> str:
+    """The page's elements and script, as they are."""
+    return f"`````{{raw}} html\n{import_module('playground_page').html()}\n`````"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 import uuid
@@ -14,8 +15,9 @@ from lockkit.protocol.state import Now
 
 # CLOCK_BOOTTIME counts suspend. time.monotonic() on Linux stops while a laptop sleeps, so a lease
 # measured by it would outlive its validity. On macOS monotonic stops too; the clock that counts
-# sleep is CLOCK_MONOTONIC (mach_continuous_time).
+# sleep is CLOCK_MONOTONIC (mach_continuous_time). In a browser CLOCK_BOOTTIME raises EINVAL.
 _BOOT_ID: int = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
+_BOOT_ID = time.CLOCK_MONOTONIC if sys.platform == "emscripten" else _BOOT_ID
 
 
 @dataclass

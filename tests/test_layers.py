@@ -21,8 +21,8 @@ ROWS = [
     "table.options", "table.writer", "table.handle", "table.inspect", "table",
     "spark", "recipes", "cli",
     "lab.server", "lab.faults", "lab.testing", "lab.verify.check", "lab.verify", "lab.probe",
-    "lab.processes", "lab.incident", "lab.widgets", "lab.soak", "lab.course", "lab.cli", "lab",
-    "__main__",
+    "lab.processes", "lab.incident", "lab.widgets", "lab.playground", "lab.soak", "lab.course",
+    "lab.cli", "lab", "__main__",
 ]  # fmt: skip
 
 # What joins library and workshop: each loads from `lab` only what a user asks for by name.

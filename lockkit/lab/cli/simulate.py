@@ -49,7 +49,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--seeds", default="1..200", metavar="A..B", help="or one (default 1..200)")
     parser.add_argument("--steps", type=int, metavar="N", help="moves per seed, at most")
     parser.add_argument("--mutant", metavar="NAME", help="with this rule switched off")
-    parser.add_argument("--moment", metavar="M", help="one run, up to a move: lease:1234@57, or a link")
+    parser.add_argument(
+        "--moment", metavar="M", help="one run, up to a move: lease:1234@57, or its link"
+    )
     parser.add_argument("--others", type=int, default=0, metavar="N",
                         help="of a moment: so many other ways on from there")  # fmt: skip
     parser.add_argument("--history", metavar="FILE", help="write the last seed's history there")

@@ -92,15 +92,7 @@ def export_html(
 
 def page_of(events: Iterable[Event], verdict: Any, *, title: str, above: str = "") -> str:
     """The page's text; the same history gives the same bytes. `above` is HTML, escaped already."""
-    events = list(events)
-    state = {
-        "scene": whole(events, evidence=verdict.evidence if verdict else ()),
-        "status": {"state": "replay", "log": log_lines(events), **judged(verdict)},
-        "live": False,
-        "beats": False,
-        "selected": "",
-        "cursor": -1,
-    }
+    state = replayed(list(events), verdict)
     script = "\n" + drawing() + SHIM
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return PAGE.format(
@@ -111,6 +103,18 @@ def page_of(events: Iterable[Event], verdict: Any, *, title: str, above: str = "
         script=script,
         css=(HERE / "lanes.css").read_text(encoding="utf-8"),
     )
+
+
+def replayed(events: list[Event], verdict: Any) -> dict[str, Any]:
+    """The state of the drawing that shows a whole history; `verdict` may be None."""
+    return {
+        "scene": whole(events, evidence=verdict.evidence if verdict else ()),
+        "status": {"state": "replay", "log": log_lines(events), **judged(verdict)},
+        "live": False,
+        "beats": False,
+        "selected": "",
+        "cursor": -1,
+    }
 
 
 def drawing() -> str:

@@ -10,7 +10,7 @@ Other rooms may search worlds of their own: anything with `initial`, `moves` and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,14 @@ from lockkit.lab.verify.explore.diagram import state_diagram as state_diagram
 from lockkit.lab.verify.explore.diagram import transition_table as transition_table
 from lockkit.lab.verify.explore.parts import Move, PackedState
 from lockkit.lab.verify.explore.rows import BIG, SCENARIOS, SearchScenario
-from lockkit.lab.verify.explore.search import STATES_MAX, SearchResult, SearchWorld, search
+from lockkit.lab.verify.explore.search import (
+    STATES_MAX,
+    SearchResult,
+    SearchWorld,
+    drained,
+    search,
+    search_so_far,
+)
 from lockkit.lab.verify.explore.story import PathStory
 from lockkit.lab.verify.explore.world import LeaseWorld
 
@@ -35,6 +42,7 @@ __all__ = [
     "SearchWorld",
     "explore",
     "explore_rows",
+    "explore_so_far",
     "search",
     "state_diagram",
     "transition_table",
@@ -93,12 +101,19 @@ class SearchRow:
 
 def explore(scenario: SearchScenario, *, states_max: int = STATES_MAX) -> SearchRow:
     """Search one scenario, completely or up to its first violation."""
+    return drained(explore_so_far(scenario, states_max=states_max))
+
+
+def explore_so_far(
+    scenario: SearchScenario, *, states_max: int = STATES_MAX
+) -> Generator[int, None, SearchRow]:
+    """Yields how many states were found so far; returns the row."""
     clock = Clock()
     began_ms = clock.boot_ms()
     off = {} if scenario.mutant is None else scenario.mutant.off
     world = LeaseWorld(scenario.policy, scenario.bounds, off=off)
     with scenario.planted():
-        found = search(world, states_max=states_max)
+        found = yield from search_so_far(world, states_max)
     return SearchRow(
         scenario,
         found.violation,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 STATES_MAX = 20_000_000
 """Some 4 GB of states of the lease."""
+REPORT_EVERY = 500
+"""States whose moves are followed between two reports."""
 
+R = TypeVar("R")
 S = TypeVar("S", bound=Hashable)
 Move = TypeVar("Move", covariant=True)
 
@@ -40,13 +43,32 @@ class SearchResult(Generic[S, Move]):
 
 def search(world: SearchWorld[S, Move], *, states_max: int = STATES_MAX) -> SearchResult[S, Move]:
     """All states within the world's bounds, nearest first; stops at the first violation."""
+    return drained(search_so_far(world, states_max))
+
+
+def drained(steps: Generator[Any, None, R]) -> R:
+    """What a generator returns, whatever it yields before."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as over:
+            found: R = over.value
+            return found
+
+
+def search_so_far(
+    world: SearchWorld[S, Move], states_max: int = STATES_MAX
+) -> Generator[int, None, SearchResult[S, Move]]:
+    """Yields how many states were found, often enough to show that; returns the result."""
     start = world.initial()
     parents: dict[S, S | None] = {start: None}
     frontier = [start]
     moves, violation = world.moves, world.violation
     while frontier:
         beyond: list[S] = []
-        for state in frontier:
+        for number, state in enumerate(frontier):
+            if number % REPORT_EVERY == 0:
+                yield len(parents)
             for _, child in moves(state):
                 if child in parents:
                     continue

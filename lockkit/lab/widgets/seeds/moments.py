@@ -130,26 +130,37 @@ def scenario_of(name: str) -> SimScenario:
         from lockkit.lab.widgets.seeds.sweep import stalling
 
         return stalling(float(ratio[1]))
+    known = scenarios()
+    if name not in known:
+        raise ValueError(f"no scenario {name!r}; there are: {', '.join(known)}")
+    return known[name]
+
+
+def scenarios() -> dict[str, SimScenario]:
+    """All of them by name, but for the sweep's."""
     from lockkit.lab.verify.scenarios import SCENES
     from lockkit.lab.verify.table.scenario import SCENARIO
     from lockkit.lab.verify.table_scenario import SCENARIOS
 
     patterns = [scene.SCENARIO for scene in SCENES.values()]
-    scenarios = {each.name: each for each in (LEASE, *SCENARIOS, SCENARIO, *patterns)}
-    if name not in scenarios:
-        raise ValueError(f"no scenario {name!r}; there are: {', '.join(scenarios)}")
-    found: SimScenario = scenarios[name]
-    return found
+    return {each.name: each for each in (LEASE, *SCENARIOS, SCENARIO, *patterns)}
 
 
 def mutant_of(name: str, scenario: str) -> Mutant | None:
     """None for "". Raises `ValueError`, and says which there are."""
     if not name:
         return None
-    from lockkit.lab.verify.scenarios import SCENES
-
-    mutants = SCENES[scenario].MUTANTS if scenario in SCENES else LEASE_MUTANTS
+    mutants = mutants_of(scenario)
     if name not in mutants:
         raise ValueError(f"no mutant {name!r}; there are: {', '.join(mutants)}")
-    found: Mutant = mutants[name]
+    return mutants[name]
+
+
+def mutants_of(scenario: str) -> dict[str, Mutant]:
+    """The mistakes that can be planted in a scenario, by name."""
+    if scenario == LEASE.name:
+        return LEASE_MUTANTS
+    from lockkit.lab.verify.scenarios import SCENES
+
+    found: dict[str, Mutant] = SCENES[scenario].MUTANTS if scenario in SCENES else LEASE_MUTANTS
     return found

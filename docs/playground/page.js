@@ -1,0 +1,269 @@
+// The playground: what a reader chooses goes to the worker, and what it answers is drawn here. The
+// drawing itself (layout.js, rows.js, lanes.js) stands in front of this file, which is put into a block: its names
+// do not meet those of the drawing. Text of a history is untrusted: it is set as textContent.
+
+const data = JSON.parse(document.getElementById("pg-data").textContent);
+const place = document.getElementById("playground");
+const byId = (id) => document.getElementById(id);
+const [state, said, bar, more] = ["pg-state", "pg-said", "pg-progress", "pg-more"].map(byId);
+const panels = Object.fromEntries([...place.querySelectorAll(".pg-panel")].map((each) => [each.id.slice(3), each]));
+const began = performance.now();
+
+// --- the picture ---
+
+const drawing = { scene: {}, status: {}, live: false, beats: false, selected: "", cursor: -1 };
+const heard = new Map();
+const model = {
+  get: (name) => drawing[name], set: (name, value) => { drawing[name] = value; },
+  on: (name, act) => heard.set(act, name), off: (_name, act) => heard.delete(act),
+  send: () => {}, save_changes: () => {},
+};
+
+function draw(replay) {
+  Object.assign(drawing, replay);
+  for (const name of ["scene", "status", "selected", "cursor"]) {
+    for (const [act, of] of heard) if (of === `change:${name}`) act();
+  }
+}
+
+function themed() {
+  byId("pg-picture").classList.toggle("lk-page-dark", document.documentElement.dataset.theme === "dark");
+}
+
+// --- the worker: one request at a time, the newest; a new one replaces what is under way ---
+
+let [worker, ready, asked, waiting] = [null, false, 0, null];
+
+function load() {
+  if (!data.python) return fail("This copy of the documentation was built without Python for the browser (npm was not there), so only the prepared picture can be shown. With npm installed, make docs builds all of it.");
+  if (location.protocol === "file:") return fail("A browser runs no Python in a page that was opened from a file. Serve the folder, for example with: python -m http.server --directory build/docs");
+  worker = new Worker(new URL(data.python, document.baseURI), { type: "module" });
+  worker.onmessage = ({ data: message }) => {
+    if (message.ready) started();
+    else if (message.loading) state.textContent = message.loading;
+    else if (message.broken) fail(message.broken);
+    else if (message.id === asked) told(message);
+  };
+  worker.onerror = (event) => fail(`Python could not be loaded: ${event.message || "a file is missing"}`);
+}
+
+function started() {
+  ready = true;
+  place.dataset.ready = "true";
+  state.textContent = `Python runs in this page (loaded in ${((performance.now() - began) / 1000).toFixed(1)} s). Nothing that you enter leaves it.`;
+  if (waiting) { const [request, given, act] = waiting; ask(request, given, act); }
+}
+
+function fail(why) {
+  place.dataset.failed = "true";
+  state.textContent = why;
+  busy(false);
+}
+
+function ask(request, given, act) {
+  asked += 1;
+  waiting = [request, given, act];
+  busy(true);
+  say(ready ? "" : "This runs as soon as Python is loaded.");
+  if (ready) worker.postMessage({ id: asked, request, given: JSON.stringify(given) });
+}
+
+function told(message) {
+  const found = JSON.parse(message.said);
+  if (found.said !== undefined && !message.over) return progress(found);
+  if (!message.over && !found.error) return;
+  const [, , act] = waiting;
+  waiting = null;
+  busy(false);
+  if (found.error) say(found.error, true);
+  else act(found);
+}
+
+function progress({ said: words, done, of }) {
+  say(of ? `${words} (${done} of ${of})` : words);
+  bar.hidden = false;
+  if (of) { bar.max = of; bar.value = done; } else bar.removeAttribute("value");
+}
+
+function stop() {
+  asked += 1;
+  waiting = null;
+  if (worker) worker.postMessage({ stop: true });
+  busy(false);
+  say("Stopped.");
+}
+
+function busy(on) {
+  for (const each of place.querySelectorAll("[name=stop]")) each.disabled = !on;
+  place.dataset.busy = String(on);
+  if (!on) bar.hidden = true;
+}
+
+function say(words, bad = false) {
+  said.textContent = words;
+  said.classList.toggle("pg-bad", bad);
+}
+
+function list(items) {
+  const ul = html("ul", "pg-list");
+  for (const [text, link] of items) {
+    const item = html("li", "", "", ul);
+    if (link) { const a = html("a", "", text, item); a.href = `#${link}`; } else item.textContent = text;
+  }
+  more.replaceChildren(ul);
+}
+
+// --- tabs, and the moment in the address ---
+
+function open(name) {
+  for (const [each, panel] of Object.entries(panels)) {
+    panel.hidden = each !== name;
+    const tab = byId(`pg-tab-${each}`);
+    tab.setAttribute("aria-selected", String(each === name));
+    tab.tabIndex = each === name ? 0 : -1;
+  }
+}
+
+function linked(link) {
+  history.replaceState(null, "", `#${link}`);
+  place.dataset.link = link;
+}
+
+/** Opens what the address names; nothing named: the prepared picture stays. */
+function follow() {
+  const named = location.hash.slice(1);
+  if (!named.includes("=")) return;
+  const [, opened] = Object.entries(OPENED).find(([field]) => new URLSearchParams(named).has(field)) || [];
+  if (opened) opened(named);
+  else say(`This address names nothing that can be played: #${named.slice(0, 60)}`, true);
+}
+
+function tabs() {
+  const all = [...place.querySelectorAll("[role=tab]")];
+  all.forEach((tab, i) => {
+    tab.addEventListener("click", () => open(tab.id.slice(7)));
+    tab.addEventListener("keydown", ({ key }) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[key];
+      if (by) { const next = all[(i + by + all.length) % all.length]; next.focus(); next.click(); }
+    });
+  });
+}
+
+// --- the simulator ---
+
+const sim = panels.simulate.elements;
+
+function option(parent, value, words) {
+  const one = html("option", "", words, parent);
+  one.value = value;
+}
+
+function rules(scenario) {
+  sim.rule.replaceChildren();
+  option(sim.rule, "", "nothing: all rules are on");
+  const found = data.menus.scenarios.find((each) => each.name === scenario);
+  for (const rule of found ? found.rules : []) option(sim.rule, rule.name, `${rule.name}: ${rule.says}`);
+}
+
+function shown(found) {
+  if (![...sim.scenario.options].some((each) => each.value === found.scenario)) option(sim.scenario, found.scenario, found.scenario);
+  sim.scenario.value = found.scenario;
+  rules(found.scenario);
+  sim.rule.value = found.rule;
+  sim.seed.value = found.seed;
+  sim.step.max = found.steps;
+  sim.step.value = found.step;
+  place.dataset.link = found.link;
+  place.dataset.trace = found.trace;
+  const searched = found.runs ? `${found.found ? "Found" : "Nothing found"} after ${found.runs} runs. ` : "";
+  const where = found.step === found.steps ? "the end" : `of ${found.steps}`;
+  say(`${searched}Seed ${found.seed}, move ${found.step}, ${where}: ${found.replay.status.because}.`);
+  more.replaceChildren();
+  draw(found.replay);
+}
+
+function simulate(moment) {
+  open("simulate");
+  ask("simulate", { moment }, (found) => { shown(found); linked(found.link); });
+}
+
+function chosen(step) {
+  const rule = sim.rule.value ? `/${sim.rule.value}` : "";
+  return `${sim.scenario.value}${rule}:${sim.seed.value}${step === undefined ? "" : `@${step}`}`;
+}
+
+/** The same run at another of its moves: with the other ways that it took. */
+function moved(step) {
+  const now = Math.max(0, Math.min(Number(sim.step.max), step));
+  sim.step.value = now;
+  const fields = new URLSearchParams(place.dataset.link);
+  fields.set("step", now);
+  simulate(`#${fields}`);
+}
+
+function simulator() {
+  for (const each of data.menus.scenarios) option(sim.scenario, each.name, `${each.name}: ${each.says}`);
+  sim.scenario.addEventListener("change", () => rules(sim.scenario.value));
+  panels.simulate.addEventListener("submit", () => simulate(chosen()));
+  sim.seek.addEventListener("click", () => {
+    const given = { scenario: sim.scenario.value, rule: sim.rule.value, seed: Number(sim.seed.value), runs: 200 };
+    ask("seek", given, (found) => { shown(found); linked(found.link); });
+  });
+  sim.step.addEventListener("change", () => moved(Number(sim.step.value)));
+  for (const each of panels.simulate.querySelectorAll("[data-by]")) {
+    each.addEventListener("click", () => moved(Number(sim.step.value) + Number(each.dataset.by)));
+  }
+  sim.vary.addEventListener("click", () => ask("vary", { moment: `#${place.dataset.link}` }, (found) => {
+    say(`${found.others}.`);
+    list(found.wrong.map(({ link, because }) => [because, link]));
+  }));
+  sim.copy.addEventListener("click", async () => {
+    linked(place.dataset.link);
+    try { await navigator.clipboard.writeText(location.href); say("The link is in the clipboard."); }
+    catch { say(`The link is this page's address: ${location.href}`); }
+  });
+}
+
+// --- the checker ---
+
+function check(history) {
+  ask("check", { history }, (found) => {
+    say("");
+    list(found.findings.map((each) => [`${each.verdict}: ${each.because}`]));
+    draw(found.replay);
+  });
+}
+
+function checker() {
+  const { history, file } = panels.check.elements;
+  const take = async (files) => { if (files.length) { history.value = await files[0].text(); check(history.value); } };
+  panels.check.addEventListener("submit", () => check(history.value));
+  file.addEventListener("change", () => take(file.files));
+  droppable(panels.check, take);
+}
+
+function droppable(panel, take) {
+  const over = (on) => (event) => { event.preventDefault(); panel.classList.toggle("pg-over", on); };
+  panel.addEventListener("dragover", over(true));
+  panel.addEventListener("dragleave", over(false));
+  panel.addEventListener("drop", (event) => { over(false)(event); take(event.dataTransfer.files); });
+}
+
+const OPENED = { scenario: (named) => simulate(`#${named}`) };
+
+for (const panel of Object.values(panels)) {
+  panel.addEventListener("submit", (event) => event.preventDefault());
+  panel.elements.stop.addEventListener("click", stop);
+}
+tabs();
+simulator();
+checker();
+themed();
+new MutationObserver(themed).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+draw(data.first.replay);
+render({ model, el: byId("pg-picture") });
+shown(data.first);
+place.dataset.drawn = String(Math.round(performance.now()));
+addEventListener("hashchange", follow);
+follow();
+load();

@@ -1,0 +1,94 @@
+"""The documentation's playground, served as files: its first picture, and Python in the page."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from browser.world import ROOT, SOON_MS, Server, elsewhere, shot
+from lockkit.lab.widgets.seeds.moments import SeedMoment, play
+
+pytestmark = [
+    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(400, method="thread"),
+    pytest.mark.xdist_group("voila"),
+]  # fmt: skip
+
+LOADED_MS = 240_000
+IDLE = "document.querySelector('#playground').dataset.busy === 'false'"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Tests read what the page says."""
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return import_module("playground_page")
+
+
+@pytest.fixture
+def site(parts: ModuleType, tmp_path: Path) -> Iterator[Server]:
+    """The page as Sphinx would serve it, without the frame around it."""
+    frame = f"<!doctype html><link rel=icon href='data:,'><body>{parts.html()}"
+    (tmp_path / "playground.html").write_text(frame, encoding="utf-8")
+    parts.serve(tmp_path)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield Server(url=f"http://127.0.0.1:{server.server_port}", directory=tmp_path)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_first_picture_needs_no_python(
+    parts: ModuleType, tmp_path: Path, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the disk, as make docs builds it without npm."""
+    monkeypatch.setattr(parts, "PYODIDE", tmp_path / "none")
+    (file := tmp_path / "playground.html").write_text(parts.html(), encoding="utf-8")
+    page.goto(f"file://{file}")
+    page.wait_for_selector("#playground[data-drawn][data-failed]", timeout=SOON_MS)
+    page.wait_for_selector(".lk[data-ready=true][data-verdict=INVALID]", timeout=SOON_MS)
+    assert int(page.get_attribute("#playground", "data-drawn")) < 5_000
+    assert page.locator(".lk-arrow").count() > 1
+    assert "without Python" in page.text_content("#pg-state")
+    assert elsewhere(page) == [] and page.trouble == []
+
+
+@pytest.mark.soak
+def test_a_link_opens_the_moment_that_is_played_everywhere(
+    parts: ModuleType, site: Server, page: Any
+) -> None:
+    if not parts.is_there():
+        pytest.skip("Pyodide is not there: make docs installs it")
+    link = "scenario=lease&seed=18&rule=fence%20off&step=100"
+    page.goto(f"{site.url}/playground.html#{link}")
+    page.wait_for_selector("#playground[data-ready]", timeout=LOADED_MS)
+    page.wait_for_function(IDLE, timeout=LOADED_MS)
+    assert page.get_attribute("#playground", "data-link") == link
+    expected = play(SeedMoment.of("lease/fence off:18@100")).trace_hash
+    assert page.get_attribute("#playground", "data-trace") == expected
+    page.get_by_role("button", name="Find a seed that goes wrong").click()
+    page.wait_for_function(IDLE, timeout=LOADED_MS)
+    assert page.url.endswith("seed=18&rule=fence%20off&step=116")
+    assert page.get_attribute(".lk", "data-verdict") == "INVALID"
+    shot(page, "7-playground")
+    page.get_by_role("tab", name="Checker").click()
+    history = ROOT / "datasets" / "histories" / "good" / "stalled_commit_refused.jsonl"
+    page.set_input_files("[name=file]", str(history))
+    page.wait_for_selector(".lk[data-verdict=VALID]", timeout=LOADED_MS)
+    page.fill("[name=history]", "no JSON\n")
+    page.get_by_role("button", name="Check").click()
+    page.wait_for_selector("#pg-said.pg-bad", timeout=LOADED_MS)
+    assert elsewhere(page, site) == [] and page.trouble == []

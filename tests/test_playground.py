@@ -1,0 +1,160 @@
+"""The playground of the documentation: its answers, and what the page is built from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from lockkit.lab.playground import FIRST, SEEDS_MAX, answer
+from lockkit.lab.verify.explore import SCENARIOS, explore, explore_so_far
+from lockkit.lab.widgets.seeds.moments import SeedMoment, play, scenarios
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+BAD = ROOT / "datasets" / "histories" / "bad" / "stalled_commit_accepted.jsonl"
+
+
+def result(request: str, **given: Any) -> Any:
+    *_, last = answer(request, json.dumps(given))
+    return json.loads(last)
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(DOCS))
+    return import_module("playground_page")
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def test_the_menus_name_every_scenario_and_what_can_be_switched_off() -> None:
+    menus = result("menus")
+    assert [each["name"] for each in menus["scenarios"]] == list(scenarios())
+    for each in menus["scenarios"]:
+        for rule in each["rules"]:
+            SeedMoment.of(f"{each['name']}/{rule['name']}:1")
+    assert menus["first"].startswith("scenario=lease&seed=")
+
+
+@pytest.mark.parametrize("moment", [FIRST, "lease:7@20", "lease/fence off:18@100+3@105", "wal:1@9"])
+def test_a_moment_is_played_as_everywhere_else(moment: str) -> None:
+    found, outcome = result("simulate", moment=moment), play(SeedMoment.of(moment))
+    assert (found["step"], found["trace"]) == (outcome.steps, outcome.trace_hash)
+    assert found["replay"]["scene"]["events"] == len(outcome.run.world.history())
+    wrong = outcome.violation
+    assert found["replay"]["status"]["verdict"] == ("INVALID" if wrong else "VALID")
+    assert result("simulate", moment=f"#{found['link']}") == found
+
+
+def test_a_step_beyond_the_end_is_the_end() -> None:
+    assert result("simulate", moment=f"{FIRST}@9999") == result("simulate", moment=FIRST)
+
+
+def test_the_first_seed_that_goes_wrong_is_found_and_each_run_is_reported() -> None:
+    given = {"scenario": "lease", "rule": "fence off", "seed": 10, "runs": 50}
+    *steps, last = map(json.loads, answer("seek", json.dumps(given)))
+    assert [each["done"] for each in steps] == list(range(9))
+    assert last["found"] and last["runs"] == 9
+    assert last["link"] == "scenario=lease&seed=18&rule=fence%20off&step=116"
+    right = result("seek", scenario="lease", rule="", seed=1, runs=3)
+    assert not right["found"] and right["seed"] == 3
+
+
+def test_other_ways_on_are_counted_and_linked() -> None:
+    found = result("vary", moment="lease/fence off:18@114")
+    assert found["others"] == f"{len(found['wrong'])} of 25 other ways on go wrong"
+    assert result("simulate", moment=f"#{found['wrong'][0]['link']}")["step"] > 100
+
+
+def test_a_history_is_judged_with_its_evidence() -> None:
+    found = result("check", history=BAD.read_text(encoding="utf-8"))
+    assert found["replay"]["status"]["verdict"] == found["findings"][0]["verdict"] == "INVALID"
+    scene = found["replay"]["scene"]
+    assert any(each.get("evidence") for each in [*scene["marks"], *scene["bars"], *scene["arrows"]])
+
+
+@pytest.mark.parametrize(("request_", "given", "says"), [
+    ("simulate", {"moment": "lease"}, "is no moment"),
+    ("simulate", {"moment": "#scenario=lease&seed=1&rule=none"}, "no mutant 'none'"),
+    ("seek", {"scenario": "least", "rule": "", "seed": 1, "runs": 1}, "no scenario 'least'"),
+    ("seek", {"scenario": "lease", "rule": "", "seed": -1, "runs": 1}, "is no moment"),
+    ("seek", {"scenario": "lease", "rule": "", "seed": 1, "runs": SEEDS_MAX + 1}, "choose 1 to"),
+    ("vary", {"moment": "lease:1"}, "names no step"),
+    ("check", {"history": ""}, "is empty"),
+    ("check", {"history": "no JSON\n"}, "line 1"),
+])  # fmt: skip
+def test_what_cannot_be_used_is_an_answer_that_says_why(
+    request_: str, given: dict[str, Any], says: str
+) -> None:
+    assert says in result(request_, **given)["error"]
+
+
+def test_a_search_that_reports_finds_what_the_search_finds() -> None:
+    scenario = next(each for each in SCENARIOS if each.name == "claim_412 ours")
+    reports, steps = [], explore_so_far(scenario)
+    while True:
+        try:
+            reports.append(next(steps))
+        except StopIteration as over:
+            row = over.value
+            break
+    again = explore(scenario)
+    assert (row.violation, row.steps, row.states) == (again.violation, again.steps, again.states)
+    assert reports == sorted(reports) and reports[-1] <= row.states
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def test_without_npm_the_page_has_its_first_picture_and_loads_nothing(
+    page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "PYODIDE", tmp_path / "none")
+    html = page.html()
+    assert '"python":""' in html and '"lanes":' in html
+    page.serve(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_archive_answers_by_itself(page: ModuleType, tmp_path: Path) -> None:
+    """In a Python without any package, as in the browser: the menus load every scenario."""
+    page.archive(file := tmp_path / "lockkit.zip")
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from lockkit.lab.playground import answer\n"
+        "assert 'error' not in next(answer('menus', '{}'))\n"
+        "for moment in sys.argv[2:]:\n"
+        "    *_, last = answer('simulate', '{\"moment\": \"%s\"}' % moment)\n"
+        "    print(last)\n"
+    )
+    moments = ["lease:1@30", "commit:1@30"]
+    line = [sys.executable, "-I", "-S", "-c", program, str(file), *moments]
+    said = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert said.returncode == 0, said.stderr
+    for moment, each in zip(moments, said.stdout.splitlines(), strict=True):
+        trace = play(SeedMoment.of(moment)).trace_hash
+        assert json.loads(each).get("trace") == trace, (moment, each[:300])
+
+
+def test_the_archive_is_the_same_at_every_build(page: ModuleType, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        page.archive(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    with zipfile.ZipFile(tmp_path / "one") as members:
+        assert {name.partition("/")[0] for name in members.namelist()} == {"lockkit", "fastavro"}
+
+
+def test_python_for_the_browser_is_pinned_by_its_hash() -> None:
+    wanted = json.loads((DOCS / "playground" / "package.json").read_text())["dependencies"]
+    locked = json.loads((DOCS / "playground" / "package-lock.json").read_text())["packages"]
+    assert wanted == {"pyodide": locked["node_modules/pyodide"]["version"]}
+    assert all(each["integrity"].startswith("sha512-") for name, each in locked.items() if name)
