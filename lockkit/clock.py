@@ -13,11 +13,9 @@ from datetime import UTC, datetime
 from lockkit.errors import utc as utc
 from lockkit.protocol.state import Now
 
-# CLOCK_BOOTTIME counts suspend. time.monotonic() on Linux stops while a laptop sleeps, so a lease
-# measured by it would outlive its validity. On macOS monotonic stops too; the clock that counts
-# sleep is CLOCK_MONOTONIC (mach_continuous_time). In a browser CLOCK_BOOTTIME raises EINVAL.
-_BOOT_ID: int = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
-_BOOT_ID = time.CLOCK_MONOTONIC if sys.platform == "emscripten" else _BOOT_ID
+# CLOCK_BOOTTIME counts suspend. time.monotonic() stops while a laptop sleeps: a lease measured by
+# it would outlive its validity. Elsewhere CLOCK_MONOTONIC does (macOS: mach_continuous_time).
+_BOOT_ID: int = getattr(time, "CLOCK_BOOTTIME" if sys.platform == "linux" else "CLOCK_MONOTONIC", 0)
 
 
 @dataclass
