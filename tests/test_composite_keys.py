@@ -220,3 +220,11 @@ def test_a_partition_that_was_written_meanwhile_is_not_deleted() -> None:
             with pytest.raises(CommitConflict):
                 one.delete_partition("region=EU/day=d")
         assert len(contents(one.read())) == 3
+
+
+def test_a_table_without_partitions_is_not_emptied_by_an_empty_path() -> None:
+    with made(partition_by=None) as table:
+        table.upsert(rows({("a", "a", "EU", "d"): (1, 1)}))
+        with pytest.raises(TableError, match="no partitions"):
+            table.delete_partition("")
+        assert len(contents(table.read())) == 1

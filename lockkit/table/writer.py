@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lockkit.clock import Clock
+from lockkit.errors import TableError
 from lockkit.lock.conformance import prove_conditions
 from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
@@ -258,6 +259,8 @@ class ArrowWrite(TableWrite):
     def check(self, config: TableConfig) -> None:
         delete = self.requested.operation == "delete"
         if self.requested.operation == "delete_partition":
+            if config.partition_by is None:  # its path would be "", that of all rows
+                raise TableError("the table has no partitions, so none can be deleted")
             return
         refuse_unfit(config, self.rows.schema, delete=delete)
 
