@@ -81,7 +81,13 @@ def test_a_table_is_what_a_dictionary_is(version: int, mode: str, tmp_path: Path
         assert gone is not None
         model = {key: row for key, row in model.items() if key[2:] != ("US", "d1")}
         assert contents(table.read()) == model
-        assert table.delete_partition("region=US/day=d1") is None
+        assert table.delete_partition("region=US/day=d1", "region=*") is not None
+        assert contents(table.read()) == {}
+        model = {("k", "a", "EU", "d1"): (1, 1), ("k", "a", "EU", "d2"): (1, 1)}
+        table.upsert(rows(model))
+        assert table.delete_partition("region=EU/day=d", "day=d1", "region=US*") is None
+        table.upsert(rows({("k", "a", "EU", "x"): (1, 1)}))
+        table.delete_partition("*/day=x")
     hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
     found = hudi.HudiTable(f"{tmp_path}/orders").read()
     assert contents(pa.Table.from_batches(map(pa.record_batch, found))) == model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from lockkit.table.format.gate import (
     refuse_other,
 )
 from lockkit.table.format.hudi_options import TABLE
+from lockkit.table.format.property_keys import COMPLEX, KEY_CLASSES
 
 ROOT = Path(__file__).parents[1]
 WRITE = "hoodie.datasource.write."
@@ -156,7 +157,7 @@ def test_a_request_about_a_lease_takes_no_longer_than_asked_for_nor_than_a_fifth
     [
         ("hoodie.index.type", "GLOBAL_SIMPLE"),
         ("hoodie.index.type", "RECORD_INDEX"),
-        (WRITE + "keygenerator.class", "org.apache.hudi.keygen.ComplexKeyGenerator"),
+        (WRITE + "keygenerator.class", "org.apache.hudi.keygen.CustomKeyGenerator"),
         (WRITE + "payload.class", "org.apache.hudi.common.model.PartialUpdateAvroPayload"),
         ("hoodie.record.merge.mode", "CUSTOM"),
         ("hoodie.table.cdc.enabled", "true"),
@@ -164,7 +165,7 @@ def test_a_request_about_a_lease_takes_no_longer_than_asked_for_nor_than_a_fifth
         ("hoodie.compact.inline", "true"),
         ("hoodie.combine.before.upsert", "false"),
         (WRITE + "table.type", "MERGE_ON_READ"),
-        (WRITE + "operation", "delete_partition"),
+        (WRITE + "operation", "compact"),
         ("hoodie.write.concurrency.mode", "NON_BLOCKING_CONCURRENCY_CONTROL"),
         ("hoodie.write.lock.client.num_retries", "abc"),
         ("hoodie.clean.commits.retained", "many"),
@@ -292,7 +293,8 @@ def test_a_credential_is_never_shown() -> None:
         ({WRITE + "hive_style_partitioning": "false"}, "the table has 'True'"),
         ({WRITE + "recordkey.field": "order"}, "the table has 'id'"),
         ({"hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"}, "precombine field 'at'"),
-        ({WRITE + "keygenerator.type": "NON_PARTITION"}, "partitioned by 'region'"),
+        ({WRITE + "keygenerator.type": "NON_PARTITION"}, "partitions by 'region'"),
+        ({WRITE + "keygenerator.class": KEY_CLASSES[COMPLEX]}, "leave it out, or write SIMPLE"),
         ({"hoodie.table.name": "others"}, "the table has 'orders'"),
     ],
 )
@@ -305,6 +307,28 @@ def test_an_option_that_says_otherwise_than_the_table_is_refused(
         with Table(store.url, options=options) as table:
             with pytest.raises(TableError, match=re.escape(why)):
                 table.append(rows([1]))
+
+
+@pytest.mark.parametrize(
+    ("said", "options", "why"),
+    [
+        ("id,line", {"recordkey.field": "id , line", "keygenerator.type": "COMPLEX"}, ""),
+        ("id,line", {"keygenerator.type": "SIMPLE"}, "write COMPLEX"),
+        ("id", {"recordkey.field": "line,id"}, "the table has 'id'"),
+        ("id", {}, ""),
+    ],
+)
+def test_a_key_generator_that_makes_other_keys_is_refused(
+    said: str, options: dict[str, str], why: str
+) -> None:
+    config = replace(CONFIG, record_key=said, partition_by="region,day", version=6)
+    given = described({WRITE + key: value for key, value in options.items()})
+    encoded = {"hoodie.write.complex.keygen.new.encoding": "true"}
+    with pytest.raises(TableError, match=why) if why else nullcontext():
+        refuse_other(given, config)
+    refuse_other(described(encoded), replace(config, version=9))
+    with nullcontext() if "," in said else pytest.raises(TableError, match="are spelt id:VALUE"):
+        refuse_other(described(encoded), config)
 
 
 def test_an_option_that_says_the_same_as_the_table_passes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ from lockkit.lab.course.program import ANEW, ONCE
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.runtime import run
 from lockkit.spark import write
-from lockkit.spark.frame import BATCH_BYTES, NOT_BY_BYTES, by_rows
+from lockkit.spark.frame import BATCH_BYTES, GROUP, NOT_BY_BYTES, by_rows
+from lockkit.spark.rows import bucketed
 from lockkit.stores import open_store
 from lockkit.stores.local import LocalStore
 from lockkit.table import TableConfig, create_table, load_snapshot, read_table
 from lockkit.table.errors import CommitConflict, EarlyConflict, HeartbeatExpired
+from lockkit.table.format.base_file import record_keys
 from lockkit.table.format.timeline import V9, load_timeline
+from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.liveness import end, read_heartbeat
 from lockkit.table.occ.transaction import begin
 from lockkit.table.options import RETRIES, write_options
@@ -105,6 +109,31 @@ def test_a_table_is_what_a_dictionary_is(spark: Any, here: Any, partitioned: boo
         assert found == sorted(model.values(), key=repr), f"step {step}: {operation}"
 
 
+@pytest.mark.parametrize("mode", rest_in_soak(["hudi", "fenced"], "hudi"))
+def test_several_keys_and_partition_fields(spark: Any, here: Any, mode: str) -> None:
+    """In mode `hudi` all stored keys are looked at; in mode `fenced` those of the key's bucket."""
+    columns = "id string, line int, region string, day date, at long"
+    two = {"record_key": "id, line", "partition_path": "region,day", "precombine": "at"}
+    d1, d2 = date(2026, 1, 1), date(2026, 1, 2)
+
+    def put(*rows: tuple[Any, ...], **how: Any) -> None:
+        write(frame(spark, *rows, columns=columns), **two, **how, **here)
+
+    put(("a", 1, "EU", d1, 1), ("a", 2, "EU", d1, 1), ("a", 1, "EU", d2, 1), ("", 1, "", d1, 1),
+        (None, 1, None, d1, 1), mode=mode, buckets=2)  # fmt: skip
+    put(("a", 1, "EU", d1, 5), ("a", 1, "EU", d1, 4), ("", 1, None, d1, 5), ("a", 1, "US", d1, 5))
+    now = [("a", 1, "EU", d1, 5), ("a", 2, "EU", d1, 1), ("a", 1, "EU", d2, 1),
+           ("", 1, None, d1, 5), (None, 1, None, d1, 1), ("a", 1, "US", d1, 5)]  # fmt: skip
+    names = [each.split()[0] for each in columns.split(", ")]
+    assert stored(here, *names) == sorted(now, key=repr)
+    put(("a", 1, "EU", d1, 9), (None, 1, "", d1, 9), operation="delete")
+    put(("any", 1, "US", d1, 9), operation="delete_partition")
+    now = now[1:4]
+    assert stored(here, *names) == sorted(now, key=repr) == by_hudi_rs(here, *names)
+    keys = read_table(open_store(**here), meta=True)["_hoodie_record_key"].to_pylist()
+    assert sorted(keys) == ["id:__empty__,line:1", "id:a,line:1", "id:a,line:2"]
+
+
 def test_an_upsert_updates_what_an_insert_wrote_and_doubles_nothing(spark: Any, here: Any) -> None:
     rows = [(f"k{n}", f"r{n % 3}", 1, 0) for n in range(60)]
     for way in ("insert", "bulk_insert"):
@@ -147,6 +176,11 @@ def test_a_bucket_is_sparks_own_hash_of_the_key(spark: Any, here: Any) -> None:
         found[row["id"]] = int(row["_hoodie_file_name"][:8])
     assert found == BUCKETS_OF_4
     assert not any(is_bucketed(free_file_id(Clock())) for _ in range(1000))
+    several = TableConfig(name="t", record_key="id,at,region", buckets=1000)
+    some = frame(spark, ("a", "EU", 1, 1), (None, "", -2, 1), ("", None, 3, 1))
+    numbers = [int(row[GROUP]) for row in bucketed(some, several).collect()]
+    keys = record_keys(several, some.toArrow()).combine_chunks()
+    assert numbers == bucket_of(keys, 1000).to_pylist()
 
 
 # --- what Spark is told ---

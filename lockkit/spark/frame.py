@@ -26,6 +26,7 @@ from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat
 from lockkit.table.format.partition import partition_path
+from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.occ.rollback import keep_only
 from lockkit.table.read.buckets import bucket_file_id, is_bucketed
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 GROUP = "_lockkit_group"
 """The column that says which file group a row goes to: a bucket's number, or a file id."""
 PART = "_lockkit_part"
-"""The column with the partition's value."""
+"""The columns with the partition's values, by `each_field`."""
 KEY, STORED_PART = "_lockkit_key", "_lockkit_stored_part"
 STATISTICS = (
     "partition string, file_id string, path string, previous string, writes long, inserts long, "
@@ -89,6 +90,11 @@ def _task() -> TaskId:
     return TaskId(context.partitionId(), context.stageId(), context.taskAttemptId())
 
 
+def each_field(name: str, config: TableConfig) -> list[str]:
+    """A column `name` for each partition field."""
+    return [f"{name}{number}" for number, _ in enumerate(config.partition_fields)]
+
+
 # --- the three ways -----------------------------------------------------------------------------
 
 
@@ -106,13 +112,14 @@ def insert_frame(frame: DataFrame, job: WriteJob) -> list[WriteStat]:
 
 def merge_frame(frame: DataFrame, job: WriteJob, tasks: int, *, delete: bool) -> list[WriteStat]:
     """Merge each row into the group in its column `GROUP`, or remove its key from there."""
-    by = [GROUP] if job.target.config.partition_by is None else [PART, GROUP]
+    by = [*each_field(PART, job.target.config), GROUP]
 
     def write(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
         import pyarrow as pa
 
         def one() -> Iterable[WriteStat]:
-            partition = partition_path(job.target.config, key[0].as_py()) if len(key) > 1 else ""
+            values = tuple(each.as_py() for each in key[:-1])
+            partition = partition_path(job.target.config, values)
             group_target = job.target_of(partition, key[-1].as_py())
             stat = write_group(job.work(), group_target, rows.drop_columns(by), delete=delete)
             return [] if stat is None else [stat]
@@ -147,18 +154,17 @@ def write_frame(
 
 
 def stored_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFrame:
-    """(KEY, STORED_PART, GROUP) of every row of `slices`; no other column is read."""
+    """KEY, STORED_PART of each field, GROUP of every row of `slices`; no other column is read."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     config, schema = job.target.config, job.target.schema
     assert schema is not None
-    part = config.partition_by
+    fields = config.partition_fields
     import pyarrow as pa
 
-    kinds = [(KEY, pa.string()), (GROUP, pa.string())]
-    if part is not None:
-        kinds.insert(1, (STORED_PART, schema.field(part).type))
-    shape = pa.schema(kinds)
+    names = zip(each_field(STORED_PART, config), fields, strict=True)
+    parts = [(name, schema.field(field).type) for name, field in names]
+    shape = pa.schema([(KEY, pa.string()), *parts, (GROUP, pa.string())])
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -166,9 +172,8 @@ def stored_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFra
         store, clock = job.place.data(), Clock()
         for batch in batches:
             for path, group in zip(*batch.to_pydict().values(), strict=True):
-                columns = [RECORD_KEY] if part is None else [RECORD_KEY, part]
                 with open_data_file(store, path, clock) as file:
-                    for rows in base_file_batches(path, file, columns=columns):
+                    for rows in base_file_batches(path, file, columns=[RECORD_KEY, *fields]):
                         rows = rows.append_column(GROUP, pa.repeat(group, rows.num_rows))
                         yield from rows.rename_columns(shape.names).cast(shape).to_batches()
 

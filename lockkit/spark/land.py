@@ -96,6 +96,10 @@ class SpoolWrite(SparkWrite):
                 "their way to it; save them again"
             )
         requested = self.requested
+        if requested.operation == "delete_partition":
+            if not requested.partitions:
+                self.partitions = frozenset(partition for partition, _ in rows.groups)
+            return []
         work = WriteTask(self.place.data(), target, TaskId(), self.clock, self.early_check(covered))
         merged = GroupMerge(rows, work, snapshot, requested.operation == "delete")
         if requested.operation in ("upsert", "delete"):

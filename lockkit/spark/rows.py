@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import TableError
-from lockkit.spark.frame import GROUP, KEY, PART, STORED_PART, WriteJob, stored_keys
+from lockkit.spark.frame import GROUP, KEY, PART, STORED_PART, WriteJob, each_field, stored_keys
 from lockkit.table.format.base_file import Slice, refuse_unfit
-from lockkit.table.format.partition import NO_VALUE
+from lockkit.table.format.composite_keys import EMPTY, NULL
+from lockkit.table.format.partition import NO_VALUE, partition_path
 from lockkit.table.format.properties import TableConfig
 
 if TYPE_CHECKING:
@@ -32,11 +33,6 @@ def incoming_schema(frame: DataFrame) -> pa.Schema:
 
 
 def check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None:
-    if config.composite:
-        raise TableError(
-            f"record key {config.record_key}, partitions by {config.partition_by}: of several "
-            "fields, rows are written with lockkit.table.Table, or by Hudi's own writer"
-        )
     refuse_unfit(config, incoming_schema(frame), delete=operation == "delete")
 
 
@@ -44,12 +40,36 @@ def bucketed(frame: DataFrame, config: TableConfig) -> DataFrame:
     """The rows with the number of their bucket in `GROUP`, in eight digits."""
     from pyspark.sql import functions as f
 
-    key = f.col(config.record_key).cast("string")
-    number = f.pmod(f.xxhash64(key), f.lit(config.buckets)).cast("string")
+    number = f.pmod(f.xxhash64(_key(config)), f.lit(config.buckets)).cast("string")
     frame = frame.withColumn(GROUP, f.lpad(number, 8, "0"))
-    if config.partition_by is None:
-        return frame
-    return frame.withColumn(PART, _partition(frame, config.partition_by))
+    return frame.select("*", *_parts(frame, config))
+
+
+def partition_paths(frame: DataFrame, config: TableConfig) -> frozenset[str]:
+    """The paths of the partitions that have rows in `frame`."""
+    fields = frame.select(*config.partition_fields).distinct().toLocalIterator()
+    return frozenset(partition_path(config, tuple(row)) for row in fields)
+
+
+def _key(config: TableConfig) -> Any:
+    """Each row's record key, as `base_file.record_keys` spells it."""
+    from pyspark.sql import functions as f
+
+    if not config.composite:
+        return f.col(config.record_key).cast("string")
+    parts = []
+    for name in config.record_keys:
+        text = f.col(name).cast("string")
+        text = f.coalesce(f.when(text == "", f.lit(EMPTY)).otherwise(text), f.lit(NULL))
+        parts.append(f.concat(f.lit(f"{name}:"), text))
+    return f.concat_ws(",", *parts)
+
+
+def _parts(frame: DataFrame, config: TableConfig) -> list[Any]:
+    """The columns `PART` of each partition field."""
+    fields = config.partition_fields
+    return [_partition(frame, field).alias(part)
+            for field, part in zip(fields, each_field(PART, config), strict=True)]  # fmt: skip
 
 
 def _partition(frame: DataFrame, column: str) -> Any:
@@ -65,10 +85,9 @@ def _partition(frame: DataFrame, column: str) -> Any:
 
 
 def _on_key(frame: DataFrame, keys: DataFrame, config: TableConfig) -> Any:
-    on = frame[config.record_key].cast("string") == keys[KEY]
-    if config.partition_by is not None:
-        theirs = _partition(keys, STORED_PART)
-        on = on & _partition(frame, config.partition_by).eqNullSafe(theirs)
+    on = _key(config) == keys[KEY]
+    for field, stored in zip(config.partition_fields, each_field(STORED_PART, config), strict=True):
+        on = on & _partition(frame, field).eqNullSafe(_partition(keys, stored))
     return on
 
 
@@ -81,7 +100,7 @@ def with_found_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> Dat
     # Spark takes what comes from Python for small, and would broadcast a whole table's keys.
     found = frame.join(keys.hint("merge"), _on_key(frame, keys, config), "left")
     tagged = found.withColumn(GROUP, f.coalesce(f.col(FOUND), f.col(GROUP)))
-    return tagged.drop(FOUND, KEY, STORED_PART)
+    return tagged.drop(FOUND, KEY, *each_field(STORED_PART, config))
 
 
 def without_known_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFrame:
@@ -96,9 +115,7 @@ def latest_of_each_key(frame: DataFrame, config: TableConfig) -> DataFrame:
     """One row for each key: the greatest precombine value, of equals the last."""
     from pyspark.sql import functions as f
 
-    by = [f.col(config.record_key)]
-    if config.partition_by is not None:
-        by.append(_partition(frame, config.partition_by).alias(PART))
+    by = [_key(config).alias(KEY), *_parts(frame, config)]
     order = [config.precombine] if config.precombine else []
     row = f.struct(*[f.col(f"`{name}`") for name in frame.columns])
     numbered = frame.withColumn(ORDER, f.monotonically_increasing_id())

@@ -23,6 +23,7 @@ from lockkit.spark.rows import (
     check_columns,
     incoming_schema,
     latest_of_each_key,
+    partition_paths,
     with_found_keys,
     without_known_keys,
 )
@@ -80,11 +81,13 @@ def write(
     ================  ===================  ========================================================
     parameter         default              meaning
     ================  ===================  ========================================================
-    `operation`       upsert               upsert, insert, bulk_insert, delete, insert_overwrite (of
-                                           the partitions that `df` has) or insert_overwrite_table
-    `record_key`      the table's          the key's column; required for a new table
+    `operation`       upsert               upsert, insert, bulk_insert, delete, insert_overwrite or
+                                           delete_partition (of the partitions that `df` has), or
+                                           insert_overwrite_table
+    `record_key`      the table's          the key's column, or several, separated by commas;
+                                           required for a new table
     `precombine`      the table's          the column that orders versions of a row
-    `partition_path`  the table's          the partition's column
+    `partition_path`  the table's          the partition's column, or several
     `endpoint`        the service's        the store's URL
     `table_name`      the URL's last part  the name of a new table
     `version`         9                    the version of a new table: 6 or 9
@@ -181,6 +184,10 @@ class SparkWrite(TableWrite):
         from pyspark.sql import functions as f
 
         frame, requested, config = self.frame, self.requested, target.config
+        if requested.operation == "delete_partition":
+            if not requested.partitions:
+                self.partitions = partition_paths(frame, config)
+            return []
         job = WriteJob(
             self.place, target, self.early_check(covered), requested.file_bytes_max,
             dict(snapshot.groups), generations(snapshot),
@@ -192,11 +199,11 @@ class SparkWrite(TableWrite):
         if requested.drop_duplicates and requested.operation in ("insert", "bulk_insert"):
             frame = without_known_keys(frame, job, snapshot.slices)
         job = replace(job, slices={}, generations={})
-        if config.partition_by is not None:
+        if fields := config.partition_fields:
             if requested.operation == "insert":
                 # Few files in each partition; several tasks share a large partition.
-                frame = frame.hint("rebalance", f.col(config.partition_by))
-            frame = frame.sortWithinPartitions(config.partition_by)
+                frame = frame.hint("rebalance", *map(f.col, fields))
+            frame = frame.sortWithinPartitions(*fields)
         return insert_frame(frame, job)
 
     def _merged(self, frame: DataFrame, job: WriteJob, snapshot: Snapshot) -> list[WriteStat]:

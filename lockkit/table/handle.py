@@ -236,6 +236,7 @@ class Table:
     def delete_partition(self, *partitions: str, retries: int = 0) -> Committed | None:
         """Commit the removal of all rows of these partitions, named by their paths: `region=EU`.
 
+        `*` stands for any text, as in Hudi's `hoodie.datasource.write.partitions.to.delete`.
         Returns None if none of them has rows. Raises what `overwrite` raises.
         """
         import pyarrow as pa
@@ -330,16 +331,15 @@ class Table:
         from lockkit.table.writer import ArrowWrite
 
         refuse_no_table(rows)
-        kind = "insert_overwrite" if operation == "delete_partition" else operation
-        requested = write_options(self._options, operation=kind, retries=retries)
-        requested = replace(requested, operation=operation, strategy=self.strategy)
+        requested = write_options(self._options, operation=operation, retries=retries)
+        requested = replace(requested, partitions=partitions, strategy=self.strategy)
         with self._alone(operation):
             see_conditions(self.store, self.clock)
             self._open()
             if self._data is None:
                 self._data = open_store(self.url, attempts=ATTEMPTS, **self._store_options)
             write = ArrowWrite(
-                rows=rows, data=self._data, requested=requested, partitions=partitions,
+                rows=rows, data=self._data, requested=requested,
                 url=self.url, store=self.store, upkeep=self._upkeep, clock=self.clock,
                 emit=self.emit, found=self._left,
             )  # fmt: skip

@@ -22,12 +22,14 @@ from lockkit.table.services.rules import service_rules
 from lockkit.table.write.groups import FILE_BYTES_MAX
 
 Operation = Literal[
-    "insert", "bulk_insert", "upsert", "delete", "insert_overwrite", "insert_overwrite_table"
+    "insert", "bulk_insert", "upsert", "delete", "insert_overwrite", "insert_overwrite_table",
+    "delete_partition",
 ]
 OPERATIONS: tuple[str, ...] = get_args(Operation)
 (RETRIES,) = NAMES["retries"]
 RETRIES_MAX = 1000
 WRITE = "hoodie.datasource.write."
+PARTITIONS = WRITE + "partitions.to.delete"
 KEYWORDS = frozenset(NAMES)
 
 
@@ -47,6 +49,8 @@ class WriteOptions:
     urlencode: bool | None = None
     described: Mapping[str, Any] = field(default_factory=dict)
     """Options that say something of the table."""
+    partitions: frozenset[str] = frozenset()
+    """`delete_partition`: their paths, where `*` stands for any text; none: those of the rows."""
     retries: int = 0
     drop_duplicates: bool = False
     combine: bool = False
@@ -75,8 +79,12 @@ def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
             value = _typed(keyword, given, key)
         if value is not None:
             said[keyword] = value
+    for keyword in ("record_key", "partition_path"):
+        if keyword in said:
+            said[keyword] = said[keyword].replace(" ", "")  # Hudi trims the names, too
     found = WriteOptions(
         **said,
+        partitions=frozenset(filter(None, str(given.get(PARTITIONS) or "").split(","))),
         described=described(given),
         early=early_detection(given),
         early_commits=early_commits(given),
@@ -99,6 +107,8 @@ def _checked(found: WriteOptions) -> WriteOptions:
             f"operation {found.operation[:40]!r} is not known here; choose one of "
             f"{', '.join(OPERATIONS)}"
         )
+    if found.partitions and found.operation != "delete_partition":
+        raise TableError(f"{PARTITIONS} is for the operation delete_partition; leave it out")
     if not 0 <= found.retries <= RETRIES_MAX:
         raise TableError(f"retries={found.retries} must be from 0 to {RETRIES_MAX}")
     for name, value in (("buckets", found.buckets), ("tasks", found.tasks)):

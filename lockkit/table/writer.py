@@ -6,6 +6,7 @@ has them in memory. They differ in how the files are made; the transaction is th
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
@@ -71,7 +72,7 @@ class TableWrite(ABC):
     attempt reads the table again. Afterwards it is the table as this commit left it."""
     buffer: FileBuffer | None = None
     partitions: frozenset[str] = frozenset()
-    """`delete_partition`: their paths."""
+    """`delete_partition` without paths in `requested`: those of the rows, once `files` is done."""
 
     def whole(self) -> Committed | None:
         """Try until an attempt commits, or the last one conflicts."""
@@ -86,6 +87,8 @@ class TableWrite(ABC):
             found = run(look_over(), self.store, self.clock)
         known, seen = found
         self.check(known.config)
+        if self.requested.operation == "delete_partition" and not known.config.partition_fields:
+            raise TableError("delete_partition: the table has no partitions")
         self.upkeep.before_write(known)
         state: list[tuple[Snapshot, Prepared]] = []
         shared = self.upkeep.context
@@ -177,9 +180,12 @@ class TableWrite(ABC):
         operation = self.requested.operation
         if _action(operation) == "commit":
             return frozenset()
+        if operation == "insert_overwrite_table":
+            return frozenset(snapshot.groups)
         touched = {stat.partition for stat in stats} | self.partitions
-        whole = operation == "insert_overwrite_table"
-        return frozenset(group for group in snapshot.groups if whole or group[0] in touched)
+        named = [".*".join(map(re.escape, each.split("*"))) for each in self.requested.partitions]
+        wanted = re.compile("|".join([*map(re.escape, touched), *named]) or "(?!)", re.DOTALL)
+        return frozenset(group for group in snapshot.groups if wanted.fullmatch(group[0]))
 
     def _table(self) -> None:
         """Create the table if it is missing; `TableError` if it differs from the one wanted."""

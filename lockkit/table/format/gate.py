@@ -21,9 +21,10 @@ from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
     EVENT_PAYLOAD,
+    KEY_CLASSES,
     LATEST_PAYLOAD,
-    NO_PARTITION,
 )
+from lockkit.table.format.refusals import key_types
 
 SHOWN = 80
 _SECRET = re.compile(r"secret|password|token|access\.key|api\.key|connection\.string|credential")
@@ -58,6 +59,7 @@ def check_options(
 
 _APPENDS = {
     "hoodie.datasource.write.operation": "insert|bulk_insert",
+    "hoodie.datasource.write.partitions.to.delete": "",
     "hoodie.datasource.write.insert.drop.duplicates": "false",
     "hoodie.combine.before.insert": "false",
     "hoodie.allow.empty.commit": "false",
@@ -156,12 +158,13 @@ _KEYGEN = (
     "hoodie.datasource.write.keygenerator.class", "hoodie.table.keygenerator.class",
     "hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type",
 )  # fmt: skip
+_ENCODING = "hoodie.write.complex.keygen.new.encoding"
 _ORDERS_LOWER = {name.lower(): ordered for name, ordered in _ORDERS.items()}
 
 
 def described(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that describe the table."""
-    keys = {*_ORDERING, *_KEYGEN}.union(*_DESCRIBES.values())
+    keys = {*_ORDERING, *_KEYGEN, _ENCODING}.union(*_DESCRIBES.values())
     return {key: value for key, value in options.items() if key in keys}
 
 
@@ -175,6 +178,8 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
         said = "" if theirs is None else str(theirs)
         for key in keys:
             mine = str(options.get(key) or "")
+            if field in ("record_key", "partition_by"):
+                mine = mine.replace(" ", "")
             if mine and mine.lower() != said.lower():
                 raise TableError(
                     f"{key}={mine[:SHOWN]}, but the table has {said!r}; leave it out to take the "
@@ -189,13 +194,27 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
                 f"{'their precombine field' if ordered else 'the order of commits'}, but of "
                 f"precombine fields the table has {has}; leave it out to merge as the table does"
             )
+    _refuse_other_keys(options, config)
+
+
+def _refuse_other_keys(options: Mapping[str, Any], config: TableConfig) -> None:
+    """`TableError` where a key generator would make other keys or paths than the table has."""
+    fitting = key_types(config.record_key, config.partition_by)
+    fine = {name.lower() for each in fitting for name in (each, KEY_CLASSES[each])}
     for key in _KEYGEN:
-        said = str(options.get(key) or "").lower()
-        if said in (NO_PARTITION.lower(), "non_partition") and config.partition_by is not None:
+        said = str(options.get(key) or "")
+        if said and said.lower() not in fine:
             raise TableError(
-                f"{key}={str(options[key])[:SHOWN]} makes no partitions, but the table is "
-                f"partitioned by {config.partition_by!r}; leave it out"
+                f"{key}={said[:SHOWN]} makes other keys or partitions than the table's, with "
+                f"record key {config.record_key!r} and partitions by {config.partition_by!r}; "
+                f"leave it out, or write {fitting[0]} or {KEY_CLASSES[fitting[0]]}"
             )
+    one_key = config.composite and len(config.record_keys) == 1
+    if config.version == 6 and one_key and str(options.get(_ENCODING)).lower() == "true":
+        raise TableError(
+            f"{_ENCODING}=true: with one record key and several partition fields, keys are spelt "
+            f"{config.record_key}:VALUE here; leave it out"
+        )
 
 
 # --- the page -------------------------------------------------------------------------------------

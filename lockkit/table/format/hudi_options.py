@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lockkit.lock import hudi_keys as lock
+from lockkit.table.format.property_keys import KEY_CLASSES
 
 Fate = Literal["obeyed", "harmless", "refused"]
 
@@ -61,9 +62,8 @@ LOG = "it is about log files, which a copy-on-write table does not have"
 READS = "it tunes Hudi's reader"
 PROPERTY = "it is a property that a table keeps for itself; leave it out"
 CODE = "a class of Java cannot be run here"
-_SIMPLE = (
-    "org.apache.hudi.keygen.SimpleKeyGenerator|org.apache.hudi.keygen.NonpartitionedKeyGenerator"
-)
+KEYS = "this key generator makes keys that do not match lockkit's"
+_KEY_TYPES, _KEY_CLASSES = "|".join(KEY_CLASSES), "|".join(KEY_CLASSES.values())
 _PAYLOADS = (
     "org.apache.hudi.common.model.DefaultHoodieRecordPayload|"
     "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
@@ -74,10 +74,14 @@ MODES = "EVENT_TIME_ORDERING|COMMIT_TIME_ORDERING"
 TABLE: tuple[OptionRule, ...] = (
     # --- what a write does, and what the table is ---
     _obeyed(W, "operation",
-            "upsert|insert|bulk_insert|delete|insert_overwrite|insert_overwrite_table",
-            "what the write does"),
+            "upsert|insert|bulk_insert|delete|insert_overwrite|insert_overwrite_table|"
+            "delete_partition", "what the write does"),
+    _obeyed(W, "partitions.to.delete", "text", "what delete_partition deletes: paths of "
+            "partitions, separated by commas, where `*` stands for any text; by default the "
+            "partitions that the rows have"),
     _obeyed(W, "recordkey.field partitionpath.field precombine.field table.name", "text",
-            "one column each, and the table's name; a table that exists must have the same"),
+            "the record key's column and the partition's, or several, separated by commas; one "
+            "precombine column; the table's name. A table that exists must have the same"),
     _obeyed(H + "table.",
             "name recordkey.fields partition.fields precombine.field ordering.fields", "text",
             "as above, by the names that the table's own properties have"),
@@ -106,20 +110,17 @@ TABLE: tuple[OptionRule, ...] = (
     _refused(H + "datasource.", "insert.dup.policy", "use " + W + "insert.drop.duplicates", "none"),
     _refused(H + "datasource.", "overwrite.mode",
              "say it by " + W + "operation=insert_overwrite or insert_overwrite_table"),
-    _refused(W, "partitions.to.delete", "partitions are not deleted by a write here"),
     _refused(H, "static.overwrite.partition.paths", "insert_overwrite takes the partitions of the "
              "rows that are written"),
     _refused(H, "sql.insert.mode spark.sql.insert.into.operation sql.bulk.insert.enable "
              "bulkinsert.overwrite.operation.type", "say it by " + W + "operation"),
     # --- keys, merging ---
-    _refused(W, "keygenerator.class", "this key generator makes keys that do not match lockkit's",
-             _SIMPLE),
-    _refused(H + "table.", "keygenerator.class",
-             "this key generator makes keys that do not match lockkit's", _SIMPLE),
-    _refused(W, "keygenerator.type", "this key generator makes keys that do not match lockkit's",
-             "SIMPLE|NON_PARTITION"),
-    _refused(H + "table.", "keygenerator.type",
-             "this key generator makes keys that do not match lockkit's", "SIMPLE|NON_PARTITION"),
+    _refused(W, "keygenerator.class", KEYS, _KEY_CLASSES),
+    _refused(H + "table.", "keygenerator.class", KEYS, _KEY_CLASSES),
+    _refused(W, "keygenerator.type", KEYS, _KEY_TYPES),
+    _refused(H + "table.", "keygenerator.type", KEYS, _KEY_TYPES),
+    _obeyed(H, "write.complex.keygen.new.encoding", "flag", "true is refused where it would change "
+            "keys: version 6, one record key and several partition fields"),
     _refused(H + "table.", "complex.keygen.encoding",
              "keys of one field would be spelt otherwise than here", "FIELD_PREFIXED"),
     _refused(W, "keygenerator.consistent.logical.timestamp.enabled secondarykey.column",
@@ -404,7 +405,7 @@ TABLE: tuple[OptionRule, ...] = (
               "sensitive.config.keys spark.sql.optimized.writes.enable "
               "spark.sql.merge.into.partial.updates spark.polaris.catalog.class "
               "write.application.id write.auto.upgrade write.buffer.* "
-              "write.complex.keygen.new.encoding write.complex.keygen.validation.enable "
+              "write.complex.keygen.validation.enable "
               "write.executor.* write.merge.handle.fallback write.record.positions "
               "write.status.storage.level write.tagged.record.storage.level "
               "datasource.write.row.writer.enable datasource.write.commitmeta.key.prefix", ENGINE),

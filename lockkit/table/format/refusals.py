@@ -97,12 +97,20 @@ def _not_written(says: Says) -> Iterator[str]:
             yield f"{key}={says(key)[:120]}: {why}"
 
 
+def key_types(record_key: str, partition_by: str | None) -> list[str]:
+    """The types of key generators that make the same keys and paths; the inferred one first."""
+    inferred = key_type(record_key, partition_by)
+    if inferred != UNPARTITIONED:
+        return [inferred]
+    # Of one key and no partition, Hudi before 1.0 says SimpleKeyGenerator.
+    return [inferred, COMPLEX if "," in record_key else SIMPLE]
+
+
 def _other_keys(says: Says) -> Iterator[str]:
     """Why the keys or the partition paths of new rows would not match those of the stored rows."""
     keys, fields = says("hoodie.table.recordkey.fields"), says("hoodie.table.partition.fields")
-    inferred = key_type(keys, fields)
-    # Of one key and no partition, Hudi before 1.0 says SimpleKeyGenerator.
-    fine = [inferred, SIMPLE] if not fields and "," not in keys else [inferred]
+    fine = key_types(keys, fields)
+    inferred = fine[0]
     for key, names in ((KEY_CLASS, KEY_CLASSES), (KEY_TYPE, {each: each for each in KEY_CLASSES})):
         if fields and says(key) == names[UNPARTITIONED]:
             yield ("it has partition fields and a key generator that makes no partitions; which is "
