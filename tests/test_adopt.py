@@ -12,13 +12,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from table_world import AFTER, CLOCK, Lossy
 
+from lockkit import open_store
 from lockkit.cli.main import main
+from lockkit.errors import TableError
+from lockkit.runtime import run
 from lockkit.table import CommitConflict, Table
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.java_properties import format_properties, parse_properties
+from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ.metadata_off import MetadataSwitchedOff
+from lockkit.table.services.adopt import adopt as adopt_table
 from lockkit.table.writer import ArrowWrite
 
 DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
@@ -201,3 +207,34 @@ def test_the_options_of_hudis_writers_fit_the_table(table_of: Any, capsys: Any) 
     assert options["hoodie.write.table.version"] == "9"
     assert options["hoodie.metadata.enable"] == "false"
     assert TIMEZONE not in options, "Hudi refuses it beside a table that says something else"
+
+
+@pytest.mark.parametrize(
+    "news", [{"hoodie.table.type": "MERGE_ON_READ"}, {f"{PARTITIONS}.inflight": "record_index"}]
+)
+def test_properties_that_are_written_meanwhile_are_not_overwritten(
+    table_of: Any, news: dict[str, str]
+) -> None:
+    folder = table_of("cow9")
+    old = keys(folder)
+    store = Lossy(open_store(f"file://{folder}"))
+    put = store.store.put
+
+    def beside(key: str, body: bytes, condition: Any) -> Any:
+        if key == PROPERTIES_KEY and keys(folder) == old:
+            say(folder, **news)
+        return put(key, body, condition)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "put", beside)
+        with pytest.raises(TableError, match="run this again"):
+            run(adopt_table(), store, CLOCK)
+    assert keys(folder) == {**old, **news}
+
+
+def test_an_adoption_whose_answer_was_lost_is_found_done(table_of: Any) -> None:
+    folder = table_of("cow9")
+    store = Lossy(open_store(f"file://{folder}"), {5: AFTER})
+    done = run(adopt_table(), store, CLOCK)
+    assert store.seen[5] == ("put", PROPERTIES_KEY) and done.writable
+    assert keys(folder)[TIMEZONE] == "UTC"

@@ -108,7 +108,15 @@ def adopt(*, believe: Callable[[], None] = trust) -> Procedure[Adoption]:
             yield from create(kept, body)
 
     def fixed(keys: Mapping[str, str]) -> dict[str, str]:
-        return {key: value for key, value in found.changes.items() if keys.get(key, "") != value}
+        standing = {key: value.strip() for key, value in keys.items()}
+        if standing == {**found.keys, **found.changes}:
+            return {}  # an earlier try, whose answer was lost
+        if standing != found.keys:
+            raise TableError(
+                f"{PROPERTIES_KEY} was changed while it was looked at; nothing was changed here: "
+                "run this again"
+            )
+        return found.changes
 
     yield from rewrite_properties(fixed, believe)
     changed = [f"{key}={value}" for key, value in sorted(found.changes.items())]
