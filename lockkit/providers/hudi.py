@@ -26,6 +26,7 @@ from lockkit.lock.hudi_keys import (
 )
 from lockkit.providers.leased import LeasedLock
 from lockkit.providers.patience import patience_of
+from lockkit.sinks import silent
 
 ZOOKEEPER_PORT = 2181
 DEFAULT_PROVIDER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
@@ -66,7 +67,11 @@ def _storage(config: Config, options: Options) -> Lock:
         options = {"credential": config[SAS_TOKEN]} | options
     if url.lower().startswith(("s3://", "s3a://")):
         options = aws_credentials(config) | options
-    return Lock(url, **storage_lock(config, options))
+    from lockkit.providers.audit import AuditLog
+
+    keywords = storage_lock(config, options)
+    audit = AuditLog(keywords.pop("emit", silent))
+    return audit.of(Lock(url, emit=audit, **keywords))
 
 
 def _filesystem(config: Config, options: Options) -> LeasedLock:

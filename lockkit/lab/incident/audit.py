@@ -13,10 +13,10 @@ from itertools import pairwise
 
 from lockkit.events import TIME_MS_MAX, Event, event
 from lockkit.protocol.outcome import Found
+from lockkit.providers.audit import AUDIT as AUDIT
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing, read
 
-AUDIT = ".hoodie/.locks/audit/"
 FILES_MAX = 200
 """The newest ones are read."""
 FILE_BYTES_MAX = 1_000_000
