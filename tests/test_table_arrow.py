@@ -227,3 +227,10 @@ def test_options_that_contradict_a_new_table_make_none() -> None:
             Table.create(url, record_key="id", options=options)
     with Table.create(url, record_key="id", mode=HUDI, buckets=8, options=options) as table:
         table.append(pa.table({"id": ["a"]}))
+
+
+def test_an_overwrite_of_a_table_without_partitions_replaces_all_rows() -> None:
+    with Table.create(f"memory://arrow{next(_NAMES)}", record_key="id") as table:
+        table.upsert(pa.table({"id": ["a", "b"]}))
+        table.overwrite(pa.table({"id": ["c"]}))
+        assert table.read()["id"].to_pylist() == ["c"]

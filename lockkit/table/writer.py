@@ -184,8 +184,11 @@ class TableWrite(ABC):
             return frozenset(snapshot.groups)
         touched = {stat.partition for stat in stats} | self.partitions
         named = [".*".join(map(re.escape, each.split("*"))) for each in self.requested.partitions]
-        wanted = re.compile("|".join([*map(re.escape, touched), *named]) or "(?!)", re.DOTALL)
-        return frozenset(group for group in snapshot.groups if wanted.fullmatch(group[0]))
+        wanted = re.compile("|".join(named) or "(?!)", re.DOTALL)
+        return frozenset(
+            group for group in snapshot.groups
+            if group[0] in touched or wanted.fullmatch(group[0])
+        )  # fmt: skip
 
     def _table(self) -> None:
         """Create the table if it is missing; `TableError` if it differs from the one wanted."""
@@ -265,8 +268,6 @@ class ArrowWrite(TableWrite):
     def check(self, config: TableConfig) -> None:
         delete = self.requested.operation == "delete"
         if self.requested.operation == "delete_partition":
-            if config.partition_by is None:  # its path would be "", that of all rows
-                raise TableError("the table has no partitions, so none can be deleted")
             return
         refuse_unfit(config, self.rows.schema, delete=delete)
 
