@@ -77,7 +77,7 @@ ORDER = {
         "timeline java_properties option_values avro avro_decoding commit_records records xxhash "
         "data_files schema property_keys refusals properties partition row_partitions "
         "composite_keys layout base_file base_file_reading plans hudi_options gate readable "
-        "log_blocks archived"
+        "log_blocks log_writing archived"
     ),
     "table.occ": (
         "fence group group_commit conflicting covered pending conflict heartbeat_rules liveness "

@@ -20,10 +20,10 @@ from lockkit.stores import ListEntry
 from lockkit.stores.memory import MemoryStore
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.log_blocks import (
-    _DELETES,
     AVRO,
     COMMAND,
     DELETE,
+    DELETES,
     HFILE,
     MAGIC,
     PARQUET,
@@ -34,6 +34,7 @@ from lockkit.table.format.property_keys import checksum
 from lockkit.table.format.readable import readable
 from lockkit.table.format.timeline import V9, TimelineNames, parse_timeline
 from lockkit.table.read.listed import LogSlice, _with_logs
+from lockkit.table.read.log_slice import VisibleInstants
 from lockkit.table.read.merging_logs import (
     LogEntry,
     MergeSource,
@@ -42,7 +43,7 @@ from lockkit.table.read.merging_logs import (
     scan_log_slice,
 )
 from lockkit.table.read.reader import Scan, scan_slice
-from lockkit.table.read.table_files import Listed, VisibleInstants
+from lockkit.table.read.table_files import Listed
 
 SCHEMA = {
     "type": "record", "name": "t", "fields": [
@@ -89,7 +90,7 @@ def deletes(instant: str, **of: Any) -> bytes:
         for key, given in of.items()
     ]}  # fmt: skip
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(_DELETES), records)
+    fastavro.schemaless_writer(out, fastavro.parse_schema(DELETES), records)
     content = struct.pack(">ii", 3, len(out.getvalue())) + out.getvalue()
     return block(DELETE, content, h0=instant)
 

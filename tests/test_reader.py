@@ -48,6 +48,7 @@ from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read import checkpoint as checkpoints
 from lockkit.table.read.checkpoint import CHECKPOINT_KEY, read_checkpoint
+from lockkit.table.read.checkpoint_bytes import digest
 from lockkit.table.read.checkpoint_writing import format_checkpoint, write_checkpoint
 from lockkit.table.read.incremental import load_increment
 from lockkit.table.read.reader import SLICES_AT_ONCE, plan_scan, read_increment, scan
@@ -188,7 +189,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 def resealed(body: bytes) -> bytes:
     """With the digest that belongs to its contents."""
     fields = json.loads(body)
-    fields["sha256"] = checkpoints.digest(fields["table"])
+    fields["sha256"] = digest(fields["table"])
     return json.dumps(fields).encode()
 
 

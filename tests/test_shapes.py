@@ -71,7 +71,7 @@ from lockkit.table.occ.conflict import bucket_of as bucket_of_group
 from lockkit.table.occ.fence import Decided, Fence, format_fence, parse_fence
 from lockkit.table.occ.liveness import heartbeat_of
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations, is_bucketed
-from lockkit.table.read.checkpoint import parse_checkpoint
+from lockkit.table.read.checkpoint_bytes import parse_checkpoint
 from lockkit.table.read.checkpoint_writing import format_checkpoint
 from lockkit.table.read.snapshot import CheckedHorizon, Slice, Snapshot
 
@@ -554,7 +554,7 @@ def test_an_instant_is_seventeen_ascii_digits_or_fourteen(digits: str) -> None:
         with pytest.raises(ValueError, match="is no instant"):
             instant_ms(digits)
         stat = {"fileId": "f", "path": f"f_0-0-0_{digits}.parquet"}
-        with pytest.raises(TableError, match="is no base file"):
+        with pytest.raises(TableError, match="is no base or log file"):
             parse_commit(ME, "k", json.dumps({"partitionToWriteStats": {"": [stat]}}).encode())
         with pytest.raises(TableError, match="is no instant"):
             parse_rollback_plan(f".hoodie/{digits}.rollback.requested", ROLLBACK)

@@ -14,6 +14,7 @@ from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.spark.place import TableAddress
+from lockkit.spark.rows import refuse_log_files
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.gate import check_options
 from lockkit.table.occ.condition import ReaderHeldBack
@@ -102,6 +103,7 @@ def plan(
     try:
         if query.begin is None:
             snapshot = run(load_snapshot(as_of=query.as_of), store, clock)
+            refuse_log_files(snapshot.config)
             scan = plan_scan(snapshot, columns=columns, filters=filters, meta=query.meta)
             return scan, None
         found: Increment = run(
@@ -112,8 +114,10 @@ def plan(
             warnings.warn(ReaderHeldBack(text), stacklevel=3)
         if found.snapshot is None:
             snapshot = run(load_snapshot(), store, clock)
+            refuse_log_files(snapshot.config)
             empty = plan_scan(snapshot, columns=columns, meta=query.meta, slices=())
             return empty, found
+        refuse_log_files(found.snapshot.config)
         scan = plan_scan(
             found.snapshot, columns=columns, filters=filters, meta=query.meta,
             slices=found.slices, where=found.where,

@@ -32,7 +32,17 @@ def incoming_schema(frame: DataFrame) -> pa.Schema:
         raise TableError(f"these rows cannot be written: {str(error)[:200]}") from None
 
 
+def refuse_log_files(config: TableConfig) -> None:
+    """Raise `TableError` for a merge-on-read table: Spark's executors do not merge log files."""
+    if config.merged:
+        raise TableError(
+            f"{config.name} is merge-on-read: here it is read and written with "
+            "lockkit.table.Table; in Spark, Hudi's own reader shows it"
+        )
+
+
 def check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None:
+    refuse_log_files(config)
     refuse_unfit(config, incoming_schema(frame), delete=operation == "delete")
 
 

@@ -30,6 +30,7 @@ from lockkit.table.format.base_file import (
     write_inserts,
 )
 from lockkit.table.format.properties import FENCED, HUDI, TableConfig
+from lockkit.table.format.property_keys import COPY_ON_WRITE
 from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
@@ -142,8 +143,8 @@ class Table:
         cls, url: str, *, record_key: str | Sequence[str],
         partition_by: str | Sequence[str] | None = None,
         precombine: str | None = None, name: str | None = None, version: int = 9,
-        mode: str = FENCED, buckets: int = 4, hive_style: bool = True, urlencode: bool = True,
-        **how: Any,
+        mode: str = FENCED, table_type: str = COPY_ON_WRITE, buckets: int = 4,
+        hive_style: bool = True, urlencode: bool = True, **how: Any,
     ) -> Table:  # fmt: skip
         """Make a table, or find the same one there already, and open it.
 
@@ -156,6 +157,7 @@ class Table:
         `name`            the URL's end       the table's name
         `version`         9                   Hudi's table version: 6 or 9
         `mode`            fenced              fenced, or hudi where Hudi's own writers write too
+        `table_type`      COPY_ON_WRITE       or MERGE_ON_READ: upserts and deletes write log files
         `buckets`         4                   file groups for upserts in each partition
         `hive_style`      True                whether a partition's folder is `region=EU`, or `EU`
         `urlencode`       True                whether a partition's value is escaped in its folder
@@ -170,6 +172,7 @@ class Table:
             record_key=",".join(_fields(record_key)),
             partition_by=",".join(_fields(partition_by)) or None, precombine=precombine,
             version=version, mode=mode, buckets=buckets, hive_style=hive_style, urlencode=urlencode,
+            table_type=table_type,
         )  # fmt: skip
         from lockkit.table.occ.creation import create_table
 
@@ -189,6 +192,7 @@ class Table:
         """Commit `rows` as new file groups, and return the commit once every reader sees it.
 
         `rows` may be of any partitions. A conflict is followed by up to `retries` further attempts.
+        In a merge-on-read table an append is an upsert, as in Hudi with a bucket index.
 
         ================  =========================================================================
         error             what it means
@@ -202,6 +206,10 @@ class Table:
         ================  =========================================================================
         """
         refuse_no_table(rows)
+        with self._alone("append"):
+            merged = self._open().config.merged
+        if merged and (committed := self._write("insert", rows, retries)):
+            return committed
         return retried(lambda: self._append(rows), retries, self.clock, self.emit)
 
     def upsert(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
@@ -217,8 +225,9 @@ class Table:
     def delete(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
         """Commit the removal of the rows with these record keys, in these rows' partitions.
 
-        Other columns of `rows` are not read. Returns None if no such row is there. Raises what
-        `upsert` raises.
+        Other columns of `rows` are not read. Returns None if no such row is there. In a
+        merge-on-read table no row is looked up, and the precombine column is read: a stored row
+        with a greater value stays. Raises what `upsert` raises.
         """
         return self._write("delete", rows, retries)
 

@@ -22,6 +22,7 @@ from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.format.base_file import Target, refuse_other_key, refuse_unfit
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
+from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import META_COLUMNS, arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
@@ -109,7 +110,7 @@ class TableWrite(ABC):
 
         with self.ahead(known.config, seen) as self.buffer:
             way = attempt.write(
-                known, files, action=_action(self.requested.operation),
+                known, files, action=_action(self.requested.operation, known.config),
                 short=self.buffer is not None,
             )  # fmt: skip
             committed = run(way, self.store, self.clock)
@@ -119,7 +120,7 @@ class TableWrite(ABC):
             if self.requested.early:
                 with suppress(Exception):  # leftover markers are cleaned up later
                     run(unmark(committed.instant), self.store, self.clock)
-            self.found = state_after(*state[0])
+            self.found = state_after(*state[0], committed)
             self.upkeep.after_commit(state[0][0].covered.count + 1, before=before)
         return committed
 
@@ -178,7 +179,7 @@ class TableWrite(ABC):
 
     def _replaced(self, stats: list[WriteStat], snapshot: Snapshot) -> frozenset[FileGroup]:
         operation = self.requested.operation
-        if _action(operation) == "commit":
+        if _action(operation, snapshot.config) != "replacecommit":
             return frozenset()
         if operation == "insert_overwrite_table":
             return frozenset(snapshot.groups)
@@ -221,10 +222,12 @@ class TableWrite(ABC):
         )  # fmt: skip
 
 
-def state_after(snapshot: Snapshot, prepared: Prepared) -> TableState:
+def state_after(snapshot: Snapshot, prepared: Prepared, committed: Committed) -> TableState:
     """What a writer knows of the table after its commit, which began with `snapshot`."""
     began, covered = prepared.transaction, snapshot.covered
-    mine = parse_commit(prepared.instant, prepared.inflight, prepared.body)
+    names, action = prepared.names, began.action
+    key = names.completed(prepared.instant, action, committed.completion)
+    mine = parse_commit(prepared.instant, key, prepared.body)
     after = replace(
         advance(snapshot, [mine]), covered=replace(covered, later=covered.later | {mine.instant})
     )
@@ -232,9 +235,11 @@ def state_after(snapshot: Snapshot, prepared: Prepared) -> TableState:
     return replace(began.taken.known, horizon=covered.horizon, newest=newest), after
 
 
-def _action(operation: str) -> str:
+def _action(operation: str, config: TableConfig) -> str:
     replaces = operation == "delete_partition" or operation.startswith("insert_overwrite")
-    return "replacecommit" if replaces else "commit"
+    if replaces and config.merged:
+        raise TableError(f"{operation} is not written to a merge-on-read table; delete the rows")
+    return "replacecommit" if replaces else config.action
 
 
 @dataclass(slots=True, kw_only=True)
@@ -255,21 +260,22 @@ class ArrowWrite(TableWrite):
     @contextmanager
     def ahead(self, config: TableConfig, seen: Snapshot) -> Iterator[FileBuffer | None]:
         with closing(FileBuffer(self.data, self.clock)) as buffer:
-            if self._merges and self.rows.num_rows <= PREFETCH_ROWS_MAX:
+            if self._merges(config) and self.rows.num_rows <= PREFETCH_ROWS_MAX:
                 with suppress(Exception):  # `files` says what is wrong with the rows
                     found = RowsInMemory.of(config, self.rows, bucketed=True)
                     buffer.prefetch(each.path for each in read_bases(found, seen))
             yield buffer
 
-    @property
-    def _merges(self) -> bool:
-        return self.requested.operation in ("upsert", "delete")
+    def _merges(self, config: TableConfig) -> bool:
+        return config.merged or self.requested.operation in ("upsert", "delete")
 
     def check(self, config: TableConfig) -> None:
         delete = self.requested.operation == "delete"
         if self.requested.operation == "delete_partition":
             return
         refuse_unfit(config, self.rows.schema, delete=delete)
+        if config.merged:
+            refuse_unordered(config, self.rows)
 
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         operation = self.requested.operation
@@ -279,8 +285,8 @@ class ArrowWrite(TableWrite):
         rows = self.rows if operation == "delete" else conform(self.rows, target.schema)
         early = self.early_check(covered)
         work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
-        found = RowsInMemory.of(target.config, rows, bucketed=self._merges)
-        if self._merges:
+        found = RowsInMemory.of(target.config, rows, bucketed=self._merges(target.config))
+        if self._merges(target.config):
             return GroupMerge(found, work, snapshot, operation == "delete").stats()
         return list(write_rows(
             work, (part for _, part in found.parts), file_bytes_max=self.requested.file_bytes_max

@@ -23,6 +23,8 @@ from lockkit.table.format.partition import is_inside
 FileGroup = tuple[str, str]
 """(partition, file id): the unit of conflict."""
 
+PLAIN = ("commit", "deltacommit")
+"""Actions that replace no file group."""
 NO_COMMIT = "null"
 """Hudi's word in `prevCommit` for a file group that had no slice before."""
 METADATA_BYTES_MAX = 64_000_000
@@ -31,6 +33,9 @@ EXTRA_BYTES_MAX = 100_000
 PARTITION_FILE = ".hoodie_partition_metadata"
 _FILE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
 _FILE_NAME = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
+LOG_FILE = re.compile(
+    r"\.([^_/]+)_([0-9]{17}|[0-9]{14})\.log\.([0-9]{1,9})(?:_([0-9]+-[0-9]+-[0-9]+))?"
+)
 ATTEMPT = "lockkit.attempt"
 NO_BASE = ""
 """On a table that nobody writes through Hadoop: addresses change when a table is copied."""
@@ -62,6 +67,10 @@ class WriteStat:
     @property
     def group(self) -> FileGroup:
         return self.partition, self.file_id
+
+    @property
+    def is_log(self) -> bool:
+        return self.path.rpartition("/")[2].startswith(".")
 
     def to_row(self) -> dict[str, Any]:
         """A flat row, so that an executor can send it home through a DataFrame."""
@@ -116,6 +125,8 @@ class CommitFiles:
     attempt: str | None
     extra: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Further `extraMetadata`: what the writer wanted to be remembered with its rows."""
+    completion: str = ""
+    """Table version 9: the completion time, if the file's name says it."""
 
     @property
     def writes(self) -> frozenset[FileGroup]:
@@ -137,6 +148,11 @@ def file_name(file_id: str, instant: str, task: TaskId = TaskId()) -> str:
             f"{file_id[:60]!r} cannot be a file id: letters, digits, dots and dashes, at most 100"
         )
     return f"{file_id}_{task.task}-{task.stage}-{task.attempt}_{instant}.parquet"
+
+
+def is_written_by(path: str, instant: str) -> bool:
+    """Whether the name of a data file says that this instant wrote it."""
+    return path.endswith(f"_{instant}.parquet") or f"_{instant}.log." in path.rpartition("/")[2]
 
 
 def in_partition(partition: str, name: str) -> str:
@@ -165,7 +181,7 @@ def format_commit(
     annotated `@JsonIgnoreProperties(ignoreUnknown = true)` in every version, and hudi-rs's serde
     ignores unknown fields too. It stands in `extraMetadata` as well, which Avro has too.
     """
-    assert action != "commit" or not replaced, "only a replacecommit can say what it replaced"
+    assert action not in PLAIN or not replaced, "only a replacecommit can say what it replaced"
     extra = extra or {}
     if extra.keys() & {"schema", ATTEMPT} or len(json.dumps(dict(extra))) > EXTRA_BYTES_MAX:
         raise TableError(
@@ -180,7 +196,7 @@ def format_commit(
     }
     for stat in sorted(stats, key=lambda each: (each.group, each.path)):
         body["partitionToWriteStats"].setdefault(stat.partition, []).append(_to_hudi(stat))
-    if action != "commit":
+    if action not in PLAIN:
         body["partitionToReplaceFileIds"] = {
             partition: [each for _, each in of_partition]
             for partition, of_partition in groupby(sorted(replaced), key=itemgetter(0))
@@ -189,7 +205,7 @@ def format_commit(
         content = json.dumps({**body, "attempt": attempt}, indent=2, ensure_ascii=True).encode()
     else:
         commit, replace = commit_records.COMMIT, commit_records.REPLACE_COMMIT
-        record = commit if action == "commit" else replace
+        record = commit if action in PLAIN else replace
         content = avro.encode(record, body)
     if len(content) > METADATA_BYTES_MAX:
         count = sum(map(len, body["partitionToWriteStats"].values()))
@@ -202,7 +218,10 @@ def format_commit(
 
 def _to_hudi(stat: WriteStat) -> dict[str, Any]:
     """The fields as Hudi writes them; a missing one is null or zero to its readers."""
+    log = {"logVersion": 1, "logOffset": 0, "baseFile": "",
+           "logFiles": [stat.path.rpartition("/")[2]]} if stat.is_log else {}  # fmt: skip
     return {
+        **log,
         "fileId": stat.file_id,
         "path": stat.path,
         "cdcStats": None,
@@ -260,6 +279,7 @@ def parse_commit(instant: str, key: str, body: bytes, stat: Any = None) -> Commi
         schema or None,
         attempt if isinstance(attempt, str) else None,
         MappingProxyType(extra),
+        key.rpartition("/")[2].partition(".")[0].partition("_")[2],
     )
 
 
@@ -294,10 +314,11 @@ def _from_hudi(partition: str, fields: Mapping[str, Any]) -> WriteStat:
         raise ValueError("fileId and path must be strings")
     if not is_inside(path):
         raise ValueError(f"the path {path[:60]!r} leads out of the table")
-    name = _FILE_NAME.fullmatch(path.rpartition("/")[2])
+    last = path.rpartition("/")[2]
+    name = _FILE_NAME.fullmatch(last) or LOG_FILE.fullmatch(last)
     if path.rpartition("/")[0] != partition or name is None or name[1] != file_id:
         raise ValueError(
-            f"the path {path[:60]!r} is no base file of {file_id[:60]!r} in {partition[:60]!r}"
+            f"{path[:60]!r} is no base or log file of {file_id[:60]!r} in {partition[:60]!r}"
         )
     return WriteStat(
         partition=partition,

@@ -139,7 +139,7 @@ def deleted_keys(block: Block) -> Iterator[Deleted]:
     if version != DELETES_VERSION:
         raise ValueError(f"a delete block of version {version}, which Hudi before 0.14 wrote")
     body = io.BytesIO(block.content[8 : 8 + size])
-    schema = fastavro.parse_schema(_DELETES)
+    schema = fastavro.parse_schema(DELETES)
     found: Any = fastavro.schemaless_reader(body, schema, None, return_record_name=True)
     for each in found["deleteRecordList"]:
         value = each["orderingVal"]
@@ -180,7 +180,7 @@ _ARRAY = {
         "null", {"type": "array", "items": ["null", *_NAMES, _LOCAL_DATE]},
     ]}],
 }  # fmt: skip
-_DELETES: Any = {
+DELETES: Any = {
     "type": "record", "name": "HoodieDeleteRecordList", "fields": [{
         "name": "deleteRecordList", "type": {"type": "array", "items": {
             "type": "record", "name": "HoodieDeleteRecord", "fields": [

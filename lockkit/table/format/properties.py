@@ -20,6 +20,7 @@ from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_pro
 from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
+    COPY_ON_WRITE,
     DROP_COLUMNS,
     KEY_CLASS,
     KEY_CLASSES,
@@ -27,11 +28,13 @@ from lockkit.table.format.property_keys import (
     LATEST_PAYLOAD,
     LAYOUTS,
     MERGE_MODE,
+    MERGE_ON_READ,
     METADATA,
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
     TIMEZONE,
+    TYPE,
     checksum,
     key_type,
 )
@@ -55,7 +58,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
-    """The properties of a copy-on-write table; of several keys or fields the names have commas."""
+    """The properties of a table; of several keys or fields the names have commas."""
 
     name: str
     record_key: str
@@ -82,6 +85,7 @@ class TableConfig:
     """How often the mode was switched. A checkpoint or a handle of another count is of no use: in
     `hudi` mode a commit may complete below the horizon that it remembers."""
 
+    table_type: str = COPY_ON_WRITE
     accepted: str = field(default="", compare=False)
     """An instant far ahead of all clocks from which new ones go on (`ahead.py`). It changes nothing
     of what the table is, so no transaction that is under way has to begin again."""
@@ -107,6 +111,13 @@ class TableConfig:
             )
         if not _FOLDER.fullmatch(self.archive):
             raise TableError(f"{self.archive[:60]!r} is not the name of a folder for old instants")
+        if self.table_type not in (COPY_ON_WRITE, MERGE_ON_READ) or (
+            self.merged and (self.version, self.mode) != (9, FENCED)
+        ):
+            raise TableError(
+                f"{self.table_type!r}, version {self.version}, mode {self.mode}: a table's type is "
+                f"{COPY_ON_WRITE}, or {MERGE_ON_READ} in version 9 and mode {FENCED}"
+            )
         if not 1 <= self.buckets <= BUCKETS_MAX:
             raise TableError(f"{self.buckets} buckets in a partition: choose 1 to {BUCKETS_MAX}")
 
@@ -122,6 +133,16 @@ class TableConfig:
     def composite(self) -> bool:
         """Whether a row's key names its fields: `id:7,kind:a`, and not `7`."""
         return "," in self.record_key + (self.partition_by or "")
+
+    @property
+    def merged(self) -> bool:
+        """Whether it is merge-on-read: its upserts write log files."""
+        return self.table_type == MERGE_ON_READ
+
+    @property
+    def action(self) -> str:
+        """The action of a commit that replaces nothing."""
+        return "deltacommit" if self.merged else "commit"
 
     @property
     def names(self) -> TimelineNames:
@@ -140,7 +161,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
     """The keys that Hudi (0.14 and later; 1.1 and later for version 9) and hudi-rs look for."""
     keys = {
         "hoodie.table.name": config.name,
-        "hoodie.table.type": "COPY_ON_WRITE",
+        TYPE: config.table_type,
         "hoodie.table.version": str(config.version),
         "hoodie.timeline.layout.version": LAYOUTS[str(config.version)],
         # Unset, Hudi's writers put local wall time into instants and hudi-rs reads them as UTC.
@@ -209,6 +230,7 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
         precombine=_precombine(keys),
         database=keys.get("hoodie.database.name", ""),
         version=version,
+        table_type=keys[TYPE],
         mode=keys.get(MODE, HUDI),
         switches=_number(keys.get(SWITCHES, "0")),
         accepted=_instant(keys.get(ACCEPTED, "")),

@@ -6,6 +6,8 @@ import zlib
 
 LAYOUTS = {"6": "1", "9": "2"}
 """The timeline's layout, by table version."""
+TYPE = "hoodie.table.type"
+COPY_ON_WRITE, MERGE_ON_READ = "COPY_ON_WRITE", "MERGE_ON_READ"
 MODE = "lockkit.commit.mode"
 FENCED, HUDI = "fenced", "hudi"
 METADATA = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")

@@ -28,6 +28,7 @@ from lockkit.table.format.property_keys import (
     EVENT_PAYLOAD,
     LATEST_PAYLOAD,
     MERGE_MODE,
+    MERGE_ON_READ,
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
@@ -38,7 +39,6 @@ from lockkit.table.format.refusals import TIMELINE_MUST_BE
 from lockkit.table.format.schema import RECORD_KEY
 
 LAYOUT_OF = {"6": "1", "7": "1", "8": "2", "9": "2"}
-MERGE_ON_READ = "MERGE_ON_READ"
 META_FIELDS = "hoodie.populate.meta.fields"
 _EVENT_PAYLOADS = (EVENT_PAYLOAD, "org.apache.hudi.common.model.EventTimeAvroPayload")
 

@@ -8,6 +8,7 @@ from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
     COMPLEX,
+    COPY_ON_WRITE,
     DROP_COLUMNS,
     EVENT_PAYLOAD,
     FENCED,
@@ -17,6 +18,7 @@ from lockkit.table.format.property_keys import (
     LATEST_PAYLOAD,
     LAYOUTS,
     MERGE_MODE,
+    MERGE_ON_READ,
     METADATA,
     MODE,
     ORDERING,
@@ -24,6 +26,7 @@ from lockkit.table.format.property_keys import (
     PRECOMBINE,
     SIMPLE,
     TIMEZONE,
+    TYPE,
     UNPARTITIONED,
     checksum,
     key_type,
@@ -71,9 +74,14 @@ def _not_known(says: Says) -> Iterator[str]:
 
 
 def _not_written(says: Says) -> Iterator[str]:
-    if says("hoodie.table.type") != "COPY_ON_WRITE":
-        yield (f"table type {says('hoodie.table.type')[:40]!r} is not written here, only "
-               "COPY_ON_WRITE: base files alone would hide the log files' rows")  # fmt: skip
+    if says(TYPE) == MERGE_ON_READ:
+        if says(MODE) != FENCED or says("hoodie.table.version") != "9":
+            yield (f"table type {MERGE_ON_READ} is written here only in version 9 and mode "
+                   f"{FENCED}, as Table.create makes it: the order of others' log files is not "
+                   "guarded")  # fmt: skip
+    elif says(TYPE) != COPY_ON_WRITE:
+        yield (f"table type {says(TYPE)[:40]!r} is not written here, only {COPY_ON_WRITE} and "
+               f"{MERGE_ON_READ}")  # fmt: skip
     for key in METADATA:
         if says(key) and says(MODE) == FENCED:
             yield (f"{key}={says(key)[:80]}: a commit that skips the metadata table is invisible "

@@ -28,7 +28,7 @@ AHEAD_MAX_MS = 24 * 3600 * 1000
 """No clock is wrong by more; an instant that is further ahead is followed only once it is accepted
 (`ahead.py`), for each later one is further ahead still."""
 
-# What Hudi writes for a copy-on-write table. `commit` drops its name while inflight.
+# What Hudi writes. `commit` drops its name while inflight.
 _ACTIONS = ("commit", "replacecommit", "clean", "rollback", "restore", "savepoint", "indexing",
             "schemacommit", "deltacommit", "compaction", "logcompaction", "clustering")  # fmt: skip
 _STATES = {
@@ -47,8 +47,8 @@ LANES = ("commit", "replacecommit", "clustering", "clean", "rollback",
 The first file of an instant carries the action in its name, so create-if-absent alone does not keep
 a commit and an overwrite from taking the same instant. With a lane for each action it does."""
 
-COMMITS = frozenset({"commit", "replacecommit"})
-"""Completed actions that change what a reader of a copy-on-write table sees."""
+COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
+"""Completed actions that change what a reader sees."""
 _BESIDE = frozenset({"clean", "rollback", "savepoint"})
 """What may share the instant of a commit, and must not hide it: a savepoint always does, the others
 where two processes took the same millisecond for different actions."""
@@ -88,7 +88,7 @@ class Timeline:
 
     @property
     def commits(self) -> list[str]:
-        """Completed commits and replacecommits, oldest first."""
+        """Completed instants of `COMMITS`, oldest first."""
         return [instant for instant, action in self.completed.items() if action in COMMITS]
 
 

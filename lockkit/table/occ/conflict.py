@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from lockkit.errors import TableError
 from lockkit.table.errors import CommitConflict as CommitConflict
 from lockkit.table.format.layout import CommitFiles, FileGroup, Overwritten
+from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import arrow_schema
 from lockkit.table.format.timeline import Timeline
 from lockkit.table.occ.conflicting import (
@@ -341,17 +342,19 @@ _UNREADABLE = {
 }
 
 
-def refuse_unreadable(now: Timeline, *, known: frozenset[str]) -> None:
+def refuse_unreadable(now: Timeline, config: TableConfig, *, known: frozenset[str]) -> None:
     """Raise if the timeline holds an action that affects this commit and is not understood.
 
     A completed action that existed when the transaction began (`known`) is history, unless it shows
     that base files alone do not contain all of the table.
     """
     for instant, action in now.completed.items():
+        if action == "deltacommit" and config.merged:
+            continue
         if action == "deltacommit" or (action in _UNREADABLE and instant not in known):
             raise _unreadable(instant, action, _UNREADABLE[action])
     for instant, action in now.pending.items():
-        if action in _UNREADABLE:
+        if action in _UNREADABLE and not (action == "deltacommit" and config.merged):
             raise _unreadable(instant, f"pending {action}", _UNREADABLE[action])
 
 

@@ -40,7 +40,7 @@ NO_INSTANT = "20000101000000000"
 """The instant of a decision that concerns no commit: no writer ever takes it."""
 REPLACES = "replacecommit"
 """The action of every overwrite; in table version 6 also that of a clustering."""
-ACTIONS = ("commit", REPLACES, "clustering")
+ACTIONS = ("commit", REPLACES, "clustering", "deltacommit")
 WHOLE_TABLE = "whole table"
 
 
@@ -55,7 +55,7 @@ class Decided:
     kind: str
     instant: str
     action: str = "commit"
-    """The action in its inflight file's name: `commit`, `replacecommit` or `clustering`."""
+    """The action in its inflight file's name: one of `ACTIONS`."""
     completion: str | None = None
     """Table version 9: the time in the completed file's name (of a rollback: in its own)."""
     writes: frozenset[FileGroup] | None = frozenset()

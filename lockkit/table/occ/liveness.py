@@ -24,7 +24,7 @@ from lockkit.table.occ.heartbeat_rules import TTL_MS_MAX, HeartbeatRules, Policy
 HEARTBEATS = HOODIE + ".heartbeat/"
 BODY_BYTES_MAX = 2_000
 
-_WRITES = frozenset({"commit", "replacecommit"})
+_WRITES = frozenset({"commit", "replacecommit", "deltacommit"})
 """A clustering, a clean or a rollback that did not complete is resumed by its own service."""
 
 

@@ -19,7 +19,7 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, create, listing, read
 from lockkit.stores import ListEntry
 from lockkit.table.errors import EarlyConflict
-from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.layout import PLAIN, FileGroup
 from lockkit.table.format.option_values import flag
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, load_timeline
@@ -106,7 +106,8 @@ def parse_marker(name: str) -> Marker | None:
         return None
     partition, file_id, rest, io = match.groups()
     path = f"{file_id}_{rest}"
-    return Marker(f"{partition}/{path}" if partition else path, (partition or "", file_id), io)
+    group = partition or "", file_id.removeprefix(".")  # of a log file
+    return Marker(f"{partition}/{path}" if partition else path, group, io)
 
 
 def _served(key: str) -> Procedure[list[str]]:
@@ -172,7 +173,7 @@ def at_work(
     """
     found = []
     for instant, action in now.pending.items():
-        if action != "commit" or instant == mine:
+        if action not in PLAIN or instant == mine:
             continue
         if not (yield from lives(instant, rules, names.requested(instant))):
             continue

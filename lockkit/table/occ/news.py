@@ -153,7 +153,7 @@ def news_listed(work: CommitProgress, now: Timeline) -> Procedure[TableChanges]:
         raise taken_back(mine.instant, why)
     refuse_missing(mine, now)
     before = prepared.transaction.timeline
-    refuse_unreadable(now, known=frozenset(before.completed))
+    refuse_unreadable(now, prepared.transaction.config, known=frozenset(before.completed))
     found = []
     for instant in winners(mine, now):
         action, completion = now.completed[instant], now.completion.get(instant)

@@ -18,6 +18,7 @@ from lockkit.table.format.layout import (
     FileGroup,
     WriteStat,
     format_commit,
+    is_written_by,
     overwritten_by,
     partition_file,
 )
@@ -160,5 +161,5 @@ def _refuse_stats(taken: TakenInstant, stats: tuple[WriteStat, ...]) -> None:
         if stat.group in groups:
             raise TableError(f"two files for file group {stat.group} in one commit; merge them")
         groups.add(stat.group)
-        if not stat.path.endswith(f"_{taken.instant}.parquet"):
+        if not is_written_by(stat.path, taken.instant):
             raise TableError(f"{stat.path} was not written for {taken.instant}; begin again")

@@ -16,7 +16,7 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.stores import ListEntry
-from lockkit.table.format.layout import NO_BASE
+from lockkit.table.format.layout import NO_BASE, is_written_by
 from lockkit.table.format.properties import FENCED, PROPERTIES_KEY
 from lockkit.table.format.timeline import (
     HOODIE,
@@ -193,7 +193,7 @@ def _drop(plan: RollbackPlan, names: TimelineNames) -> Procedure[None]:
 
 
 def _is_data_of(key: str, target: str) -> bool:
-    return key.endswith(f"_{target}.parquet") and not key.startswith(HOODIE)
+    return is_written_by(key, target) and not key.startswith(HOODIE)
 
 
 # --- once it is decided ---------------------------------------------------------------------------

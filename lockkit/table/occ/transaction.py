@@ -16,7 +16,7 @@ from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, read
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
-from lockkit.table.format.layout import ATTEMPT, format_commit, parse_commit
+from lockkit.table.format.layout import ATTEMPT, PLAIN, format_commit, parse_commit
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import (
     LANES,
@@ -212,7 +212,7 @@ def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
     """
     if plan:
         return stamp(plan, ATTEMPT, attempt)
-    if action == "commit":
+    if action in PLAIN:
         return format_commit((), operation="UNKNOWN", schema="", attempt=attempt, version=version)
     from lockkit.table.format.plans import format_overwrite_plan  # only an overwrite has a plan
 
@@ -238,7 +238,7 @@ def survey(taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]
             f"{horizon} was completed and is gone from the timeline: the table was restored to an "
             "earlier state, or made anew; open it again"
         )
-    refuse_unreadable(now, known=frozenset(now.completed))
+    refuse_unreadable(now, taken.known.config, known=frozenset(now.completed))
     useless = now.latest > taken.instant or taken.instant in now.doubled
     if useless or not (yield from is_ours(taken, now)) or (yield from _named(taken, now)):
         return None, now

@@ -23,8 +23,9 @@ from lockkit.table.format.readable import load_readable
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.covered import first_active
 from lockkit.table.occ.pending import REPLACING
+from lockkit.table.read.log_slice import VisibleInstants
 from lockkit.table.read.snapshot import Snapshot, nothing
-from lockkit.table.read.table_files import VisibleInstants, list_files
+from lockkit.table.read.table_files import list_files
 
 
 def load_archived_base(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -18,13 +15,8 @@ from lockkit.runtime import Procedure, Put
 from lockkit.runtime.proven import read
 from lockkit.table.format.properties import FENCED
 from lockkit.table.read import checkpoint
-from lockkit.table.read.checkpoint import (
-    CHECKPOINT_KEY,
-    FORMAT,
-    LaterFormat,
-    digest,
-    parse_checkpoint,
-)
+from lockkit.table.read.checkpoint import CHECKPOINT_KEY
+from lockkit.table.read.checkpoint_bytes import LaterFormat, format_checkpoint, parse_checkpoint
 from lockkit.table.read.snapshot import Snapshot
 
 
@@ -73,23 +65,3 @@ def _due(snapshot: Snapshot, saved: Snapshot | None, every: int) -> bool:
     if saved.covered.horizon < snapshot.covered.horizon and ahead < 0:
         return True  # fewer commits up to a later horizon: the table was taken back, or made anew
     return saved.covered.horizon <= snapshot.covered.horizon and ahead >= every
-
-
-def format_checkpoint(snapshot: Snapshot) -> bytes:
-    """JSON: the format, the content, and the content's digest."""
-    slices: dict[str, list[str]] = {}
-    for each in snapshot.slices:
-        slices.setdefault(each.partition, []).append(each.path.rpartition("/")[2])
-    covered = snapshot.covered
-    table = {
-        "config": asdict(snapshot.config),
-        "horizon": covered.horizon,
-        "settled": covered.settled,
-        "later": sorted(covered.later),
-        "completion": covered.completion,
-        "schema": snapshot.schema,
-        "schemaFrom": snapshot.schema_from,
-        "slices": slices,
-        "replaced": [[*group, at] for group, at in sorted(snapshot.replaced.items())],
-    }
-    return json.dumps({"format": FORMAT, "sha256": digest(table), "table": table}).encode()

@@ -29,6 +29,7 @@ from lockkit.table.format.schema import COMMIT_TIME
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.condition import HeldBack, held_back
 from lockkit.table.occ.covered import first_pending
+from lockkit.table.read.log_slice import instants_of
 from lockkit.table.read.opening import (
     OpenedTable,
     SnapshotPoint,
@@ -127,7 +128,7 @@ def _by_completion(opened: OpenedTable, start: str, end: str | None) -> Procedur
         return Increment(start, start, None)
     snapshot = yield from snapshot_at(opened, SnapshotPoint(completed_by=until))
     window = frozenset(each for each, at in times.items() if start < at <= until)
-    slices = tuple(each for each in snapshot.slices if each.instant in window)
+    slices = tuple(each for each in snapshot.slices if instants_of(each) & window)
     return Increment(start, until, snapshot, slices, window)
 
 

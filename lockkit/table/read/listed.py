@@ -14,7 +14,6 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from lockkit.errors import TableError
@@ -24,36 +23,25 @@ from lockkit.runtime.proven import all_of, listing, read
 from lockkit.table.format import avro_decoding
 from lockkit.table.format.archived import ArchivedInstant, load_archived
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
+from lockkit.table.format.layout import LOG_FILE, CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.readable import ReadableTable, load_readable
-from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
+from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.read.incremental import Increment
+from lockkit.table.read.log_slice import LogSlice, VisibleInstants
 from lockkit.table.read.opening import known_instant
 from lockkit.table.read.predicate import SNAPSHOT
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.read.table_files import (
     BASE_FILE,
     COMMITS,
-    LOG_FILE,
     Listed,
-    VisibleInstants,
     load_listed,
 )
 
 
 class LocalInstants(UserWarning):
     """The table's instants are local times of its writers, not UTC."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogSlice(Slice):
-    """A base file, if `path` is not empty, and the log files whose rows are merged into it."""
-
-    logs: tuple[str, ...]
-    ordering: tuple[str, ...]
-    completed: VisibleInstants
-    names: TimelineNames
 
 
 def warn_local(table: ReadableTable, stacklevel: int = 3) -> None:

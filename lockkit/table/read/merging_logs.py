@@ -43,8 +43,7 @@ from lockkit.table.format.log_blocks import (
 )
 from lockkit.table.format.schema import RECORD_KEY, arrow_schema
 from lockkit.table.format.timeline import TimelineNames
-from lockkit.table.read.listed import LogSlice
-from lockkit.table.read.table_files import VisibleInstants
+from lockkit.table.read.log_slice import LogSlice, VisibleInstants
 
 if TYPE_CHECKING:
     import pyarrow as pa

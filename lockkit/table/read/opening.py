@@ -156,7 +156,7 @@ def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot
             before = yield from load_archived_base(
                 opened.config, now, past=(point.as_of or point.completed_by) is not None
             )
-    refuse_log_files(now)
+    refuse_log_files(now, opened.config)
     wanted = point.commits(now)
     new = [each for each in wanted if each not in before.covered]
     commits = yield from all_of([read_commit(names, each, now) for each in new])
@@ -207,13 +207,13 @@ def keep_checkpoint(snapshot: Snapshot, saved: int, *, every: int | None = None)
 # --- what is not read -----------------------------------------------------------------------------
 
 
-def refuse_log_files(now: Timeline) -> None:
+def refuse_log_files(now: Timeline, config: TableConfig) -> None:
     """Raise where the timeline shows that base files alone do not show what is in the table."""
     for instant, action in (*now.completed.items(), *now.pending.items()):
-        if action in ("deltacommit", "compaction", "logcompaction"):
+        if action in ("deltacommit", "compaction", "logcompaction") and not config.merged:
             raise TableError(
                 f"the timeline holds {instant} ({action}): log files belong to a merge-on-read "
-                "table, which is not read here; read it with Hudi"
+                "table, and this is none; read it with Hudi"
             )
         if action == "restore" and instant in now.pending:
             raise TableError(

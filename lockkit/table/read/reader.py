@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
@@ -27,6 +28,7 @@ from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.schema import META_COLUMNS, arrow_schema
 from lockkit.table.read.incremental import Increment, load_increment
+from lockkit.table.read.log_slice import without_logs
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.predicate import (
     READ_OPTIMIZED,
@@ -115,11 +117,18 @@ def snapshot_to_read(as_of: str | None = None, query: str = SNAPSHOT) -> Procedu
     if query not in (SNAPSHOT, READ_OPTIMIZED):
         raise TableError(f"query {query[:40]!r} must be {SNAPSHOT} or {READ_OPTIMIZED}")
     try:
-        return (yield from load_snapshot(as_of=as_of))
+        found = yield from load_snapshot(as_of=as_of)
+        return found if query == SNAPSHOT else base_files(found)
     except NotWritable:
         from lockkit.table.read.listed import list_snapshot
 
         return (yield from list_snapshot(as_of=as_of, query=query))
+
+
+def base_files(snapshot: Snapshot) -> Snapshot:
+    """The read-optimized view: the base files, without the log files behind them."""
+    kept = {group: without_logs(each) for group, each in snapshot.groups.items() if each.path}
+    return replace(snapshot, groups=MappingProxyType(kept))
 
 
 def increment_to_read(

@@ -59,7 +59,11 @@ def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
             schema, schema_from = commit.schema, commit.instant
         for stat in commit.stats:
             standing = groups.get(stat.group)
-            if standing is None or instant_ms(standing.instant) < instant_ms(commit.instant):
+            if before.config.merged:
+                from lockkit.table.read.log_slice import slice_after
+
+                groups[stat.group] = slice_after(before.config, standing, commit, stat)
+            elif standing is None or instant_ms(standing.instant) < instant_ms(commit.instant):
                 groups[stat.group] = Slice(stat.partition, stat.file_id, commit.instant, stat.path)
     return replace(
         before,

@@ -9,34 +9,14 @@ from lockkit.errors import TableError
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import listing
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.layout import LOG_FILE, FileGroup
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.readable import ReadableTable, load_readable
-from lockkit.table.format.timeline import HOODIE, Timeline, instant_ms, load_timeline
+from lockkit.table.format.timeline import HOODIE, Timeline, load_timeline
 from lockkit.table.occ.covered import first_active
 
 COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
 BASE_FILE = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
-LOG_FILE = re.compile(
-    r"\.([^_/]+)_([0-9]{17}|[0-9]{14})\.log\.([0-9]{1,9})(?:_([0-9]+-[0-9]+-[0-9]+))?"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class VisibleInstants:
-    """Which instants a reader sees: those named, and what is older than the timeline's first."""
-
-    instants: frozenset[str]
-    pending: frozenset[str]
-    first: str
-    until: str | None = None
-
-    def __contains__(self, instant: object) -> bool:
-        return isinstance(instant, str) and (
-            instant in self.instants
-            or (instant < self.first and instant not in self.pending
-                and (self.until is None or instant_ms(instant) <= instant_ms(self.until)))
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

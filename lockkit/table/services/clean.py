@@ -153,10 +153,10 @@ def _look(
     """The plan, and how many commits were checked for it since the last clean by commits."""
     names, by_commits = known.config.names, rules.by_commits
     now = yield from load_timeline(names)
-    refuse_log_files(now)
+    refuse_log_files(now, known.config)
     wall_ms = yield WallMs()
     newest, retain_from = max(now.commits, default=""), retained_from(now, rules, wall_ms)
-    if retain_from is None:
+    if retain_from is None or known.config.merged:  # nothing supersedes a log file yet
         return CleanPlan(instant="", retain_from=since, last_completed=newest,
                          policy=rules.policy, base=base), 0  # fmt: skip
     since = max(since, (yield from _cleaned_until(names, now))) if by_commits else ""

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from lockkit.errors import TableError
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
 from lockkit.stores import ListEntry
@@ -59,6 +60,8 @@ def plan_cluster(
 
     Partitions with a `busy` group are left alone. `base` as for `roll_back`.
     """
+    if snapshot.config.merged:
+        raise TableError("the file groups of a merge-on-read table are not clustered")
     left = {partition for partition, _ in busy}
     slices = [each for each in snapshot.slices if each.partition not in left
               and (not rules.partitions or each.partition in rules.partitions)]  # fmt: skip

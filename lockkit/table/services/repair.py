@@ -45,6 +45,7 @@ from lockkit.table.occ.fence import (
 )
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import expired, read_heartbeat
+from lockkit.table.read.log_slice import instants_of
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 
@@ -258,7 +259,7 @@ def _is_overtaken(each: RepairCandidate, snapshot: Snapshot) -> bool:
     """Whether a file group that it rewrites has changed since it was read."""
     for stat in parse_commit(each.instant, each.instant, each.body).stats:
         there = snapshot.groups.get(stat.group)
-        if (there.instant if there else NO_COMMIT) != stat.previous:
+        if (max(instants_of(there)) if there else NO_COMMIT) != stat.previous:
             return True
     return False
 

@@ -59,7 +59,9 @@ def prepare_append(
     `StoreError`.
     """
     for tries in range(OVERTAKEN_MAX):
-        taken = yield from take(known, lead_ms=lead_ms(tries), trying=trying)
+        taken = yield from take(
+            known, action=known.config.action, lead_ms=lead_ms(tries), trying=trying
+        )
         yield from began(taken)
         files = new.files(taken.target)
         wrote(tuple(file.stat for file in files))

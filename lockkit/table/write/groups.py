@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from lockkit.clock import Clock
 from lockkit.runtime import run
@@ -67,6 +67,21 @@ class EarlyCheck:
     strategy: ConflictStrategy
     commits: bool = False
     """Whether commits completed since then count as well: one more listing for each check."""
+
+
+class Draft(Protocol):
+    """A file of a group that is being written."""
+
+    @property
+    def partition(self) -> str: ...
+    @property
+    def file_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def previous(self) -> str: ...
+    @property
+    def out(self) -> BinaryIO: ...
 
 
 class FileBuffer:
@@ -146,16 +161,17 @@ class WriteTask:
             with open_data_file(self.store, path, self.clock) as file:
                 yield file
 
-    def begin(self, draft: BaseFileWriter) -> None:
+    def begin(self, draft: Draft) -> None:
         """Before any row is read or written for it. Raises `EarlyConflict`."""
         if self.early is None:
             return
         io: Io = "CREATE" if draft.previous == NO_COMMIT else "MERGE"
+        io = "APPEND" if draft.name.startswith(".") else io
         path = in_partition(draft.partition, draft.name)
         run(mark(self.target.instant, path, io), self.store, self.clock)
         self._look(draft)
 
-    def _look(self, draft: BaseFileWriter) -> None:
+    def _look(self, draft: Draft) -> None:
         """The writer that marked first sees another writer's marker only at its next check."""
         free = draft.previous == NO_COMMIT and not is_bucketed(draft.file_id)
         if self.early is None or free:  # no other writer has a free group
@@ -169,7 +185,7 @@ class WriteTask:
             names = self.target.config.names
             run(overtaken(names, mine, strategy=strategy), self.store, self.clock)
 
-    def put(self, draft: BaseFileWriter, stat: WriteStat) -> WriteStat:
+    def put(self, draft: Draft, stat: WriteStat) -> WriteStat:
         """Put the finished file into the store. Raises `EarlyConflict`."""
         self._look(draft)
         if self.buffer and self.buffer.defer(draft.out, stat):

@@ -123,7 +123,7 @@ def read_bases(rows: GroupedRows, snapshot: Snapshot) -> Iterator[Slice]:
     for partition, bucket in groups:
         generation = again.get((partition, f"{bucket:08d}"), 0)
         base = snapshot.groups.get((partition, bucket_file_id(partition, bucket, generation)))
-        if base is not None and not any_key(rows.config, base):
+        if base is not None and not any_key(rows.config, base) and not rows.config.merged:
             yield base
 
 
@@ -229,6 +229,11 @@ class GroupMerge:
         return pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
 
     def _write(self, group_target: TargetGroup, rows: pa.Table) -> WriteStat | None:
+        if self.rows.config.merged and group_target.base is not None:
+            from lockkit.table.write.log import write_log
+
+            group, base = group_target.group, group_target.base
+            return write_log(self.work, group, base, rows, delete=self.delete)
         return write_group(self.work, group_target, rows, delete=self.delete)
 
 

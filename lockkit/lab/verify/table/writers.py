@@ -156,7 +156,7 @@ class SimWriter:
         attempt = WriteAttempt(self.host)
         committed = yield from attempt.write(known, files, action=action, short=warm)
         if warm and committed is not None and attempt.prepared is not None:
-            self.left = state_after(snapshot, attempt.prepared)
+            self.left = state_after(snapshot, attempt.prepared, committed)
         return committed
 
     def _written(

@@ -1,0 +1,166 @@
+"""Log files, written: one block of Hudi's format with the rows, or the deleted keys, of one commit.
+
+A log file belongs to one instant (timeline layout 2), and so is whole or not there. `log_blocks`
+reads them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lockkit.errors import TableError
+from lockkit.table.format.base_file import Target, sequence_numbers
+from lockkit.table.format.layout import TaskId, file_name
+from lockkit.table.format.log_blocks import (
+    AVRO,
+    DELETE,
+    DELETES,
+    DELETES_VERSION,
+    INSTANT,
+    MAGIC,
+    SCHEMA,
+)
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.schema import META_COLUMNS, SHOWN, avro_schema, conform, stored
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BLOCK_VERSION = 1
+ROWS_VERSION = 3
+ROWS_AT_ONCE = 10_000
+BY_COMMIT = ("IntWrapper", {"value": 0})
+"""Hudi's ordering value of a delete where the order of commits decides."""
+
+
+def log_name(file_id: str, instant: str, task: TaskId) -> str:
+    """`.<file id>_<T>.log.1_<task>-<stage>-<attempt>`: one log file of one instant (layout 2)."""
+    token = file_name(file_id, instant, task).split("_")[1]
+    return f".{file_id}_{instant}.log.1_{token}"
+
+
+def data_block(
+    target: Target, partition: str, file_id: str, task: TaskId, keys: Any, rows: pa.Table
+) -> bytes:
+    """The block of new rows, one for each of `keys`; of rows that conform to the table's columns.
+    """
+    import fastavro
+
+    described = _with_meta(avro_schema(rows.schema, target.config.name))
+    schema = fastavro.parse_schema(json.loads(described))
+    out = io.BytesIO()
+    out.write(struct.pack(">ii", ROWS_VERSION, rows.num_rows))
+    numbers = sequence_numbers(target, task, 0, rows.num_rows)
+    plain = conform(rows, _as_numbers(rows.schema))
+    for first in range(0, rows.num_rows, ROWS_AT_ONCE):
+        part = slice(first, first + ROWS_AT_ONCE)
+        listed = plain.slice(first, ROWS_AT_ONCE).to_pylist(maps_as_pydicts="strict")
+        made = zip(keys[part].to_pylist(), numbers[part].to_pylist(), listed, strict=True)
+        for key, number, row in made:
+            meta = zip(META_COLUMNS, (target.instant, number, key, partition, file_id), strict=True)
+            begin = out.tell()
+            out.write(b"\0\0\0\0")
+            fastavro.schemaless_writer(out, schema, {**dict(meta), **row})
+            end = out.tell()
+            out.seek(begin)
+            out.write(struct.pack(">i", end - begin - 4))
+            out.seek(end)
+    return _block(AVRO, {INSTANT: target.instant, SCHEMA: described}, out.getvalue())
+
+
+def delete_block(
+    target: Target, partition: str, keys: Any, ordering: Any, columns: pa.Schema
+) -> bytes:
+    """The block that deletes `keys`; `ordering` are their ordering values, or None.
+
+    A row with a greater ordering value stays, and so does one that is written later.
+    """
+    import fastavro
+
+    values = [BY_COMMIT] * len(keys) if ordering is None else map(_wrapped, ordering.to_pylist())
+    record = {"deleteRecordList": [
+        {"recordKey": key, "partitionPath": partition, "orderingVal": value}
+        for key, value in zip(keys.to_pylist(), values, strict=True)
+    ]}  # fmt: skip
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(DELETES), record)
+    content = struct.pack(">ii", DELETES_VERSION, out.tell()) + out.getvalue()
+    header = {INSTANT: target.instant, SCHEMA: _with_meta(avro_schema(columns, target.config.name))}
+    return _block(DELETE, header, content)
+
+
+def _wrapped(value: int | str) -> tuple[str, dict[str, Any]]:
+    return "StringWrapper" if isinstance(value, str) else "LongWrapper", {"value": value}
+
+
+def _block(kind: int, header: Mapping[int, str], content: bytes) -> bytes:
+    """Its size is counted behind the size; the one at its end, from behind the magic word."""
+    entries = b"".join(
+        struct.pack(">ii", key, len(text.encode())) + text.encode()
+        for key, text in sorted(header.items())
+    )
+    body = (
+        struct.pack(">iii", BLOCK_VERSION, kind, len(header)) + entries
+        + struct.pack(">q", len(content)) + content + struct.pack(">i", 0)
+    )  # fmt: skip
+    size = len(body) + 8
+    return MAGIC + struct.pack(">q", size) + body + struct.pack(">q", size + len(MAGIC))
+
+
+def _with_meta(described: str) -> str:
+    schema = json.loads(described)
+    meta = [{"name": name, "type": ["null", "string"], "doc": "", "default": None}
+            for name in META_COLUMNS]  # fmt: skip
+    return json.dumps({**schema, "fields": [*meta, *schema["fields"]]})
+
+
+def _as_numbers(columns: pa.Schema) -> pa.Schema:
+    """Times as the numbers that Avro has for them."""
+    import pyarrow as pa
+
+    return pa.schema([(each.name, _as_number(each.type)) for each in columns])
+
+
+def _as_number(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+    import pyarrow.types as is_
+
+    if is_.is_timestamp(kind):
+        return pa.int64()
+    if is_.is_date(kind):
+        return pa.int32()
+    if is_.is_list(kind):
+        return pa.list_(_as_number(kind.value_type))
+    if is_.is_map(kind):
+        return pa.map_(pa.string(), _as_number(kind.item_type))
+    if is_.is_struct(kind):
+        return pa.struct([(each.name, _as_number(each.type)) for each in kind])
+    return kind
+
+
+def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
+    """Raise `TableError` unless every row has an ordering value that all readers compare alike."""
+    import pyarrow as pa
+
+    name = config.precombine
+    if not config.merged or name is None:
+        return
+    if name not in rows.column_names:
+        raise TableError(
+            f"the rows have no column {name!r}, the table's precombine field: in a merge-on-read "
+            "table it also says which rows a delete is later than"
+        )
+    if stored(rows[name].type, name) not in (pa.int64(), pa.string()):
+        raise TableError(
+            f"precombine field {name!r} has type {str(rows[name].type)[:SHOWN]}: readers of log "
+            "files compare int64 and string alike, and no others; cast it"
+        )
+    if rows[name].null_count:
+        raise TableError(
+            f"{rows[name].null_count} rows have no {name!r}, the table's precombine field: readers "
+            "of log files differ in what a null is greater than; give each row a value"
+        )

@@ -1,0 +1,89 @@
+"""A file group with log files: a base file, if there is one, and the log files that are merged in.
+
+A log file belongs to the newest base file whose instant is earlier than the log file's completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.layout import LOG_FILE, CommitFiles, WriteStat
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.timeline import TimelineNames, instant_ms
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleInstants:
+    """Which instants a reader sees: those named, and what is older than the timeline's first."""
+
+    instants: frozenset[str]
+    pending: frozenset[str]
+    first: str
+    until: str | None = None
+
+    def __contains__(self, instant: object) -> bool:
+        return isinstance(instant, str) and (
+            instant in self.instants
+            or (instant < self.first and instant not in self.pending
+                and (self.until is None or instant_ms(instant) <= instant_ms(self.until)))
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice(Slice):
+    """A base file, if `path` is not empty, and the log files whose rows are merged into it."""
+
+    logs: tuple[str, ...]
+    ordering: tuple[str, ...]
+    completed: VisibleInstants
+    names: TimelineNames
+    times: tuple[str, ...] = ()
+    """When each of `logs` was completed, where the commits were read; otherwise nothing."""
+
+
+def instants_of(of: Slice) -> frozenset[str]:
+    """The commits that its files are of."""
+    return frozenset((of.instant,)) | (
+        of.completed.instants if isinstance(of, LogSlice) else frozenset()
+    )
+
+
+def without_logs(of: Slice) -> Slice:
+    return Slice(of.partition, of.file_id, of.instant, of.path)
+
+
+def log_slice(config: TableConfig, base: Slice, logs: Iterable[tuple[str, str]]) -> Slice:
+    """The slice of `base`, whose path may be empty, and of `logs`: (path, completion time)."""
+    logs = sorted(logs)
+    if not logs:
+        return without_logs(base)
+    return LogSlice(
+        base.partition, base.file_id, base.instant, base.path, tuple(path for path, _ in logs),
+        (config.precombine,) if config.precombine else (),
+        VisibleInstants(frozenset(_instant_of(path) for path, _ in logs), frozenset(), ""),
+        config.names, tuple(at for _, at in logs),
+    )  # fmt: skip
+
+
+def _instant_of(path: str) -> str:
+    found = LOG_FILE.fullmatch(path.rpartition("/")[2])
+    assert found is not None, path
+    return found[2]
+
+
+def slice_after(
+    config: TableConfig, standing: Slice | None, commit: CommitFiles, stat: WriteStat
+) -> Slice:
+    """The slice that a commit leaves of a file group, if it or `standing` has log files.
+
+    Commits come in any order: a compaction may complete after a commit that began later.
+    """
+    base = standing or Slice(stat.partition, stat.file_id, "", "")
+    logs = list(zip(base.logs, base.times, strict=True)) if isinstance(base, LogSlice) else []
+    if stat.is_log:
+        logs.append((stat.path, commit.completion))
+    elif not base.instant or instant_ms(base.instant) < instant_ms(commit.instant):
+        base = Slice(stat.partition, stat.file_id, commit.instant, stat.path)
+    return log_slice(config, base, [each for each in logs if each[1] > base.instant])

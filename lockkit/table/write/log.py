@@ -1,0 +1,73 @@
+"""A commit's log file of one file group: it costs what the changes cost, not what the group does.
+
+Nothing is read: readers merge the rows, by their keys.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from lockkit.table.format.base_file import Slice, columns_of, plain
+from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, in_partition
+from lockkit.table.format.log_writing import data_block, delete_block, log_name
+from lockkit.table.format.schema import conform
+from lockkit.table.read.log_slice import instants_of
+from lockkit.table.write.groups import WriteTask
+from lockkit.table.write.merge import refuse_strangers, upserts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class LogDraft:
+    """A log file that is about to be put."""
+
+    group: FileGroup
+    instant: str
+    task: TaskId
+    previous: str
+    out: BinaryIO
+
+    @property
+    def partition(self) -> str:
+        return self.group[0]
+
+    @property
+    def file_id(self) -> str:
+        return self.group[1]
+
+    @property
+    def name(self) -> str:
+        return log_name(self.file_id, self.instant, self.task)
+
+
+def write_log(
+    work: WriteTask, group: FileGroup, base: Slice, rows: pa.Table, *, delete: bool = False
+) -> WriteStat:
+    """Put a log file with `rows` behind `base`, or with `delete` one that deletes their keys."""
+    target = work.target
+    rows = plain(rows)
+    refuse_strangers(target, group[0], rows)
+    changes, columns = upserts(target, rows), columns_of(target, rows.schema)
+    assert changes.rows is not None
+    best, count = target.config.precombine, len(changes.keys)
+    with tempfile.TemporaryFile() as file:
+        out = cast(BinaryIO, file)
+        previous = max(instants_of(base))
+        draft = LogDraft(group, target.instant, work.task, previous, out)
+        work.begin(draft)
+        if delete:
+            values = None if best is None else changes.rows[best]
+            out.write(delete_block(target, group[0], changes.keys, values, columns))
+        else:
+            fresh = conform(changes.rows, columns)
+            out.write(data_block(target, *group, work.task, changes.keys, fresh))
+        stat = WriteStat(
+            partition=group[0], file_id=group[1], path=in_partition(group[0], draft.name),
+            previous=previous, writes=0 if delete else count, deletes=count if delete else 0,
+            updates=0 if delete else count, size_bytes=out.tell(),
+        )  # fmt: skip
+        return work.put(draft, stat)

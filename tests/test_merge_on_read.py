@@ -1,0 +1,279 @@
+"""Merge-on-read tables that lockkit writes, judged by a dictionary and by hudi-rs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lockkit import Clock
+from lockkit.errors import TableError
+from lockkit.runtime import run
+from lockkit.table import CommitConflict, Table, begin
+from lockkit.table.format.base_file import Slice, Target
+from lockkit.table.format.layout import CommitFiles, TaskId, WriteStat
+from lockkit.table.format.log_blocks import avro_rows, blocks, deleted_keys
+from lockkit.table.format.log_writing import data_block, delete_block
+from lockkit.table.format.properties import TableConfig, from_properties, to_properties
+from lockkit.table.format.property_keys import HUDI, MERGE_ON_READ
+from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.rollback import RolledBack, roll_back
+from lockkit.table.occ.transaction import TableCache
+from lockkit.table.read.checkpoint_bytes import format_checkpoint, parse_checkpoint
+from lockkit.table.read.log_slice import LogSlice, slice_after
+from lockkit.table.read.opening import load_snapshot
+
+_NAMES = itertools.count()
+SCHEMA = pa.schema([("id", pa.string()), ("region", pa.string()),
+                    ("ts", pa.int64()), ("v", pa.int64())])  # fmt: skip
+CONFIG = TableConfig(name="t", record_key="id", precombine="ts", table_type=MERGE_ON_READ)
+Row = tuple[str, str, int, int]
+
+
+def made(url: str = "", **how: Any) -> Table:
+    how = {"partition_by": "region", "precombine": "ts", "buckets": 2} | how
+    url = url or f"memory://merged{next(_NAMES)}"
+    return Table.create(url, record_key="id", table_type=MERGE_ON_READ, **how)
+
+
+def rows(*listed: Row) -> pa.Table:
+    return pa.Table.from_pylist(
+        [dict(zip(SCHEMA.names, each, strict=True)) for each in listed], SCHEMA
+    )
+
+
+def shown(found: pa.Table) -> list[Row]:
+    return sorted((each["id"], each["region"], each["ts"], each["v"]) for each in found.to_pylist())
+
+
+def theirs(folder: Path) -> list[Row]:
+    hudi = pytest.importorskip("hudi")
+    batches = [pa.record_batch(each) for each in hudi.HudiTable(str(folder)).read()]
+    return shown(pa.Table.from_batches(batches, SCHEMA if not batches else None).select(
+        SCHEMA.names
+    )) if batches else []  # fmt: skip
+
+
+class Model:
+    """What the table must show: of each key the greatest ordering value, of equals the later."""
+
+    def __init__(self, ordered: bool) -> None:
+        self.ordered = ordered
+        self.standing: dict[str, tuple[int, Row | None]] = {}
+
+    def write(self, listed: list[Row], *, delete: bool = False) -> None:
+        for each in listed:
+            at = each[2] if self.ordered else 0
+            if self.standing.get(each[0], (at, None))[0] <= at:
+                self.standing[each[0]] = at, None if delete else each
+
+    @property
+    def rows(self) -> list[Row]:
+        return sorted(row for _, row in self.standing.values() if row is not None)
+
+
+def row(chance: random.Random, key: str) -> Row:
+    return key, "EU" if int(key[1:]) % 2 else "US", chance.randint(0, 6), chance.randint(0, 99)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
+    seed: int, tmp_path: Path
+) -> None:
+    chance, model = random.Random(seed), Model(seed % 2 == 0)
+    how: dict[str, Any] = {} if model.ordered else {"precombine": None}
+    with made(f"file://{tmp_path}/t", partition_by="region" if seed % 3 else None, **how) as table:
+        for _ in range(chance.randint(4, 9)):
+            what = chance.choice(["append", "upsert", "upsert", "upsert", "delete", "delete"])
+            keys = [f"k{chance.randint(0, 7)}" for _ in range(4)]
+            if what == "delete":
+                keys = sorted(set(keys) & model.standing.keys())
+            batch = [row(chance, key) for key in keys]
+            model.write(batch, delete=what == "delete")
+            getattr(table, what)(rows(*batch))
+        assert shown(table.read()) == model.rows
+    assert theirs(tmp_path / "t") == model.rows
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def test_an_upsert_adds_a_log_file_and_reads_no_base_file() -> None:
+    with made(partition_by=None, buckets=1) as table:
+        table.upsert(rows(("a", "EU", 1, 1), ("b", "EU", 1, 1)))
+        committed = table.upsert(rows(("a", "EU", 2, 2)))
+        assert committed is not None
+        (base, log) = sorted(
+            (each.key for each in table.store.list("") if each.key.rpartition("_")[0]
+             and "/" not in each.key and "metadata" not in each.key), reverse=True,
+        )  # fmt: skip
+        assert log.startswith(".") and f"_{committed.instant}.log.1_0-0-0" in log
+        assert base.endswith(".parquet") and committed.instant not in base
+        assert shown(table.read()) == [("a", "EU", 2, 2), ("b", "EU", 1, 1)]
+        assert shown(table.read(query="read_optimized")) == [("a", "EU", 1, 1), ("b", "EU", 1, 1)]
+        assert [each.action for each in table.history()] == ["deltacommit", "deltacommit"]
+
+
+def test_a_block_holds_the_rows_and_deletes_that_were_put_into_it() -> None:
+    target = Target("20260101000000000", CONFIG, SCHEMA)
+    new = rows(("a", "EU", 7, 1), ("b", "EU", 8, 2))
+    body = data_block(target, "p", "f", TaskId(), new["id"], new)
+    body += delete_block(target, "p", new["id"], new["ts"], SCHEMA)
+    body += delete_block(target, "p", new["id"], None, SCHEMA)
+    put, gone, by_commit = blocks("a log", body)
+    found = list(avro_rows(put))
+    assert {each["_hoodie_commit_time"] for each in found} == {put.instant} == {target.instant}
+    assert [each["_hoodie_record_key"] for each in found] == ["a", "b"]
+    assert shown(pa.Table.from_pylist(found).select(SCHEMA.names)) == shown(new)
+    assert [(each.key, each.ordering) for each in deleted_keys(gone)] == [("a", 7), ("b", 8)]
+    assert [each.ordering for each in deleted_keys(by_commit)] == [None, None]
+
+
+def test_the_second_copy_of_a_table_is_found_by_its_checkpoint() -> None:
+    with made() as table:
+        for number in range(3):
+            table.upsert(rows(("k1", "EU", number, number), ("k2", "US", number, number)))
+        snapshot = run(load_snapshot(), table.store, Clock())
+        assert any(isinstance(each, LogSlice) for each in snapshot.slices)
+        assert parse_checkpoint(format_checkpoint(snapshot)) == snapshot
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_the_slices_do_not_depend_on_the_order_in_which_commits_are_read(
+    order: tuple[int, ...]
+) -> None:
+    """A log file that was completed after a base file's instant stays behind that one."""
+    def commit(at: int, done: int, log: bool) -> tuple[CommitFiles, WriteStat]:
+        instant = f"2026010100000000{at}"
+        name = f".f_{instant}.log.1_0-0-0" if log else f"f_0-0-0_{instant}.parquet"
+        stat = WriteStat(partition="", file_id="f", path=name, writes=1, size_bytes=1)
+        completed = f"2026010100000000{done}"
+        return CommitFiles(instant, "UPSERT", (stat,), frozenset(), None, None,
+                           completion=completed), stat  # fmt: skip
+
+    commits = [commit(0, 1, False), commit(2, 3, True), commit(4, 6, True), commit(5, 7, False)]
+    standing: Slice | None = None
+    for number in order:
+        standing = slice_after(CONFIG, standing, *commits[number])
+    assert isinstance(standing, LogSlice)
+    assert (standing.path, standing.logs) == (commits[3][1].path, (commits[2][1].path,))
+
+
+# --- reads of the past and increments -------------------------------------------------------------
+
+
+def test_as_of_and_increments_show_what_log_files_brought() -> None:
+    with made() as table:
+        first = table.upsert(rows(("k1", "EU", 1, 1), ("k3", "EU", 1, 1)))
+        second = table.upsert(rows(("k1", "EU", 2, 2)))
+        third = table.delete(rows(("k3", "EU", 3, 3)))
+        assert first and second and third
+        assert shown(table.read(as_of=first.instant)) == [("k1", "EU", 1, 1), ("k3", "EU", 1, 1)]
+        assert shown(table.read(as_of=second.instant)) == [("k1", "EU", 2, 2), ("k3", "EU", 1, 1)]
+        assert shown(table.read()) == [("k1", "EU", 2, 2)]
+        assert first.completion and second.completion
+        changed, increment = table.changes(first.completion)
+        assert shown(changed) == [("k1", "EU", 2, 2)] and increment.end == third.completion
+        assert shown(table.changes(first.completion, second.completion)[0]) == shown(changed)
+        assert not table.changes(second.completion)[0].num_rows
+
+
+# --- conflicts, rollbacks -------------------------------------------------------------------------
+
+
+def test_two_upserts_of_one_file_group_conflict_and_the_loser_leaves_no_file() -> None:
+    url = f"memory://merged{next(_NAMES)}"
+    with made(url, partition_by=None, buckets=1) as one, Table(url) as other:
+        one.upsert(rows(("a", "EU", 1, 1)))
+
+        def meanwhile(kind: str, **fields: Any) -> None:
+            if kind == "note" and fields["text"].startswith("wrote") and not done:
+                done.append(other.upsert(rows(("a", "EU", 2, 2))))
+
+        done: list[Any] = []
+        with Table(url, emit=meanwhile) as slow, pytest.raises(CommitConflict, match="rewrote"):
+            slow.upsert(rows(("a", "EU", 3, 3)))
+        logs = [each.key for each in one.store.list("") if ".log." in each.key]
+        assert len(logs) == 1 and done[0].instant in logs[0]
+        assert shown(one.read()) == [("a", "EU", 2, 2)]
+
+
+def test_the_rollback_of_a_dead_writer_deletes_its_log_file(tmp_path: Path) -> None:
+    with made(f"file://{tmp_path}/t", partition_by=None, buckets=1) as table:
+        table.upsert(rows(("a", "EU", 1, 1)))
+        known: TableCache = table._open()
+        dead = run(begin(known, action="deltacommit"), table.store, Clock())
+        (group,) = run(load_snapshot(), table.store, Clock()).slices
+        name = f".{group.file_id}_{dead.instant}.log.1_0-0-0"
+        body = data_block(dead.target, "", group.file_id, TaskId(), pa.array(["a"]),
+                          rows(("a", "EU", 9, 9)))  # fmt: skip
+        (tmp_path / "t" / name).write_bytes(body)
+        assert shown(table.read()) == [("a", "EU", 1, 1)] == theirs(tmp_path / "t")
+        done = run(roll_back(dead.instant, EpochGuard(0), known), table.store, Clock())
+        assert isinstance(done, RolledBack) and done.deleted == (name,)
+        table.upsert(rows(("a", "EU", 2, 2)))
+        assert shown(table.read()) == [("a", "EU", 2, 2)] == theirs(tmp_path / "t")
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{"version": 6}, {"mode": HUDI}, {"table_type": "MERGED"}])
+def test_a_table_that_is_not_guarded_is_not_made(how: dict[str, Any]) -> None:
+    with pytest.raises(TableError, match=r"in version 9 and mode fenced"):
+        TableConfig(**{"name": "t", "record_key": "id", "table_type": MERGE_ON_READ, **how})
+
+
+def test_its_properties_are_read_as_they_were_written() -> None:
+    keys = to_properties(CONFIG)
+    assert from_properties(keys) == CONFIG
+    assert from_properties({**keys, "hoodie.of.others": "1"}) == CONFIG
+    with pytest.raises(TableError, match="only in version 9 and mode fenced"):
+        from_properties({**keys, "lockkit.commit.mode": HUDI})
+
+
+def test_rows_whose_order_readers_do_not_agree_on_are_refused() -> None:
+    new = rows(("k1", "EU", 1, 1))
+    with made() as table:
+        table.upsert(new)
+        for bad, why in (
+            (new.set_column(2, "ts", pa.array([None], pa.int64())), "have no 'ts'"),
+            (new.set_column(2, "ts", pa.array([1.5])), "compare int64 and string alike"),
+        ):
+            for write in (table.append, table.upsert, table.delete):
+                with pytest.raises(TableError, match=why):
+                    write(bad)
+        with pytest.raises(TableError, match="a delete is later than"):
+            table.delete(new.drop_columns(["ts"]))
+        for write in (table.overwrite, lambda _: table.cluster()):
+            with pytest.raises(TableError, match="merge-on-read table"):
+                write(new)
+        assert shown(table.read()) == shown(new) and not table.clean()
+
+
+def test_an_upsert_beside_inline_services_gives_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with made(options={"hoodie.clean.automatic": "true"}) as table:
+            for number in range(13):
+                table.upsert(rows(("k1", "EU", number, number)))
+            assert shown(table.read()) == [("k1", "EU", 12, 12)]
+
+
+def test_spark_which_does_not_merge_log_files_neither_reads_nor_writes_it(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from lockkit.spark.place import TableAddress
+    from lockkit.spark.query import Query, plan
+
+    url = f"file://{tmp_path}/t"
+    with made(url) as table:
+        table.upsert(rows(("k1", "EU", 1, 1)))
+        table.upsert(rows(("k1", "EU", 2, 2)))
+    for query in (Query(), Query(begin=""), Query(begin="20990101000000000")):
+        with pytest.raises(TableError, match="is merge-on-read"):
+            plan(TableAddress(url, None, "", {}), query)
