@@ -245,6 +245,14 @@ def test_what_is_no_evidence_is_refused_and_what_was_there_stays(
     console.panel.paths.value = str(tmp_path / "none.jsonl")
     assert "No such file" in click(console, console.panel.read)
     odd = Event(1.0, "W1", "held", {"epoch": [], "until_ms": [], "version": 4})
+    assert console.diagnosis is not None, "the table was looked at, and still is as it was"
+    alone = Console()
+    alone.read(str(INCIDENTS / "hudi-20027-*.jsonl"))
+    for path in (wrong, tmp_path / "none.jsonl"):
+        alone.panel.paths.value = str(path)
+        shown = click(alone, alone.panel.read)
+        assert path.name in shown and Pattern.DANGLING not in shown
+        assert alone.diagnosis is None and alone.panel.body.layout.display == "none"
     (damaged := tmp_path / "damaged.jsonl").write_text(odd.to_json() + "\n")
     console.panel.paths.value = str(damaged)
     assert "the history is damaged" in click(console, console.panel.read)

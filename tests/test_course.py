@@ -8,7 +8,9 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
+from lockkit.clock import Clock
 from lockkit.events import event
+from lockkit.lab.course import ticking
 from lockkit.lab.course.clocks import ONE, TWO, SearchSummary, meet, search
 from lockkit.lab.course.hot import FREE, HELD, release_once
 from lockkit.lab.course.lock_testbed import LockTestbed
@@ -35,6 +37,19 @@ def test_what_an_sdk_told_is_one_of_the_guesses(status: int, means: str) -> None
 def test_what_an_object_or_an_error_says_is_no_markup() -> None:
     page = told(412, said=HOSTILE, stored=HOSTILE)._repr_html_()
     assert "<img" not in page and page.count("&lt;img") == 3
+
+
+def test_a_long_step_shows_its_seconds_and_a_short_one_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ticking, "QUIET_S", 0.02)
+    monkeypatch.setattr(ticking, "TICK_S", 0.01)
+    assert ticking.ticks(lambda s: Clock().sleep(s) or s)(0.2) == 0.2
+    long = capsys.readouterr().out
+    assert long.count("0 s …") > 2 and "\n" not in long and long.endswith(f"{ticking.BLANK}\r")
+    with pytest.raises(ValueError, match="short"):
+        ticking.ticks(lambda: int("short"))()
+    assert capsys.readouterr().out == ""
 
 
 def test_an_attempt_of_somebody_else_is_not_called_ones_own() -> None:

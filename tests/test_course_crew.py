@@ -49,7 +49,7 @@ def test_a_sum_is_told_by_what_the_table_has_and_by_who_committed(
 
 def test_what_a_program_was_told_is_no_markup() -> None:
     class Verdict:
-        kind, because = "VALID", HOSTILE
+        kind, said = "VALID", HOSTILE
 
     page = OrdersOutcome(
         did="", reported=told(True, False), rows={HOSTILE: 1}, events=(), verdict=Verdict()

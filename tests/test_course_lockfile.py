@@ -77,7 +77,7 @@ def test_what_a_lock_object_says_is_no_markup() -> None:
 
 
 class _Said:
-    kind, because = "INVALID", HOSTILE
+    kind, said = "INVALID", HOSTILE
 
 
 def test_two_refusals_are_not_called_two_wins() -> None:

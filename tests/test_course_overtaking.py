@@ -80,4 +80,4 @@ def test_what_a_writer_is_told_is_no_markup() -> None:
 
 
 class _Said:
-    kind, because = "INVALID", HOSTILE
+    kind, said = "INVALID", HOSTILE

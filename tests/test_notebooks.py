@@ -8,12 +8,14 @@ import os
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SOLUTIONS = ROOT / "notebooks" / "solutions"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 COURSE = [each for each in NOTEBOOKS if each.stem[0].isdigit()]
 FORMS = (
@@ -181,5 +183,11 @@ def test_labs_settings_are_the_ones_that_were_measured() -> None:
     file = ROOT / "notebooks" / ".jupyter" / "labconfig" / "default_setting_overrides.json"
     settings = json.loads(file.read_text())
     assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    server = json.loads((file.parents[1] / "jupyter_server_config.json").read_text())
+    hidden = server["ContentsManager"]["hide_globs"]
+    names = [each.name for each in (ROOT / "notebooks").glob("*.*") if each.is_file()]
+    listed = [each for each in names if not any(fnmatch(each, glob) for glob in hidden)]
+    assert sorted(listed) == [each.with_suffix(".ipynb").name for each in NOTEBOOKS], "each once"
+    assert not [each for each in SOLUTIONS.iterdir() for glob in hidden if fnmatch(each.name, glob)]
     kernels = settings["@jupyterlab/apputils-extension:kernels-settings"]
     assert kernels["commsOverSubshells"] == "disabled"

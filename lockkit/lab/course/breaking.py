@@ -10,6 +10,7 @@ from typing import Any
 from lockkit.events import STORE, Event, event
 from lockkit.lab.course import sequence
 from lockkit.lab.course.grid import LEFT
+from lockkit.lab.course.ticking import ticks
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
 from lockkit.lab.verify.scenarios import SCENES
@@ -171,6 +172,7 @@ def hunting(scenario: str, rule: str, seeds: int = SEEDS) -> Iterator[MutantHunt
         yield MutantHunt(scenario=scenario, rule=rule, seeds=seed, moves=moves, harms=tuple(harms))
 
 
+@ticks
 def hunt(
     scenario: str, rule: str, seeds: int = SEEDS, report: Callable[[str], None] = print
 ) -> MutantHunt:
@@ -214,6 +216,7 @@ class ScenarioSurvey:
         return f"<table class='lockkit-survey'><tr>{head}</tr>{rows}</table>"
 
 
+@ticks
 def survey(scenario: str, seeds: int = SEEDS) -> ScenarioSurvey:
     """Switch off each rule in turn, until a seed does harm."""
     firsts: list[tuple[str, int | None]] = []

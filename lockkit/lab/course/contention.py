@@ -11,6 +11,7 @@ from typing import Any
 
 from lockkit.events import Event, event
 from lockkit.lab.course.table_testbed import LeapingClock
+from lockkit.lab.course.ticking import ticks
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.widgets.contention import Contention
@@ -58,6 +59,7 @@ class ServiceHandoff:
         return NOT_AT_ALL if figures.overlap_s == 0 else f"for {figures.overlap_s:.1f} s"
 
 
+@ticks
 def stall_both(
     first: str = "storage", second: str = "filesystem", *, lease_s: float = 2.0,
     report: Callable[[str], None] = print,

@@ -13,6 +13,7 @@ from typing import Any
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.lock_testbed import LockTestbed
+from lockkit.lab.course.ticking import ticks
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.widgets.ui import FAST
 from lockkit.lock.handle import LOCK_KEY
@@ -75,6 +76,7 @@ class SdkReport:
         )
 
 
+@ticks
 def lose_answer(provider: str) -> SdkReport:
     """Create the lock object with the provider's SDK and its defaults; lose the first answer.
 

@@ -27,6 +27,7 @@ from lockkit.lab.course.program import (
     rows_of,
 )
 from lockkit.lab.course.program_control import ClaimTrap, ProgramProcess
+from lockkit.lab.course.ticking import ticks
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.panels import usual
@@ -83,6 +84,7 @@ class Programs:
 
     # --- life -----------------------------------------------------------------------------------
 
+    @ticks
     def start(self, report: Report = print) -> None:
         """Start all processes, and create a table with four orders. They end with this kernel."""
         self._report, began_ms = report, self._clock.boot_ms()
@@ -148,6 +150,7 @@ class Programs:
 
     # --- commands for the programs --------------------------------------------------------------
 
+    @ticks
     def add(self, reads: str) -> OrdersOutcome:
         """All three read order a, add 10 and upsert it at the same time; a conflict is retried.
 
@@ -156,11 +159,13 @@ class Programs:
         order = {"do": "add", "key": "a", "amount": MORE, "reads": reads, "retries": RETRIES}
         return self._at_once(dict.fromkeys(NAMES, order), 1, _amounts)
 
+    @ticks
     def together(self, rows: Mapping[str, Sequence[Row]], buckets: int = 1) -> OrdersOutcome:
         """All programs upsert their rows at the same time, once each."""
         orders = {name: {"do": "put", "rows": list(each)} for name, each in rows.items()}
         return self._at_once(orders, buckets, _commits)
 
+    @ticks
     def stop_driver(self, way: str) -> StoppedDriver:
         """W1's driver is stopped (SIGSTOP) as its commit takes the lock; then W2 commits, too.
 

@@ -12,6 +12,7 @@ import ipywidgets as widgets
 
 from lockkit.clock import Clock
 from lockkit.events import STORE, Event
+from lockkit.lab.course.ticking import ticks
 from lockkit.lab.processes.fleet import Fleet
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.panels import Workbench, usual
@@ -81,6 +82,7 @@ class StalledRun:
         )
 
 
+@ticks
 def stall(fence: bool, report: Report = print) -> StalledRun:
     """W1 checks and is paused; W2 takes over the lock and commits; W1 resumes.
 

@@ -16,6 +16,7 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 
 from lockkit.clock import Clock
+from lockkit.lab.course.ticking import ticks
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, GranularOperation, deadlock, story
 from lockkit.lab.widgets.ui import FAST, column
@@ -179,6 +180,7 @@ class Race:
         return drawn
 
 
+@ticks
 def race(
     *, writers: int = 6, stripes: int = 64, seconds: float | None = None,
     report: Callable[[str], None] = print,

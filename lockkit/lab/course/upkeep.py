@@ -10,6 +10,7 @@ from lockkit.errors import LockLost, TableError
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.table_testbed import LEASE_S, TableTestbed, TestbedWriter, amounts, seen
+from lockkit.lab.course.ticking import ticks
 from lockkit.lock.handle import Lock
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
@@ -272,6 +273,7 @@ class StrategyMatrix:
         return grid("rows", head, self.rows)
 
 
+@ticks
 def matrix(report: Callable[[str], None] = print) -> StrategyMatrix:
     """Try every order with both strategies; prints its progress."""
     rows, verdicts = [], []

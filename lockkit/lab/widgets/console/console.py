@@ -159,6 +159,7 @@ class Console(Shown):
     def _dropped(self) -> None:
         files = [(each["name"], bytes(each["content"])) for each in self.panel.upload.value]
         if files:
+            self._forget()
             self._take(files)
 
     def _named_files(self) -> None:
@@ -172,7 +173,15 @@ class Console(Shown):
         paths = [path for name in names for path in sorted(_matching(name))]
         if not paths:
             raise NotUnderstood("no file is named: give paths, or patterns such as audit/*.jsonl")
+        self._forget()
         return self._take([(path.name, _content(path)) for path in paths])
+
+    def _forget(self) -> None:
+        """Clear what the files before showed: an unreadable file has none of it. A table stays."""
+        if self.found is None:
+            self.diagnosis, self.events, self._files = None, (), []
+            self.panel.card.value = ""
+            self.panel.body.layout.display = "none"
 
     def _take(self, files: Sequence[tuple[str, bytes]]) -> Diagnosis:
         self.panel.say("Reading…")
