@@ -22,6 +22,7 @@ from lockkit.table.format.log_writing import data_block, delete_block
 from lockkit.table.format.properties import TableConfig, from_properties, to_properties
 from lockkit.table.format.property_keys import HUDI, MERGE_ON_READ
 from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.checkpoint_bytes import format_checkpoint, parse_checkpoint
@@ -227,6 +228,15 @@ def test_the_rollback_of_a_dead_writer_deletes_its_log_file(tmp_path: Path) -> N
 def test_a_table_that_is_not_guarded_is_not_made(how: dict[str, Any]) -> None:
     with pytest.raises(TableError, match=r"in version 9 and mode fenced"):
         TableConfig(**{"name": "t", "record_key": "id", "table_type": MERGE_ON_READ, **how})
+
+
+def test_it_does_not_leave_the_mode_in_which_it_is_written() -> None:
+    with made() as table:
+        table.upsert(rows(("k1", "EU", 1, 1)))
+        with pytest.raises(TableError, match="nothing was changed"):
+            run(switch_mode(HUDI, EpochGuard(9)), table.store, Clock())
+        table.upsert(rows(("k1", "EU", 2, 2)))
+        assert shown(table.read()) == [("k1", "EU", 2, 2)]
 
 
 def test_its_properties_are_read_as_they_were_written() -> None:

@@ -47,6 +47,11 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
     if mode not in (FENCED, HUDI):
         raise TableError(f"a table's mode is {FENCED} or {HUDI}, not {mode[:40]!r}")
     config, _ = yield from load_config()
+    if mode == HUDI and config.merged:
+        raise TableError(
+            f"{config.name} is merge-on-read, and is written only in the mode {FENCED}: Hudi's "
+            "writers would put log files between ours that no fence orders; nothing was changed"
+        )
     if mode == FENCED and (yield from has_archived(config.archive_prefix)):
         raise TableError(
             f"{config.archive_prefix} has archived commits: in the mode {FENCED} a file counts "
