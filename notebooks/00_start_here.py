@@ -37,8 +37,7 @@ late
 # %% [markdown]
 # ## Run
 #
-# Run the next cell. Nothing starts before you press **Launch**, and **Stop** always works. (After a
-# restart of the kernel the old buttons do nothing: run the cell again.)
+# Nothing starts before you press **Launch**, and **Stop** always works.
 
 # %%
 bench = Workbench()
@@ -102,7 +101,7 @@ assert (fence_off.verdict.kind, fence_on.verdict.kind) == ("INVALID", "VALID")
 print(fence_on.verdict.kind, "-", fence_on.verdict.said)
 
 # %% [markdown]
-# Everything that the buttons do can also be done by code, on the same workbench. The next cells
+# Everything that the buttons do can also be done by code, on the same workbench. The next lines
 # start processes, so they are off at first: set `BY_CODE = True`, run them, and watch the panel
 # above.
 
@@ -158,7 +157,7 @@ if BY_CODE:
 # ## Your turn
 #
 # Produce one run in which a commit was refused *and* a response was lost, and which the checker
-# judges VALID. Launch, stall, resume, lose, **Stop**; then run this cell.
+# judges VALID. Launch, stall, resume, lose, **Stop**; then run the line below.
 
 # %%
 lacks = lacking(bench.verdict)

@@ -23,7 +23,7 @@
 # ## Predict
 #
 # boto3 is used with its default settings. There is only **one** writer. Pick a guess:
-# the next cell is locked until then.
+# the run is locked until then.
 
 # %%
 from lockkit.lab.widgets import Predict

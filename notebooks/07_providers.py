@@ -19,7 +19,7 @@
 # pauses, when it dies, or when the service itself is down. Which of them would you want at three in
 # the morning?
 #
-# The cells take a minute. The panel runs as long as you like.
+# The code takes a minute. The panel runs as long as you like.
 
 # %% [markdown]
 # ## Run

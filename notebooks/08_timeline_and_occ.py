@@ -42,7 +42,7 @@ overtaken
 #
 # Step through it yourself, request by request: **Next** under W1 until it says *checked*, **To the
 # end** under W2, then **To the end** under W1. Then choose *fenced: the store decides* and do it
-# again. (Or just run the next cell.)
+# again. (Or let the code below do it.)
 
 # %%
 overtaken.reveal(Stepper("hudi"))

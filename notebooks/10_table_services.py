@@ -151,7 +151,7 @@ print(wrong.verdict.said)
 #
 # ## Your turn
 #
-# Take the reader of the first cell again: it opened the table after the second of seven commits.
+# Take the reader of the first run again: it opened the table after the second of seven commits.
 # Find the **smallest** retention with which it still gets all its rows. (Think first, then run.
 # Which commits are newer than its own? And does a file go out of use when its own commit is too
 # old, or when the commit that superseded it is too old?)

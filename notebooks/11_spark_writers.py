@@ -19,7 +19,7 @@
 #
 # This takes one or two minutes on a quiet machine and up to five on a busy one. Spark starts once,
 # and three PySpark programs share it. Without Spark (with `LOCKKIT_FAST`, or with less than 4 GB of
-# memory) some cells print *skipped*, and the three are plain Python programs that make the same
+# memory) some runs print *skipped*, and the three are plain Python programs that make the same
 # commits.
 
 # %% [markdown]

@@ -124,7 +124,7 @@ table
 # ## Your turn: the ladder
 #
 # The ladder has six rungs, in any order. Name a scenario, the rule that is off, and a seed. Run the
-# second cell as often as you like; the ladder remembers. `hunt` and `survey` find seeds, and the
+# second part as often as you like; the ladder remembers. `hunt` and `survey` find seeds, and the
 # panel above lists the rules. (For the fifth rung: what guards a commit against a writer that
 # resumes late? For the last: see the table above.)
 

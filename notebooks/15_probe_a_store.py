@@ -21,7 +21,7 @@
 #
 # How many requests does it take to find out which kind you have?
 #
-# The cells take about twenty seconds. The panel takes as long as you like.
+# The code takes about twenty seconds. The panel takes as long as you like.
 
 # %% [markdown]
 # ## Predict

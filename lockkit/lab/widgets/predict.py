@@ -14,7 +14,10 @@ import traitlets
 from lockkit.errors import LockkitError
 from lockkit.lab.widgets.ui import FAST, Shown, Status, button, column, shown
 
-FIRST = "Predict first: pick one of the guesses, then run this cell again."
+IN_VOILA = os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
+"""A page without cells: a kernel that Voila started has this in its environment."""
+FIRST = f"Predict first: pick one of the guesses{'' if IN_VOILA else ', then run this cell again'}."
+NEXT = "go on below" if IN_VOILA else "run the next cell"
 LATER = "The explanation is shown once the guess is picked and has run."
 STYLE = """<style>
 .lockkit-predict{border-left:3px solid #0072B2;padding:4px 12px;margin:4px 0}
@@ -61,7 +64,7 @@ class Predict(Shown):
     """
 
     def __init__(
-        self, question: str, guesses: Sequence[str], *, then: str = "run the next cell"
+        self, question: str, guesses: Sequence[str], *, then: str = NEXT
     ) -> None:
         if len(set(guesses)) != len(guesses) or len(guesses) < 2:
             raise ValueError(f"a prediction has two guesses or more, all different: {guesses!r}")
