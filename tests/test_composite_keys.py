@@ -7,21 +7,26 @@ import random
 import shutil
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from lockkit import open_store
+from lockkit import Clock, open_store
 from lockkit.errors import TableError
-from lockkit.table import CommitConflict, Table, read_table
+from lockkit.runtime import run
+from lockkit.table import CommitConflict, Table, create_table, read_table
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.base_file import record_keys
+from lockkit.table.format.gate import refuse_other
 from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.partition import partition_path, partition_value
 from lockkit.table.format.properties import TableConfig, from_properties, to_properties
+from lockkit.table.format.property_keys import COMPLEX, KEY_CLASSES
 from lockkit.table.format.row_partitions import partition_numbers
+from lockkit.table.options import new_config, write_options
 
 DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
 _NAMES = itertools.count()
@@ -154,6 +159,7 @@ def test_an_upsert_of_hudis_rows_replaces_them(folder: Path) -> None:
         (TWO, {"id": "", "kind": "b"}, "id:__empty__,kind:b"),
         (TableConfig(name="t", record_key="id,n"), {"id": "a", "n": 7}, "id:a,n:7"),
         (TableConfig(name="t", record_key="id", partition_by="region,day"), {"id": "a"}, "id:a"),
+        (TableConfig(name="t", record_key="id", named=True), {"id": "a"}, "id:a"),
         (TableConfig(name="t", record_key="id"), {"id": "a"}, "a"),
     ],
 )
@@ -191,6 +197,35 @@ def test_a_config_is_read_as_it_was_written(version: int, keys: str, fields: str
     assert from_properties(said) == config
     spaced = {**said, "hoodie.table.recordkey.fields": keys.replace(",", " , ")}
     assert from_properties(spaced) == config
+
+
+@pytest.mark.parametrize("fields", [None, "region"])
+def test_a_complex_key_generator_names_a_single_key(fields: str | None) -> None:
+    """By `KeyGenUtils.encodeSingleKeyFieldNameForComplexKeyGen`: always in version 9."""
+    config = TableConfig(name="t", record_key="id", partition_by=fields, named=True)
+    assert from_properties(said := to_properties(config)) == config
+    assert said["hoodie.table.keygenerator.type"] == "COMPLEX"
+    assert from_properties({**said, "hoodie.table.complex.keygen.encoding": "FIELD_PREFIXED"})
+    old = to_properties(replace(config, version=6))
+    assert from_properties(old).named, "made by lockkit"
+    with pytest.raises(NotWritable, match="HUDI-7001"):
+        from_properties({key: value for key, value in old.items() if "lockkit" not in key})
+    url = f"memory://composite{next(_NAMES)}"
+    key_class = {"hoodie.datasource.write.keygenerator.class": KEY_CLASSES[COMPLEX]}
+    asked = write_options(key_class, operation="upsert", record_key="id", partition_path=fields)
+    made = new_config(asked, url)
+    assert made.named
+    refuse_other(asked.described, made)
+    with pytest.raises(TableError, match="makes other keys"):
+        refuse_other(dict.fromkeys(key_class, "SIMPLE"), made)
+    store = open_store(url)
+    run(create_table(made), store, Clock())
+    row = {"id": "a", "region": "EU", "v": 1}
+    with Table(url) as table:
+        for each in (1, 2):
+            table.upsert(pa.Table.from_pylist([{**row, "v": each}]))
+        assert table.read().to_pylist() == [{**row, "v": 2}]
+    assert read_table(store, meta=True)["_hoodie_record_key"].to_pylist() == ["id:a"]
 
 
 @pytest.mark.parametrize(

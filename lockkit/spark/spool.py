@@ -114,8 +114,8 @@ class Spool:
 
 def way_of(config: TableConfig) -> tuple[object, ...]:
     """The settings that decide which group a row belongs to."""
-    return (config.record_key, config.partition_by, config.buckets, config.hive_style,
-            config.urlencode)  # fmt: skip
+    return (config.record_key, config.named, config.partition_by, config.buckets,
+            config.hive_style, config.urlencode)  # fmt: skip
 
 
 def remove_spool(prefix: str) -> Procedure[None]:

@@ -10,7 +10,7 @@ from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores import Store
-from lockkit.table.format.gate import check_options, described, refuse_other
+from lockkit.table.format.gate import check_options, described, refuse_other, says_complex
 from lockkit.table.format.hudi_options import NAMES
 from lockkit.table.format.option_values import flag, whole
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, load_config
@@ -144,11 +144,13 @@ def new_config(requested: WriteOptions, url: str) -> TableConfig:
             f"there is no table at {url} yet, and without a record_key none can be made"
         )
     default = TableConfig(name="t", record_key="k")
+    several = "," in requested.record_key + (requested.partition_path or "")
     return TableConfig(
         name=requested.table_name or url.rpartition("/")[2],
         record_key=requested.record_key,
         partition_by=requested.partition_path,
         precombine=requested.precombine,
+        named=not several and says_complex(requested.described),
         version=requested.version or default.version,
         mode=requested.mode or default.mode,
         buckets=requested.buckets or default.buckets,

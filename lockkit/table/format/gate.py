@@ -20,6 +20,7 @@ from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
+    COMPLEX,
     EVENT_PAYLOAD,
     KEY_CLASSES,
     LATEST_PAYLOAD,
@@ -197,9 +198,15 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
     _refuse_other_keys(options, config)
 
 
+def says_complex(options: Mapping[str, Any]) -> bool:
+    """Whether options, in lower case, name `ComplexKeyGenerator`."""
+    wanted = (COMPLEX.lower(), KEY_CLASSES[COMPLEX].lower())
+    return any(str(options.get(key)).lower() in wanted for key in _KEYGEN)
+
+
 def _refuse_other_keys(options: Mapping[str, Any], config: TableConfig) -> None:
     """`TableError` where a key generator would make other keys or paths than the table has."""
-    fitting = key_types(config.record_key, config.partition_by)
+    fitting = key_types(config.record_key, config.partition_by, config.named)
     fine = {name.lower() for each in fitting for name in (each, KEY_CLASSES[each])}
     for key in _KEYGEN:
         said = str(options.get(key) or "")
@@ -212,7 +219,7 @@ def _refuse_other_keys(options: Mapping[str, Any], config: TableConfig) -> None:
     one_key = config.composite and len(config.record_keys) == 1
     if config.version == 6 and one_key and str(options.get(_ENCODING)).lower() == "true":
         raise TableError(
-            f"{_ENCODING}=true: with one record key and several partition fields, keys are spelt "
+            f"{_ENCODING}=true: a complex key generator's keys of one field are spelt "
             f"{config.record_key}:VALUE here; leave it out"
         )
 

@@ -120,7 +120,7 @@ TABLE: tuple[OptionRule, ...] = (
     _refused(W, "keygenerator.type", KEYS, _KEY_TYPES),
     _refused(H + "table.", "keygenerator.type", KEYS, _KEY_TYPES),
     _obeyed(H, "write.complex.keygen.new.encoding", "flag", "true is refused where it would change "
-            "keys: version 6, one record key and several partition fields"),
+            "keys: version 6, ComplexKeyGenerator and one record key"),
     _refused(H + "table.", "complex.keygen.encoding",
              "keys of one field would be spelt otherwise than here", "FIELD_PREFIXED"),
     _refused(W, "keygenerator.consistent.logical.timestamp.enabled secondarykey.column",

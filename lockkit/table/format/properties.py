@@ -20,6 +20,7 @@ from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_pro
 from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
+    COMPLEX,
     COPY_ON_WRITE,
     DROP_COLUMNS,
     KEY_CLASS,
@@ -90,8 +91,9 @@ class TableConfig:
     """An instant far ahead of all clocks from which new ones go on (`ahead.py`). It changes nothing
     of what the table is, so no transaction that is under way has to begin again."""
     metadata: bool = field(default=False, compare=False)
-    """Mode `hudi`: Hudi's metadata table is on, and a commit switches it off (`metadata_off.py`).
-    """
+    """Mode `hudi`: Hudi's metadata table is on; a commit switches it off (`metadata_off.py`)."""
+    named: bool = False
+    """Of one key, and one partition field or none: keys are `id:7`, by `ComplexKeyGenerator`."""
 
     def __post_init__(self) -> None:
         for what, name in (("record key", self.record_key), ("partition field", self.partition_by),
@@ -99,9 +101,7 @@ class TableConfig:
             fields = [] if name is None else name.split(",")
             most = 1 if what == "precombine field" else len(set(fields))
             if len(fields) > most or not all(map(_FIELD.fullmatch, fields)):
-                raise TableError(
-                    f"{name!r} cannot be the {what}: name one column, by a plain name"
-                )
+                raise TableError(f"{name!r} cannot be the {what}: name columns by plain names")
         if not self.name or not self.name.isprintable():
             raise TableError(f"{self.name!r} cannot be a table's name: use printable characters")
         if str(self.version) not in LAYOUTS or self.mode not in (FENCED, HUDI):
@@ -132,7 +132,7 @@ class TableConfig:
     @property
     def composite(self) -> bool:
         """Whether a row's key names its fields: `id:7,kind:a`, and not `7`."""
-        return "," in self.record_key + (self.partition_by or "")
+        return self.named or "," in self.record_key + (self.partition_by or "")
 
     @property
     def merged(self) -> bool:
@@ -192,7 +192,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
 def _only_v6(config: TableConfig) -> dict[str, str]:
     return {
         "hoodie.archivelog.folder": config.archive,
-        KEY_CLASS: KEY_CLASSES[key_type(config.record_key, config.partition_by)],
+        KEY_CLASS: KEY_CLASSES[key_type(config.record_key, config.partition_by, config.named)],
     }
 
 
@@ -203,7 +203,7 @@ def _only_v9(config: TableConfig) -> dict[str, str]:
         "hoodie.timeline.path": "timeline",
         "hoodie.timeline.history.path": "history",
         "hoodie.archivelog.folder": "history",
-        KEY_TYPE: key_type(config.record_key, config.partition_by),
+        KEY_TYPE: key_type(config.record_key, config.partition_by, config.named),
         MERGE_MODE: BY_EVENT if config.precombine else BY_COMMIT,
     }
 
@@ -223,19 +223,18 @@ def from_properties(keys: Mapping[str, str]) -> TableConfig:
 
 def _config(keys: Mapping[str, str]) -> TableConfig:
     version = int(keys["hoodie.table.version"])
+    record_key = keys["hoodie.table.recordkey.fields"].replace(" ", "")
+    partition_by = keys.get("hoodie.table.partition.fields", "").replace(" ", "")
+    complex_keys = {COMPLEX, KEY_CLASSES[COMPLEX]} & {keys.get(KEY_TYPE), keys.get(KEY_CLASS)}
     return TableConfig(
-        name=keys["hoodie.table.name"],
-        record_key=keys["hoodie.table.recordkey.fields"].replace(" ", ""),
-        partition_by=keys.get("hoodie.table.partition.fields", "").replace(" ", "") or None,
+        name=keys["hoodie.table.name"], record_key=record_key, partition_by=partition_by or None,
+        named=bool(complex_keys) and "," not in record_key + partition_by,
         precombine=_precombine(keys),
         database=keys.get("hoodie.database.name", ""),
-        version=version,
-        table_type=keys[TYPE],
-        mode=keys.get(MODE, HUDI),
+        version=version, table_type=keys[TYPE], mode=keys.get(MODE, HUDI),
         switches=_number(keys.get(SWITCHES, "0")),
         accepted=_instant(keys.get(ACCEPTED, "")),
-        metadata=any(keys.get(each) for each in METADATA),
-        buckets=_number(keys.get(BUCKETS, "4")),
+        metadata=any(map(keys.get, METADATA)), buckets=_number(keys.get(BUCKETS, "4")),
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",
         urlencode=keys.get(URLENCODE, "false").lower() == "true",
         archive=keys.get("hoodie.archivelog.folder", "archived") if version == 6 else "archived",

@@ -38,8 +38,8 @@ def checksum(name: str, database: str = "") -> int:
     return zlib.crc32(f"{database}.{name}".encode())
 
 
-def key_type(record_key: str, partition_by: str | None) -> str:
-    """The type of key generator that Hudi infers from the fields."""
-    if not partition_by:
-        return UNPARTITIONED
-    return COMPLEX if "," in record_key + partition_by else SIMPLE
+def key_type(record_key: str, partition_by: str | None, named: bool = False) -> str:
+    """The type of key generator that Hudi infers from the fields, unless it is `named`: COMPLEX."""
+    if named or (partition_by and "," in record_key + partition_by):
+        return COMPLEX
+    return SIMPLE if partition_by else UNPARTITIONED

@@ -105,9 +105,9 @@ def _not_written(says: Says) -> Iterator[str]:
             yield f"{key}={says(key)[:120]}: {why}"
 
 
-def key_types(record_key: str, partition_by: str | None) -> list[str]:
+def key_types(record_key: str, partition_by: str | None, named: bool = False) -> list[str]:
     """The types of key generators that make the same keys and paths; the inferred one first."""
-    inferred = key_type(record_key, partition_by)
+    inferred = key_type(record_key, partition_by, named)
     if inferred != UNPARTITIONED:
         return [inferred]
     # Of one key and no partition, Hudi before 1.0 says SimpleKeyGenerator.
@@ -118,6 +118,8 @@ def _other_keys(says: Says) -> Iterator[str]:
     """Why the keys or the partition paths of new rows would not match those of the stored rows."""
     keys, fields = says("hoodie.table.recordkey.fields"), says("hoodie.table.partition.fields")
     fine = key_types(keys, fields)
+    if "," not in keys and (says(KEY_TYPE) == COMPLEX or says(KEY_CLASS) == KEY_CLASSES[COMPLEX]):
+        fine = [COMPLEX]
     inferred = fine[0]
     for key, names in ((KEY_CLASS, KEY_CLASSES), (KEY_TYPE, {each: each for each in KEY_CLASSES})):
         if fields and says(key) == names[UNPARTITIONED]:
@@ -130,8 +132,8 @@ def _other_keys(says: Says) -> Iterator[str]:
     if inferred == COMPLEX and "," not in keys:
         unsure = says("hoodie.table.version") == "6" and not says(MODE)
         if encoding != "FIELD_PREFIXED" or unsure:
-            yield (f"of one record key ({keys[:80]}) and several partition fields, versions of "
-                   "Hudi write keys in two forms (HUDI-7001); copy it to a new table")  # fmt: skip
+            yield (f"of one record key ({keys[:80]}), versions of Hudi's ComplexKeyGenerator write "
+                   "keys in two forms (HUDI-7001); copy it to a new table")  # fmt: skip
 
 
 _OTHER_MERGE = "rows would be merged otherwise than here"
