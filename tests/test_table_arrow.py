@@ -234,3 +234,18 @@ def test_an_overwrite_of_a_table_without_partitions_replaces_all_rows() -> None:
         table.upsert(pa.table({"id": ["a", "b"]}))
         table.overwrite(pa.table({"id": ["c"]}))
         assert table.read()["id"].to_pylist() == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"filters": ("id", "=", "a")}, "a list of .column, operator, value"),
+        ({"filters": ["id"]}, "a list of .column"), ({"columns": "id"}, "a list of names"),
+        ({"as_of": 20260101000000000}, "is no instant; write 'yyyy"),
+    ],
+)  # fmt: skip
+def test_a_read_that_cannot_be_meant_is_refused(how: dict[str, Any], why: str) -> None:
+    with Table.create(f"memory://arrow{next(_NAMES)}", record_key="id") as table:
+        table.append(pa.table({"id": ["a"]}))
+        with pytest.raises(TableError, match=why):
+            table.read(**how)

@@ -114,9 +114,9 @@ def known_instant(text: str) -> str:
         if not text.isdecimal() or len(text) not in (14, 17):
             raise ValueError
         instant_ms(text)
-    except ValueError:
+    except (ValueError, AttributeError):
         raise TableError(
-            f"{text[:40]!r} is no instant; write yyyyMMddHHmmssSSS in UTC, as the timeline does"
+            f"{str(text)[:40]!r} is no instant; write 'yyyyMMddHHmmssSSS' in UTC"
         ) from None
     return text
 

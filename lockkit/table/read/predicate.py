@@ -32,6 +32,8 @@ def expression(filters: Sequence[Filter], schema: pa.Schema) -> pc.Expression | 
         raise TableError(f"{len(filters)} filters; a read takes at most {FILTERS_MAX}")
     whole = None
     for each in filters:
+        if not isinstance(each, tuple | list) or len(each) != 3:
+            raise TableError(f"filter {str(each)[:60]!r}: a list of (column, operator, value)")
         one = _one(each, schema)
         whole = one if whole is None else whole & one
     return whole

@@ -179,6 +179,8 @@ def plan_scan(
     schema = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *plain])
     if columns is None:
         columns = schema.names if meta else plain.names
+    if isinstance(columns, str):
+        raise TableError(f"columns={columns[:60]!r}: give a list of names")
     if unknown := [name for name in columns if name not in schema.names]:
         raise TableError(
             f"no column {unknown[0][:60]!r}; there are {', '.join(schema.names)[:400]}"
