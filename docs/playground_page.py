@@ -35,6 +35,8 @@ def html() -> str:
         "menus": _told("menus"),
         "first": _told("simulate", moment=FIRST),
         "python": f"{SERVED}/worker.js" if is_there() else "",
+        "incidents": [each.name for each in incidents()],
+        "incidents_at": f"{SERVED}/incidents/",
     }
     style = (export.HERE / "lanes.css").read_text(encoding="utf-8") + _part("page.css")
     return "\n".join((
@@ -60,6 +62,14 @@ def serve(built: Path) -> None:
         shutil.copyfile(PYODIDE / each, folder / "pyodide" / each)
     shutil.copyfile(PARTS / "worker.js", folder / "worker.js")
     archive(folder / "lockkit.zip")
+    (folder / "incidents").mkdir()
+    for each in incidents():
+        shutil.copyfile(each, folder / "incidents" / each.name)
+
+
+def incidents() -> list[Path]:
+    """Published incidents, recorded."""
+    return sorted((ROOT / "datasets" / "incidents").glob("*.jsonl"))
 
 
 def archive(file: Path) -> None:

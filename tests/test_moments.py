@@ -10,7 +10,7 @@ import pytest
 from lockkit.cli.main import main
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.verify.sim import LEASE, Branch, simulate
-from lockkit.lab.widgets.seeds.links import link, moment_of, playground
+from lockkit.lab.widgets.links import link, moment_of, playground
 from lockkit.lab.widgets.seeds.moments import OtherOutcomes, SeedMoment, others, play
 
 FOUND = json.loads((Path(__file__).parent / "seeds.json").read_text())["mutants"]["fence off"]
@@ -147,7 +147,7 @@ def test_a_link_is_written_as_the_documentation_says(monkeypatch: pytest.MonkeyP
     ("#scenario=lease&seed=1&seed=2", "a field twice"),
     ("#scenario=lease&seed=1&way=5", "is written 57.3"),
     ("#scenario=lease&seed=x", "no moment"),
-    ("#scenario=lease&seed=1&step=x", "cannot read"),
+    ("#scenario=lease&seed=1&step=x", "is no number"),
     ("#scenario=least&seed=1", "no scenario 'least'"),
     ("#scenario=lease&seed=1&rule=claim_412", "no mutant 'claim_412'"),
 ])  # fmt: skip

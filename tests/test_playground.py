@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
 import zipfile
+from base64 import b64encode
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -13,9 +16,15 @@ from typing import Any
 
 import pytest
 
+from lockkit.lab.incident.diagnosis import diagnose
+from lockkit.lab.incident.dropped import take_in
 from lockkit.lab.playground import FIRST, SEEDS_MAX, answer
 from lockkit.lab.verify.explore import SCENARIOS, explore, explore_so_far
+from lockkit.lab.widgets import PatternStepper, Rerun
+from lockkit.lab.widgets.links import link as seed_link
+from lockkit.lab.widgets.links import stage_fragment, stage_link
 from lockkit.lab.widgets.seeds.moments import SeedMoment, play, scenarios
+from lockkit.lab.widgets.stage.fork import at
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -110,6 +119,78 @@ def test_a_search_that_reports_finds_what_the_search_finds() -> None:
     again = explore(scenario)
     assert (row.violation, row.steps, row.states) == (again.violation, again.steps, again.states)
     assert reports == sorted(reports) and reports[-1] <= row.states
+
+
+@pytest.mark.parametrize("row", ["claim_412 ours", "release deletes"])
+def test_the_explorer_tells_the_shortest_story_and_any_part_of_it(row: str) -> None:
+    expected = explore(next(each for each in SCENARIOS if each.name == row))
+    assert expected.counterexample is not None
+    found = result("explore", row=row)
+    assert [line for line, _ in found["story"]] == expected.counterexample.story()
+    assert found["replay"]["status"]["verdict"] == "INVALID"
+    assert found["link"] == found["story"][-1][1]
+    part = result("explore", row=f"#{found['story'][1][1]}")
+    assert part["link"].endswith("step=2") and "verdict" not in part["replay"]["status"]
+    assert part["replay"]["scene"]["events"] < found["replay"]["scene"]["events"]
+
+
+@pytest.mark.parametrize("play", ["lock", "election", "wal", "queue", "statelock"])
+def test_the_stepper_steps_as_the_stage_does(play: str) -> None:
+    moment = f"#play={play}"
+    for who, what in (("W1", "answer"), ("W2", "answer"), ("W1", "lose"), ("W2", "finish")):
+        before, moment = moment, f"#{result('step', moment=moment, who=who, what=what)['link']}"
+        assert moment != before
+    found, run = result("step", moment=moment), at(moment)
+    assert f"#{stage_fragment(run.moment)}" == moment and found["decisions"] == len(run.decisions)
+    for actor in found["actors"]:
+        expected = run.actors[actor["name"]]
+        assert actor["lines"] == [[each.request, each.answered] for each in expected.lines]
+        assert (actor["ended"], actor["choices"]) == (expected.ended, list(expected.choices))
+    assert (found["well"], found["because"]) == tuple(run.verdict)
+    run.close()
+    undone = result("step", moment=moment, what="undo")
+    assert undone["decisions"] == found["decisions"] - 1
+
+
+@pytest.mark.parametrize("name", ["hudi-14373-renewal-retried", "hudi-18438-release-429"])
+def test_a_dropped_file_is_diagnosed_as_by_the_command(name: str) -> None:
+    content = (ROOT / "datasets" / "incidents" / f"{name}.jsonl").read_bytes()
+    expected = diagnose(take_in([("it", content)]).events)
+    file = {"name": "it", "content": b64encode(content).decode()}
+    found = result("incident", files=[file])
+    assert (found["pattern"], found["because"]) == (expected.pattern, expected.because)
+    assert found["do"] == expected.card.do and len(found["proofs"]) == len(expected.evidence)
+    assert any(each.get("evidence") for each in found["replay"]["scene"]["arrows"])
+    packed = {"name": "it.gz", "content": b64encode(gzip.compress(content)).decode()}
+    assert result("incident", files=[packed])["pattern"] == found["pattern"]
+
+
+@pytest.mark.parametrize(("request_", "given", "says"), [
+    ("explore", {"row": "fence"}, "no row 'fence'"),
+    ("explore", {"row": "#search=fence off&step=x"}, "is no number"),
+    ("step", {"moment": "#play=commit"}, "cannot be played here"),
+    ("step", {"moment": "#play=wal&rule=none"}, "no mistake 'none'"),
+    ("step", {"moment": "#decisions=W1 lose"}, "does not name its play"),
+    ("step", {"moment": "#play=wal", "who": "W3", "what": "lose"}, "no 'W3'"),
+    ("step", {"moment": "#play=wal", "who": "W1", "what": "wake"}, "can't happen now"),
+    ("step", {"moment": "#play=wal", "who": "W1", "what": "dance"}, "no decision 'dance'"),
+    ("incident", {"files": [{"name": "a.txt", "content": "AAAA"}]}, "a.txt is none of these"),
+    ("incident", {"files": [{"name": "a.txt", "content": "A"}]}, "base64"),
+])  # fmt: skip
+def test_what_cannot_be_explored_stepped_or_read_says_why(
+    request_: str, given: dict[str, Any], says: str
+) -> None:
+    assert says in result(request_, **given)["error"]
+
+
+def test_the_notebooks_link_to_the_moment_that_they_show() -> None:
+    stepper = PatternStepper("wal")
+    stepper.steps.step("W1")
+    stepper.show()
+    rerun = Rerun("lease:7@20")
+    for panel, link in ((stepper, stage_link("wal: W1 answer")), (rerun, seed_link("lease:7@20"))):
+        assert f"<a href='{escape(link)}'" in panel._status.value
+        panel.close()
 
 
 # --- the page -------------------------------------------------------------------------------------

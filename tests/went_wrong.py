@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lockkit.lab.verify.sim import SeedOutcome, SimScenario
-from lockkit.lab.widgets.seeds.links import link
+from lockkit.lab.widgets.links import link
 
 
 def went_wrong(scenario: SimScenario, outcomes: Iterable[SeedOutcome]) -> list[str]:

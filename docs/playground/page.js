@@ -20,6 +20,7 @@ const model = {
 };
 
 function draw(replay) {
+  byId("pg-picture").hidden = false;
   Object.assign(drawing, replay);
   for (const name of ["scene", "status", "selected", "cursor"]) {
     for (const [act, of] of heard) if (of === `change:${name}`) act();
@@ -70,8 +71,7 @@ function ask(request, given, act) {
 
 function told(message) {
   const found = JSON.parse(message.said);
-  if (found.said !== undefined && !message.over) return progress(found);
-  if (!message.over && !found.error) return;
+  if (!message.over) return found.said === undefined ? undefined : progress(found);
   const [, , act] = waiting;
   waiting = null;
   busy(false);
@@ -125,8 +125,7 @@ function open(name) {
 }
 
 function linked(link) {
-  history.replaceState(null, "", `#${link}`);
-  place.dataset.link = link;
+  history.replaceState(null, "", link ? `#${link}` : location.pathname);
 }
 
 /** Opens what the address names; nothing named: the prepared picture stays. */
@@ -141,7 +140,7 @@ function follow() {
 function tabs() {
   const all = [...place.querySelectorAll("[role=tab]")];
   all.forEach((tab, i) => {
-    tab.addEventListener("click", () => open(tab.id.slice(7)));
+    tab.addEventListener("click", () => { open(tab.id.slice(7)); (STARTED[tab.id.slice(7)] || (() => {}))(); });
     tab.addEventListener("keydown", ({ key }) => {
       const by = { ArrowRight: 1, ArrowLeft: -1 }[key];
       if (by) { const next = all[(i + by + all.length) % all.length]; next.focus(); next.click(); }
@@ -230,6 +229,7 @@ function check(history) {
   ask("check", { history }, (found) => {
     say("");
     list(found.findings.map((each) => [`${each.verdict}: ${each.because}`]));
+    linked("");
     draw(found.replay);
   });
 }
@@ -242,6 +242,154 @@ function checker() {
   droppable(panels.check, take);
 }
 
+// --- the explorer ---
+
+const search = panels.explore.elements;
+
+function explored(row) {
+  open("explore");
+  ask("explore", { row }, (found) => {
+    search.row.value = found.row;
+    say(`${found.because}.`);
+    list(found.story);
+    if (found.replay) draw(found.replay);
+    linked(found.link);
+  });
+}
+
+function explorer() {
+  for (const each of data.menus.rows) option(search.row, each.name, `${each.name}: ${each.says}`);
+  panels.explore.addEventListener("submit", () => explored(search.row.value));
+}
+
+// --- the stepper ---
+
+const BUTTONS = [
+  ["answer", "Next", "carry out the next request, and let it be answered"],
+  ["finish", "To the end", "carry out all of its requests"],
+  ["lose", "Answer lost", "carry out the next request; its answer is lost"],
+  ["drop", "Request lost", "the next request never arrives"],
+  ["late", "Applied late", "no answer comes, and the write is still on its way: you decide when it arrives"],
+  ["land", "Let it land", "the write that was on its way arrives now"],
+  ["pause", "Pause", "pause the process; its clock goes on"],
+  ["wake", "Wake", "resume the process"],
+  ["kill", "Kill", "kill the process at this point"],
+];
+const stage = panels.step.elements;
+
+function stepped(moment, who = "", what = "") {
+  open("step");
+  ask("step", { moment, who, what }, staged);
+}
+
+function staged(found) {
+  stage.play.value = found.play;
+  mistakes();
+  stage.mistake.value = found.rule;
+  stage.undo.disabled = !found.decisions;
+  stage.ends.hidden = !found.lease;
+  stage.ends.textContent = `Let the lease end (${found.lease} s pass)`;
+  linked(found.link);
+  const moment = place.dataset.play = `#${found.link}`;
+  byId("pg-actors").replaceChildren(...found.actors.map((actor) => acting(actor, moment)));
+  say(`${found.well ? "As it should be" : "Wrong"}: ${found.because}.`, !found.well);
+  list(found.objects.map(([key, body]) => [`${key}: ${body}`]));
+  byId("pg-picture").hidden = !found.replay;
+  if (found.replay) draw(found.replay);
+}
+
+function acting(actor, moment) {
+  const box = html("section", "pg-actor");
+  html("b", "", actor.name, box);
+  const row = html("div", "pg-buttons", "", box);
+  for (const [what, words, title] of BUTTONS) {
+    if (!actor.choices.includes(what === "finish" ? "answer" : what)) continue;
+    const button = html("button", "", words, row);
+    Object.assign(button, { type: "button", title: `${actor.name}: ${title}` });
+    button.addEventListener("click", () => stepped(moment, actor.name, what));
+  }
+  const table = html("table", "", "", box);
+  const line = (cells, kind) => {
+    const tr = html("tr", kind, "", table);
+    for (const cell of cells) html("td", "", cell, tr);
+  };
+  for (const each of actor.lines) line(each, "");
+  line(actor.ended ? [actor.ended] : [actor.next, actor.state], actor.ended ? "pg-ended" : "pg-next");
+  return box;
+}
+
+function mistakes() {
+  const play = data.menus.plays.find((each) => each.name === stage.play.value);
+  byId("pg-play").textContent = play.says;
+  stage.mistake.replaceChildren();
+  option(stage.mistake, "", "nothing: as it should be");
+  for (const each of play.rules) option(stage.mistake, each, each);
+}
+
+function stepper() {
+  for (const each of data.menus.plays) option(stage.play, each.name, each.name);
+  const start = () => stepped(`#${new URLSearchParams({ play: stage.play.value, rule: stage.mistake.value })}`);
+  const now = () => place.dataset.play || `#play=${stage.play.value}`;
+  mistakes();
+  stage.play.addEventListener("change", () => { mistakes(); start(); });
+  stage.mistake.addEventListener("change", start);
+  panels.step.addEventListener("submit", start);
+  stage.undo.addEventListener("click", () => stepped(now(), "", "undo"));
+  stage.ends.addEventListener("click", () => stepped(now(), "the lease", "ends"));
+  stage.undo.disabled = true;
+}
+
+// --- the incident reader ---
+
+async function content(file) {
+  const url = await new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+  return { name: file.name || "file", content: url.slice(url.indexOf(",") + 1) };
+}
+
+async function incidents(files) {
+  if (!files.length) return say("Drop a file, or choose one.", true);
+  byId("pg-picture").hidden = true;
+  more.replaceChildren();
+  try { diagnosed(await Promise.all([...files].map(content))); }
+  catch (error) { say(`A file cannot be read: ${error.message}`, true); }
+}
+
+function diagnosed(files) {
+  ask("incident", { files }, (found) => {
+    say(found.taken.join("; "));
+    const card = html("div", "pg-card");
+    const line = (words, text) => { const p = html("p", "", "", card); html("b", "", words, p); p.append(` ${text}`); };
+    line(`${found.pattern}:`, found.because);
+    line("Do:", found.do);
+    line("Don't:", found.dont);
+    line("Run:", found.command);
+    list([...found.proofs, ...found.also.map((each) => `Also: ${each}`), ...found.audit].map((each) => [each]));
+    more.prepend(card);
+    linked("");
+    draw(found.replay);
+  });
+}
+
+function reader() {
+  const { file, known } = panels.incident.elements;
+  option(known, "", "choose");
+  for (const name of data.incidents) option(known, name, name);
+  known.addEventListener("change", async () => {
+    if (!known.value) return;
+    const answer = await fetch(new URL(known.value, new URL(data.incidents_at, document.baseURI)));
+    if (answer.ok) incidents([new File([await answer.blob()], known.value)]);
+    else say(`${known.value} is not there: ${answer.status}`, true);
+  });
+  file.addEventListener("change", () => incidents(file.files));
+  panels.incident.addEventListener("submit", () => incidents(file.files));
+  droppable(panels.incident, incidents);
+}
+
 function droppable(panel, take) {
   const over = (on) => (event) => { event.preventDefault(); panel.classList.toggle("pg-over", on); };
   panel.addEventListener("dragover", over(true));
@@ -249,15 +397,23 @@ function droppable(panel, take) {
   panel.addEventListener("drop", (event) => { over(false)(event); take(event.dataTransfer.files); });
 }
 
-const OPENED = { scenario: (named) => simulate(`#${named}`) };
+/** What a tab shows before anything was asked of it. */
+const STARTED = {
+  step: () => { if (!byId("pg-actors").firstChild) panels.step.requestSubmit(); },
+};
+
+const OPENED = {
+  scenario: (named) => simulate(`#${named}`),
+  search: (named) => explored(`#${named}`),
+  play: (named) => stepped(`#${named}`),
+};
 
 for (const panel of Object.values(panels)) {
   panel.addEventListener("submit", (event) => event.preventDefault());
   panel.elements.stop.addEventListener("click", stop);
 }
 tabs();
-simulator();
-checker();
+for (const set of [simulator, explorer, stepper, checker, reader]) set();
 themed();
 new MutationObserver(themed).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 draw(data.first.replay);

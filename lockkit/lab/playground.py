@@ -2,24 +2,26 @@
 
 `answer` runs in the browser (Pyodide, in a worker); the build of the documentation calls it for the
 first picture. A request is answered by steps: reports of progress, then one result. Between two
-steps the worker looks whether the reader wants something else.
+steps the worker looks whether the reader wants something else. What a request needs is imported
+with it: the page is ready sooner.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import LockkitError
 from lockkit.events import plain, read
 from lockkit.lab.verify.check import Kind, Verdict, check
 from lockkit.lab.verify.sim import SeedOutcome
 from lockkit.lab.widgets.export import replayed
+from lockkit.lab.widgets.links import fields_of, fragment, seed_fragment, stage_fragment
 from lockkit.lab.widgets.scene import text
-from lockkit.lab.widgets.seeds.links import seed_fragment
 from lockkit.lab.widgets.seeds.moments import (
     SeedMoment,
     mutants_of,
@@ -28,6 +30,9 @@ from lockkit.lab.widgets.seeds.moments import (
     scenarios,
 )
 
+if TYPE_CHECKING:
+    from lockkit.lab.verify.explore import SearchRow
+
 Answer = dict[str, Any]
 
 FIRST = "lease/claim_412 ours:1"
@@ -35,6 +40,9 @@ FIRST = "lease/claim_412 ours:1"
 SEEDS_MAX = 2_000
 OTHERS = 25
 TEXT_CHARS = 1_000
+PROOFS_MAX = 8
+STATES_MAX = 300_000
+"""Of one search; a page has less memory than a program."""
 
 
 def answer(request: str, given: str) -> Iterator[str]:
@@ -50,7 +58,10 @@ def answer(request: str, given: str) -> Iterator[str]:
 
 
 def menus() -> Iterator[Answer]:
-    """What can be chosen: scenarios, and the rules of each that can be switched off."""
+    """What can be chosen: scenarios, rows of the explorer and plays, with what can be wrong."""
+    from lockkit.lab.verify.explore import SCENARIOS as ROWS
+    from lockkit.lab.widgets.stage.scenarios import SCENARIOS as STAGE
+
     yield {
         "first": seed_fragment(FIRST),
         "scenarios": [
@@ -59,6 +70,9 @@ def menus() -> Iterator[Answer]:
                        for rule in mutants_of(name).values()]}
             for name, each in scenarios().items()
         ],
+        "rows": [{"name": each.name, "says": each.off or "all rules are on"} for each in ROWS],
+        "plays": [{"name": name, "says": each.says, "rules": list(each.mistakes)}
+                  for name, each in STAGE.items()],
     }  # fmt: skip
 
 
@@ -108,12 +122,12 @@ def _run(moment: SeedMoment) -> Answer:
     wrong = outcome.violation
     over = "nothing went wrong" if step == whole.steps else "nothing is wrong so far"
     events = outcome.run.world.history()
-    shown = replayed(events, check(events) if wrong else None)
-    shown["status"] |= {"verdict": "INVALID" if wrong else "VALID", "because": text(wrong or over)}
+    drawn = replayed(events, check(events) if wrong else None)
+    drawn["status"] |= {"verdict": "INVALID" if wrong else "VALID", "because": text(wrong or over)}
     return {
         "link": seed_fragment(str(moment)), "moment": str(moment), "scenario": moment.scenario,
         "rule": moment.mutant, "seed": moment.seed, "step": step, "steps": whole.steps,
-        "trace": outcome.trace_hash, "replay": shown,
+        "trace": outcome.trace_hash, "replay": drawn,
     }  # fmt: skip
 
 
@@ -139,6 +153,136 @@ def _findings(verdict: Verdict) -> Sequence[Answer]:
             for each in found]  # fmt: skip
 
 
+# --- the explorer ---------------------------------------------------------------------------------
+
+
+def explored(row: str) -> Iterator[Answer]:
+    """The shortest counterexample of one row of the explorer, given by its name or as a link.
+
+    A link's `step` shows the path up to there.
+    """
+    from lockkit.lab.verify.explore import SCENARIOS as ROWS
+    from lockkit.lab.verify.explore import explore_so_far
+
+    fields = fields_of(row, "search", "step") if "=" in row else {"search": row}
+    scenario = next((each for each in ROWS if each.name == fields["search"]), None)
+    if scenario is None:
+        names = ", ".join(each.name for each in ROWS)
+        raise ValueError(f"no row {fields['search'][:40]!r}; there are: {names}")
+    found = yield from _counted(explore_so_far(scenario, states_max=STATES_MAX))
+    yield _row(found, int(fields.get("step") or found.steps))
+
+
+def _counted(search: Generator[int, None, SearchRow]) -> Generator[Answer, None, SearchRow]:
+    while True:
+        try:
+            yield {"said": f"{next(search):,} states so far"}
+        except StopIteration as over:
+            row: SearchRow = over.value
+            return row
+
+
+def _row(found: SearchRow, step: int) -> Answer:
+    name, because = found.scenario.name, found.violation
+    reply: Answer = {"link": fragment(search=name), "row": name, "story": []}
+    if because is None:
+        whole = "all of them" if found.exhausted else "and there are more, which were not searched"
+        reply["because"] = f"no violation in {found.states:,} states, {whole}"
+        return reply
+    assert found.counterexample is not None
+    step = max(1, min(step, found.steps))
+    part = replace(found.counterexample, path=found.counterexample.path[:step])
+    events = part.history()
+    drawn = replayed(events, check(events) if step == found.steps else None)
+    if step == found.steps:
+        drawn["status"] |= {"verdict": "INVALID", "because": text(because)}
+    return reply | {
+        "because": f"{because} ({found.steps} steps, the shortest of {found.states:,} states)",
+        "story": [[line, fragment(search=name, step=number)]
+                  for number, line in enumerate(found.counterexample.story(), 1)],
+        "link": fragment(search=name, step=step), "replay": drawn,
+    }  # fmt: skip
+
+
+# --- the stepper ----------------------------------------------------------------------------------
+
+
+def stepped(moment: str, who: str = "", what: str = "") -> Iterator[Answer]:
+    """A play after a moment's decisions (text, or a link), and one more: what happens to whom.
+
+    `what` may also be `finish`, to carry out all of an actor's requests, or `undo`.
+    """
+    from lockkit.lab.widgets.stage.decisions import Choice, Decision
+    from lockkit.lab.widgets.stage.fork import at, stage_moment
+    from lockkit.lab.widgets.stage.scenarios import SCENARIOS as STAGE
+
+    known = stage_moment(moment)
+    if known.play not in STAGE:
+        raise ValueError(f"{known.play!r} cannot be played here; there are: {', '.join(STAGE)}")
+    if what == "undo":
+        known = replace(known, decisions=known.decisions[:-1])
+    run = at(known)
+    if what == "finish":
+        run.finish(who)
+    elif what not in ("", "undo"):
+        if what not in set(Choice):
+            raise ValueError(f"there is no decision {what[:40]!r}; there are: {', '.join(Choice)}")
+        run.decide(Decision(who, Choice(what)))
+    yield _stage(run)
+    run.close()
+
+
+def _stage(run: Any) -> Answer:
+    from lockkit.lab.widgets.stage.requests import shown
+
+    moment, (well, because) = run.moment, run.verdict
+    actors = [
+        {"name": name, "lines": [[text(each.request), text(each.answered)] for each in actor.lines],
+         "next": "" if actor.waits is None else text(shown(actor.waits)),
+         "state": "paused" if actor.paused else "next", "ended": text(actor.ended),
+         "choices": list(run.choices(name))}
+        for name, actor in run.actors.items()
+    ]  # fmt: skip
+    events = run.events
+    scene = replayed(events, None)
+    scene["status"] |= {"verdict": "VALID" if well else "INVALID", "because": text(because)}
+    return {
+        "link": stage_fragment(moment), "play": moment.play, "rule": moment.mistake,
+        "decisions": len(moment.decisions), "actors": actors,
+        "lease": run.lease_ms // 1000, "well": well, "because": text(because),
+        "objects": [[text(key), text(body)] for key, body in run.objects.items()],
+        "replay": scene if moment.play == "lock" else None,
+    }  # fmt: skip
+
+
+# --- the incident reader --------------------------------------------------------------------------
+
+
+def incident(files: Sequence[dict[str, str]]) -> Iterator[Answer]:
+    """The known pattern in files of any known kind; their contents come as base64."""
+    from lockkit.lab.incident.diagnosis import diagnose
+    from lockkit.lab.incident.dropped import take_in
+    from lockkit.lab.incident.words import audit_facts, command_of, sentence
+    from lockkit.lab.widgets.console.picture import picture
+
+    yield {"said": "reading"}
+    evidence = take_in([(each["name"], b64decode(each["content"])) for each in files])
+    yield {"said": f"looking for a known pattern in {len(evidence.events)} events"}
+    found = diagnose(evidence.events)
+    drawn = picture(evidence.events, found.evidence)
+    status = {"state": "replay", "log": drawn.log}
+    yield {
+        "pattern": str(found.pattern), "because": text(found.because, limit=TEXT_CHARS),
+        "do": found.card.do, "dont": found.card.dont, "command": command_of(found, "URL"),
+        "taken": [f"{each.name}: {each.kind}, {each.said}" for each in evidence.taken],
+        "audit": audit_facts(evidence.validation) if evidence.validation else [],
+        "proofs": [text(sentence(each)) for each in found.evidence[:PROOFS_MAX]],
+        "also": [f"{each.pattern}: {text(each.because)}" for each in found.also],
+        "replay": {"scene": drawn.scene, "status": status, "selected": "", "cursor": -1},
+    }  # fmt: skip
+
+
 REQUESTS: dict[str, Callable[..., Iterator[Answer]]] = {
     "menus": menus, "simulate": simulated, "seek": sought, "vary": varied, "check": checked,
+    "explore": explored, "step": stepped, "incident": incident,
 }  # fmt: skip

@@ -76,7 +76,7 @@ def test_a_link_opens_the_moment_that_is_played_everywhere(
     page.goto(f"{site.url}/playground.html#{link}")
     page.wait_for_selector("#playground[data-ready]", timeout=LOADED_MS)
     page.wait_for_function(IDLE, timeout=LOADED_MS)
-    assert page.get_attribute("#playground", "data-link") == link
+    assert page.url.endswith(link)
     expected = play(SeedMoment.of("lease/fence off:18@100")).trace_hash
     assert page.get_attribute("#playground", "data-trace") == expected
     page.get_by_role("button", name="Find a seed that goes wrong").click()
@@ -89,6 +89,19 @@ def test_a_link_opens_the_moment_that_is_played_everywhere(
     page.set_input_files("[name=file]", str(history))
     page.wait_for_selector(".lk[data-verdict=VALID]", timeout=LOADED_MS)
     page.fill("[name=history]", "no JSON\n")
-    page.get_by_role("button", name="Check").click()
+    page.locator("#pg-check .pg-main").click()
     page.wait_for_selector("#pg-said.pg-bad", timeout=LOADED_MS)
+    page.get_by_role("tab", name="Explorer").click()
+    page.select_option("[name=row]", "claim_412 ours")
+    page.get_by_role("button", name="Search every order").click()
+    page.wait_for_function("location.hash.startsWith('#search=claim_412')", timeout=LOADED_MS)
+    page.get_by_role("tab", name="Stepper").click()
+    page.locator(".pg-actor").first.get_by_role("button", name="Answer lost").click()
+    page.wait_for_function("location.hash === '#play=lock&decisions=W1%20lose'", timeout=LOADED_MS)
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_function("location.hash === '#play=lock'", timeout=LOADED_MS)
+    page.get_by_role("tab", name="Incident").click()
+    page.set_input_files("#pg-incident [name=file]", str(
+        ROOT / "datasets" / "incidents" / "hudi-14373-renewal-retried.jsonl"))
+    page.wait_for_selector(".pg-card >> text=renewal met a false 412", timeout=LOADED_MS)
     assert elsewhere(page, site) == [] and page.trouble == []

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_moment(args: argparse.Namespace) -> int:
     """Play one run up to one of its moves, and try other continuations."""
-    from lockkit.lab.widgets.seeds.links import link
+    from lockkit.lab.widgets.links import link
     from lockkit.lab.widgets.seeds.moments import SeedMoment, others, play
 
     try:
@@ -152,7 +152,7 @@ class SimulationTotal:
         if outcome.violation:
             self.violations.append({"seed": outcome.seed, "violation": outcome.violation})
             said = f"seed {outcome.seed}, after {outcome.steps} steps: {plain(outcome.violation)}"
-            from lockkit.lab.widgets.seeds.links import link
+            from lockkit.lab.widgets.links import link
             from lockkit.lab.widgets.seeds.moments import SeedMoment
 
             moment = SeedMoment(

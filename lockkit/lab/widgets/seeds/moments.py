@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
 from lockkit.lab.verify.sim import LEASE, Branch, SeedOutcome, SimScenario, simulate
-from lockkit.lab.widgets.seeds.links import moment_of
+from lockkit.lab.widgets.links import moment_of
 
 MOMENT_CHARS_MAX = 500
 BRANCHES_MAX = 10

@@ -15,9 +15,9 @@ from lockkit.lab.verify.sim import SeedOutcome
 from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.export import log_lines
 from lockkit.lab.widgets.lanes import Lanes
+from lockkit.lab.widgets.links import link
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import scene, text
-from lockkit.lab.widgets.seeds.links import link
 from lockkit.lab.widgets.seeds.moments import OtherOutcomes, SeedMoment, others, others_so_far, play
 from lockkit.lab.widgets.ui import Newest, Status, button, column, row
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from lockkit.lab.widgets.links import fields_of
 from lockkit.lab.widgets.stage.decisions import Decision, ScenarioMoment
 from lockkit.lab.widgets.stage.scenarios import SCENARIOS, PatternSteps
 from lockkit.lab.widgets.stage.staged import Stage
@@ -36,12 +37,21 @@ def at(moment: ScenarioMoment | str) -> Stage:
     Raises `ValueError` for a text that is not a moment, and for an impossible decision, which it
     names.
     """
-    moment = ScenarioMoment.of(moment) if isinstance(moment, str) else moment
+    moment = stage_moment(moment) if isinstance(moment, str) else moment
     new = stage(moment.play, moment.mistake)
     if why := follow(new, moment.decisions):
         new.close()
         raise ValueError(why)
     return new
+
+
+def stage_moment(said: str) -> ScenarioMoment:
+    """A stage's moment, given as text or as a link. Raises `ValueError`."""
+    if "#" not in said:
+        return ScenarioMoment.of(said)
+    fields = fields_of(said, "play", "rule", "decisions")
+    about = "/".join(filter(None, (fields["play"], fields.get("rule", ""))))
+    return ScenarioMoment.of(f"{about}: {fields.get('decisions', '')}")
 
 
 def follow(run: Stage, decisions: Iterable[Decision]) -> str:

@@ -10,8 +10,18 @@ from typing import Any
 import ipywidgets as widgets
 
 from lockkit.lab.widgets.export import judged
-from lockkit.lab.widgets.stage.decisions import Decision, ScenarioMoment
-from lockkit.lab.widgets.stage.fork import Difference, at, compare, follow, fork, stage
+from lockkit.lab.widgets.links import stage_link
+from lockkit.lab.widgets.stage.decisions import Decision
+from lockkit.lab.widgets.stage.fork import (
+    COMMIT,
+    Difference,
+    at,
+    compare,
+    follow,
+    fork,
+    stage,
+    stage_moment,
+)
 from lockkit.lab.widgets.stage.panel import SHORTER, StagePanel
 from lockkit.lab.widgets.stage.scenarios import RIGHT, mistakes
 from lockkit.lab.widgets.stage.steps import VARIANTS
@@ -110,7 +120,7 @@ class StageView(Newest):
 
     def paste(self, moment: str, number: int = FIRST) -> None:
         """Move a run (the fork is number 1) to a moment of this play. Raises `ValueError`."""
-        if ScenarioMoment.of(moment).play != self.play:
+        if stage_moment(moment).play != self.play:
             raise ValueError(f"this stage plays {self.play!r}, and that is another play's moment")
         new = at(moment)
         self._put(number, new, f"At that moment: {len(new.decisions)} decisions were made.")
@@ -138,6 +148,9 @@ class StageView(Newest):
         said = escape(self._said)
         if difference is not None:
             said += f"<br><b>Difference:</b> {escape(str(difference))}."
+        if self.play != COMMIT:  # which needs pyarrow
+            there = escape(stage_link(self.steps.moment))
+            said += f" <a href='{there}' target='_blank'>Open in the browser</a>"
         self._status.say_html(said)
 
     def _show_past(self) -> None:

@@ -1,5 +1,7 @@
 """A moment as a link to the playground: `PAGE#scenario=lease&seed=17&rule=fence%20off&step=23`.
 
+A stage's moment is `PAGE#play=wal&decisions=W1%20lose`.
+
 The page is `LOCKKIT_PLAYGROUND` (an address, or the path of a built page), or else the page that
 the repository publishes. Everything after `#` stays in the browser.
 """
@@ -53,9 +55,36 @@ def seed_fragment(moment: str) -> str:
     return fragment(scenario=scenario, seed=seed, rule=rule, way=",".join(ways), step=step)
 
 
+def stage_fragment(moment: object) -> str:
+    """`wal/MISTAKE: W1 lose` as `play=wal&rule=MISTAKE&decisions=W1%20lose`."""
+    about, _, decisions = str(moment).partition(":")
+    play, _, rule = about.partition("/")
+    return fragment(play=play, rule=rule, decisions=decisions.strip())
+
+
 def link(moment: object) -> str:
     """A seed's moment as a link; only its part from `#` on if there is no page."""
     return f"{playground()}#{seed_fragment(str(moment))}"
+
+
+def stage_link(moment: object) -> str:
+    """The same of a stage's moment."""
+    return f"{playground()}#{stage_fragment(moment)}"
+
+
+def fields_of(said: str, *known: str) -> dict[str, str]:
+    """A link's fields; the first of `known` must be there. Raises `ValueError`."""
+    pairs = parse_qsl(said.rpartition("#")[2].strip(), keep_blank_values=True)
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("this link names a field twice")
+    if unknown := fields.keys() - set(known):
+        raise ValueError(f"a link to a moment has no field {min(unknown)[:20]!r}")
+    if not fields.get(known[0]):
+        raise ValueError(f"this link does not name its {known[0]}: #{known[0]}=...")
+    if not fields.get("step", "0").isdecimal():
+        raise ValueError(f"the step {fields['step'][:20]!r} of this link is no number")
+    return fields
 
 
 def moment_of(said: str) -> str:
@@ -63,16 +92,10 @@ def moment_of(said: str) -> str:
 
     Raises `ValueError` for a link without a seed, or with a field that moments do not have.
     """
-    _, sign, rest = said.rpartition("#")
-    if not sign:
+    if "#" not in said:
         return said
-    pairs = parse_qsl(rest.strip(), keep_blank_values=True)
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("this link names a field twice")
-    if unknown := fields.keys() - {"scenario", "seed", "rule", "way", "step"}:
-        raise ValueError(f"a link to a moment has no field {min(unknown)[:20]!r}")
-    if not (fields.get("scenario") and fields.get("seed")):
+    fields = fields_of(said, "scenario", "seed", "rule", "way", "step")
+    if not fields.get("seed"):
         raise ValueError("a link to a moment names a scenario and a seed: #scenario=lease&seed=17")
     ways = [_WAY.fullmatch(each) for each in fields.get("way", "").split(",") if each]
     if None in ways:
