@@ -238,6 +238,16 @@ def test_a_url_with_a_password_is_refused_and_not_taken_apart() -> None:
     assert "s3cret" not in str(told.value)
 
 
+@pytest.mark.parametrize("seconds", [-1, float("nan"), None])
+def test_a_wait_that_cannot_be_is_refused(seconds: Any) -> None:
+    url = f"{memory()}/terraform.tfstate"
+    with pytest.raises(ValueError, match="0 tries once; not"):
+        StateLock(url, acquire_timeout=seconds)
+    state = StateLock(url)
+    with pytest.raises(ValueError, match="0 tries once; not"):
+        state.lock(acquire_timeout=seconds)
+
+
 def test_a_url_without_a_state_says_so() -> None:
     with pytest.raises(StoreError, match="names no state"):
         state_place("s3://lake")

@@ -1021,3 +1021,10 @@ def test_a_directory_in_the_place_of_the_lock_object_is_explained(tmp_path: Path
         with pytest.raises(StoreError, match=rf"{LOCK_KEY}: Is a directory.*move it away"):
             lock.acquire(timeout=5)
     assert main(["lock", "show", f"file://{tmp_path}"]) == 3
+
+
+def test_a_folder_that_can_never_be_made_is_an_error_and_no_throttling() -> None:
+    if not Path("/proc/self").is_dir():
+        pytest.skip("this system has no /proc")
+    with pytest.raises(StoreError, match=r"cannot write a/b: .*; no directory can be made there"):
+        open_store("file:///proc/lockkit").put("a/b", b"", IfAbsent())

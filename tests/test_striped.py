@@ -81,7 +81,8 @@ def test_disjoint_keys_do_not_meet_and_a_common_one_excludes(
         with other.keys(C) as beside:
             beside.assert_held()
         assert not other.keys(C, B, acquire_timeout=0).acquire()
-        with pytest.raises(LockBusy, match="stripe 2 was not free within 0 s, and none"):
+        said = rf"the lock of {B!r} \(stripe 2\) was not free within 0 s, and none"
+        with pytest.raises(LockBusy, match=said):
             other.keys(B, acquire_timeout=0).__enter__()
         with other.keys(C, acquire_timeout=0):
             pass  # given back by the call that could not have both
@@ -178,7 +179,7 @@ def test_one_deadline_is_for_all_stripes_of_a_call(here: Callable[..., StripedLo
     clock = Stepping(one.release)
     waits = here(clock=clock).keys(A, B, acquire_timeout=5)
     assert not waits.acquire()
-    assert "stripe 2 was not free within 5" in str(waits.busy)
+    assert "(stripe 2) was not free within 5" in str(waits.busy)
     assert 3_000 <= clock.ahead_ms <= 5_001
     other.release()
 
@@ -276,7 +277,7 @@ def test_keys_are_names(here: Callable[..., StripedLock], keys: tuple[Any, ...])
 
 @pytest.mark.parametrize("stripes", [0, -1, 2**16 + 1, 2.0])
 def test_a_number_of_stripes_that_cannot_be_is_refused(stripes: Any) -> None:
-    with pytest.raises(ValueError, match="stripes"):
+    with pytest.raises(ValueError, match="from 1 to 65,536; not"):
         StripedLock(memory(), stripes=stripes)
 
 

@@ -29,10 +29,10 @@ class Mode(IntEnum):
     WRITE = 1
 
 
-def rounded(stripes: int) -> int:
-    """The power of two that is at least `stripes`. `ValueError` outside of 1 to 2**30."""
-    if type(stripes) is not int or not 1 <= stripes <= STRIPES_MAX:
-        raise ValueError(f"the number of stripes is from 1 to {STRIPES_MAX:,}; not {stripes!r}")
+def rounded(stripes: int, most: int = STRIPES_MAX) -> int:
+    """The power of two that is at least `stripes`. `ValueError` outside of 1 to `most`."""
+    if type(stripes) is not int or not 1 <= stripes <= most:
+        raise ValueError(f"the number of stripes is from 1 to {most:,}; not {stripes!r}")
     return 1 << (stripes - 1).bit_length()
 
 

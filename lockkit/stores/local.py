@@ -243,11 +243,13 @@ class LocalStore:
     def _locked(self, directory: Path, *, timeout_s: float) -> Iterator[int]:
         """An exclusive flock on `directory`, created if missing; TimeoutError if it stays taken."""
         deadline_ms = self._clock.boot_ms() + int(timeout_s * 1000)
-        for _ in range(DIRECTORY_TRIES_MAX):
+        for left in reversed(range(DIRECTORY_TRIES_MAX)):
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except FileNotFoundError:  # `_prune` has removed it since
+            except FileNotFoundError:  # `_prune` has removed it since, or it cannot be made
+                if not left:
+                    raise
                 continue
             try:
                 self._flock(descriptor, deadline_ms)
@@ -290,8 +292,8 @@ class LocalStore:
             errno.ENOSPC: "free some space on that disk",
             errno.EDQUOT: "free some of your quota",
             errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
-            errno.EACCES: "check who owns the directory",
-            errno.EPERM: "check who owns the directory",
+            **dict.fromkeys((errno.EACCES, errno.EPERM), "check who owns the directory"),
+            errno.ENOENT: "no directory can be made there (as under /proc); choose another",
             errno.EROFS: "it is mounted read-only",
             errno.EBADF: "NFS passes no directory locks on; use a local disk",
             errno.EISDIR: "a directory stands in the place of that file; see what made it, and "
@@ -304,10 +306,9 @@ class LocalStore:
 
 def _status(path: Path | str) -> os.stat_result | None:
     try:
-        status = os.stat(path)
+        return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return status
 
 
 def _version(status: os.stat_result) -> Version:

@@ -191,8 +191,7 @@ def lock(args: argparse.Namespace) -> int:
 
 def unlock(args: argparse.Namespace) -> int:
     from lockkit.recipes.errors import NotLocked
-    from lockkit.recipes.terraform.lockinfo import LockInfo
-    from lockkit.recipes.terraform.statelock import who
+    from lockkit.recipes.terraform.lockinfo import LockInfo, who
 
     with opened(args) as state:
         found = state.show().info

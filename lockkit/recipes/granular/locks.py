@@ -35,6 +35,9 @@ from lockkit.recipes.taking import carry_out, give_all, take_all
 TIMEOUT_S = 600.0
 """Ozone's pull request #8217: ten minutes, per lock there, per call here."""
 
+HOLDERS_MAX = 5
+"""How many holders of a stripe an error names."""
+
 
 class ReadWrite:
     """One stripe: many readers or one writer, first come, first served. Not reentrant."""
@@ -118,6 +121,7 @@ class GranularLocks:
     :param stripes: the number of locks of each level, rounded up to a power of two. The default is
         Ozone's.
     :param clock: the source of time; tests replace it.
+    :raises ValueError: if a number of stripes is outside of 1 to 2**30.
     """
 
     def __init__(
@@ -168,11 +172,13 @@ class GranularLocks:
                 lambda each: self._take(held, each, until_ms), lambda each: self._give(held, each),
             )  # fmt: skip
             if missed is not None:
+                held_by = "; ".join(self._holders(missed)[:HOLDERS_MAX])
                 raise LockBusy(
-                    f"{name}: the {missed.level.name.lower()} lock (stripe {missed.stripe})",
-                    why=f"was not free to {missed.mode.name.lower()} within {most_s} s",
+                    f"{name}: {missed}",
+                    why=f"was not free to {missed.mode.name.lower()} within {most_s} s"
+                    + (f", held by {held_by}" if held_by else ""),
                     cure="none of its locks is held: try again, or see who holds it with calls()",
-                )
+                )  # fmt: skip
             try:
                 yield held
             finally:
@@ -203,6 +209,21 @@ class GranularLocks:
                 f"{level.name} {mode.name}".lower(): LockMetrics(**_fields(each))
                 for (level, mode), each in self._figures.items()
             }
+
+    def _holders(self, wanted: StripeRequest) -> list[str]:
+        """Who holds that stripe, the longest first: the operation, what it locks, for how long."""
+        now_ms = self.clock.boot_ms()
+        with self._guard:
+            found = [
+                (now_ms - since_ms, call.operation, ", ".join(each.names))
+                for call in self._calls
+                for each, since_ms in call.since_ms.items()
+                if (each.level, each.stripe) == (wanted.level, wanted.stripe)
+            ]
+        return [
+            f"{operation}{of and f' of {of}'}, for {ms / 1000:.1f} s"
+            for ms, operation, of in sorted(found, reverse=True)
+        ]
 
     # --- one lock --------------------------------------------------------------------------------
 

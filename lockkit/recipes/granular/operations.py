@@ -7,7 +7,7 @@ The three tables of the design document (HDDS-11898) as data, and the plan of on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 from lockkit.recipes.errors import OutOfOrder
@@ -111,6 +111,12 @@ class StripeRequest:
     level: Level
     stripe: int
     mode: Mode
+    names: tuple[str, ...] = field(default=(), compare=False)
+    """What it locks, for people: `volume/bucket/key`. Other names may share the stripe."""
+
+    def __str__(self) -> str:
+        named = f" of {', '.join(self.names)}" if self.names else ""
+        return f"the {self.level.name.lower()} lock{named} (stripe {self.stripe})"
 
 
 def wants_of(
@@ -126,7 +132,7 @@ def wants_of(
     named += [(Level.BUCKET, operation.bucket, f"{volume}\0{bucket}")]
     named += [(Level.KEY, operation.key, f"{volume}\0{bucket}\0{key}") for key in keys]
     return [
-        StripeRequest(level, index_of(name, stripes[level]), mode)
+        StripeRequest(level, index_of(name, stripes[level]), mode, (name.replace("\0", "/"),))
         for level, mode, name in named
         if mode is not None
     ]
@@ -173,8 +179,12 @@ def refuse_to_nest(held: Iterable[StripeRequest], wanted: Iterable[StripeRequest
 
 def each_once(wants: Iterable[StripeRequest]) -> list[StripeRequest]:
     """Each lock of a call once, in the strongest requested mode."""
+    wants = list(wants)
+    names: dict[tuple[Level, int], dict[str, None]] = {}
+    for each in wants:
+        names.setdefault((each.level, each.stripe), {}).update(dict.fromkeys(each.names))
     modes = strongest(((each.level, each.stripe), each.mode) for each in wants)
-    return [StripeRequest(level, stripe, mode) for (level, stripe), mode in modes.items()]
+    return [StripeRequest(*at, mode, tuple(names[at])) for at, mode in modes.items()]
 
 
 def may_follow(lowest: Level, top: Level) -> bool:

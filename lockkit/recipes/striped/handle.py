@@ -46,14 +46,15 @@ class StripedLock:
     Two keys may share a stripe (`stripes.collision_chance`), which costs time but never safety.
 
     :param url: where the stripes are, as for `open_store`: one lock object each.
-    :param stripes: how many there are, rounded up to a power of two. All clients must name the same
-        number, which the first one records.
+    :param stripes: how many there are, from 1 to 65,536, rounded up to a power of two. All clients
+        must name the same number, which the first one records.
     :param lock: options of each stripe's `Lock` (`ttl_s`, 300 s by default, `on_lost`, ...).
     :param emit: called with every event; each names its `stripe`.
     :param clock: the source of time; tests replace it.
     :param client: the name of this client in events and in the store's log.
     :param store_options: those of `open_store`: endpoint, credentials, ...
-    :raises ValueError: for more stripes than are allowed.
+    :raises ValueError: if `stripes` is outside of its range.
+    :raises StoreError: if `url` names no store.
     """
 
     def __init__(
@@ -62,9 +63,7 @@ class StripedLock:
         client: str = "", **store_options: Any,
     ) -> None:  # fmt: skip
         self.url = url.rstrip("/")
-        self.stripes = rounded(stripes)
-        if self.stripes > STRIPES_MAX:
-            raise ValueError(f"stripes are objects here: at most {STRIPES_MAX}, not {stripes}")
+        self.stripes = rounded(stripes, STRIPES_MAX)
         self.clock = clock or Clock()
         self._emit, self._options = emit, {**(lock or {}), "clock": self.clock, "client": client}
         timeout_s = request_timeout_s(self._options.get("ttl_s", 300.0))
@@ -178,9 +177,10 @@ class StripedKeys:
             raise
         self._held = missed is None
         if missed is not None:
+            named = ", ".join(repr(k) for k in self.keys if striped.stripe_of(k) == missed)
             self.busy = self._locks[missed].busy_error().within(
-                f"stripe {missed} was not free within {self._limit_s} s, and none of the keys is "
-                "held"
+                f"the lock of {named} (stripe {missed}) was not free within {self._limit_s} s, and "
+                "none of the keys is held"
             )
             striped.end()
         return self._held

@@ -29,14 +29,13 @@ from lockkit.protocol.outcome import (
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.recipes.errors import LockUnknown, NotLocked
-from lockkit.recipes.terraform.lockinfo import LockInfo, encode
+from lockkit.recipes.terraform.lockinfo import LockInfo, encode, who
 from lockkit.recipes.terraform.statelock import (
     StateLock,
     StateRead,
     is_ours,
     read_state,
     unlock,
-    who,
 )
 from lockkit.runtime import Procedure, Put, run
 

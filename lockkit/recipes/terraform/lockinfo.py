@@ -5,7 +5,9 @@ It has seven strings; `Created` is an RFC 3339 time (internal/states/statemgr/lo
 
 from __future__ import annotations
 
+import getpass
 import json
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,3 +85,12 @@ def decode(body: bytes) -> LockInfo | ForeignLock:
 
 def _shown(text: str) -> str:
     return plain(text, limit=SHOWN)
+
+
+def who() -> str:
+    """user@host, as Terraform names a holder."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # in a container, a user id may have no name
+        user = ""
+    return f"{user}@{socket.gethostname()}"

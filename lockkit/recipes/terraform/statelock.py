@@ -12,8 +12,6 @@ ghost: a lock without a holder. A human recognises it by its ID, which is that o
 
 from __future__ import annotations
 
-import getpass
-import socket
 from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never
 
@@ -34,7 +32,14 @@ from lockkit.protocol.outcome import (
     Version,
 )
 from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
-from lockkit.recipes.terraform.lockinfo import BODY_BYTES_MAX, ForeignLock, LockInfo, decode, encode
+from lockkit.recipes.terraform.lockinfo import (
+    BODY_BYTES_MAX,
+    ForeignLock,
+    LockInfo,
+    decode,
+    encode,
+    who,
+)
 from lockkit.runtime import Delete, Note, Procedure, Put, Sleep, run
 from lockkit.runtime.proven import TRIES_MAX, pause_s, read
 from lockkit.sinks import Emit, silent
@@ -267,20 +272,16 @@ class StateLock:
     :param emit: called with every event.
     :param clock: the source of time; tests replace it.
     :param store_options: those of `open_store`: endpoint, credentials, ...
+    :raises ValueError: if `acquire_timeout` is no number of seconds from 0.
+    :raises StoreError: if `url` names no state, or no store.
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        workspace: str = DEFAULT,
-        workspace_key_prefix: str = WORKSPACE_PREFIX,
-        acquire_timeout: float = 0.0,
-        emit: Emit = silent,
-        clock: Clock | None = None,
+        self, url: str, *, workspace: str = DEFAULT, workspace_key_prefix: str = WORKSPACE_PREFIX,
+        acquire_timeout: float = 0.0, emit: Emit = silent, clock: Clock | None = None,
         **store_options: Any,
-    ) -> None:
-        self.url, self.acquire_timeout = url, acquire_timeout
+    ) -> None:  # fmt: skip
+        self.url, self.acquire_timeout = url, _wait_s(acquire_timeout)
         place, bucket, key = state_place(url)
         self.key = lock_key(key, workspace, workspace_key_prefix)
         self.path = f"{bucket}/{self.key.removesuffix(SUFFIX)}"
@@ -300,6 +301,7 @@ class StateLock:
         If the store does not answer, the limit is `LATE_S` more (`ANSWER_S` for a wait of 0). An
         interrupt deletes the lock file; if that fails, a note on it names the ID to unlock.
         """
+        _wait_s(acquire_timeout)
         if self.held is not None:
             raise RuntimeError(f"{self} is held by this handle already: unlock it first")
         mine = LockInfo(
@@ -376,6 +378,12 @@ class StateLock:
         return run(procedure, self.store, self.clock, self._emit)
 
 
+def _wait_s(acquire_timeout: float) -> float:
+    if not isinstance(acquire_timeout, int | float) or not acquire_timeout >= 0:
+        raise ValueError(f"acquire_timeout is in seconds, 0 tries once; not {acquire_timeout!r}")
+    return acquire_timeout
+
+
 def state_place(url: str) -> tuple[str, str, str]:
     """Split a state's URL into the URL of the store, the name of the bucket and the key.
 
@@ -389,12 +397,3 @@ def state_place(url: str) -> tuple[str, str, str]:
     if not key:
         raise StoreError(f"{url!r} names no state; write s3://bucket/path/terraform.tfstate")
     return f"{scheme}://{bucket}", bucket, key
-
-
-def who() -> str:
-    """user@host, as Terraform names a holder."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # in a container, a user id may have no name
-        user = ""
-    return f"{user}@{socket.gethostname()}"
