@@ -218,6 +218,10 @@ class SideBySide:
     @staticmethod
     def _column(run: StalledRun) -> widgets.VBox:
         picture = Workbench.replay(run.events)
+        picture.selected = next(  # both open at W1's late commit
+            (each["id"] for each in picture.scene["marks"]
+             if each["lane"] == "W1" and each["kind"] in ("stale", "refused")), "",
+        )  # fmt: skip
         return widgets.VBox(
             [widgets.HTML(run._repr_html_()), picture],
             layout=widgets.Layout(flex="1 1 460px", min_width="0"),

@@ -352,7 +352,10 @@ class View {
   /** A recorded violation is opened where it is, unless the page was asked for another place. */
   atHarm() {
     const invalid = (this.model.get("status") || {}).verdict === "INVALID";
-    const asked = this.model.get("selected") || this.model.get("cursor") >= 0;
+    const selected = this.model.get("selected");
+    if (!this.scroller.clientHeight) return;   // not in the page yet: it cannot be scrolled
+    if (selected && !this.shownHarm) { this.shownHarm = true; this.reveal(); }
+    const asked = selected || this.model.get("cursor") >= 0;
     const harm = this.plan.stops.filter((stop) => stop.evidence).at(-1);
     if (this.shownHarm || asked || !invalid || !harm || this.live) return;
     this.shownHarm = true;
