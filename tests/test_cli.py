@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -520,6 +521,45 @@ def test_a_number_that_cannot_be_is_refused_by_the_name_of_its_option(
     told = capsys.readouterr().err
     assert ended.value.code == 64
     assert said in told and next(each for each in line if each.startswith("--")) in told
+
+
+def test_probe_races_over_all_endpoints_of_a_store_and_draws_a_badge(
+    emulator: Any, tmp_path: Path
+) -> None:
+    """Two servers that do not share their objects stand for nodes that do not agree."""
+    from lockkit.lab.server import Emulator
+
+    file = tmp_path / "badge.svg"
+    few = ("--rounds", "2", "--racers", "4", "--badge", str(file))
+    line = ("probe", "s3://bucket/x", "--endpoint", emulator.s3)
+    with Emulator() as other:
+        result = run(*line, "--also", other.s3, *few)
+    assert result.returncode == 1 and "not atomic" in result.stdout
+    said = "".join(ElementTree.parse(file).getroot().itertext())
+    assert "not atomic, 20" in said
+    with Proxy(emulator.s3) as proxy:
+        second = proxy.url
+        assert run(*line, "--also", second, *few).returncode == 0
+    assert "no violation found, 20" in file.read_text()
+    file.unlink()
+    down = run(*line, "--also", second, "--timeout-s", "0.5", *few)
+    assert down.returncode == 3 and "could not be asked" in down.stderr and not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--also", "http://h:1"), "name the first, --endpoint"),
+        (("--endpoint", "http://h:1", "--also", "http://h:1"), "repeats an endpoint"),
+        (("--endpoint", "http://h:1", "--also", "http://h:2", "--also", "http://h:3", "--racers",
+          "2"), "from 3 to 256"),
+    ],
+)
+def test_endpoints_that_race_nobody_are_refused(
+    more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(("probe", "s3://bucket/x", *more)) == 64
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("emulator", [{"profile": "spaces"}], indirect=True)

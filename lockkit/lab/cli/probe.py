@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import (
@@ -38,6 +40,7 @@ prints that matrix and sends no request."""
 EXAMPLE = """\
 lockkit probe s3://bucket/scratch
 lockkit probe az://container/scratch --rounds 200 --json
+lockkit probe s3://bucket/scratch --endpoint http://node-1:9000 --also http://node-2:9000
 lockkit probe --matrix"""
 
 
@@ -54,6 +57,14 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--racers", type=int, default=16, help="writers in each race, from 2 to 256 (default 16)"
     )
+    parser.add_argument(
+        "--also", metavar="URL", action="append", default=[],
+        help="another endpoint of the same store, as of another node: the writers of each race are "
+        "spread over all (repeatable)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--badge", metavar="FILE", help="write the verdict, with its date, to this SVG file"
+    )
     parser.add_argument("--matrix", action="store_true", help="what is known of each provider")
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
     add_store(parser)
@@ -64,7 +75,13 @@ def run(args: argparse.Namespace) -> int:
     if args.matrix is (args.url is not None):
         raise CommandError("name one store (URL), or say --matrix", code=USAGE)
     if args.matrix:
+        if args.also or args.badge:
+            raise CommandError("--matrix probes nothing: leave out --also and --badge", code=USAGE)
         return show_matrix(args.json)
+    if args.also and args.endpoint is None:
+        raise CommandError("--also is a second endpoint: name the first, --endpoint", code=USAGE)
+    if len({args.endpoint, *args.also}) <= len(args.also):
+        raise CommandError("--also repeats an endpoint: name each one once", code=USAGE)
     from lockkit.cli.generations import opened
     from lockkit.lab.probe import probe
     from lockkit.lab.probe.providers import documented, elsewhere, providers
@@ -72,13 +89,35 @@ def run(args: argparse.Namespace) -> int:
     def show_progress(_kind: str, **fields: Any) -> None:
         warn(plain(fields.get("text", "")))
 
-    with opened(args.url, store_options(args)) as store:
+    options = store_options(args)
+    with ExitStack() as stack:
+        store = stack.enter_context(opened(args.url, options))
+        also = [
+            stack.enter_context(opened(args.url, {**options, "endpoint": each}))
+            for each in args.also
+        ]
         try:
-            report = probe(store, rounds=args.rounds, racers=args.racers, emit=show_progress)
+            report = probe(
+                store, rounds=args.rounds, racers=args.racers, also=also, emit=show_progress
+            )
         except ValueError as error:
             raise CommandError(f"--{error}", code=USAGE) from None
         known = documented(args.url, elsewhere(store), providers())
-    return show(report, known, args.json)
+    code = show(report, known, args.json)
+    if args.badge is not None:
+        _save_badge(report, args.badge)
+    return code
+
+
+def _save_badge(report: Report, path: str) -> None:
+    from lockkit.lab.probe.badge import badge
+
+    svg = badge(report.verdict, as_of=utc(Clock().wall_ms())[:10])
+    try:
+        Path(path).write_text(svg, encoding="utf-8")
+    except OSError as error:
+        said = f"--badge {plain(path)}: {error.strerror}; name a file that can be written"
+        raise CommandError(said, code=USAGE) from None
 
 
 def show(report: Report, known: ProviderRow | None, as_json: bool) -> int:

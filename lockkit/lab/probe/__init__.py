@@ -58,10 +58,12 @@ def probe(
     numbers of `rounds` or `racers` that would test nothing, or too much.
     """
     _refuse_outside("rounds", rounds, 1, ROUNDS_MAX, "races of each kind")
-    _refuse_outside("racers", racers, RACERS_MIN, RACERS_MAX, "writers in each race")
+    least = max(RACERS_MIN, 1 + len(also))  # no way to the place stays untried
+    _refuse_outside("racers", racers, least, RACERS_MAX, "writers in each race")
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
-    _probe_access(store, f"{place}/nothing")
+    for way in (store, *also):  # a node that is down would lose each race, and never be convicted
+        _probe_access(way, f"{place}/nothing")
     checks: list[Check] = []
     try:
         emit("note", text=f"probing {store.url}: one request after another")
