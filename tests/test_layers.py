@@ -80,11 +80,11 @@ ORDER = {
         "log_blocks log_writing archived"
     ),
     "table.occ": (
-        "fence group group_commit conflicting covered pending conflict heartbeat_rules liveness "
-        "heartbeat locks "
+        "fence group group_fence group_commit conflicting covered pending conflict heartbeat_rules "
+        "liveness heartbeat locks "
         "creation decide markers transaction failed prepared news rewriting metadata_off commit "
         "condition mode ahead "
-        "publish rollback concurrency contract"
+        "publish group_publish rollback concurrency contract"
     ),
 }
 # Cycles of modules that stand, each with its reason.

@@ -54,7 +54,8 @@ from lockkit.table.occ.markers import MARKERS, mark
 from lockkit.table.read import checkpoint
 from lockkit.table.services.rules import CleanRules, ServiceRules, service_rules
 from lockkit.table.services.service import ServiceRun, TableService
-from lockkit.table.services.upkeep import AppendsDue, ServiceFailed, keep
+from lockkit.table.services.shared import keep
+from lockkit.table.services.upkeep import AppendsDue, ServiceFailed
 
 NAMES = count()
 T = "20250101000000000"

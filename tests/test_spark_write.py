@@ -34,7 +34,7 @@ from lockkit.table.occ.transaction import begin
 from lockkit.table.options import RETRIES, write_options
 from lockkit.table.read import checkpoint
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, is_bucketed
-from lockkit.table.services.upkeep import keep
+from lockkit.table.services.shared import keep
 
 pytestmark = MARKS
 

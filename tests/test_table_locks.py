@@ -24,7 +24,7 @@ from lockkit.table.errors import CommitConflict
 from lockkit.table.occ.concurrency import OptimisticConcurrency
 from lockkit.table.occ.fence import read_fence
 from lockkit.table.occ.locks import open_table_lock
-from lockkit.table.services.upkeep import keep
+from lockkit.table.services.shared import keep
 
 PREFIX = "org.apache.hudi.client.transaction.lock."
 LOCK = "hoodie.write.lock."

@@ -23,8 +23,10 @@ from lockkit.clock import clock_time
 from lockkit.events import plain
 
 if TYPE_CHECKING:
+    from lockkit.table.format.timeline import Timeline
     from lockkit.table.occ.condition import HeldBack, TableCondition
     from lockkit.table.occ.fence import Decided
+    from lockkit.table.occ.group import GroupFence
 
 ABOUT = "Inspect a table, clean it, cluster its small files, roll back dead writers."
 
@@ -88,6 +90,8 @@ def show(args: argparse.Namespace) -> int:
         )
         if found.fence and head:
             say(f"  fence    {_decided(head)}, epoch {found.fence.epoch}")
+        if found.group:
+            say(f"  fence    {_decided_together(found.group, found.timeline)}")
         times = found.timeline.completion
         rows = [(each, action, times.get(each, "")) for each, action in newest]
         say("", *table(("newest", "action", "completed"), rows) if rows else ["no instants yet"])
@@ -96,6 +100,15 @@ def show(args: argparse.Namespace) -> int:
         if held:
             say("", f"incremental readers are {held.describe(plain(args.url))}")
     return FOUND if any(is_left(each) for each in found.pending) else OK
+
+
+def _decided_together(fence: GroupFence, now: Timeline) -> str:
+    """A fence of group commit, in words."""
+    commits = [each.instant for each in fence.window if each.kind == "commit"]
+    hidden = [each for each in commits if each not in now.completed]
+    latest = f"{commits[-1]} was committed last" if commits else "nothing is committed"
+    waits = f"; not visible yet: {', '.join(hidden[:5])}" if hidden else ""
+    return f"group commit, {fence.last} decisions in {fence.round} rounds; {latest}{waits}"
 
 
 def _decided(head: Decided) -> str:
@@ -121,6 +134,9 @@ def _as_json(
         "url": url, "table": config.name, "mode": config.mode, "version": config.version,
         "fence": None if fence is None else {
             "epoch": fence.epoch, "kind": fence.head.kind, "instant": fence.head.instant},
+        "group": None if found.group is None else {
+            "decisions": found.group.last, "rounds": found.group.round,
+            "newest": found.group.newest},
         "newest": [
             {"instant": each, "action": action, "completion": found.timeline.completion.get(each)}
             for each, action in newest],

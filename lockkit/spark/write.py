@@ -96,7 +96,7 @@ def write(
     `retries`         0                    further attempts after a conflict, up to 1000
     `options`         none                 Hudi's options (docs/options.md); keywords win over them
     `lock`            by `options`         a handle of any lock, which the caller closes
-    `upkeep`          by `options`         shared table services (`table.services.upkeep.keep`)
+    `upkeep`          by `options`         shared table services (`table.services.shared.keep`)
     `client`          ""                   the name of this writer in events
     `extra`           none                 key-value pairs for the commit's metadata
     `claim`           none                 called with the instant of each attempt before it writes

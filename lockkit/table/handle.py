@@ -29,7 +29,7 @@ from lockkit.table.format.base_file import (
     refuse_unfit,
     write_inserts,
 )
-from lockkit.table.format.properties import FENCED, HUDI, TableConfig
+from lockkit.table.format.properties import FENCED, HUDI, SERIAL, TableConfig
 from lockkit.table.format.property_keys import COPY_ON_WRITE
 from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
@@ -143,8 +143,8 @@ class Table:
         cls, url: str, *, record_key: str | Sequence[str],
         partition_by: str | Sequence[str] | None = None,
         precombine: str | None = None, name: str | None = None, version: int = 9,
-        mode: str = FENCED, table_type: str = COPY_ON_WRITE, buckets: int = 4,
-        hive_style: bool = True, urlencode: bool = True, **how: Any,
+        mode: str = FENCED, commit: str = SERIAL, table_type: str = COPY_ON_WRITE,
+        buckets: int = 4, hive_style: bool = True, urlencode: bool = True, **how: Any,
     ) -> Table:  # fmt: skip
         """Make a table, or find the same one there already, and open it.
 
@@ -158,6 +158,7 @@ class Table:
         `version`         9                   Hudi's table version: 6 or 9
         `mode`            fenced              fenced, or hudi where Hudi's own writers write too
         `table_type`      COPY_ON_WRITE       or MERGE_ON_READ: upserts and deletes write log files
+        `commit`          serial              serial, under the lock; or group: writers together
         `buckets`         4                   file groups for upserts in each partition
         `hive_style`      True                whether a partition's folder is `region=EU`, or `EU`
         `urlencode`       True                whether a partition's value is escaped in its folder
@@ -171,8 +172,8 @@ class Table:
             name=url.rstrip("/").rpartition("/")[2] if name is None else name,
             record_key=",".join(_fields(record_key)),
             partition_by=",".join(_fields(partition_by)) or None, precombine=precombine,
-            version=version, mode=mode, buckets=buckets, hive_style=hive_style, urlencode=urlencode,
-            table_type=table_type,
+            version=version, mode=mode, commit=commit, table_type=table_type, buckets=buckets,
+            hive_style=hive_style, urlencode=urlencode,
         )  # fmt: skip
         from lockkit.table.occ.creation import create_table
 

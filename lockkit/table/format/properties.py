@@ -23,6 +23,7 @@ from lockkit.table.format.property_keys import (
     COMPLEX,
     COPY_ON_WRITE,
     DROP_COLUMNS,
+    FENCE_FORMAT,
     KEY_CLASS,
     KEY_CLASSES,
     KEY_TYPE,
@@ -40,8 +41,10 @@ from lockkit.table.format.property_keys import (
     key_type,
 )
 from lockkit.table.format.property_keys import FENCED as FENCED
+from lockkit.table.format.property_keys import GROUP as GROUP
 from lockkit.table.format.property_keys import HUDI as HUDI
 from lockkit.table.format.property_keys import MODE as MODE
+from lockkit.table.format.property_keys import SERIAL as SERIAL
 from lockkit.table.format.timeline import HOODIE, V6, V9, TimelineNames, instant_ms
 
 PROPERTIES_KEY = HOODIE + "hoodie.properties"
@@ -74,6 +77,8 @@ class TableConfig:
     """
     mode: str = FENCED
     """`fenced`: only lockkit writes it. `hudi`: others may, by Hudi's contract."""
+    commit: str = SERIAL
+    """`serial`: one commit at a time, under the lock; `group`: writers decide together."""
     buckets: int = 4
     """Bucketed file groups in each partition; where an upsert puts keys that it finds nowhere."""
     hive_style: bool = True
@@ -109,6 +114,10 @@ class TableConfig:
                 f"version {self.version!r}, mode {self.mode!r}: a table has version 6 or 9, and "
                 f"mode {FENCED} (only lockkit writes it) or {HUDI}"
             )
+        if self.commit != SERIAL:
+            from lockkit.table.format.refusals import refuse_commit
+
+            refuse_commit(self.commit, self.version, self.mode, self.table_type)
         if not _FOLDER.fullmatch(self.archive):
             raise TableError(f"{self.archive[:60]!r} is not the name of a folder for old instants")
         if self.table_type not in (COPY_ON_WRITE, MERGE_ON_READ) or (
@@ -174,6 +183,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         URLENCODE: str(config.urlencode).lower(),
         DROP_COLUMNS: "false",
         MODE: config.mode,
+        **({FENCE_FORMAT: "3"} if config.commit == GROUP else {}),
         **({SWITCHES: str(config.switches)} if config.switches else {}),
         **({ACCEPTED: config.accepted} if config.accepted else {}),
         BUCKETS: str(config.buckets),
@@ -232,6 +242,7 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
         precombine=_precombine(keys),
         database=keys.get("hoodie.database.name", ""),
         version=version, table_type=keys[TYPE], mode=keys.get(MODE, HUDI),
+        commit=GROUP if keys.get(FENCE_FORMAT) == "3" else SERIAL,
         switches=_number(keys.get(SWITCHES, "0")),
         accepted=_instant(keys.get(ACCEPTED, "")),
         metadata=any(map(keys.get, METADATA)), buckets=_number(keys.get(BUCKETS, "4")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from lockkit.errors import TableError
 from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
@@ -12,6 +13,7 @@ from lockkit.table.format.property_keys import (
     DROP_COLUMNS,
     EVENT_PAYLOAD,
     FENCED,
+    GROUP,
     KEY_CLASS,
     KEY_CLASSES,
     KEY_TYPE,
@@ -24,6 +26,7 @@ from lockkit.table.format.property_keys import (
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
+    SERIAL,
     SIMPLE,
     TIMEZONE,
     TYPE,
@@ -162,3 +165,14 @@ _MUST_BE = (
      "a date is one folder here"),
     *TIMELINE_MUST_BE,
 )  # fmt: skip
+
+
+def refuse_commit(commit: str, version: int, mode: str, table_type: str) -> None:
+    """Raise unless such a table can commit in this way."""
+    if commit != GROUP:
+        raise TableError(f"commit={commit[:40]!r}: a table commits {SERIAL} or {GROUP}")
+    if (version, mode, table_type) != (9, FENCED, COPY_ON_WRITE):
+        raise TableError(
+            f"version {version}, mode {mode}, {table_type}: group commit needs table version 9, "
+            f"mode {FENCED} and {COPY_ON_WRITE}; leave out commit={GROUP!r}, or make such a table"
+        )

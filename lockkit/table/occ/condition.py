@@ -7,17 +7,21 @@ order of the instants (`incremental`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from lockkit.clock import clock_time
 from lockkit.runtime import Procedure, WallMs
 from lockkit.table.format.plans import OURS
-from lockkit.table.format.properties import FENCED, TableConfig, load_config
+from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
 from lockkit.table.occ.covered import first_pending
 from lockkit.table.occ.failed import clusterings
 from lockkit.table.occ.fence import Fence, read_fence
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import HeartbeatRead, expired, read_heartbeat
+
+if TYPE_CHECKING:
+    from lockkit.table.occ.group import GroupFence
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class TableCondition:
     timeline: Timeline
     pending: tuple[PendingInstant, ...]
     fence: Fence | None
+    group: GroupFence | None = None
+    """The fence of a table with group commit."""
 
 
 def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[TableCondition]:
@@ -53,6 +59,11 @@ def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[TableCondit
     wall_ms, pending = (yield WallMs()), []
     for instant in now.pending:
         pending.append((yield from unfinished(config.names, now, instant, wall_ms, rules)))
+    if config.commit == GROUP:
+        from lockkit.table.occ.group_fence import read_group_fence
+
+        together, _ = yield from read_group_fence()
+        return TableCondition(config, now, tuple(pending), None, together)
     fence = (yield from read_fence()).fence if config.mode == FENCED else None
     return TableCondition(config, now, tuple(pending), fence)
 

@@ -14,6 +14,7 @@ from lockkit.table.format.java_properties import (
 )
 from lockkit.table.format.properties import (
     FENCED,
+    GROUP,
     PROPERTIES_KEY,
     TableConfig,
     from_properties,
@@ -39,7 +40,11 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
             return _the_same(config, body)
     yield from prove_creation(PROPERTIES_KEY)
     if config.mode == FENCED:
-        yield from create(FENCE_KEY, format_fence(opened(0, CREATED, whole=True)))
+        first = format_fence(opened(0, CREATED, whole=True))
+        if config.commit == GROUP:
+            from lockkit.table.occ.group_fence import first_fence
+            first = first_fence(CREATED)
+        yield from create(FENCE_KEY, first)
     match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):
         case Found(body, _):
             return _the_same(config, body)

@@ -26,7 +26,7 @@ from lockkit.table.format.timeline import HOODIE, instant_ms
 
 FENCE_KEY = HOODIE + ".locks/fence.json"
 FENCE_BYTES_MAX = 1_000_000
-FORMAT = 2
+FORMAT, GROUP_FORMAT = 2, 3
 """A file of another format may mean something that must not be read as a commit."""
 WINDOW_MAX = 32
 """Number of decisions in a fence; a check that reaches further back lists the timeline."""
@@ -251,6 +251,8 @@ def _broken(why: str) -> BrokenFence:
 def refuse_newer(fields: Mapping[str, Any]) -> None:
     """Raise `NewerFence` if the format is newer than this lockkit's."""
     written = fields.get("format")
+    if written == GROUP_FORMAT:
+        raise NewerFence(f"{FENCE_KEY} is of group commit: this does not work on such a table yet")
     if type(written) is int and written > FORMAT:
         raise NewerFence(
             f"{FENCE_KEY} has format {written}, and this lockkit knows {FORMAT}: a newer lockkit "
@@ -262,7 +264,7 @@ def _from_json(fields: Any) -> Decided:
     if not isinstance(fields, dict) or fields.get("kind") not in (COMMIT, ROLLBACK, CLOSED):
         raise _broken("a decision must be a commit, a rollback, or that the fence is closed")
     instant, action = fields.get("instant"), fields.get("action")
-    if not _is_instant(instant):
+    if not is_instant(instant):
         raise _broken("instant must be 17 digits")
     if action not in ACTIONS:
         raise _broken(f"action must be one of {', '.join(ACTIONS)}")
@@ -302,12 +304,12 @@ def _groups(listed: Any) -> frozenset[FileGroup] | None:
 
 def _instant_or_none(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
-    if value is None or _is_instant(value):
+    if value is None or is_instant(value):
         return value
     raise _broken(f"{name} must be 17 digits")
 
 
-def _is_instant(value: object) -> TypeGuard[str]:
+def is_instant(value: object) -> TypeGuard[str]:
     """Digits that form a date, and that the timeline's listing shows (`KeyNaming.prefix`)."""
     if not isinstance(value, str) or not _INSTANT.fullmatch(value):
         return False

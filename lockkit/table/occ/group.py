@@ -1,7 +1,7 @@
 """The decision of a group commit: which of several offers one replacement of the fence accepts.
 
-Pure, for fence format 3, which `Table` does not use yet. docs/concepts/group_commit.md has the
-rules, each with the counterexample that it excludes.
+Pure, for fence format 3. docs/concepts/group_commit.md has the rules, each with the counterexample
+that it excludes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.timeline import instant_ms, instant_of
-from lockkit.table.occ.fence import COMMIT, NO_INSTANT, ROLLBACK
+from lockkit.table.occ.fence import COMMIT, GROUPS_MAX, NO_INSTANT, ROLLBACK
 
 GROUP_WINDOW_MAX = 128
 BATCH_MAX = 64
 UNPUBLISHED_MAX = 64
 """While so many decisions have no proven outcome file, nothing more is decided."""
+WINDOW_GROUPS_MAX = 4_000
+"""Number of file groups named in a window. A commit beyond it conflicts with each later rewrite."""
 REFUSED = "refused"
 
 
@@ -49,10 +51,11 @@ class GroupDecision:
     instant: str
     completion: str | None = None
     sha256: str = ""
-    writes: frozenset[FileGroup] = frozenset()
+    writes: frozenset[FileGroup] | None = frozenset()
+    """None: too many to be named here, so it conflicts with each rewrite that has not seen it."""
     schema: str = ""
     why: str = ""
-    """Of a refusal: conflict, late, schema or withdrawn."""
+    """Of a refusal: conflict, late, schema, closed or withdrawn."""
     by: str = ""
     """Of a conflict: the instant that wrote the same file group."""
 
@@ -71,6 +74,8 @@ class GroupFence:
     completion: str | None = None
     """The greatest completion time (table version 9); None in version 6."""
     first: int = 1
+    published: int = 0
+    """The outcome of every decision up to this one is proven."""
     schema: str = ""
     window: tuple[GroupDecision, ...] = ()
 
@@ -100,13 +105,14 @@ def conflicts(offer: Offer, decided: Iterable[GroupDecision]) -> str:
     """The first later commit that wrote a file group of this offer, or ''."""
     return next(
         (each.instant for each in decided
-         if each.kind == COMMIT and each.seq > offer.base and each.writes & offer.writes), "",
+         if each.kind == COMMIT and each.seq > offer.base
+         and (each.writes is None or each.writes & offer.writes)), "",
     )  # fmt: skip
 
 
 def fits_schema(fence: GroupFence, offer: Offer) -> bool:
-    """Its schema is the table's, or it grows the one that its owner has seen."""
-    if offer.schema == fence.schema:
+    """Its schema is the table's or its first one, or it grows the one that its owner has seen."""
+    if offer.schema == fence.schema or not fence.schema:
         return True
     return offer.grows_schema and all(
         each.schema in ("", offer.schema) or each.seq <= offer.base for each in fence.window
@@ -124,8 +130,11 @@ def judge(fence: GroupFence, offer: Offer, timely: Collection[str]) -> GroupDeci
         return replace(entry, why="conflict", by=by)
     if not fits_schema(fence, offer):
         return replace(entry, why="schema")
+    named = sum(len(each.writes or ()) for each in fence.window) + len(offer.writes)
+    wide = len(offer.writes) > GROUPS_MAX or named > WINDOW_GROUPS_MAX
+    writes = frozenset[FileGroup]() if offer.blind else None if wide else offer.writes
     return replace(
-        entry, kind=COMMIT, sha256=offer.sha256, writes=offer.writes,
+        entry, kind=COMMIT, sha256=offer.sha256, writes=writes,
         schema=offer.schema if offer.schema != fence.schema else "",
     )  # fmt: skip
 
@@ -148,8 +157,9 @@ def decide(
     :param proven: numbers of the decisions whose outcome files are proven; only they may leave.
     :param now: this client's clock as an instant, for completion times (table version 9).
     """
-    after = replace(fence, attempt=attempt, combiner=combiner, round=fence.round + 1)
-    room = UNPUBLISHED_MAX - sum(each.seq not in proven for each in fence.window)
+    after = replace(fence, attempt=attempt, combiner=combiner, round=fence.round + 1,
+                    published=proven_until(fence, proven))  # fmt: skip
+    room = UNPUBLISHED_MAX - sum(not is_proven(after, each, proven) for each in fence.window)
     in_order = sorted({each.instant: each for each in offers}.items())
     judged = [each for _, each in in_order if may_judge(fence, each)]
     for offer in judged[: max(0, min(room, BATCH_MAX))]:
@@ -179,9 +189,22 @@ def follow(fence: GroupFence, entry: GroupDecision, now: str | None) -> GroupFen
     )  # fmt: skip
 
 
+def is_proven(fence: GroupFence, each: GroupDecision, proven: Collection[int]) -> bool:
+    """Whether the outcome file of a decision is proven: by this client, or by whoever said so."""
+    return each.seq <= fence.published or each.seq in proven
+
+
+def proven_until(fence: GroupFence, proven: Collection[int]) -> int:
+    """The last decision up to which every outcome is proven."""
+    until = fence.published
+    while until < fence.last and (until + 1 in proven or until + 1 < fence.first):
+        until += 1
+    return until
+
+
 def evict(fence: GroupFence, proven: Collection[int], window_max: int) -> GroupFence:
     """Without the oldest decisions beyond the window, as far as their outcomes are proven."""
     over = 0
-    while len(fence.window) - over > window_max and fence.window[over].seq in proven:
+    while len(fence.window) - over > window_max and is_proven(fence, fence.window[over], proven):
         over += 1
     return replace(fence, first=fence.first + over, window=fence.window[over:])

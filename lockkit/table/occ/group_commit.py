@@ -1,17 +1,17 @@
 """Group commit as procedures: reserve, commit, offer, combine, publish, roll back, read.
 
-For fence format 3, which `Table` does not use yet. The simulator runs these procedures (`lockkit
-simulate --scenario group`); docs/concepts/group_commit.md has the rules.
+For fence format 3. The simulator runs these procedures (`lockkit simulate --scenario group`), and
+`group_publish` runs them for a table; docs/concepts/group_commit.md has the rules.
 One file because its procedures call each other: who commits also decides, publishes and reads.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, IfVersion, Missing, Version
@@ -20,7 +20,7 @@ from lockkit.runtime.proven import all_of, create, delete, listing, read, settle
 from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.timeline import HOODIE, instant_ms, instant_of
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest
+from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group import (
     GROUP_WINDOW_MAX,
     REFUSED,
@@ -29,16 +29,27 @@ from lockkit.table.occ.group import (
     Offer,
     conflicts,
     decide,
+    is_proven,
     may_judge,
     reaches,
     refuse,
 )
+from lockkit.table.occ.group_fence import (
+    format_group_fence,
+    format_offer,
+    is_tombstone,
+    parse_group_fence,
+    parse_offer,
+    read_group_fence,
+    tombstone,
+)
 
 GROUP_TIMELINE = HOODIE + "timeline/"
-GROUP_FORMAT = 3
 RESERVATIONS_MAX = 10
-TURNS_MAX = 12
-PATIENCE_S = 0.4
+TURNS_MAX = 40
+PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
+"""Between two turns of a client whose instant is offered: more, the more turns it has lost."""
+INSTANT_DIGITS = 17
 FAST_RUN_MAX = 4
 """After so many commits without a listing a writer lists, and decides what others offered."""
 
@@ -47,17 +58,24 @@ FAST_RUN_MAX = 4
 class GroupClient:
     """What one process knows of the fence: it is a hint for its next request."""
 
-    name: str
     groups_of: Callable[[bytes], frozenset[FileGroup]]
     """The file groups that an inflight file names."""
-    files_of: Callable[[str], str]
-    """The prefix of an instant's data files."""
     window_max: int = GROUP_WINDOW_MAX
+    horizon: str = ""
+    """Up to this instant everything is over and published; listings begin after it."""
     known: GroupFence | None = None
     version: Version = ""
     wins: int = 0
+    won: int = 0
+    """The last round that this client decided."""
+    checked_ms: int = 0
+    """When the table's properties were read last, by this client's clock."""
     proven: set[int] = field(default_factory=set)
     """Numbers of the decisions whose outcome file this client has seen or written."""
+
+    def knows(self, fence: GroupFence, version: Version) -> None:
+        self.known, self.version = fence, version
+        self.proven = {each for each in self.proven if each >= fence.first}
 
 
 @dataclass(slots=True)
@@ -68,6 +86,8 @@ class GroupView:
     version: Version
     decided: dict[str, GroupDecision]
     keys: frozenset[str]
+
+    horizon: str = ""
 
     def completed(self) -> frozenset[str]:
         return frozenset(instant_in(key) for key in self.keys if key.endswith(".commit"))
@@ -90,64 +110,48 @@ class GroupWrite:
     attempt: str
     base: int
     seen: frozenset[str]
-    """The commits of its snapshot."""
+    """The commits of its snapshot later than `horizon`."""
+    horizon: str = ""
+    """Its snapshot has every commit up to this instant."""
     writes: frozenset[FileGroup] = frozenset()
     schema: str = ""
+    grows_schema: bool = False
     blind: bool = False
     body: bytes = b""
     """Of `T.inflight`, and later of `T.commit`."""
+    sent: bool = False
+    """Whether a request was sent, and not certainly refused, that may have it decided."""
+
+    def see(self, fence: GroupFence) -> None:
+        """Raise the base to the last decision in its snapshot.
+
+        In table version 9 outcomes appear in the order of the decisions: it has all before that.
+        """
+        if fence.completion is not None:
+            self.base = max([self.base, *(
+                each.seq for each in fence.window if each.kind == COMMIT
+                and (each.instant in self.seen or each.instant <= self.horizon)
+            )])  # fmt: skip
 
     def offer(self) -> Offer:
-        return Offer(self.instant, self.base, self.writes, digest(self.body), self.schema,
-                     reserved=True, blind=self.blind)  # fmt: skip
+        return Offer(
+            self.instant, self.base, self.writes, digest(self.body), self.schema,
+            self.grows_schema, reserved=True, blind=self.blind,
+        )  # fmt: skip
 
 
 def timeline_key(instant: str, state: str) -> str:
     return f"{GROUP_TIMELINE}{instant}.{state}"
 
 
+def completed_key(each: GroupDecision) -> str:
+    """In table version 9 with the completion time that the fence gave it."""
+    done = f"_{each.completion}" if each.completion else ""
+    return timeline_key(each.instant + done, "commit")
+
+
 def instant_in(key: str) -> str:
-    return key.removeprefix(GROUP_TIMELINE).partition(".")[0]
-
-
-# --- the objects ----------------------------------------------------------------------------------
-
-
-def format_group_fence(fence: GroupFence) -> bytes:
-    fields = {"format": GROUP_FORMAT, **asdict(fence)}
-    for each in fields["window"]:
-        each["writes"] = sorted(each["writes"])
-    return json.dumps(fields, separators=(",", ":")).encode()
-
-
-def parse_group_fence(body: bytes) -> GroupFence:
-    fields = json.loads(body)
-    if fields.pop("format") != GROUP_FORMAT:
-        why = f"has a format other than {GROUP_FORMAT}: use the lockkit version that wrote it"
-        raise TableError(f"{FENCE_KEY} {why}")
-    window = (GroupDecision(**each | {"writes": _groups(each)}) for each in fields["window"])
-    return GroupFence(**fields | {"window": tuple(window)})
-
-
-def format_offer(offer: Offer) -> bytes:
-    return json.dumps(asdict(offer) | {"writes": sorted(offer.writes)}).encode()
-
-
-def parse_offer(body: bytes) -> Offer | None:
-    """The offer; None for a tombstone: the fence has decided against the instant."""
-    fields = json.loads(body)
-    return None if REFUSED in fields else Offer(**fields | {"writes": _groups(fields)})
-
-
-def _groups(fields: dict[str, Any]) -> frozenset[FileGroup]:
-    return frozenset((partition, file_id) for partition, file_id in fields["writes"])
-
-
-def read_group_fence() -> Procedure[tuple[GroupFence, Version]]:
-    found = yield from read(FENCE_KEY)
-    if not isinstance(found, Found):
-        raise TableError(f"{FENCE_KEY} is missing; it may have held commits, so none is made")
-    return parse_group_fence(found.body), found.version
+    return key.removeprefix(GROUP_TIMELINE)[:INSTANT_DIGITS]
 
 
 # --- knowing the fence ----------------------------------------------------------------------------
@@ -161,12 +165,19 @@ def has_gap(before: GroupFence | None, fence: GroupFence) -> bool:
 def look(client: GroupClient) -> Procedure[GroupView]:
     """The listing and the fence, read in parallel; a gap between two fences costs a listing."""
     before = client.known
-    entries, (fence, version) = yield Parallel((listing(GROUP_TIMELINE), read_group_fence()))
+    after = f"{GROUP_TIMELINE}{client.horizon}~" if client.horizon else ""
+    listed = listing(GROUP_TIMELINE, after=after)
+    entries, (fence, version) = yield Parallel((listed, read_group_fence()))
     if has_gap(before, fence):
-        entries = yield from listing(GROUP_TIMELINE)
-    client.known, client.version = fence, version
+        entries = yield from listing(GROUP_TIMELINE, after=after)
+    client.knows(fence, version)
     decided = known_decisions(before, fence)
-    return GroupView(fence, version, decided, frozenset(each.key for each in entries))
+    keys = frozenset(each.key for each in entries)
+    view = GroupView(fence, version, decided, keys, client.horizon)
+    done = view.completed()
+    client.proven |= {each.seq for each in fence.window if each.kind == COMMIT
+                      and (each.instant in done or each.instant <= client.horizon)}  # fmt: skip
+    return view
 
 
 def known_decisions(before: GroupFence | None, fence: GroupFence) -> dict[str, GroupDecision]:
@@ -184,11 +195,11 @@ def outcome(view: GroupView, instant: str) -> Procedure[str]:
 
 def recorded_outcome(view: GroupView, instant: str) -> Procedure[str]:
     """What the timeline says of an instant that is in no window."""
-    if timeline_key(instant, "commit") in view.keys:
+    if is_completed(view, instant):
         return COMMIT
     key = timeline_key(instant, "offer")
     if key in view.keys and isinstance(found := (yield from read(key)), Found):
-        return "" if parse_offer(found.body) else REFUSED
+        return REFUSED if is_tombstone(found.body) else ""
     return ""
 
 
@@ -236,14 +247,36 @@ def commit(client: GroupClient, write: GroupWrite, files: dict[str, bytes]) -> P
     """
     objects = files | {timeline_key(write.instant, "inflight"): write.body}
     yield from prove_data(objects)
-    if client.known and goes_alone(client, client.known, write):
-        client.wins += 1
-        known = GroupView(client.known, client.version, {}, frozenset())
-        if (yield from decide_once(client, known, [write.offer()])):
-            decision = next(e for e in client.known.window if e.instant == write.instant)
-            return decision.kind
+    return (yield from decided(client, write))
+
+
+def decided(client: GroupClient, write: GroupWrite) -> Procedure[str]:
+    """Have an instant decided whose data and inflight file are proven."""
+    if kind := decision_in(client.known, write.instant):
+        return kind
+    view, offers = None, list[Offer]()
+    if client.known is None or client.wins >= FAST_RUN_MAX:
+        client.wins = 0
+        view = yield from look(client)
+        if kind := (yield from outcome(view, write.instant)):
+            return kind
+        offers += yield from open_offers(view)
+        write.see(view.fence)
+    elif goes_alone(client, client.known, write):
+        view = GroupView(client.known, client.version, {}, frozenset(), client.horizon)
+    if view is not None:
+        replaced = yield from decide_once(client, view, [write.offer(), *offers])
+        client.wins += replaced
+        write.sent = True
+        if replaced and (kind := decision_in(client.known, write.instant)):
+            return kind
     client.wins = 0
     return (yield from offer(client, write))
+
+
+def decision_in(fence: GroupFence | None, instant: str) -> str:
+    window = fence.window if fence else ()
+    return next((each.kind for each in window if each.instant == instant), "")
 
 
 def prove_data(objects: dict[str, bytes]) -> Procedure[None]:
@@ -258,11 +291,20 @@ def goes_alone(client: GroupClient, known: GroupFence, write: GroupWrite) -> boo
 
 
 def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
-    """Offer the instant, then wait for a decision, or make one."""
+    """Offer the instant, then help to decide what is offered until it is decided.
+
+    A client that loses to another one reads what that one decided, and pauses before it tries
+    again, so that many clients do not replace the fence against each other.
+    """
+    if client.known:
+        write.see(client.known)
     key = timeline_key(write.instant, "offer")
-    version = yield from create(key, format_offer(write.offer()))
-    if isinstance(version, Found):
-        return (yield from withdraw(client, write.instant))
+    settled: Version | Found | Missing = yield from create(key, format_offer(write.offer()))
+    write.sent = True
+    if isinstance(settled, Found):  # an earlier call offered it, or a tombstone refuses it
+        before = parse_offer(settled.body)
+        write.base, settled = (before.base if before else write.base), settled.version
+    version = settled if isinstance(settled, Version) else ""
     for turn in range(TURNS_MAX):
         view = yield from look(client)
         if kind := (yield from outcome(view, write.instant)):
@@ -270,19 +312,25 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
         if not may_judge(view.fence, write.offer()):
             if (yield from missed_conflict(client, view, write)):
                 return (yield from withdraw(client, write.instant))
-            write.seen, write.base = view.commits(), view.fence.last
+            write.base = view.fence.last
             body = format_offer(write.offer())
             settled = yield from settle_write(key, body, IfVersion(version))
             if isinstance(settled, Found | Missing):
                 continue  # a tombstone: the next look finds the decision
             version = settled
-        if view.fence.combiner in ("", client.name) or turn % 2:
-            yield from decide_once(client, view, (yield from open_offers(view)))
-        else:
-            yield Sleep(PATIENCE_S)
+        yield from decide_once(client, view, (yield from open_offers(view)))
+        if kind := decision_in(client.known, write.instant):
+            return kind
         if turn % 3 == 2:
             yield from publish(client)  # a full window takes no more decisions
+        yield Sleep((yield from pause_s(turn)))
     return (yield from withdraw(client, write.instant))
+
+
+def pause_s(turn: int) -> Procedure[float]:
+    """Longer with each lost turn, and different for each client."""
+    dice = zlib.crc32((yield Unique()).encode()) / 2**32
+    return dice * min(PAUSE_LONGEST_S, PAUSE_FIRST_S * 2.0**turn)
 
 
 def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> Procedure[bool]:
@@ -290,6 +338,8 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
     if conflicts(write.offer(), view.decided.values()):
         return True
     for instant in sorted(view.commits() - write.seen - {write.instant}):
+        if instant <= write.horizon:
+            continue
         found = yield from read(timeline_key(instant, "inflight"))
         if isinstance(found, Found) and client.groups_of(found.body) & write.writes:
             return True
@@ -330,7 +380,9 @@ def is_open(view: GroupView, instant: str) -> bool:
 
 
 def is_completed(view: GroupView, instant: str) -> bool:
-    return timeline_key(instant, "commit") in view.keys
+    if timeline_key(instant, "commit") in view.keys:
+        return True
+    return instant in view.completed()
 
 
 def timely(view: GroupView) -> frozenset[str]:
@@ -347,9 +399,8 @@ def combine(client: GroupClient) -> Procedure[bool]:
 
 def decide_once(client: GroupClient, view: GroupView, offers: list[Offer]) -> Procedure[bool]:
     """Replace this very fence by one that decides these offers; False: that decided nothing."""
-    combiner = client.name if len(offers) > 1 else ""
     after = decide(
-        view.fence, offers, attempt=(yield Unique()), combiner=combiner, timely=timely(view),
+        view.fence, offers, attempt=(yield Unique()), timely=timely(view),
         proven=client.proven, now=instant_of((yield WallMs())), window_max=client.window_max,
     )  # fmt: skip
     return after.last > view.fence.last and (yield from replace_group_fence(client, view, after))
@@ -359,11 +410,15 @@ def replace_group_fence(
     client: GroupClient, view: GroupView, after: GroupFence
 ) -> Procedure[bool]:
     settled = yield from settle_write(
-        FENCE_KEY, format_group_fence(after), IfVersion(view.version)
+        FENCE_KEY, format_group_fence(after), IfVersion(view.version), limit=FENCE_BYTES_MAX
     )
+    if isinstance(settled, Found):  # replaced since; it may also have been by a successor of ours
+        with suppress(TableError):  # the next look says what is wrong with it
+            client.knows(parse_group_fence(settled.body), settled.version)
     if isinstance(settled, Found | Missing):
-        return False  # replaced since; it may also have been by a successor of ours: look again
-    client.known, client.version = after, settled
+        return False
+    client.knows(after, settled)
+    client.won = after.round
     return True
 
 
@@ -371,57 +426,99 @@ def replace_group_fence(
 
 
 def publish(client: GroupClient) -> Procedure[None]:
-    """Create the outcome files of all decisions: a round only after every earlier round."""
+    """Create the outcome files of all decisions: a round only after every earlier round.
+
+    In table version 9 one by one, in the order of their completion times: a reader of increments
+    that sees one has seen all before it.
+    """
     view = yield from look(client)
+    bodies = yield from unpublished_bodies(client, view)
     for together in rounds(view.fence):
-        yield from all_of([publish_one(client, view, each) for each in together])
+        yield from all_of([publish_one(client, view, each, bodies) for each in together])
+
+
+def unpublished_bodies(client: GroupClient, view: GroupView) -> Procedure[dict[str, bytes]]:
+    """The inflight files of the commits that have no completed file, read in parallel."""
+    left = [each.instant for each in view.fence.window
+            if each.kind == COMMIT and not is_proven(view.fence, each, client.proven)
+            and not is_completed(view, each.instant)]  # fmt: skip
+    found = yield from all_of([read(timeline_key(each, "inflight")) for each in left])
+    return {instant: each.body for instant, each in zip(left, found, strict=True)
+            if isinstance(each, Found)}  # fmt: skip
 
 
 def rounds(fence: GroupFence) -> list[list[GroupDecision]]:
+    if fence.completion is not None:
+        return [[each] for each in fence.window]
     return [list(each) for _, each in groupby(fence.window, lambda decision: decision.round)]
 
 
-def publish_one(client: GroupClient, view: GroupView, each: GroupDecision) -> Procedure[None]:
-    if each.seq in client.proven:
+def publish_one(
+    client: GroupClient, view: GroupView, each: GroupDecision, bodies: Mapping[str, bytes]
+) -> Procedure[None]:
+    if is_proven(view.fence, each, client.proven):
         return
     if each.kind != COMMIT:
         yield from bury(each.instant)
     elif not is_completed(view, each.instant):
-        found = yield from read(timeline_key(each.instant, "inflight"))
-        if not isinstance(found, Found) or digest(found.body) != each.sha256:
-            raise TableError(f"{each.instant} is decided, and its inflight file is not the same")
-        yield from create(timeline_key(each.instant, "commit"), found.body)
+        body = bodies.get(each.instant, b"")
+        if digest(body) != each.sha256:
+            raise TableError(
+                f"{each.instant} is decided, and {timeline_key(each.instant, 'inflight')} is "
+                "missing or is not what was decided: restore it from its versions"
+            )
+        if isinstance((yield from create(completed_key(each), body)), Found):
+            raise TableError(
+                f"{completed_key(each)} differs from its inflight file, which the fence names; "
+                "nothing more is published until one of them is restored"
+            )
     client.proven.add(each.seq)
 
 
 def bury(instant: str) -> Procedure[None]:
     """The tombstone of an instant that the fence has decided against."""
-    key, body = timeline_key(instant, "offer"), json.dumps({REFUSED: instant}).encode()
+    key, body = timeline_key(instant, "offer"), tombstone(instant)
     settled = yield from create(key, body)
-    while isinstance(settled, Found) and parse_offer(settled.body):
+    while isinstance(settled, Found) and not is_tombstone(settled.body):
         replaced = yield from settle_write(key, body, IfVersion(settled.version))
         settled = replaced if isinstance(replaced, Found) else ""
 
 
-def roll_back(client: GroupClient, instant: str) -> Procedure[bool]:
-    """Decide against an instant whose writer is dead, or that was refused; delete its files."""
-    fence, version = yield from read_group_fence()
-    entries = yield from listing(GROUP_TIMELINE)
-    decided = {each.instant: each for each in fence.window}
-    view = GroupView(fence, version, decided, frozenset(each.key for each in entries))
+def roll_back(client: GroupClient, instant: str, prefix: str) -> Procedure[bool]:
+    """Decide against an instant whose writer is dead, or that was refused; delete its files.
+
+    `prefix` is that of its data files.
+    """
+    view = yield from look_at_one(client, instant)
     kind = yield from outcome(view, instant)
-    if kind == COMMIT or not any(instant_in(key) == instant for key in view.keys):
+    if kind == COMMIT or not view.keys:
         return False
-    if not kind:
-        after = refuse(fence, instant, (yield Unique()))
-        if not (yield from replace_group_fence(replace(client), view, after)):
-            return False
+    if not (yield from decide_against(client, view, instant, kind)):
+        return False
     yield from bury(instant)
-    for entry in (yield from listing(client.files_of(instant))):
+    for entry in (yield from listing(prefix)):
         yield from delete(entry.key)
     for state in ("inflight", "requested"):
         yield from delete(timeline_key(instant, state))
     return True
+
+
+def look_at_one(client: GroupClient, instant: str) -> Procedure[GroupView]:
+    """The fence, and then one instant's own files: what left the window before has its outcome."""
+    fence, version = yield from read_group_fence()
+    entries = yield from listing(GROUP_TIMELINE + instant)
+    decided = {each.instant: each for each in fence.window}
+    return GroupView(fence, version, decided, frozenset(each.key for each in entries))
+
+
+def decide_against(
+    client: GroupClient, view: GroupView, instant: str, kind: str
+) -> Procedure[bool]:
+    """Whether the fence has decided against the instant, now or before (`kind`)."""
+    if kind:
+        return True
+    after = refuse(view.fence, instant, (yield Unique()))
+    return (yield from replace_group_fence(replace(client), view, after))
 
 
 # --- readers --------------------------------------------------------------------------------------
@@ -437,9 +534,13 @@ def increment() -> Procedure[str]:
     """The instant up to which a reader may pull: nothing at or before it is pending.
 
     Table version 6: the listing alone decides. A decided instant that is not published holds back
-    the reader like any other pending one.
+    the reader like any other pending one. Version 9: the greatest completion time in the listing.
     """
     entries = yield from listing(GROUP_TIMELINE)
+    times = [each.key.rpartition("_")[2][:INSTANT_DIGITS] for each in entries
+             if "_" in each.key and each.key.endswith(".commit")]  # fmt: skip
+    if times:
+        return max(times)
     view = GroupView(GroupFence(""), "", {}, frozenset(each.key for each in entries))
     return pull_until(view)
 

@@ -12,6 +12,7 @@ from lockkit.errors import TableError, Unanswered
 from lockkit.runtime import Procedure, Unique
 from lockkit.table.format.properties import (
     FENCED,
+    GROUP,
     HUDI,
     MODE,
     SWITCHES,
@@ -51,6 +52,11 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
         raise TableError(
             f"{config.name} is merge-on-read, and is written only in the mode {FENCED}: Hudi's "
             "writers would put log files between ours that no fence orders; nothing was changed"
+        )
+    if config.commit == GROUP:
+        raise TableError(
+            "a table with group commit cannot change its mode yet; nothing was changed: copy it to "
+            "a table made without commit='group'"
         )
     if mode == FENCED and (yield from has_archived(config.archive_prefix)):
         raise TableError(

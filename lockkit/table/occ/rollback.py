@@ -17,11 +17,13 @@ from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.stores import ListEntry
 from lockkit.table.format.layout import NO_BASE, is_written_by
-from lockkit.table.format.properties import FENCED, PROPERTIES_KEY
+from lockkit.table.format.properties import FENCED, GROUP, PROPERTIES_KEY
 from lockkit.table.format.timeline import (
     HOODIE,
     Timeline,
     TimelineNames,
+    instant_ms,
+    instant_of,
     is_ahead,
     load_timeline,
     parse_timeline,
@@ -36,7 +38,7 @@ from lockkit.table.occ.decide import (
     replace_fence,
     settle,
 )
-from lockkit.table.occ.fence import ROLLBACK, Decided, FenceRead, follow, read_fence
+from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, FenceRead, follow, read_fence
 from lockkit.table.occ.liveness import forget
 from lockkit.table.occ.markers import files_of, unmark
 from lockkit.table.occ.pending import load_rollback_plan
@@ -90,6 +92,8 @@ def roll_back(
     plan: RollbackPlan | None = None
     if resume is not None:
         plan = yield from load_rollback_plan(names, resume)
+    if known.config.commit == GROUP:
+        return (yield from _roll_back_in_group(target, known, plan, paths))
     for _ in range(ROUNDS_MAX):
         seen = (yield from read_fence()) if fenced else FenceRead(None, None)
         refuse_closed(seen)
@@ -119,7 +123,39 @@ def roll_back(
                             "instant": plan.instant})  # fmt: skip
         if (yield from replace_fence(names, seen, entry)):
             return (yield from _carry_out(plan, names, completion))
-    raise Unanswered(
+    raise _lost(target)
+
+
+def _roll_back_in_group(
+    target: str, known: TableCache, plan: RollbackPlan | None, paths: Collection[str] | None
+) -> Procedure[RolledBack | RollbackRefused]:
+    """The same where commits are decided together: the fence, the instant's files, the entry in
+    that very fence, the tombstone, and only then the deletions.
+    """
+    from lockkit.table.occ import group_commit as group
+    from lockkit.table.occ.group_publish import new_client
+
+    names, client = known.config.names, new_client()
+    for _ in range(ROUNDS_MAX):
+        view = yield from group.look_at_one(client, target)
+        kind = yield from group.outcome(view, target)
+        if kind == COMMIT:
+            yield from group.publish(client)
+            if plan is not None:
+                yield from _drop(plan, names)
+            return RollbackRefused(target)
+        if plan is None:
+            own = yield from _files_of(names, target)
+            plan = yield from _write_plan(target, own, known, NO_BASE, paths)
+        if (yield from group.decide_against(client, view, target, kind)):
+            yield from group.bury(target)
+            # By the plan alone, so that two processes that carry it out complete it once.
+            return (yield from _carry_out(plan, names, instant_of(instant_ms(plan.instant) + 1)))
+    raise _lost(target)
+
+
+def _lost(target: str) -> Unanswered:
+    return Unanswered(
         f"the rollback of {target} lost the fence to others {ROUNDS_MAX} times; nothing was "
         "deleted: try again",
         doubt=False,

@@ -16,7 +16,7 @@ from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.layout import NO_BASE, hadoop_base
-from lockkit.table.format.properties import HUDI, TableConfig
+from lockkit.table.format.properties import GROUP, HUDI, TableConfig
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import SINGLE, StateChange
 from lockkit.table.occ.conflict import ConflictStrategy
@@ -28,6 +28,7 @@ from lockkit.table.services.rules import ServiceRules
 
 if TYPE_CHECKING:
     from lockkit.table.occ.contract import ConcurrencyControl
+    from lockkit.table.occ.group_commit import GroupClient
     from lockkit.table.occ.heartbeat import Heartbeat
     from lockkit.table.occ.rollback import RollbackRefused, RolledBack
     from lockkit.table.write.contract import AttemptHost
@@ -47,6 +48,8 @@ class ServiceContext:
     emit: Emit = silent
     own: set[str] = field(default_factory=set)
     """Instants that this process works on."""
+    together: list[GroupClient] = field(default_factory=list)
+    """Of group commit; empty until its first commit."""
 
     def run(self, way: Procedure[Any]) -> Any:
         return run(way, self.store, self.clock, self.emit)
@@ -133,6 +136,12 @@ class StoreHost:
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         yield from ()
         context = self.context
+        if prepared.transaction.config.commit == GROUP:
+            from lockkit.table.occ.group_publish import publish_in_group
+
+            return publish_in_group(
+                context.together, prepared, context.store, context.clock, context.emit, strategy
+            )
         return context.concurrency_control.publish(
             prepared, context.store, context.clock, context.emit, strategy=strategy
         )

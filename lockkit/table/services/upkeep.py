@@ -7,29 +7,26 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost, StoreError, TableError
 from lockkit.sinks import Emit, silent
-from lockkit.stores import Store, open_store
+from lockkit.stores import Store
 from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
-from lockkit.table.occ.concurrency import control_of
 from lockkit.table.occ.covered import pending_commits
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
-from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.rules import ServiceRules, service_rules
 
 if TYPE_CHECKING:
-    from lockkit.lock.contract import LockHandle
     from lockkit.table.occ.contract import ConcurrencyControl
     from lockkit.table.services.service import TableService
 
@@ -172,37 +169,6 @@ def _warn(what: str, error: Exception) -> None:
     warning.cause = error
     with suppress(Warning):  # `-W error` must not turn a commit into a failure
         warnings.warn(warning, stacklevel=5)
-
-
-@contextmanager
-def keep(
-    url: str, options: Mapping[str, Any], *, clock: Clock | None = None, emit: Emit = silent,
-    client: str = "", **store_options: Any,
-) -> Iterator[Upkeep]:  # fmt: skip
-    """The services of all writes of this process that are given it, over many commits.
-
-        with keep("s3://lake/orders", {"hoodie.clean.async.enabled": "true", ...}) as upkeep:
-            write(df, "s3://lake/orders", upkeep=upkeep)
-    """
-    from lockkit.table.format.gate import check_options
-
-    if store_options:
-        from lockkit.stores.keywords import check_keywords  # why: see there
-
-        check_keywords(keep, url, store_options)
-    clock, url, options = clock or Clock(), url.rstrip("/"), check_options(options, stacklevel=5)
-    store = open_store(url, client=client, **store_options)
-
-    def lock() -> LockHandle:
-        return open_table_lock(
-            url, options, clock=clock, emit=emit, client=client, **store_options
-        )
-
-    concurrency_control = control_of(options, lock)
-    with closing(store), closing(concurrency_control):
-        upkeep = Upkeep(options, url, store, concurrency_control, clock=clock, emit=emit)
-        with closing(upkeep):
-            yield upkeep
 
 
 # --- what is due ----------------------------------------------------------------------------------

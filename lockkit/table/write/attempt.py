@@ -18,7 +18,7 @@ from lockkit.runtime import Procedure
 from lockkit.sinks import Emit
 from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.layout import FileGroup, WriteStat
-from lockkit.table.format.properties import FENCED, HUDI
+from lockkit.table.format.properties import FENCED, GROUP, HUDI
 from lockkit.table.occ.commit import Committed, EpochGuard, commit
 from lockkit.table.occ.concurrency import StateChange
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
@@ -116,6 +116,8 @@ class WriteAttempt:
         self, known: TableCache, files: Files, action: str, plan: bytes, short: bool
     ) -> Procedure[Committed | None]:
         host = self.host
+        if known.config.commit == GROUP and action != "commit":
+            raise TableError(f"group commit takes no {action} yet: only appends, upserts, deletes")
 
         def take() -> Procedure[Transaction]:
             # Hudi's s3a creates a requested file without a condition, so two could have one

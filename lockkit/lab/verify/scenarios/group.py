@@ -28,7 +28,7 @@ from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ import group_commit as group
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group import (
     REFUSED,
     GroupDecision,
@@ -38,6 +38,7 @@ from lockkit.table.occ.group import (
     judge,
     refuse,
 )
+from lockkit.table.occ.group_fence import format_group_fence, format_offer, read_group_fence
 
 STEPS = 400
 ACTIONS_MAX = 24
@@ -127,13 +128,18 @@ class GroupRun:
         for key in objects:
             if key.startswith(files_of(instant)) and key not in self.bodies[instant]["files"]:
                 raise Violated(VISIBLE, f"{key} is another writer's, and is visible")
-        number = self.by_instant[instant]["round"]
+        entry = self.by_instant[instant]
+        ordered = "seq" if entry["completion"] else "round"
         for other in self.bodies:
-            earlier = self.by_instant[other]["round"] < number
-            if earlier and group.timeline_key(other, "commit") not in objects:
+            earlier = self.by_instant[other][ordered] < entry[ordered]
+            if earlier and self._completed_key(other) not in objects:
                 raise Violated(PREFIX, f"{instant} is published before {other}")
-        if instant <= self.passed:
+        if (entry["completion"] or instant) <= self.passed:
             raise Violated(BEHIND_NOBODY, f"{instant} appears behind a reader at {self.passed}")
+
+    def _completed_key(self, instant: str) -> str:
+        done = self.by_instant[instant]["completion"]
+        return group.timeline_key(f"{instant}_{done}" if done else instant, "commit")
 
     def answered(self, instant: str, kind: str) -> None:
         """The answer to a writer's caller."""
@@ -160,7 +166,7 @@ class GroupRun:
     def end(self) -> None:
         """Without faults, one service run leaves nothing pending, and one writer commits."""
         self.world.finish()
-        client = self.client("end")
+        client = self.client()
         self.world.run(self.service(client))
         write = self.world.run(self.write(client, ("a",)))
         if write != COMMIT:
@@ -170,20 +176,20 @@ class GroupRun:
         self.has_read(last, commits)
         objects = self.world.memory_store.objects
         for instant in self.bodies:
-            if group.timeline_key(instant, "commit") not in objects:
+            if self._completed_key(instant) not in objects:
                 raise Violated(ALONE, f"{instant} is decided, and is not published")
 
     # --- what they do ----------------------------------------------------------------------------
 
-    def client(self, name: str) -> group.GroupClient:
-        return group.GroupClient(name, groups_of, files_of, self.window_max)
+    def client(self) -> group.GroupClient:
+        return group.GroupClient(groups_of, self.window_max)
 
     def begin(self, node: Node) -> None:
         """A process starts without knowledge of the fence."""
-        self.world.spawn(node, self.life(self.client(f"{node.name}.{node.life}")))
+        self.world.spawn(node, self.life(self.client()))
 
     def life(self, client: group.GroupClient) -> Procedure[None]:
-        dice, reader = self.world.dice.random, self.client(f"{client.name} reader")
+        dice, reader = self.world.dice.random, self.client()
         for _ in range(ACTIONS_MAX):
             try:
                 chance = dice()
@@ -220,7 +226,7 @@ class GroupRun:
         kind = yield from group.commit(client, write, files)
         self.answered(write.instant, kind)
         if kind != COMMIT:
-            yield from group.roll_back(client, write.instant)
+            yield from group.roll_back(client, write.instant, files_of(write.instant))
         return kind
 
     def service(self, client: group.GroupClient) -> Procedure[None]:
@@ -229,7 +235,7 @@ class GroupRun:
         yield from group.publish(client)
         view = yield from group.look(client)
         for instant in sorted(view.pending())[:2]:
-            if (yield from group.roll_back(client, instant)):
+            if (yield from group.roll_back(client, instant, files_of(instant))):
                 self.world.reached.add("rolled back")
 
 
@@ -237,7 +243,9 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
     dice = random.Random(f"group {seed}")
     world, _, off_ms = world_of(dice, seed, steps, mutant)
     run = GroupRun(world, dice.choice((1, 2, 4, 30)))
-    world.run(create(FENCE_KEY, group.format_group_fence(GroupFence(f"new {seed}"))))
+    version_9 = random.Random(f"group version {seed}").random() < 0.5
+    fence = GroupFence(f"new {seed}", completion=NO_INSTANT if version_9 else None)
+    world.run(create(FENCE_KEY, format_group_fence(fence)))
     world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
     for _ in nodes_of(dice, world, "W", off_ms, run.begin):
         pass
@@ -264,7 +272,7 @@ def commit_then_send(
 
 
 def offer_and_acknowledge(_: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
-    body = group.format_offer(write.offer())
+    body = format_offer(write.offer())
     yield from create(group.timeline_key(write.instant, "offer"), body)
     return COMMIT
 
@@ -289,7 +297,7 @@ def written_once(key: str, body: bytes, condition: Any) -> Procedure[Any]:
 def stale_look(client: group.GroupClient) -> Procedure[group.GroupView]:
     """List, then read the fence, without a check of what left the window in between."""
     entries = yield from listing(group.GROUP_TIMELINE)
-    fence, version = yield from group.read_group_fence()
+    fence, version = yield from read_group_fence()
     client.known, client.version = fence, version
     decided = group.known_decisions(None, fence)
     return group.GroupView(fence, version, decided, frozenset(each.key for each in entries))
@@ -306,7 +314,7 @@ def snapshot_listed(client: group.GroupClient) -> Procedure[tuple[int, frozenset
 
 
 def increment_with_tail() -> Procedure[str]:
-    fence, _ = yield from group.read_group_fence()
+    fence, _ = yield from read_group_fence()
     entries = yield from listing(group.GROUP_TIMELINE)
     keys = {each.key for each in entries}
     keys |= {group.timeline_key(each.instant, "commit") for each in fence.window
@@ -347,14 +355,14 @@ def offers_by_name(view: group.GroupView) -> Procedure[list[Offer]]:
     return found
 
 
-def roll_back_by(steps: str) -> Callable[[group.GroupClient, str], Procedure[bool]]:
+def roll_back_by(steps: str) -> Callable[[group.GroupClient, str, str], Procedure[bool]]:
     """A rollback that takes these steps: [f]ence, [l]ist, [c]as, [t]ombstone, [d]elete."""
 
-    def roll_back(client: group.GroupClient, instant: str) -> Procedure[bool]:
+    def roll_back(client: group.GroupClient, instant: str, _: str) -> Procedure[bool]:
         view, keys = group.GroupView(GroupFence(""), "", {}, frozenset()), frozenset[str]()
         for step in steps:
             if step == "f":
-                fence, version = yield from group.read_group_fence()
+                fence, version = yield from read_group_fence()
                 decided = group.known_decisions(None, fence)
                 view = group.GroupView(fence, version, decided, keys)
             elif step == "l":

@@ -20,11 +20,14 @@ from lockkit.protocol.state import WritePurpose
 from lockkit.runtime import Get, Parallel, Procedure, Put, Request, Sleep, relay
 from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.layout import NO_COMMIT
-from lockkit.table.format.properties import FENCED, TableConfig
+from lockkit.table.format.properties import FENCED, GROUP, TableConfig
 from lockkit.table.occ.commit import Committed, EpochGuard, trust
 from lockkit.table.occ.concurrency import StateChange, commit_alone
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
+from lockkit.table.occ.group_commit import GroupClient
+from lockkit.table.occ.group_fence import parse_group_fence
+from lockkit.table.occ.group_publish import new_client, publish_together
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher, publish_under
 from lockkit.table.occ.transaction import TakenInstant
@@ -48,6 +51,7 @@ class SimHost:
     session: LeaseSession
     own: set[str] = field(default_factory=set)
     base: str = "memory://t"
+    together: GroupClient = field(default_factory=new_client)
     interruption: Interruption | None = None
     """What cuts the attempt under way short."""
     late: LateWrite | None = None
@@ -95,6 +99,8 @@ class SimHost:
 
     def hold(self, block: Callable[[AttemptHost, StateChange], Procedure[T]]) -> Procedure[T]:
         hold = SimCommitLock(self.table, self.session)
+        if self.table.config.commit == GROUP:
+            return (yield from block(self, StateChange(EpochGuard(0))))
         if self.table.at_rest or not self.table.locked:
             seen = yield from read_fence()
             held = StateChange(EpochGuard(seen.fence.epoch if seen.fence else 0))
@@ -112,7 +118,9 @@ class SimHost:
 
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         """Publish; without a lock, like a process that is the only writer by its options."""
-        if not self.table.locked:
+        if self.table.config.commit == GROUP:
+            way = publish_together(self.together, prepared, strategy)
+        elif not self.table.locked:
             way = commit_alone(prepared, strategy=strategy)
         else:
             way = self._publish_locked(prepared, strategy)
@@ -133,7 +141,10 @@ class SimHost:
             return False
         objects = self.table.world.memory_store.objects
         for _ in range(OVERTAKEN_WAITS_MAX):
-            if parse_fence(objects[FENCE_KEY].body).head.instant > prepared.instant:
+            body = objects[FENCE_KEY].body
+            grouped = self.table.config.commit == GROUP
+            newest = parse_group_fence(body).newest if grouped else parse_fence(body).head.instant
+            if newest > prepared.instant:
                 return True
             yield Sleep(self.table.world.dice.random() / 4)
         return False

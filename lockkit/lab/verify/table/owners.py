@@ -6,12 +6,14 @@ created its requested file.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Violated
-from lockkit.table.occ.fence import FENCE_KEY, ROLLBACK, parse_fence
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, GROUP_FORMAT, ROLLBACK, parse_fence
+from lockkit.table.occ.group_fence import parse_group_fence
 
 OTHERS = "no client deletes the timeline files of another writer's instant before its rollback"
 _FILE = re.compile(
@@ -31,6 +33,10 @@ class Owners:
     def on_write(self, key: str, write: DecidedRequest, after: StoredObject | None) -> None:
         """A write was applied. Raises `Violated`."""
         if key == FENCE_KEY and after is not None:
+            if json.loads(after.body).get("format") == GROUP_FORMAT:
+                window = parse_group_fence(after.body).window
+                self.rolled_back |= {each.instant for each in window if each.kind != COMMIT}
+                return
             head = parse_fence(after.body).head
             if head.kind == ROLLBACK:
                 self.rolled_back.add(head.instant)

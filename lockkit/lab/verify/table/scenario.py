@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -43,10 +43,11 @@ from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Found
 from lockkit.protocol.policy import Policy
 from lockkit.runtime import Procedure
-from lockkit.table.format.properties import FENCED, HUDI, TableConfig
+from lockkit.table.format.properties import FENCED, GROUP, HUDI, TableConfig
 from lockkit.table.occ.concurrency import commit_alone
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence
+from lockkit.table.occ.group_publish import new_client, publish_together
 from lockkit.table.occ.liveness import HEARTBEATS, heartbeat_of
 from lockkit.table.occ.prepared import prepare
 from lockkit.table.occ.transaction import begin
@@ -131,7 +132,8 @@ class TableRun:
         if after is not None and not write.before and _PLAN.search(key):
             self._planned(write.client)
         if key == FENCE_KEY and after is not None:
-            self.fence_epoch = parse_fence(after.body).epoch
+            if self.config.commit != GROUP:
+                self.fence_epoch = parse_fence(after.body).epoch
             # Whoever has just decided something may sleep before it does what follows from it.
             self._stalls(write.client, STALLS_DECIDED)
         elif key.startswith(HEARTBEATS) and after is not None:
@@ -234,11 +236,16 @@ class TableRun:
         prepared = yield from prepare(
             (yield from begin()), [], schema=SCHEMA, extra={"token": attempt.token}
         )
-        yield from commit_alone(prepared)
+        if self.config.commit == GROUP:
+            yield from publish_together(new_client(), prepared)
+        else:
+            yield from commit_alone(prepared)
         self.ledger.acknowledged(attempt)
 
 
-def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
+def _set_up(
+    seed: str, steps: int, mutant: Mutant | None, *, together: bool = False
+) -> TableRun:
     import fastavro  # noqa: F401 - if it is missing, say so before anything else
 
     dice = random.Random(f"table {seed}")
@@ -246,6 +253,8 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
     profile = PROFILES[dice.choice(SOUND)]
     fault_profile = CALM if dice.random() < 0.5 else FaultProfile.of(dice)
     play = dice.choices(("fenced", HUDI, "switch"), (0.86, 0.06, 0.08))[0]
+    if together:
+        play = FENCED
     # Without a fence a writer that is stopped under the lock loses rows, as in Hudi.
     schedules = SCHEDULES if play == FENCED else tuple(SCHEDULES[each] for each in PROMPT)
     world = SimWorld(seed, steps, profile, CALM if play != FENCED else fault_profile, uniform=True)
@@ -256,6 +265,8 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
         name="t", record_key="id", version=dice.choice((6, 9)), buckets=2,
         mode=HUDI if play == HUDI else FENCED, partition_by="region" if partitioned else None,
     )
+    if together:
+        config = replace(config, version=9, commit=GROUP)
     locked, hasty = dice.random() < 0.5 or play != FENCED, dice.random() < 0.2 and play == FENCED
     run = TableRun(
         world, LeaseRun(world, policy, fence_of(mutant)), config, locked, dice.choice((2, 5, 16)),
@@ -338,4 +349,10 @@ SCENARIO = SimScenario(
     _set_up,
     ("refused commit", "clustering", "clean", "rollback", "roll-forward", "mode switch", "stall",
      "restart", "interrupt", "repeated batch"),
+)  # fmt: skip
+
+TOGETHER = SimScenario(
+    "group-table", "the same for a table with group commit: writers, services and readers", STEPS,
+    partial(_set_up, together=True),
+    ("refused commit", "clean", "rollback", "stall", "restart", "interrupt"),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from lockkit.runtime import Procedure, Sleep
 from lockkit.table.format.base_file import BaseFile
 from lockkit.table.format.layout import NO_BASE
 from lockkit.table.format.plans import ReplacePlan, format_cluster_plan
-from lockkit.table.format.properties import HUDI
+from lockkit.table.format.properties import GROUP, HUDI
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.failed import about_to_go, failed_writes, half_done
 from lockkit.table.occ.heartbeat_rules import Policy
@@ -118,6 +118,8 @@ class SimService:
 
     def cluster(self, view: TableView, rules: ClusterRules | None = None) -> Procedure[None]:
         """Like `lockkit.table.services.rewrite.cluster`, which rewrites parquet."""
+        if view.config.commit == GROUP:
+            return
         busy = yield from about_to_go(view.config.names, view.now)
         rules = rules or ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
         plan = yield from plan_cluster(view.snapshot, rules, busy=busy, base=self._base(view))

@@ -16,6 +16,7 @@ from lockkit.runtime import Procedure, Sleep
 from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.properties import GROUP
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
 
 KINDS = ("append",) * 5 + ("upsert",) * 5 + ("delete",) + ("overwrite",) * 3 + ("overwrite all",)
+GROUP_KINDS = tuple(each for each in KINDS if not each.startswith("overwrite"))
 KEYS = tuple(f"k{number}" for number in range(5))
 OPERATIONS_MAX, HURRIED_MAX, OVERTAKING_MAX, RETRIES_MAX = 5, 10, 30, 3
 HUDI = {
@@ -69,7 +71,8 @@ class SimWriter:
         most = HURRIED_MAX if hurried else OPERATIONS_MAX
         for _ in range(OVERTAKING_MAX if self.run.overtaken else most):
             self.operations += 1
-            yield from self._operation("append" if hurried else dice.choice(KINDS))
+            kinds = GROUP_KINDS if self.run.config.commit == GROUP else KINDS
+            yield from self._operation("append" if hurried else dice.choice(kinds))
             yield Sleep(0.0 if hurried else dice.random())
 
     def _operation(self, kind: str) -> Procedure[None]:

@@ -139,11 +139,11 @@ def scenario_of(name: str) -> SimScenario:
 def scenarios() -> dict[str, SimScenario]:
     """All of them by name, but for the sweep's."""
     from lockkit.lab.verify.scenarios import SCENES
-    from lockkit.lab.verify.table.scenario import SCENARIO
+    from lockkit.lab.verify.table.scenario import SCENARIO, TOGETHER
     from lockkit.lab.verify.table_scenario import SCENARIOS
 
     patterns = [scene.SCENARIO for scene in SCENES.values()]
-    return {each.name: each for each in (LEASE, *SCENARIOS, SCENARIO, *patterns)}
+    return {each.name: each for each in (LEASE, *SCENARIOS, SCENARIO, TOGETHER, *patterns)}
 
 
 def mutant_of(name: str, scenario: str) -> Mutant | None:

@@ -1,0 +1,143 @@
+"""The objects of a group commit: the fence of format 3, offers, and the tombstones of refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any, TypeVar
+
+from lockkit.protocol.outcome import Found, Version
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import read
+from lockkit.table.errors import BrokenFence, NewerFence
+from lockkit.table.occ.fence import (
+    FENCE_BYTES_MAX,
+    FENCE_KEY,
+    GROUP_FORMAT,
+    NO_INSTANT,
+    is_instant,
+)
+from lockkit.table.occ.group import REFUSED, GroupDecision, GroupFence, Offer
+
+M = TypeVar("M")
+
+
+# --- the fence ------------------------------------------------------------------------------------
+
+
+def first_fence(attempt: str) -> bytes:
+    """That of a new table, of version 9."""
+    return format_group_fence(GroupFence(attempt, completion=NO_INSTANT))
+
+
+def format_group_fence(fence: GroupFence) -> bytes:
+    fields = {"format": GROUP_FORMAT, **asdict(fence)}
+    for each in fields["window"]:
+        each["writes"] = None if each["writes"] is None else sorted(each["writes"])
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def parse_group_fence(body: bytes) -> GroupFence:
+    """The fence; `BrokenFence` or `NewerFence` if nothing may be decided under it."""
+    found = _object(body) if len(body) <= FENCE_BYTES_MAX else None
+    if found is None:
+        raise _broken("not a JSON object, or too long")
+    written = found.pop("format", None)
+    if type(written) is int and written > GROUP_FORMAT:
+        raise NewerFence(
+            f"{FENCE_KEY} has format {written}: a newer lockkit wrote it; nothing was committed. "
+            "Upgrade lockkit here, and leave the fence as it is"
+        )
+    if written != GROUP_FORMAT:
+        raise _broken(f"format {str(written)[:20]!r}, expected {GROUP_FORMAT}")
+    window = found.pop("window", None)
+    decided = [_made(GroupDecision, each) for each in window] if isinstance(window, list) else []
+    fence = _made(GroupFence, found)
+    if fence is None or not isinstance(window, list) or None in decided:
+        raise _broken("a field is missing or has the wrong type")
+    fence = replace(fence, window=tuple(each for each in decided if each))
+    for number, each in enumerate(fence.window, fence.first):
+        if each.seq != number or not is_instant(each.instant):
+            raise _broken(f"decision {number} is missing or names no instant")
+    if not is_instant(fence.newest) or not fence.first > 0 <= fence.published <= fence.last:
+        raise _broken("its counts or its newest instant make no sense")
+    return fence
+
+
+def _broken(why: str) -> BrokenFence:
+    return BrokenFence(
+        f"{FENCE_KEY} is not a fence of group commit ({why}); nothing was committed. Do not "
+        "delete it: a commit that it decided may not be visible yet. Restore an earlier version "
+        "of this object only if no writer has committed since"
+    )
+
+
+def read_group_fence() -> Procedure[tuple[GroupFence, Version]]:
+    found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
+    if not isinstance(found, Found):
+        raise BrokenFence(
+            f"{FENCE_KEY} is missing. It may have held commits that no reader sees yet, so none is "
+            "made and nothing was committed: restore its last version"
+        )
+    return parse_group_fence(found.body), found.version
+
+
+# --- an offer -------------------------------------------------------------------------------------
+
+
+def format_offer(offer: Offer) -> bytes:
+    return json.dumps(asdict(offer) | {"writes": sorted(offer.writes)}).encode()
+
+
+def parse_offer(body: bytes) -> Offer | None:
+    """The offer; None for a tombstone (the fence has decided against the instant), and for what
+    cannot be read, which is left to its owner."""
+    found = _object(body)
+    made = None if found is None or REFUSED in found else _made(Offer, found)
+    return made if made and made.writes is not None and is_instant(made.instant) else None
+
+
+def tombstone(instant: str) -> bytes:
+    """What an offer's key holds once the fence has decided against the instant."""
+    return json.dumps({REFUSED: instant}).encode()
+
+
+def is_tombstone(body: bytes) -> bool:
+    return REFUSED in (_object(body) or {})
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    try:
+        found: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "bool": (bool,), "str | None": (str, type(None)),
+}  # fmt: skip
+
+
+def _made(kind: type[M], found: Any) -> M | None:
+    """A value of this dataclass; None if a field has another type. Unknown fields are left out."""
+    if not isinstance(found, dict):
+        return None
+    given: dict[str, Any] = {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        if each.name not in found or each.name == "window":
+            continue
+        value = found[each.name]
+        if each.name == "writes":
+            try:
+                value = None if value is None else frozenset((str(p), str(f)) for p, f in value)
+            except (TypeError, ValueError):
+                return None
+        elif type(value) not in _TYPES[str(each.type)]:
+            return None
+        given[each.name] = value
+    try:
+        return kind(**given)
+    except TypeError:  # a field without a default is missing
+        return None

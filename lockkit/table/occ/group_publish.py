@@ -1,0 +1,220 @@
+"""Group commit of a prepared transaction: decided together with others, then published.
+
+For a table whose fence has format 3. No lock is taken; docs/concepts/group_commit.md.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.errors import StoreError, TableError, Unanswered
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Note, Procedure, Sleep, WallMs, run
+from lockkit.runtime.proven import all_of, create, listing, read
+from lockkit.sinks import Emit
+from lockkit.stores import Store
+from lockkit.table.errors import CommitConflict, CommitUnknown
+from lockkit.table.format.layout import NO_COMMIT, FileGroup, parse_commit
+from lockkit.table.format.properties import recheck_config
+from lockkit.table.format.schema import arrow_schema
+from lockkit.table.format.timeline import V9, parse_timeline
+from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK, digest
+from lockkit.table.occ.group import GroupDecision, is_proven
+from lockkit.table.occ.group_commit import (
+    GROUP_TIMELINE,
+    GroupClient,
+    GroupWrite,
+    bury,
+    completed_key,
+    decided,
+    known_decisions,
+    publish,
+    timeline_key,
+)
+from lockkit.table.occ.group_fence import read_group_fence
+from lockkit.table.occ.news import taken_back
+from lockkit.table.occ.prepared import Prepared
+from lockkit.table.occ.publish import deferred, note_if_interrupted
+
+CONFIG_EVERY_MS = 10_000
+"""How often a client reads the table's properties again."""
+WAITS_MAX, WAIT_S = 4, 0.1
+"""How often, and how long, a commit waits for the client that decided it to publish it."""
+
+
+def groups_of(body: bytes) -> frozenset[FileGroup]:
+    return parse_commit("", "an inflight file", body).writes
+
+
+def new_client() -> GroupClient:
+    return GroupClient(groups_of)
+
+
+def publish_together(
+    client: GroupClient, prepared: Prepared, strategy: ConflictStrategy = SIMPLE
+) -> Procedure[Committed]:
+    """Have the transaction decided, by itself or by another client, and see it published.
+
+    A second call finds out what became of the first. Raises `CommitConflict`, `LockLost` (another
+    writer rolled it back), `TableError` or `StoreError`: not committed, and it never will be.
+    `CommitUnknown`: another client may still commit it.
+    """
+    if strategy != SIMPLE:
+        raise TableError(
+            "a table with group commit has the conflict strategy of file groups only (`SIMPLE`): "
+            "other clients decide for this one; leave out the strategy"
+        )
+    yield from _recheck(client, prepared)
+    instant = prepared.instant
+    client.horizon = prepared.transaction.horizon
+    write = _write_of(client, prepared)
+    try:
+        kind = yield from decided(client, write)
+        entry = yield from _entry_of(client, instant, kind)
+        if kind == COMMIT and entry is not None:
+            yield from _see_published(client, entry, prepared.body)
+            return Committed(instant, 0, entry.round, (), entry.completion)
+    except CommitUnknown as unknown:
+        unknown.prepared = prepared
+        raise
+    except Exception as error:
+        if not write.sent and _is_not_done(error):
+            raise
+        open_outcome = CommitUnknown(instant, str(error), _shown_in(instant))
+        open_outcome.prepared = prepared
+        raise open_outcome from error
+    with suppress(StoreError, Unanswered):  # otherwise it is left to the next client
+        yield from bury(instant)
+    refusal = _refusal(instant, kind, entry)
+    yield Note("refused", {"instant": instant, "epoch": 0, "error": type(refusal).__name__,
+                           "why": str(refusal)})  # fmt: skip
+    raise refusal
+
+
+def publish_in_group(
+    clients: list[GroupClient], prepared: Prepared, store: Store, clock: Clock, emit: Emit,
+    strategy: ConflictStrategy,
+) -> Committed:  # fmt: skip
+    """The same on a store, by this process's client, which is made with its first commit."""
+    if not clients:
+        clients.append(new_client())
+    with note_if_interrupted(prepared), deferred(emit) as later:
+        way = publish_together(clients[0], prepared, strategy)
+        committed: Committed = run(way, store, clock, later)
+    return committed
+
+
+def _recheck(client: GroupClient, prepared: Prepared) -> Procedure[None]:
+    """Read the properties, at most every ten seconds, beside the fence where that is not known."""
+    now_ms = yield WallMs()
+    reads: list[Procedure[Any]] = []
+    transaction = prepared.transaction
+    if not 0 <= now_ms - client.checked_ms < CONFIG_EVERY_MS:
+        reads.append(recheck_config(transaction.config, transaction.taken.known.config_version))
+    if client.known is None:
+        reads.append(read_group_fence())
+    if reads:
+        found = yield from all_of(reads)
+        client.checked_ms = now_ms
+        if client.known is None:
+            client.knows(*found[-1])
+
+
+def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
+    """The offer's content. Its base is the last decision that the transaction's listing showed."""
+    assert client.known is not None
+    began, fence = prepared.transaction, client.known
+    covered = began.covered
+    client.proven |= {each.seq for each in fence.window
+                      if each.kind == COMMIT and each.instant in covered}  # fmt: skip
+    # A new group with an id of its own (`free_file_id`); those of buckets are the same for all.
+    appends = not prepared.replaced and all(
+        each.previous == NO_COMMIT and each.group[1].startswith("f") for each in prepared.stats
+    )
+    # Where nothing of the window is covered, what left it may not be either.
+    write = GroupWrite(
+        prepared.instant, began.taken.attempt, 0, began.base, began.horizon,
+        prepared.writes | prepared.replaced, schema_id(prepared), prepared.grows,
+        blind=appends and not prepared.grows, body=prepared.body,
+    )  # fmt: skip
+    write.see(fence)
+    return write
+
+
+def schema_id(prepared: Prepared) -> str:
+    """Equal for equal columns, in whatever order and form they are written."""
+    found = parse_commit(prepared.instant, prepared.inflight, prepared.body).schema
+    columns = sorted((each.name, str(each.type)) for each in arrow_schema(found)) if found else []
+    return digest(repr(columns).encode())[:16] if columns else ""
+
+
+def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDecision | None]:
+    """The decision; None for a refusal that has left the window."""
+    for _ in range(2):
+        assert client.known is not None
+        found = known_decisions(None, client.known).get(instant)
+        if found is not None or kind != COMMIT:
+            return found
+        client.knows(*(yield from read_group_fence()))
+    # It has left the window, so it is published.
+    now = parse_timeline((yield from listing(GROUP_TIMELINE + instant)), V9)
+    return GroupDecision(0, 0, COMMIT, instant, now.completion.get(instant))
+
+
+def _see_published(client: GroupClient, mine: GroupDecision, body: bytes) -> Procedure[None]:
+    """Until the completed file exists: then every reader sees the commit.
+
+    The client that decided it publishes it, with all others that it decided. A commit that another
+    client decided waits for that client a little, so that not all publish the same files.
+    """
+    assert client.known is not None
+    before = [each for each in client.known.window if each.seq < mine.seq
+              and not is_proven(client.known, each, client.proven)]  # fmt: skip
+    if client.won != mine.round:
+        for _ in range(WAITS_MAX + len(before)):
+            if isinstance((yield from read(completed_key(mine))), Found):
+                client.proven.add(mine.seq)
+                return
+            yield Sleep(WAIT_S)
+    if not before and client.known.last == mine.seq:
+        if isinstance((yield from create(completed_key(mine), body)), Found):
+            raise TableError(f"{completed_key(mine)} is there, and is not what was decided")
+        client.proven.add(mine.seq)
+    else:
+        yield from publish(client)
+    yield Note("published", {"instant": mine.instant, "epoch": 0})
+
+
+def _is_not_done(error: Exception) -> bool:
+    return isinstance(error, TableError | StoreError) and not (
+        isinstance(error, Unanswered) and error.doubt
+    )
+
+
+def _shown_in(instant: str) -> tuple[str, ...]:
+    return FENCE_KEY, timeline_key(instant, "offer"), f"{timeline_key(instant, '')[:-1]}_*.commit"
+
+
+def _refusal(instant: str, kind: str, entry: GroupDecision | None) -> Exception:
+    why, by = (entry.why, entry.by) if entry else ("", "")
+    if kind == ROLLBACK or entry is None:
+        return taken_back(instant, "another writer rolled it back as dead")
+    if why == "conflict":
+        return CommitConflict(
+            instant, instant=by, cause="wrote a file group that this commit writes too",
+            cure="read the table again, and begin again",
+        )  # fmt: skip
+    if why in ("schema", "late"):
+        cause = "changed the table's columns" if why == "schema" else "was committed first"
+        return CommitConflict(instant, instant=by or entry.instant, cause=cause,
+                              cure="begin again with the table as it is now")  # fmt: skip
+    if why == "closed":
+        return TableError(f"{instant} was not committed: the table leaves group commit")
+    return Unanswered(
+        f"{instant} was not decided in time and is withdrawn; nothing was committed: try again",
+        doubt=False,
+    )

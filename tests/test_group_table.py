@@ -1,0 +1,370 @@
+"""A table with group commit: writers, readers, killed processes; hudi-rs is the second reader."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lockkit.cli.main import main
+from lockkit.clock import Clock
+from lockkit.errors import TableError
+from lockkit.lab.verify.sim import simulate
+from lockkit.lab.verify.table.scenario import TOGETHER
+from lockkit.protocol.outcome import Found, IfVersion
+from lockkit.runtime import run
+from lockkit.stores import open_store
+from lockkit.table import CommitConflict, CommitUnknown, Table, TableConfig
+from lockkit.table.errors import BrokenFence, NewerFence
+from lockkit.table.occ.conflict import BUCKET
+from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
+from lockkit.table.occ.group import GroupFence, Offer, decide
+from lockkit.table.occ.group_fence import (
+    format_group_fence,
+    format_offer,
+    is_tombstone,
+    parse_group_fence,
+    parse_offer,
+    read_group_fence,
+    tombstone,
+)
+
+T1, T2 = "20260101000000001", "20260101000000002"
+HOW: dict[str, Any] = {"record_key": "id", "partition_by": "region", "commit": "group"}
+
+
+def rows(*ids: str, v: int = 0) -> pa.Table:
+    return pa.table({"id": list(ids), "region": ["EU"] * len(ids), "v": [v] * len(ids)})
+
+
+def values(url: str) -> dict[str, int]:
+    with Table(url) as table:
+        found = table.read().to_pylist()
+    assert len({row["id"] for row in found}) == len(found), "a row is there twice"
+    return {row["id"]: row["v"] for row in found}
+
+
+def judged(url: str) -> dict[str, int]:
+    """The same by hudi-rs, which knows nothing of the fence."""
+    hudi = pytest.importorskip("hudi")
+    batches = hudi.HudiTable(url.removeprefix("file://")).read()
+    found = pa.Table.from_batches(batches).to_pylist()
+    assert len({row["id"] for row in found}) == len(found), "a row is there twice"
+    return {row["id"]: row["v"] for row in found}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    made = f"file://{tmp_path}/orders"
+    Table.create(made, **HOW).close()
+    return made
+
+
+# --- what works -----------------------------------------------------------------------------------
+
+
+def test_appends_upserts_and_deletes_of_two_handles_are_what_hudi_rs_reads(url: str) -> None:
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a", "b"))
+        begin = one.changes()[1].end
+        other.upsert(rows("b", "c", v=1))
+        one.upsert(rows("a", v=2))
+        other.delete(rows("c"))
+        one.append(rows("d"))
+        changed, _ = other.changes(begin)
+    assert values(url) == judged(url) == {"a": 2, "b": 1, "d": 0}
+    assert set(changed["id"].to_pylist()) == {"a", "b", "d"}
+
+
+def test_a_handle_alone_takes_no_lock_and_reads_the_fence_once(url: str) -> None:
+    with Table(url) as table:
+        table.append(rows("a"))
+        asked: list[str] = []
+        spy(table, asked.append)
+        table.append(rows("b"))
+    assert [each for each in asked if "lock" in each] == [f"put {FENCE_KEY}"]
+    assert len(asked) == 6, asked
+
+
+def test_writers_that_overlap_do_not_both_commit(url: str) -> None:
+    with Table(url) as one, Table(url) as other:
+        one.upsert(rows("a"))
+        before_fence(one, lambda: other.upsert(rows("a", v=1)))
+        with pytest.raises(CommitConflict, match="file group"):
+            one.upsert(rows("a", v=2))
+        one.upsert(rows("a", v=3), retries=2)
+    assert values(url) == judged(url) == {"a": 3}
+
+
+def test_a_writer_that_loses_the_fence_offers_its_commit_and_both_are_there(url: str) -> None:
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        before_fence(one, lambda: other.append(rows("b")))
+        one.append(rows("c"))
+        other.append(rows("d"))
+    assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
+
+
+def test_columns_of_two_writers_do_not_shrink_the_table(url: str) -> None:
+    wide = rows("b").append_column("note", pa.array(["x"]))
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        before_fence(one, lambda: other.append(wide))
+        with pytest.raises(CommitConflict, match="columns"):
+            one.append(rows("c"))
+        one.append(rows("c"), retries=1)
+    with Table(url) as table:
+        assert "note" in table.read().column_names
+    assert values(url) == dict.fromkeys("abc", 0)
+
+
+def test_table_show_names_the_last_decision(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Table(url) as table:
+        done = table.append(rows("a"))
+    assert main(["table", "show", url]) == 0
+    assert f"group commit, 1 decisions in 1 rounds; {done.instant}" in capsys.readouterr().out
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [
+    {"version": 6}, {"mode": "hudi"}, {"commit": "grouped"}, {"table_type": "MERGE_ON_READ"},
+])  # fmt: skip
+def test_a_table_that_cannot_have_group_commit_is_not_made(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(TableError, match=r"group commit needs|commits serial or group"):
+        Table.create(f"file://{tmp_path}/t", **HOW | wrong)
+    assert not (tmp_path / "t").exists() or not list((tmp_path / "t").rglob("hoodie.properties"))
+
+
+def test_what_does_not_work_yet_is_refused_by_name(url: str) -> None:
+    with Table(url) as table:
+        table.append(rows("a"))
+        table.append(rows("b"))
+        for write in (lambda: table.overwrite(rows("c")), lambda: table.delete_partition("EU"),
+                      table.cluster):  # fmt: skip
+            with pytest.raises(TableError, match="group commit"):
+                write()
+    with Table(url, strategy=BUCKET) as table, pytest.raises(TableError, match="SIMPLE"):
+        table.append(rows("c"))
+    assert main(["table", "mode", url, "hudi", "--yes"]) != 0
+    assert main(["table", "repair-fence", url]) != 0
+    assert values(url) == judged(url) == {"a": 0, "b": 0}
+
+
+def test_code_of_format_2_refuses_the_fence_by_name(url: str) -> None:
+    with pytest.raises(NewerFence, match="group commit"):
+        run(read_fence(), open_store(url), Clock())
+    with pytest.raises(BrokenFence):
+        parse_group_fence(b'{"format": 2}')
+
+
+BROKEN = (
+    b"", b"[]", b"{", b"[" * 100_000, b'{"format":3}', b'{"format":3,"attempt":"a","window":3}',
+    b'{"format":3,"attempt":"a","window":[{}]}', b'{"format":3,"attempt":1,"window":[]}',
+    b'{"format":3,"attempt":"a","window":[],"first":"1"}',
+    b'{"format":3,"attempt":"a","window":[],"published":7}',
+    b'{"format":3,"attempt":"a","window":[],"newest":"soon"}',
+    format_group_fence(decide(GroupFence("a"), [Offer(T1, 0)], attempt="b"))
+    .replace(b'"seq":1', b'"seq":2'),
+    format_group_fence(decide(GroupFence("a"), [Offer(T1, 0)], attempt="b"))
+    .replace(b'"writes":[]', b'"writes":7'),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BROKEN)
+def test_a_fence_that_cannot_be_read_stops_every_commit(url: str, body: bytes) -> None:
+    with pytest.raises(BrokenFence):
+        parse_group_fence(body)
+    store = open_store(url)
+    standing = store.get(FENCE_KEY)
+    assert isinstance(standing, Found)
+    store.put(FENCE_KEY, body, IfVersion(standing.version))
+    with Table(url) as table, pytest.raises(TableError):
+        table.append(rows("a"))
+    assert values(url) == {}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"instant":"x"}', b'{"instant":1,"base":2}',
+                                  format_offer(Offer("soon", 0)), tombstone(T1)])  # fmt: skip
+def test_an_offer_that_cannot_be_read_is_left_to_its_owner(url: str, body: bytes) -> None:
+    assert parse_offer(body) is None
+    assert is_tombstone(body) == (body == tombstone(T1))
+    folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
+    folder.mkdir(exist_ok=True)
+    for state, content in (("inflight", b"{}"), ("offer", body)):
+        (folder / f"{T1}.{state}").write_bytes(content)
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        before_fence(one, lambda: other.append(rows("b")))
+        one.append(rows("c"))
+    assert values(url) == judged(url) == dict.fromkeys("abc", 0)
+
+
+# --- processes that are killed or stopped in the middle -------------------------------------------
+
+
+def spy(table: Table, before: Callable[[str], None]) -> None:
+    """Call `before` with each request of this handle before it is sent."""
+
+    def watched(verb: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(key: str, *args: Any, **how: Any) -> Any:
+            before(f"{verb} {key}")
+            return do(key, *args, **how)
+
+        return ask
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(store, name)
+            return watched(name, found) if name in ("get", "put", "list", "delete") else found
+
+    store = table.store
+    table.store = Watched()  # type: ignore[assignment]
+    table._upkeep.context.store = table.store
+
+
+def before_fence(table: Table, meanwhile: Callable[[], object]) -> None:
+    """`meanwhile` runs once, right before this handle's first replacement of the fence."""
+    left = [meanwhile]
+
+    def before(request: str) -> None:
+        if request == f"put {FENCE_KEY}" and left:
+            left.pop()()
+
+    spy(table, before)
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """The process that does the work; it ends with 0 once the work is acknowledged."""
+    if child := os.fork():
+        return child
+    try:
+        work()
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 - a process of its own, which must not run the test on
+        os._exit(9)
+
+
+def append_and(url: str, number: int, what: signal.Signals) -> Callable[[], None]:
+    """An append that loses the fence once; at request `number` its process gets the signal."""
+
+    def work() -> None:
+        count = Counter[str]()
+
+        def before(request: str) -> None:
+            count["requests"] += 1
+            if request == f"put {FENCE_KEY}" and not count["lost"]:
+                count["lost"] += 1
+                with Table(url) as other:
+                    other.append(rows("other"))
+            if count["requests"] == number:
+                os.kill(os.getpid(), what)
+
+        with Table(url) as table:
+            table.append(rows("first"))
+            spy(table, before)
+            table.append(rows("mine"))
+
+    return work
+
+
+def points(url: str) -> Iterator[tuple[int, int, str]]:
+    for number in range(1, 40):
+        where = f"{url}-{number}"
+        Table.create(where, **HOW).close()
+        yield number, in_child(append_and(where, number, signal.SIGKILL)), where
+
+
+def test_a_writer_killed_at_any_request_loses_and_doubles_nothing(url: str) -> None:
+    killed = 0
+    for number, child, where in points(url):
+        _, status = os.waitpid(child, 0)
+        with Table(where) as table:
+            table.append(rows("last"))
+            table.append(rows("very last"))
+        found = values(where)
+        assert found == judged(where)
+        assert {"first", "last", "very last"} <= set(found), number
+        if not os.WIFSIGNALED(status):
+            assert status == 0 and {"mine", "other"} <= set(found)
+            break
+        killed += 1
+    assert killed > 12, "it has more requests than that"
+
+
+@pytest.mark.parametrize("number", [5, 6, 7, 9, 11, 14])
+def test_a_writer_stopped_in_its_commit_ends_it_once_when_it_goes_on(url: str, number: int) -> None:
+    child = in_child(append_and(url, number, signal.SIGSTOP))
+    _, status = os.waitpid(child, os.WUNTRACED)
+    with Table(url) as table:
+        for each in range(6):
+            table.append(rows(f"meanwhile {each}"))
+    if os.WIFSTOPPED(status):
+        os.kill(child, signal.SIGCONT)
+        _, status = os.waitpid(child, 0)
+    found = values(url)
+    assert status == 0 and found == judged(url)
+    assert set(found) == {"first", "mine", "other", *(f"meanwhile {each}" for each in range(6))}
+
+
+def test_processes_that_append_at_once_lose_and_double_nothing(url: str) -> None:
+    with Table(url) as table:
+        table.append(rows("first"))
+
+    def work(name: str) -> Callable[[], None]:
+        def appends() -> None:
+            with Table(url) as table:
+                for number in range(5):
+                    table.append(rows(f"{name}{number}"), retries=2)
+
+        return appends
+
+    children = [in_child(work(name)) for name in "abc"]
+    seen: set[str] = set()
+    for child in children:
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            now = set(judged(url))
+            assert seen <= now, "what was visible has gone"
+            seen = now
+    expected = {"first", *(f"{name}{number}" for name in "abc" for number in range(5))}
+    assert set(values(url)) == set(judged(url)) == expected
+    fence, _ = run(read_group_fence(), open_store(url), Clock())
+    assert sum(each.kind == "commit" for each in fence.window) == 16
+
+
+# --- the simulator --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [2, 5, 7])
+def test_the_whole_table_holds_in_the_simulator(seed: int) -> None:
+    assert simulate(TOGETHER, seed).violation is None
+
+
+def test_an_offer_without_an_answer_may_still_be_committed(url: str) -> None:
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        left = [True]
+
+        def before(request: str) -> None:
+            if request == f"put {FENCE_KEY}" and left:
+                left.clear()
+                other.append(rows("b"))
+            elif request.endswith(".hoodie/timeline/") and not left:
+                raise TableError("the listing fails")
+
+        spy(one, before)
+        with pytest.raises(CommitUnknown, match=r"\.offer"):
+            one.append(rows("c"))
+    config = TableConfig(name="orders", record_key="id", partition_by="region", commit="group")
+    assert config.commit == "group"
+    with pytest.raises(NewerFence):
+        parse_fence(format_group_fence(GroupFence("a")))
