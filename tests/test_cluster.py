@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -10,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deaths import Died, Mortal
 from table_history import History, add, publish, told
 from table_world import AVRO, CLOCK, CONFIG, Hasty, new_table, prepare_upserts, rows
 
@@ -353,33 +353,6 @@ def test_where_writers_go_first_a_living_one_makes_the_clustering_give_way() -> 
 
 
 # --- it may die anywhere --------------------------------------------------------------------------
-
-
-class Died(BaseException):
-    """The process is gone: nothing catches this, and no request after it is answered."""
-
-
-class Mortal:
-    """A store whose client dies at its n-th request: before it is sent, or before its answer."""
-
-    def __init__(self, store: Store, most: int, *, sent: bool) -> None:
-        self._store, self._left, self._sent, self._turn = store, most, sent, threading.Lock()
-
-    def __getattr__(self, name: str) -> Any:
-        of = getattr(self._store, name)
-        if name not in ("get", "put", "list", "delete", "get_file", "put_file"):
-            return of
-
-        def answered(*given: Any, **named: Any) -> Any:
-            with self._turn:
-                self._left -= 1
-                if self._left < 0:
-                    if self._left == -1 and self._sent:
-                        of(*given, **named)
-                    raise Died
-            return of(*given, **named)
-
-        return answered
 
 
 @pytest.mark.parametrize("sent", [False, True])

@@ -22,6 +22,8 @@ from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.table import Table
 from lockkit.table.errors import NotWritable
+from lockkit.table.format.compaction_plan import parse_compaction_plan
+from lockkit.table.format.plans import OURS
 from lockkit.table.read.listed import LocalInstants, LogSlice, list_snapshot
 from lockkit.table.read.reader import read_increment, read_table
 
@@ -258,3 +260,12 @@ def test_a_log_file_of_a_writer_that_died_is_skipped(made: Path, tmp_path: Path,
     for body in (half, b""):
         torn.write_bytes(body)
         assert ours(tmp_path, name) == ours(made, name)
+
+
+@pytest.mark.parametrize("name", ["mor6_planned", "mor9_planned"])
+def test_hudis_own_compaction_plans_are_understood(made: Path, name: str) -> None:
+    (requested,) = (made / name).rglob("*.compaction.requested")
+    plan = parse_compaction_plan(requested.name, requested.read_bytes())
+    assert plan.slices and OURS not in plan.params
+    for each in plan.slices:
+        assert each.logs and all((made / name / path).exists() for path in (each.base, *each.logs))

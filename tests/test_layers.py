@@ -76,14 +76,14 @@ ORDER = {
     "table.format": (
         "timeline java_properties option_values avro avro_decoding commit_records records xxhash "
         "data_files schema property_keys refusals properties partition row_partitions "
-        "composite_keys layout base_file base_file_reading plans hudi_options gate readable "
-        "log_blocks log_writing archived"
+        "composite_keys layout base_file base_file_reading plans compaction_plan hudi_options "
+        "gate readable log_blocks log_writing archived"
     ),
     "table.occ": (
         "fence group group_fence group_commit conflicting covered pending conflict heartbeat_rules "
         "liveness heartbeat locks "
-        "creation decide markers transaction failed prepared news rewriting metadata_off commit "
-        "condition mode ahead "
+        "creation decide markers transaction failed prepared news rewriting metadata_off outgrown "
+        "commit condition mode ahead "
         "publish group_publish rollback concurrency contract"
     ),
 }

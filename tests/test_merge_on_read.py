@@ -73,6 +73,11 @@ class Model:
             if self.standing.get(each[0], (at, None))[0] <= at:
                 self.standing[each[0]] = at, None if delete else each
 
+    def forget(self, compacted: bool) -> None:
+        """A compaction forgets what was deleted, and with it how late the deletion was."""
+        if compacted:
+            self.standing = {k: each for k, each in self.standing.items() if each[1] is not None}
+
     @property
     def rows(self) -> list[Row]:
         return sorted(row for _, row in self.standing.values() if row is not None)
@@ -88,9 +93,14 @@ def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
 ) -> None:
     chance, model = random.Random(seed), Model(seed % 2 == 0)
     how: dict[str, Any] = {} if model.ordered else {"precombine": None}
+    how["options"] = {"hoodie.clean.commits.retained": "1", "hoodie.clean.automatic": "false"}
     with made(f"file://{tmp_path}/t", partition_by="region" if seed % 3 else None, **how) as table:
         for _ in range(chance.randint(4, 9)):
-            what = chance.choice(["append", "upsert", "upsert", "upsert", "delete", "delete"])
+            what = chance.choice(["append", *["upsert"] * 3, *["delete"] * 2, "compact", "clean"])
+            if what in ("compact", "clean"):
+                done = getattr(table, what)()
+                model.forget(what == "compact" and done is not None)
+                continue
             keys = [f"k{chance.randint(0, 7)}" for _ in range(4)]
             if what == "delete":
                 keys = sorted(set(keys) & model.standing.keys())

@@ -162,7 +162,7 @@ def test_a_request_about_a_lease_takes_no_longer_than_asked_for_nor_than_a_fifth
         ("hoodie.record.merge.mode", "CUSTOM"),
         ("hoodie.table.cdc.enabled", "true"),
         ("hoodie.metadata.enable", "true"),
-        ("hoodie.compact.inline", "true"),
+        ("hoodie.compact.schedule.inline", "true"),
         ("hoodie.combine.before.upsert", "false"),
         (WRITE + "table.type", "MERGE_ON_READ"),
         (WRITE + "operation", "compact"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lockkit.table.occ.fence import Decided
     from lockkit.table.occ.group import GroupFence
 
-ABOUT = "Inspect a table, clean it, cluster its small files, roll back dead writers."
+ABOUT = "Inspect a table, clean, cluster or compact it, roll back dead writers."
 
 SHOW = """\
 Shows the mode and version of the table, its latest instants, the pending ones and whether their

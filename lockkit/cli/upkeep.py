@@ -1,4 +1,4 @@
-"""`lockkit table clean | cluster | rollback | services`: run table services."""
+"""`lockkit table clean | cluster | compact | rollback | services`: run table services."""
 
 from __future__ import annotations
 
@@ -24,19 +24,28 @@ CLUSTER = """\
 Rewrites small files into few larger ones, in one commit. If a writer changed one of them first, it
 stops and changes nothing (exit 75). If it is interrupted, it rolls itself back."""
 
+COMPACT = """\
+Merges the log files of a merge-on-read table into base files, in one commit, while its writers go
+on. If another commit was faster, it stops and changes nothing (exit 75). If it is interrupted, it
+rolls itself back. This is what Hudi's HoodieCompactor does in mode scheduleAndExecute."""
+
 ROLLBACK = """\
 Rolls back an instant whose writer is dead and deletes its files; by default all such instants.
 Refuses if the writer is alive (exit 75). Committed rows stay."""
 
 SERVICES = """\
 Runs the table's services beside its writers, until Ctrl-C. It rolls dead writers back, cleans
-the table, and clusters it if hoodie.clustering.inline=true. The services take the table's lock as a
-writer does. Do not run it for a table whose writer runs its own services."""
+the table, clusters it if hoodie.clustering.inline=true, and compacts it if
+hoodie.compact.inline=true. The services take the table's lock as a writer does. Do not run it for a
+table whose writer runs its own services."""
 
 CLEAN_EXAMPLE = """\
 lockkit table clean s3://bucket/table --dry-run
 lockkit table clean s3://bucket/table --commits 20"""
 CLUSTER_EXAMPLE = "lockkit table cluster s3://bucket/table --small-mb 100 --dry-run"
+COMPACT_EXAMPLE = """\
+lockkit table compact s3://bucket/table --dry-run
+lockkit table compact s3://bucket/table"""
 ROLLBACK_EXAMPLE = """\
 lockkit table rollback s3://bucket/table --dry-run
 lockkit table rollback s3://bucket/table --instant 20250106101200123"""
@@ -70,6 +79,10 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     )
     parser.set_defaults(run=cluster)
 
+    parser = verb(verbs, "compact", "merge log files", COMPACT, COMPACT_EXAMPLE)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be merged")
+    parser.set_defaults(run=compact)
+
     parser = verb(verbs, "rollback", "roll back dead writers", ROLLBACK, ROLLBACK_EXAMPLE)
     parser.add_argument("--instant", metavar="T", help="only this one (default: all)")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be rolled back")
@@ -85,7 +98,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=services)
 
 
-# --- clean and cluster ---------------------------------------------------------------------------
+# --- clean, cluster and compact ------------------------------------------------------------------
 
 
 def clean(args: argparse.Namespace) -> int:
@@ -105,7 +118,6 @@ def clean(args: argparse.Namespace) -> int:
 
 
 def cluster(args: argparse.Namespace) -> int:
-    from lockkit.table.errors import CommitConflict
     from lockkit.table.services.rules import LAYOUT_KEY, SMALL_KEY, TARGET_KEY
 
     options = {
@@ -119,11 +131,8 @@ def cluster(args: argparse.Namespace) -> int:
                 [each.path for group in (plan.groups if plan else ()) for each in group.slices],
             )  # fmt: skip
             return OK
-        try:
+        with _stopped_for_others():
             done = service.cluster()
-        except CommitConflict as conflict:
-            why = f"stopped for a writer, nothing was changed: {plain(conflict, limit=600)}"
-            raise CommandError(why, code=BUSY) from None
     if args.json:
         say_json({"instant": done.instant if done else None,
                   "replaced": done.replaced if done else 0, "files": done.files if done else 0})
@@ -132,6 +141,38 @@ def cluster(args: argparse.Namespace) -> int:
     else:
         say(f"{done.instant}: {done.replaced} file groups became {done.files}")
     return OK
+
+
+def compact(args: argparse.Namespace) -> int:
+    with _service(args, {}) as service:
+        if args.dry_run:
+            plan = service.preview_compact()
+            _say_files(
+                args, "would be merged",
+                [path for each in (plan.slices if plan else ()) for path in each.logs],
+            )  # fmt: skip
+            return OK
+        with _stopped_for_others():
+            done = service.compact()
+    if args.json:
+        say_json({"instant": done.instant if done else None,
+                  "groups": done.groups if done else 0, "logs": done.logs if done else 0})
+    elif done is None:
+        say("nothing to merge: no file group has log files")
+    else:
+        say(f"{done.instant}: {done.logs} log files of {done.groups} file groups were merged")
+    return OK
+
+
+@contextmanager
+def _stopped_for_others() -> Iterator[None]:
+    from lockkit.table.errors import CommitConflict
+
+    try:
+        yield
+    except CommitConflict as conflict:
+        why = f"stopped for another commit, nothing was changed: {plain(conflict, limit=600)}"
+        raise CommandError(why, code=BUSY) from None
 
 
 def _say_files(args: argparse.Namespace, what: str, paths: Sequence[str]) -> None:
@@ -229,13 +270,16 @@ def _say_served(args: argparse.Namespace, served: ServiceRun) -> None:
     cleaned = sum(len(each.deleted) for each in served.cleaned)
     if args.json:
         clustered = served.clustered.instant if served.clustered else None
+        compacted = served.compacted.instant if served.compacted else None
         say_json({"taken_back": taken_back, "cleaned": cleaned, "clustered": clustered,
-                  "yielded": served.yielded})  # fmt: skip
+                  "compacted": compacted, "yielded": served.yielded})  # fmt: skip
     else:
         joined = f"{served.clustered.replaced} groups joined" if served.clustered else "none joined"
-        say(f"served: {len(taken_back)} writers rolled back, {cleaned} files cleaned, {joined}")
+        merged = f", {served.compacted.logs} log files merged" if served.compacted else ""
+        say(f"served: {len(taken_back)} writers rolled back, {cleaned} files cleaned, "
+            f"{joined}{merged}")  # fmt: skip
     if served.yielded and not args.json:
-        say(f"clustering stopped for a writer: {plain(served.yielded, limit=600)}")
+        say(f"a service stopped for another commit: {plain(served.yielded, limit=600)}")
 
 
 # --- shared by them -----------------------------------------------------------------------------

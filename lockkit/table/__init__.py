@@ -10,7 +10,7 @@ In reading order; each package may import only those above it:
 - `read`: `snapshot`, `checkpoint`, `opening`, `incremental` and `reader`.
 - `write`: `attempt` (what every writer does), `append`, `merge`, `groups` and `merging`.
 - `services`: `rules` (Hudi's options for them), `upkeep` (when each runs), `service` (runs them),
-  `clean`, `cluster` and `rewrite`, `repair` of a fence.
+  `clean`, `cluster` and `rewrite`, `compact`, `repair` of a fence.
 - `options` (of a write) and `writer` (an upsert, delete or overwrite, with Spark or without).
 - `handle` has `Table`, which holds all of that for one writer; `inspect` says who holds a table's
   lock and whether it may be broken.

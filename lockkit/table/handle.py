@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from lockkit.table.read.incremental import Increment
     from lockkit.table.read.predicate import Filter
     from lockkit.table.services.clean import Cleaned
+    from lockkit.table.services.compact import Compacted
     from lockkit.table.services.rewrite import Clustered
     from lockkit.table.writer import TableState
 
@@ -82,7 +83,8 @@ class Table:
     `hoodie.write.lock.provider` names another lock, and as the table's `single_writer` the handle
     sends no lock request. Table services run inline: the writer cleans after about every tenth
     commit and rolls back dead writers that it meets, unless `hoodie.clean.automatic` or
-    `hoodie.table.services.enabled` is false. Clustering needs `hoodie.clustering.inline`.
+    `hoodie.table.services.enabled` is false. Clustering needs `hoodie.clustering.inline`, and the
+    compaction of a merge-on-read table `hoodie.compact.inline`.
 
     Raises `TypeError` for a keyword that nothing takes, `TableError` for an option that is refused
     or a table that cannot be written, `StoreError` where the store cannot be used.
@@ -296,6 +298,14 @@ class Table:
         """
         with self._alone("cluster"):
             return self._upkeep.service.cluster()
+
+    def compact(self) -> Compacted | None:
+        """Merge a merge-on-read table's log files into base files; None if there are none.
+
+        Writers go on meanwhile. Raises `CommitConflict` if another commit was faster.
+        """
+        with self._alone("compact"):
+            return self._upkeep.service.compact()
 
     def roll_back_dead(self) -> tuple[RolledBack | RollbackRefused, ...]:
         """Roll back what dead writers left pending, now and not with the next write."""

@@ -20,7 +20,7 @@ from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store
-from lockkit.table.format.base_file import Target, refuse_other_key, refuse_unfit
+from lockkit.table.format.base_file import Target, refuse_unfit
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import TableConfig
@@ -41,6 +41,7 @@ from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.attempt import WriteAttempt, retried
 from lockkit.table.write.contract import AttemptHeartbeat
 from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, write_rows
+from lockkit.table.write.merge import refuse_other_key
 from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
 
 if TYPE_CHECKING:

@@ -297,21 +297,6 @@ def _refuse_key_type(name: str, kind: pa.DataType) -> None:
         )
 
 
-def refuse_other_key(config: TableConfig, table: pa.Schema, rows: pa.Schema) -> None:
-    """Raise `TableError` where the record keys of `rows` are spelled otherwise: 5 is no 5.00."""
-    import pyarrow.types as is_
-
-    for name in config.record_keys:
-        theirs, ours = table.field(name).type, stored(rows.field(name).type, name)
-        if theirs != ours and not is_.is_string(ours) and (
-            is_.is_decimal(ours) or is_.is_decimal(theirs)
-        ):  # fmt: skip
-            raise TableError(
-                f"record key {name!r} is {theirs} in the table and {ours} in these rows, which "
-                "spell their values differently; cast it"
-            )
-
-
 def refuse_no_table(rows: object) -> None:
     """Raise `TableError` unless `rows` are an Arrow table."""
     import pyarrow as pa

@@ -58,7 +58,8 @@ H, W = "hoodie.", "hoodie.datasource.write."
 PARQUET = "a codec other than snappy is not written here"
 METADATA = "it tunes the metadata table, which lockkit does not keep"
 ENGINE = "it tunes Hudi's own engine"
-LOG = "it is about log files, which a copy-on-write table does not have"
+LOG = ("it tunes which log files Hudi compacts first; a compaction here takes every file group "
+       "that has some")
 READS = "it tunes Hudi's reader"
 PROPERTY = "it is a property that a table keeps for itself; leave it out"
 CODE = "a class of Java cannot be run here"
@@ -255,11 +256,17 @@ TABLE: tuple[OptionRule, ...] = (
     _refused(H + "layout.optimize.", "enable", "files are joined without sorting", "false"),
     _harmless(H + "layout.optimize.", "strategy build.curve.sample.size curve.build.method "
               "data.skipping.enable", "files are joined without sorting"),
-    _refused(H, "compact.inline compact.schedule.inline log.compaction.enable "
-             "log.compaction.inline",
-             "a copy-on-write table has no log files that could be compacted", "false"),
-    _harmless(H, "datasource.compaction.async.enable compact.inline.max.delta.commits "
-              "compact.inline.max.delta.seconds compact.inline.trigger.strategy "
+    _obeyed(H, "compact.inline datasource.compaction.async.enable", "flag", "whether a "
+            "merge-on-read table is compacted: after a commit, or in a thread beside the writer; "
+            "by default neither"),
+    _obeyed(H + "compact.inline.", "max.delta.commits", "whole",
+            "after how many commits that added log files; by default 5"),
+    _refused(H + "compact.inline.", "trigger.strategy", "a compaction is due after so many commits",
+             "NUM_COMMITS|NUM_COMMITS_AFTER_LAST_REQUEST"),
+    _refused(H, "compact.schedule.inline", "a plan is carried out by who makes it", "false"),
+    _refused(H, "log.compaction.enable log.compaction.inline",
+             "log files are not joined to larger ones, they are compacted", "false"),
+    _harmless(H, "compact.inline.max.delta.seconds "
               "compaction.daybased.target.partitions compaction.lazy.block.read "
               "compaction.logfile.num.threshold compaction.logfile.size.threshold "
               "compaction.partition.path.regex compaction.plan.generator "

@@ -23,8 +23,10 @@ from lockkit.table.format.partition import is_inside
 FileGroup = tuple[str, str]
 """(partition, file id): the unit of conflict."""
 
-PLAIN = ("commit", "deltacommit")
+PLAIN = ("commit", "deltacommit", "compaction")
 """Actions that replace no file group."""
+COMPACT = "COMPACT"
+"""The operation of a compaction."""
 NO_COMMIT = "null"
 """Hudi's word in `prevCommit` for a file group that had no slice before."""
 METADATA_BYTES_MAX = 64_000_000
@@ -190,7 +192,7 @@ def format_commit(
         )
     body: dict[str, Any] = {
         "partitionToWriteStats": {},
-        "compacted": False,
+        "compacted": operation == COMPACT,
         "extraMetadata": {**extra, "schema": schema, ATTEMPT: attempt},
         "operationType": operation,
     }

@@ -112,7 +112,7 @@ def format_rollback_plan(plan: RollbackPlan) -> bytes:
 
 def parse_rollback_plan(key: str, body: bytes) -> RollbackPlan:
     """Parse a `T.rollback.requested`; a `TableError` names the file if it makes no sense."""
-    with _making_sense(key):
+    with making_sense(key):
         fields = decode(body, "HoodieRollbackPlan")
         target = fields["instantToRollback"]
         files = [
@@ -122,7 +122,7 @@ def parse_rollback_plan(key: str, body: bytes) -> RollbackPlan:
         ]
         base, inside = _relative(files)
         return RollbackPlan(
-            _instant_in(key), _instant(target["commitTime"]), _word(target["action"]), inside, base
+            _instant_in(key), _instant(target["commitTime"]), word(target["action"]), inside, base
         )
 
 
@@ -169,7 +169,7 @@ def format_clean_plan(plan: CleanPlan) -> bytes:
 
 def parse_clean_plan(key: str, body: bytes) -> CleanPlan:
     """Parse a `T.clean.requested`; a `TableError` names the file if it makes no sense."""
-    with _making_sense(key):
+    with making_sense(key):
         fields = decode(body, "HoodieCleanerPlan")
         if fields.get("filesToBeDeletedPerPartition") or fields.get("partitionsToBeDeleted"):
             raise ValueError("it deletes whole partitions, or is of Hudi before 0.6")
@@ -183,7 +183,7 @@ def parse_clean_plan(key: str, body: bytes) -> CleanPlan:
             instant=_instant_in(key),
             retain_from=_instant(earliest["timestamp"]) if earliest else "",
             last_completed=_instant(last) if last else "",
-            policy=_word(fields["policy"]),
+            policy=word(fields["policy"]),
             files=inside,
             base=base,
         )
@@ -217,7 +217,7 @@ def format_clean(plan: CleanPlan, *, took_ms: int, failed: frozenset[str] = froz
 
 def parse_clean(key: str, body: bytes) -> CleanPlan:
     """Parse a completed clean: its plan, with the files whose deletion is proven."""
-    with _making_sense(key):
+    with making_sense(key):
         fields = decode(body, "HoodieCleanMetadata")
         retain_from = fields["earliestCommitToRetain"]
         cleaned = sorted(fields["partitionMetadata"].items())
@@ -225,7 +225,7 @@ def parse_clean(key: str, body: bytes) -> CleanPlan:
             instant=_instant_in(key),
             retain_from=_instant(retain_from) if retain_from else "",
             last_completed=fields.get("lastCompletedCommitTimestamp") or "",
-            policy=_word(cleaned[0][1]["policy"]) if cleaned else POLICY,
+            policy=word(cleaned[0][1]["policy"]) if cleaned else POLICY,
             files=_relative(
                 (partition, in_partition(partition, name))
                 for partition, of_partition in cleaned
@@ -283,7 +283,7 @@ def parse_replace_plan(key: str, body: bytes) -> ReplacePlan:
     """What it will replace; an overwrite's file is empty, or says nothing."""
     if not body:
         return ReplacePlan()
-    with _making_sense(key):
+    with making_sense(key):
         fields = decode(body, "HoodieRequestedReplaceMetadata")
         planned = fields["clusteringPlan"]
         if not planned:
@@ -301,7 +301,7 @@ def _group(fields: Mapping[str, Any]) -> tuple[str, ClusteringGroup]:
         raise ValueError("its inputs have log files, or are bootstrapped")
     base, inside = _relative((each["partitionPath"], each["dataFilePath"]) for each in slices)
     inputs = tuple(
-        ClusteringInput(partition, _word(each["fileId"]), path)
+        ClusteringInput(partition, word(each["fileId"]), path)
         for each, (partition, path) in zip(slices, inside, strict=True)
     )
     return base, ClusteringGroup(inputs, int(fields.get("numOutputFileGroups") or 1))
@@ -311,7 +311,7 @@ def _group(fields: Mapping[str, Any]) -> tuple[str, ClusteringGroup]:
 
 
 @contextmanager
-def _making_sense(key: str) -> Iterator[None]:
+def making_sense(key: str) -> Iterator[None]:
     """Turn parse errors into a `TableError` that names the file."""
     try:
         yield
@@ -361,7 +361,7 @@ def _instant(value: Any) -> str:
     return str(value)
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise ValueError(f"{str(value)[:40]!r} stands where a name should")
     return value

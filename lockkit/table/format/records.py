@@ -72,6 +72,23 @@ CLEAN = top(
     extraMetadata=EXTRA,
 )  # fmt: skip
 
+# --- compaction -----------------------------------------------------------------------------------
+
+_COMPACTED = record(
+    "HoodieCompactionOperation",
+    baseInstantTime=TEXT, deltaFilePaths=optional(listed(STRING)), dataFilePath=TEXT, fileId=TEXT,
+    partitionPath=TEXT, metrics=optional(mapped("double")), bootstrapFilePath=TEXT,
+)  # fmt: skip
+_COMPACTION = record(
+    "HoodieCompactionStrategy", compactorClassName=TEXT, strategyParams=EXTRA, version=VERSION
+)
+COMPACTION_PLAN = top(
+    "HoodieCompactionPlan",
+    operations=optional(listed(_COMPACTED)), extraMetadata=EXTRA, version=VERSION,
+    strategy=optional(_COMPACTION), preserveHoodieMetadata=["boolean", "null"],
+    missingSchedulePartitions=optional(listed(STRING)),
+)  # fmt: skip
+
 # --- replacing ------------------------------------------------------------------------------------
 
 _SLICE = record(

@@ -122,10 +122,10 @@ class TimelineNames:
     def completed(self, instant: str, action: str = "commit", completion: str | None = None) -> str:
         """`completion` is part of the name in layout 2, and of no name in layout 1.
 
-        A clustering is a replacecommit once it is completed.
+        A clustering is a replacecommit once it is completed, and a compaction is a commit.
         """
         assert (completion is None) == (self.layout == 1), (self, completion)
-        done = "replacecommit" if action == "clustering" else action
+        done = {"clustering": "replacecommit", "compaction": "commit"}.get(action, action)
         return f"{self.folder}{instant}{f'_{completion}' if completion else ''}.{done}"
 
 

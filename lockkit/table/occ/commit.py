@@ -19,7 +19,7 @@ from lockkit.table.errors import CommitUnknown as CommitUnknown
 from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.properties import FENCED, recheck_config
 from lockkit.table.format.timeline import load_timeline
-from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy, find_conflict, outgrown
+from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy, find_conflict
 from lockkit.table.occ.decide import (
     completed_key,
     completion_time,
@@ -325,6 +325,8 @@ def _judge(work: CommitProgress, found: TableChanges) -> None:
             raise taken_back(mine.instant, why)
     conflict = find_conflict(mine, found.winners, pending=found.pending, strategy=work.strategy)
     if conflict is None and work.files:
+        from lockkit.table.occ.outgrown import outgrown  # few commits add columns
+
         own = parse_commit(mine.instant, work.prepared.inflight, work.prepared.body)
         conflict = next(filter(None, (outgrown(own, each) for each in work.files.values())), None)
     if conflict:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from lockkit.clock import clock_time
 from lockkit.runtime import Procedure, WallMs
-from lockkit.table.format.plans import OURS
+from lockkit.table.format.plans import OURS, ReplacePlan
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
 from lockkit.table.occ.covered import first_pending
-from lockkit.table.occ.failed import clusterings
+from lockkit.table.occ.failed import service_plans
 from lockkit.table.occ.fence import Fence, read_fence
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import HeartbeatRead, expired, read_heartbeat
@@ -74,14 +74,15 @@ def unfinished(
     """What a pending instant is, and whether a writer works on it: one or two reads."""
     action = now.pending[instant]
     alone = replace(now, pending={instant: action})
-    plan = (yield from clusterings(names, alone)).get(instant)
+    plan = (yield from service_plans(names, alone)).get(instant)
     heartbeat = yield from read_heartbeat(instant, names.requested(instant, action))
     hudis = plan is not None and OURS not in plan.params
     since_ms = instant_ms(instant) if heartbeat.modified_ms is None else heartbeat.modified_ms
     until_ms = wall_ms if heartbeat.date_ms is None else heartbeat.date_ms
     return PendingInstant(
-        instant, "clustering" if plan else action, instant in now.inflight, heartbeat,
-        max(0, until_ms - since_ms), hudis or not expired(heartbeat, wall_ms, rules),
+        instant, "clustering" if isinstance(plan, ReplacePlan) else action,
+        instant in now.inflight, heartbeat, max(0, until_ms - since_ms),
+        hudis or not expired(heartbeat, wall_ms, rules),
     )  # fmt: skip
 
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 
 from lockkit.errors import TableError
 from lockkit.table.errors import CommitConflict as CommitConflict
-from lockkit.table.format.layout import CommitFiles, FileGroup, Overwritten
+from lockkit.table.format.layout import PLAIN, CommitFiles, FileGroup, Overwritten
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.format.schema import arrow_schema
 from lockkit.table.format.timeline import Timeline
 from lockkit.table.occ.conflicting import (
     Conflict,
@@ -137,8 +136,14 @@ def overlaps(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | N
 
 
 def compacted_after_us(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
-    """A compaction with an earlier instant only folded logs before mine; a later one did not."""
-    return None if other.instant < mine.instant else overlaps(mine, other, unit)
+    """One with an earlier instant, or that was completed before me (`merged`), hides none of mine.
+    """
+    return None if mine.merged or other.instant < mine.instant else overlaps(mine, other, unit)
+
+
+def missed_a_log(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
+    """I compact the log files that were completed before my instant; I have not read this one."""
+    return None if other.completion > mine.instant else overlaps(mine, other, unit)
 
 
 def rolled_us_back(
@@ -215,7 +220,7 @@ MATRIX: Mapping[Kind, Mapping[Kind, Check]] = {
     "ingestion": _REWRITES,
     "overwrite": _REWRITES,
     "clustering": _REWRITES,
-    "compaction": _REWRITES,
+    "compaction": {**_REWRITES, "ingestion": missed_a_log},
     "log compaction": _LOGS,
 }
 """The checks of my kind (first) against a winner's kind; a missing pair cannot conflict."""
@@ -314,23 +319,6 @@ def find_conflict(
     return None
 
 
-def outgrown(mine: CommitFiles, other: CommitFiles) -> Conflict | None:
-    """The later of two must have all columns of the earlier one: readers use the newest schema."""
-    if not mine.schema or not other.schema or mine.schema == other.schema:
-        return None
-    earlier, later = sorted((mine, other), key=lambda each: each.instant)
-    known = {each.name: each.type for each in arrow_schema(later.schema or "")}
-    for each in arrow_schema(earlier.schema or ""):
-        if known.get(each.name) != each.type:
-            mentioned = f"column {each.name[:60]!r} as {str(each.type)[:60]}"
-            has = f"has {mentioned}" if earlier is other else f"knows nothing of {mentioned}"
-            return Conflict(
-                other.instant, None, f"changed the table's columns: it {has}",
-                "begin again with the columns as they are now",
-            )
-    return None
-
-
 # --- what this version cannot check --------------------------------------------------------------
 
 _UNREADABLE = {
@@ -354,7 +342,7 @@ def refuse_unreadable(now: Timeline, config: TableConfig, *, known: frozenset[st
         if action == "deltacommit" or (action in _UNREADABLE and instant not in known):
             raise _unreadable(instant, action, _UNREADABLE[action])
     for instant, action in now.pending.items():
-        if action in _UNREADABLE and not (action == "deltacommit" and config.merged):
+        if action in _UNREADABLE and not (config.merged and action in PLAIN):
             raise _unreadable(instant, f"pending {action}", _UNREADABLE[action])
 
 

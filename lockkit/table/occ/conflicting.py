@@ -38,6 +38,9 @@ class OwnChanges:
     """Completed instants up to this one are covered too, unless they were pending."""
     overwrites: Overwritten = NOWHERE
     """Where it removes every row: rows that it has not seen must not have been added there."""
+    merged: bool = False
+    """Whether the table is merge-on-read, where a compaction hides no file that is completed later.
+    """
 
     def covers(self, instant: str) -> bool:
         """Whether its snapshot holds that instant, if that instant is completed."""
@@ -59,13 +62,15 @@ class Winner:
     """Of a rollback: the instants that will never be visible."""
     overwrites: Overwritten = NOWHERE
     """Where it removed every row."""
+    completion: str = ""
+    """Table version 9: its completion time, if known."""
 
     @classmethod
     def of(cls, files: CommitFiles, action: str = "commit") -> Winner:
         written = frozenset(stat.group for stat in files.stats)
         return cls(
             files.instant, action, written, files.replaced, files.operation,
-            overwrites=files.overwrites,
+            overwrites=files.overwrites, completion=files.completion,
         )  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 `hoodie.clean.failed.writes.policy`. EAGER: before each write, a table's only writer rolls back
 every pending instant that is not its own. LAZY: a service rolls back instants whose heartbeat has
-expired. NEVER: they stay. A lockkit clustering whose process crashed is rolled back under each
-policy, because writers yield to its plan. A clustering of Hudi's is left to Hudi.
+expired. NEVER: they stay. A lockkit clustering or compaction whose process crashed is rolled back
+under each policy, because others yield to its plan. One of Hudi's is left to Hudi.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Collection
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, WallMs
 from lockkit.runtime.proven import listing, read
+from lockkit.table.format.compaction_plan import CompactionPlan, parse_compaction_plan
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.plans import OURS, ReplacePlan, parse_replace_plan
 from lockkit.table.format.properties import FENCED, TableConfig
@@ -40,7 +41,7 @@ def failed_writes(
 
     `own` are the instants of this process.
     """
-    plans = yield from clusterings(names, now)
+    plans = yield from service_plans(names, now)
     spare = frozenset(plans) | frozenset(own)
     dead = yield from dead_instants(names, now, policy, rules=rules, spare=spare)
     wall_ms, plans_dead = (yield WallMs()), []
@@ -58,16 +59,20 @@ def failed_writes(
     return (*dead, *plans_dead)
 
 
-def clusterings(names: TimelineNames, now: Timeline) -> Procedure[dict[str, ReplacePlan]]:
-    """The pending clusterings by instant, including Hudi's; in version 6 their files are named as
-    an overwrite's.
+def service_plans(
+    names: TimelineNames, now: Timeline
+) -> Procedure[dict[str, ReplacePlan | CompactionPlan]]:
+    """The pending clusterings and compactions by instant, including Hudi's; in version 6 a
+    clustering's files are named as an overwrite's.
     """
-    found = {}
+    found: dict[str, ReplacePlan | CompactionPlan] = {}
     for instant, action in now.pending.items():
-        if action not in REPLACING:
+        if action not in (*REPLACING, "compaction"):
             continue
         key = names.requested(instant, action)
         match (yield from read(key)):
+            case Found(body, _) if action == "compaction":
+                found[instant] = parse_compaction_plan(key, body)
             case Found(body, _) if (plan := parse_replace_plan(key, body)).clusters:
                 found[instant] = plan
             case _:
@@ -89,8 +94,8 @@ def leftovers(names: TimelineNames, rules: HeartbeatRules) -> Procedure[tuple[st
 
 
 def about_to_go(names: TimelineNames, now: Timeline) -> Procedure[frozenset[FileGroup]]:
-    """File groups that a clustering is planned to replace."""
-    plans = yield from clusterings(names, now)
+    """File groups that a clustering is planned to replace, or a compaction to write."""
+    plans = yield from service_plans(names, now)
     return frozenset(group for plan in plans.values() for group in plan.inputs or ())
 
 

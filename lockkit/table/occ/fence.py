@@ -40,7 +40,7 @@ NO_INSTANT = "20000101000000000"
 """The instant of a decision that concerns no commit: no writer ever takes it."""
 REPLACES = "replacecommit"
 """The action of every overwrite; in table version 6 also that of a clustering."""
-ACTIONS = ("commit", REPLACES, "clustering", "deltacommit")
+ACTIONS = ("commit", REPLACES, "clustering", "deltacommit", "compaction")
 WHOLE_TABLE = "whole table"
 
 

@@ -139,7 +139,10 @@ def early_conflict(
         if not _INSTANT.fullmatch(instant) or instant >= mine.instant or mine.covers(instant):
             continue
         marked = yield from files_of(instant)
-        theirs = frozenset(each.group for each in marked)
+        # In a merge-on-read table only a compaction merges: it hides nothing that I write.
+        theirs = frozenset(
+            each.group for each in marked if not (mine.merged and each.io == "MERGE")
+        )
         both = shared(mine.writes | mine.replaced, theirs, strategy.unit)
         if both and (yield from lives(instant, rules)):
             conflict = Conflict(

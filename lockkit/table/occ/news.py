@@ -91,7 +91,8 @@ def _winner(work: CommitProgress, each: Decided) -> Procedure[Winner]:
     match each.writes, each.replaced, each.overwrites:
         case frozenset() as writes, frozenset() as replaced, Overwritten() as overwrites:
             if not work.prepared.grows:
-                return Winner(each.instant, each.action, writes, replaced, overwrites=overwrites)
+                return Winner(each.instant, each.action, writes, replaced, overwrites=overwrites,
+                              completion=each.completion or "")  # fmt: skip
     if each.instant not in work.files:
         key = completed_key(work.prepared.names, each)
         work.files[each.instant] = yield from _read_files(each.instant, key)

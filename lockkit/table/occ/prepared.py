@@ -71,7 +71,7 @@ class Prepared:
         return OwnChanges(
             self.instant, began.base, self.writes, self.replaced, self.operation,
             frozenset(began.timeline.pending), began.horizon,
-            overwritten_by(self.operation, self.writes | self.replaced),
+            overwritten_by(self.operation, self.writes | self.replaced), began.config.merged,
         )  # fmt: skip
 
 

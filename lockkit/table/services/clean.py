@@ -3,11 +3,13 @@
 It writes a durable plan, then deletes the files, then records the result. If a clean was left half
 done, any process finishes it by its plan. The fence is not needed, because a plan cannot become
 wrong. It lists slices that a newer slice of the same group superseded before the oldest retained
-commit, and groups that were replaced before it. A superseded slice stays superseded: completed
-commits are never rolled back, an older pending commit holds the retention back, and no commit can
-begin there any more (`covered`; in `hudi` mode the plan is made under the lock, as Hudi's is). No
-file name is used twice, because it ends with its instant. So a cleaner that was paused for hours
-after planning deletes only garbage, and two cleaners with one plan are harmless.
+commit, and groups that were replaced before it. In a merge-on-read table a slice is a base file
+with the log files behind it, and a compaction makes the next one. A superseded slice stays
+superseded: completed commits are never rolled back, an older pending commit holds the retention
+back, and no commit can begin there any more (`covered`; in `hudi` mode the plan is made under the
+lock, as Hudi's is). No file name is used twice, because it ends with its instant. So a cleaner that
+was paused for hours after planning deletes only garbage, and two cleaners with one plan are
+harmless.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import NO_BASE, NO_COMMIT, CommitFiles, FileGroup, in_partition
+from lockkit.table.format.layout import (
+    LOG_FILE,
+    NO_BASE,
+    NO_COMMIT,
+    CommitFiles,
+    FileGroup,
+    in_partition,
+)
 from lockkit.table.format.plans import (
     CleanPlan,
     Files,
@@ -156,7 +165,7 @@ def _look(
     refuse_log_files(now, known.config)
     wall_ms = yield WallMs()
     newest, retain_from = max(now.commits, default=""), retained_from(now, rules, wall_ms)
-    if retain_from is None or known.config.merged:  # nothing supersedes a log file yet
+    if retain_from is None:
         return CleanPlan(instant="", retain_from=since, last_completed=newest,
                          policy=rules.policy, base=base), 0  # fmt: skip
     since = max(since, (yield from _cleaned_until(names, now))) if by_commits else ""
@@ -165,7 +174,8 @@ def _look(
     if len(wanted) > COMMITS_AT_ONCE and by_commits:
         retain_from, wanted = wanted[COMMITS_AT_ONCE], wanted[:COMMITS_AT_ONCE]
     commits = yield from all_of(read_commit(names, each, now) for each in wanted)
-    work = _CleanWork.of(commits, retain_from, 1 if by_commits else rules.versions, now)
+    versions = 1 if by_commits else rules.versions
+    work = _CleanWork.of(commits, retain_from, versions, now, known.config.merged)
     if not by_commits:  # no earlier clean shows which files are gone
         work.older |= work.lineages.keys()
     files = yield from work.files()
@@ -196,8 +206,9 @@ class _CleanWork:
 
     retain_from: str
     versions: int
-    saved: frozenset[str]
-    pending: frozenset[str]
+    now: Timeline
+    merged: bool
+    """Whether slices may have log files."""
     lineages: dict[FileGroup, Lineage] = field(default_factory=dict)
     paths: dict[tuple[FileGroup, str], str] = field(default_factory=dict)
     older: set[FileGroup] = field(default_factory=set)
@@ -205,14 +216,17 @@ class _CleanWork:
 
     @classmethod
     def of(
-        cls, commits: Iterable[CommitFiles], retain_from: str, versions: int, now: Timeline
-    ) -> _CleanWork:
-        work = cls(retain_from, versions, now.savepoints, frozenset(now.pending))
+        cls, commits: Iterable[CommitFiles], retain_from: str, versions: int, now: Timeline,
+        merged: bool,
+    ) -> _CleanWork:  # fmt: skip
+        work = cls(retain_from, versions, now, merged)
         slices: dict[FileGroup, list[str]] = {}
         gone: dict[FileGroup, str] = {}
         for commit in sorted(commits, key=lambda each: instant_ms(each.instant)):
             gone.update(dict.fromkeys(commit.replaced, commit.instant))
             for stat in commit.stats:
+                if stat.is_log:
+                    continue
                 known = slices.setdefault(stat.group, [])
                 if not known and stat.previous != NO_COMMIT:
                     known.append(stat.previous)
@@ -237,16 +251,35 @@ class _CleanWork:
             listed = yield from listing(f"{in_partition(*group)}_")
             standing: dict[str, list[str]] = {}  # a task that was tried twice leaves two files
             for each in listed:
-                if (at := _instant_in(each.key)) and at not in self.pending:
+                if (at := _instant_in(each.key)) and at not in self.now.pending:
                     standing.setdefault(at, []).append(each.key)
             if gone:  # older superseded files that still exist are deleted too
                 every = tuple(sorted({*lineage.instants, *standing}, key=instant_ms))
-                doomed = self._doomed(replace(lineage, instants=every))
+                lineage = replace(lineage, instants=every)
+                doomed = self._doomed(lineage)
             paths = [path for at in doomed for path in standing.get(at, ())]
+        if self.merged and doomed:
+            paths += yield from self._logs(group, lineage, doomed)
         return [(group[0], path) for path in sorted(paths)]
 
+    def _logs(
+        self, group: FileGroup, lineage: Lineage, doomed: frozenset[str]
+    ) -> Procedure[list[str]]:
+        """The log files of doomed slices: those of the newest base file when they were completed.
+        """
+        partition, file_id = group
+        listed, found = (yield from listing(in_partition(partition, f".{file_id}_"))), []
+        for each in listed:
+            name = LOG_FILE.fullmatch(each.key.rpartition("/")[2])
+            at = self.now.completion.get(name[2]) if name else None
+            if at and max((base for base in lineage.instants if base < at), default="") in doomed:
+                found.append(each.key)
+        return found
+
     def _doomed(self, lineage: Lineage) -> frozenset[str]:
-        return garbage(lineage, self.retain_from, versions=self.versions, saved=self.saved)
+        return garbage(
+            lineage, self.retain_from, versions=self.versions, saved=self.now.savepoints
+        )
 
 
 def _instant_in(path: str) -> str:
@@ -292,7 +325,8 @@ def resume_clean(
 
 def refuse_live(key: str, files: Files, slices: Sequence[Slice]) -> None:
     """Raise if the plan at `key` would delete files that readers see now."""
-    live = {path for _, path in files} & {each.path for each in slices}
+    shown = {path for each in slices for path in (each.path, *getattr(each, "logs", ()))}
+    live = {path for _, path in files} & shown
     if live:
         raise TableError(
             f"{key} plans to delete {min(live)[:120]}, which the table's latest snapshot shows; "

@@ -257,6 +257,8 @@ def _not_ruled_out(
 
 def _is_overtaken(each: RepairCandidate, snapshot: Snapshot) -> bool:
     """Whether a file group that it rewrites has changed since it was read."""
+    if snapshot.config.merged:  # a compaction refuses no writer, and few writers a compaction
+        return False
     for stat in parse_commit(each.instant, each.instant, each.body).stats:
         there = snapshot.groups.get(stat.group)
         if (max(instants_of(there)) if there else NO_COMMIT) != stat.previous:

@@ -28,7 +28,7 @@ from lockkit.table.occ.conflict import PREFER_WRITER, find_conflict
 from lockkit.table.occ.failed import about_to_go
 from lockkit.table.occ.markers import at_work, mark, unmark
 from lockkit.table.occ.prepared import Prepared, prepare
-from lockkit.table.occ.transaction import Transaction
+from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
@@ -73,26 +73,37 @@ def cluster(context: ServiceContext, view: TableView) -> Clustered | None:
     plan = plan_for(context, view)
     if plan is None:
         return None
+    prepared = carried_out(
+        context, view.known, action_of(view.config.names), format_cluster_plan(plan),
+        lambda transaction, heart: _rewritten(context, plan, view.snapshot, transaction, heart),
+    )  # fmt: skip
+    if prepared is None or plan.inputs is None:
+        return None
+    return Clustered(prepared.instant, len(plan.inputs), len(prepared.stats))
+
+
+def carried_out(
+    context: ServiceContext, known: TableCache, action: str, plan: bytes,
+    work: Callable[[Transaction, AttemptHeartbeat], Prepared | None],
+) -> Prepared | None:  # fmt: skip
+    """Write `plan` down, do its `work`, and commit it; None if there was nothing left to do."""
     attempt = WriteAttempt(StoreHost(context, context.rules.heartbeat), context.rules.strategy)
 
     def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
         yield from ()
         try:
-            return _rewritten(context, plan, view.snapshot, transaction, heart)
+            return work(transaction, heart)
         except BaseException as error:
-            context.report(f"taking the clustering back: {error!r:.200}", transaction.instant)
+            what = "compaction" if action == "compaction" else "clustering"
+            context.report(f"taking the {what} back: {error!r:.200}", transaction.instant)
             raise
 
-    way = attempt.write(
-        view.known, files, action=action_of(view.config.names), plan=format_cluster_plan(plan)
-    )
-    committed: Committed | None = context.run(way)
+    committed: Committed | None = context.run(attempt.write(known, files, action=action, plan=plan))
     if committed is None:
         return None
     with suppress(Exception):  # it is committed; what is left here is cleaned up later
         context.run(unmark(committed.instant))
-    assert plan.inputs is not None and attempt.prepared is not None
-    return Clustered(committed.instant, len(plan.inputs), len(attempt.prepared.stats))
+    return attempt.prepared
 
 
 def _rewritten(

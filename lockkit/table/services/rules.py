@@ -24,6 +24,9 @@ CLEAN_EVERY_KEYS = ("hoodie.clean.trigger.max.commits", "hoodie.clean.max.commit
 CLUSTER_KEY, CLUSTER_ASYNC_KEY = "hoodie.clustering.inline", "hoodie.clustering.async.enabled"
 CLUSTER_EVERY_KEYS = ("hoodie.clustering.inline.max.commits", "hoodie.clustering.async.max.commits")
 """Several names of one setting; the first one that is given counts."""
+COMPACT_KEY = "hoodie.compact.inline"
+COMPACT_ASYNC_KEY = "hoodie.datasource.compaction.async.enable"
+COMPACT_EVERY_KEY = "hoodie.compact.inline.max.delta.commits"
 CleanPolicy = Literal["KEEP_LATEST_COMMITS", "KEEP_LATEST_BY_HOURS", "KEEP_LATEST_FILE_VERSIONS"]
 CLEAN_POLICIES: tuple[CleanPolicy, ...] = get_args(CleanPolicy)
 CLEAN_POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
@@ -118,7 +121,7 @@ def cluster_rules(options: Mapping[str, Any]) -> ClusterRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRules:
-    """Hudi's defaults: a writer cleans inline after its commits, and clusters only if asked to."""
+    """Hudi's defaults: a writer cleans inline after its commits, clusters and compacts if asked."""
 
     on: bool = True
     """Whether this writer runs any service."""
@@ -132,6 +135,9 @@ class ServiceRules:
     cluster: ClusterRules = field(default_factory=ClusterRules)
     cluster_on: bool = False
     cluster_every: int = 4
+    compact_on: bool = False
+    compact_every: int = 5
+    """Commits that added log files, from one compaction to the next."""
     beside: bool = False
     """Whether the services run in a thread beside the writer: all of them, or none."""
     failed: Policy = "LAZY"
@@ -150,6 +156,8 @@ def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
     cluster, cluster_beside = flag(options, CLUSTER_KEY), flag(options, CLUSTER_ASYNC_KEY)
     if cluster and cluster_beside:
         raise TableError(f"{CLUSTER_KEY} and {CLUSTER_ASYNC_KEY} are both true; choose one")
+    compact_beside = flag(options, COMPACT_ASYNC_KEY)
+    compact_on = on and (compact_beside or flag(options, COMPACT_KEY))
     clean_on = on and flag(options, CLEAN_KEY, default=True)
     clean_beside = clean_on and flag(options, *CLEAN_ASYNC_KEYS)
     cluster_on = on and (cluster or cluster_beside)
@@ -157,14 +165,16 @@ def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
     strategy = str(options.get(STRATEGY_KEY, SIMPLE.name))
     return ServiceRules(
         on=on,
-        explicit=cluster_on or (clean_on and any(key in options for key in named)),
+        explicit=cluster_on or compact_on or (clean_on and any(key in options for key in named)),
         clean=clean_rules(options),
         clean_on=clean_on,
         clean_every=whole(options, *CLEAN_EVERY_KEYS, default=1),
         cluster=cluster_rules(options),
         cluster_on=cluster_on,
         cluster_every=whole(options, *CLUSTER_EVERY_KEYS, default=4),
-        beside=clean_beside or (on and cluster_beside),
+        compact_on=compact_on,
+        compact_every=whole(options, COMPACT_EVERY_KEY, default=5),
+        beside=clean_beside or (on and (cluster_beside or compact_beside)),
         failed=failed_writes_policy(options, writers=1 if mode == SINGLE else 2),
         heartbeat=heartbeat_rules(options),
         strategy=strategy_of(strategy),

@@ -1,4 +1,4 @@
-"""The table services: roll back failed writes, clean old files, cluster small ones.
+"""The table services: roll back failed writes, clean old files, cluster small ones, compact logs.
 
 Hudi runs them in three ways. A: inline, after a writer's commit. B: in a thread beside the writer
 (both: `upkeep`); they share the writer's concurrency control, so they need a lock only if it does.
@@ -17,6 +17,7 @@ from lockkit.runtime.proven import all_of, listing
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.errors import CommitConflict
+from lockkit.table.format.compaction_plan import CompactionPlan
 from lockkit.table.format.plans import CleanPlan, ReplacePlan
 from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline, parse_timeline
@@ -31,6 +32,8 @@ from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
+from lockkit.table.services.compact import Compacted, compact, compact_due
+from lockkit.table.services.compact import plan_for as plan_compact
 from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.rewrite import Clustered, cluster, plan_for
 from lockkit.table.services.rules import ServiceRules
@@ -44,8 +47,9 @@ class ServiceRun:
     taken_back: tuple[RolledBack | RollbackRefused, ...] = ()
     cleaned: tuple[Cleaned, ...] = ()
     clustered: Clustered | None = None
+    compacted: Compacted | None = None
     yielded: str = ""
-    """Why a clustering yielded to a writer; the next run tries again."""
+    """Why a compaction or a clustering yielded to another commit; the next run tries again."""
 
 
 class TableService:
@@ -83,17 +87,19 @@ class TableService:
 
     def run(self) -> ServiceRun:
         """Run what is due. A clustering that yields to a writer is not an error."""
-        view = self.inspect()
+        view, compacted, clustered, yielded = self.inspect(), None, None, ""
         taken_back = self._take_back_failed(view)
         cleaned = self._resume_cleans(view)
         if clean_due(view.now, self.context.rules, self._looked_at):
             cleaned += self._clean(view.known)
         due = self.context.run(cluster_due(view.config.names, view.now, self.context.rules))
         try:
+            if view.config.merged and compact_due(view.now, self.context.rules):
+                compacted = compact(self.context, view)
             clustered = cluster(self.context, view) if due else None
         except CommitConflict as conflict:
-            return ServiceRun(taken_back, cleaned, yielded=str(conflict))
-        return ServiceRun(taken_back, cleaned, clustered)
+            yielded = str(conflict)
+        return ServiceRun(taken_back, cleaned, clustered, compacted, yielded)
 
     def inspect(self) -> TableView:
         """The table as it is now; what was read before is not read again."""
@@ -211,6 +217,17 @@ class TableService:
         Raises `CommitConflict` if a writer was faster: nothing changed.
         """
         return cluster(self.context, self.inspect())
+
+    def compact(self) -> Compacted | None:
+        """Merge all log files into base files, due or not; None if there are none.
+
+        Raises `CommitConflict` if another commit was faster: nothing changed.
+        """
+        return compact(self.context, self.inspect())
+
+    def preview_compact(self) -> CompactionPlan | None:
+        """What a compaction would merge."""
+        return plan_compact(self.context, self.inspect())
 
     def preview_cluster(self) -> ReplacePlan | None:
         """What a clustering would rewrite."""

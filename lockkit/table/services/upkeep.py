@@ -65,7 +65,7 @@ class Upkeep:
         self._loading = threading.Lock()
         self._old = OldPending(self.context)
         self._rules, self._appends = rules, AppendsDue(0, 0)
-        self._on = rules.clean_on or rules.cluster_on
+        self._on = rules.clean_on or rules.cluster_on or rules.compact_on
         self._serving = threading.Lock()  # several writing threads may share these services
         self._woken, self._due, self._closed = threading.Event(), False, False
         self._thread: threading.Thread | None = None

@@ -13,7 +13,6 @@ from lockkit.runtime import Parallel, Procedure
 from lockkit.table.format.base_file import BaseFile, Target
 from lockkit.table.format.layout import WriteStat, parse_commit
 from lockkit.table.format.timeline import Timeline
-from lockkit.table.occ.conflict import outgrown
 from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.prepared import Prepared, create_files, draft
 from lockkit.table.occ.transaction import (
@@ -91,6 +90,8 @@ def _prepare(
         return None, now
     newest = max(now.commits, default="")
     if newest > new.schema_at:
+        from lockkit.table.occ.outgrown import outgrown  # few appends meet another commit
+
         other = yield from read_commit(taken.names, newest, now)
         if conflict := outgrown(parse_commit(taken.instant, taken.instant, body), other):
             raise conflict.refusal(taken.instant)

@@ -178,7 +178,10 @@ class WriteTask:
             return
         covered, strategy = self.early.covered, self.early.strategy
         group = frozenset({(draft.partition, draft.file_id)})
-        mine = OwnChanges(self.target.instant, covered.later, group, horizon=covered.horizon)
+        mine = OwnChanges(
+            self.target.instant, covered.later, group, horizon=covered.horizon,
+            merged=self.target.config.merged,
+        )  # fmt: skip
         early = early_conflict(mine, rules=self.early.rules, strategy=strategy)
         run(early, self.store, self.clock)
         if self.early.commits:

@@ -25,8 +25,9 @@ from lockkit.table.format.base_file import (
     record_keys,
 )
 from lockkit.table.format.layout import TaskId, WriteStat
+from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.row_partitions import partition_of
-from lockkit.table.format.schema import RECORD_KEY, column_of, conform
+from lockkit.table.format.schema import RECORD_KEY, column_of, conform, stored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,6 +173,21 @@ def refuse_strangers(target: Target, partition: str, rows: pa.Table) -> None:
     found = partition_of(target.config, rows)
     if found != partition:
         raise TableError(f"rows of {found} do not belong in a file group of {partition}")
+
+
+def refuse_other_key(config: TableConfig, table: pa.Schema, rows: pa.Schema) -> None:
+    """Raise `TableError` where the record keys of `rows` are spelled otherwise: 5 is no 5.00."""
+    import pyarrow.types as is_
+
+    for name in config.record_keys:
+        theirs, ours = table.field(name).type, stored(rows.field(name).type, name)
+        if theirs != ours and not is_.is_string(ours) and (
+            is_.is_decimal(ours) or is_.is_decimal(theirs)
+        ):  # fmt: skip
+            raise TableError(
+                f"record key {name!r} is {theirs} in the table and {ours} in these rows, which "
+                "spell their values differently; cast it"
+            )
 
 
 def _both(old: pa.Schema, new: pa.Schema) -> pa.Schema:

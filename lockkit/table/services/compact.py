@@ -1,0 +1,186 @@
+"""Compaction: each file group's log files are merged into its next base file.
+
+The plan is durable before a row is merged. Writers go on meanwhile, because a reader decides by
+completion times: a log file that is completed after the instant T of the compaction stays behind
+the new base file. So the compaction merges exactly the log files that were completed before T. A
+commit that adds one more of those, by a slow clock, is a conflict (`missed_a_log`). After the
+compaction is decided there is none: the fence makes completion times rise.
+
+Rows keep their keys, commit times and sequence numbers. A compaction that is refused, fails or is
+interrupted is rolled back at once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lockkit.errors import TableError
+from lockkit.runtime import run
+from lockkit.table.format.base_file import BaseFileWriter
+from lockkit.table.format.compaction_plan import (
+    CompactionInput,
+    CompactionPlan,
+    format_compaction_plan,
+)
+from lockkit.table.format.layout import COMPACT, NO_COMMIT, FileGroup, WriteStat, in_partition
+from lockkit.table.format.plans import OURS
+from lockkit.table.format.schema import META_COLUMNS, arrow_schema
+from lockkit.table.format.timeline import Timeline
+from lockkit.table.occ.failed import about_to_go
+from lockkit.table.occ.markers import mark
+from lockkit.table.occ.prepared import Prepared, prepare
+from lockkit.table.occ.transaction import TableCache, Transaction
+from lockkit.table.read.log_slice import LogSlice, log_slice
+from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.reader import Scan, open_slice, scan_slice
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.context import ServiceContext
+from lockkit.table.services.rewrite import carried_out
+from lockkit.table.services.rules import ServiceRules
+from lockkit.table.services.view import TableView
+from lockkit.table.write.contract import AttemptHeartbeat
+
+AT_ONCE = 4
+"""File groups that are merged at one time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A compaction that is committed."""
+
+    instant: str
+    groups: int
+    logs: int
+    """Log files that no reader of later snapshots needs."""
+
+
+def compact_due(now: Timeline, rules: ServiceRules) -> bool:
+    """Whether enough commits have added log files since the last compaction."""
+    last = max((each for each, action in now.completed.items() if action == "commit"), default="")
+    added = sum(action == "deltacommit" and each > last for each, action in now.completed.items())
+    return rules.compact_on and added >= rules.compact_every
+
+
+def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
+    """What would be merged now."""
+    if not view.config.merged:
+        raise TableError(f"table {view.config.name!r} is copy-on-write: it has no log files")
+    busy = context.run(about_to_go(view.config.names, view.now))
+    return choose(view.snapshot, busy)
+
+
+def choose(snapshot: Snapshot, busy: Collection[FileGroup] = ()) -> CompactionPlan | None:
+    """Every file group with log files, but for those of a pending plan."""
+    slices = tuple(
+        CompactionInput(each.partition, each.file_id, each.instant, each.path, each.logs)
+        for each in snapshot.slices
+        if isinstance(each, LogSlice) and (each.partition, each.file_id) not in busy
+    )
+    return CompactionPlan(slices, {OURS: "compact"}) if slices else None
+
+
+def compact(context: ServiceContext, view: TableView) -> Compacted | None:
+    """None if there are no log files, or if the table changed since it was inspected.
+
+    Raises `CommitConflict` if a commit came in between by a slow clock, or replaced an input;
+    `CommitUnknown`, and what a commit raises.
+    """
+    plan = plan_for(context, view)
+    if plan is None:
+        return None
+    prepared = carried_out(
+        context, after_its_inputs(view), "compaction", format_compaction_plan(plan),
+        lambda transaction, heart: _merged(context, plan, view.snapshot, transaction, heart),
+    )  # fmt: skip
+    if prepared is None:
+        return None
+    logs = sum(len(each.logs) for each in plan.slices)
+    return Compacted(prepared.instant, len(plan.slices), logs)
+
+
+def after_its_inputs(view: TableView) -> TableCache:
+    """So that the compaction's instant is later than the completion of every log file so far."""
+    return replace(view.known, newest=max(view.known.newest, *view.now.completion.values()))
+
+
+def stands(plan: CompactionPlan, snapshot: Snapshot, instant: str) -> bool:
+    """Whether the plan has exactly the log files that were completed before its `instant`."""
+    return all(_inputs(snapshot, each, instant) == each.logs for each in plan.slices)
+
+
+def _inputs(snapshot: Snapshot, planned: CompactionInput, instant: str) -> tuple[str, ...] | None:
+    of = snapshot.groups.get(planned.group)
+    if not isinstance(of, LogSlice) or of.path != planned.base or instant in of.times:
+        return None
+    return tuple(path for path, at in zip(of.logs, of.times, strict=True) if at < instant)
+
+
+def _merged(
+    context: ServiceContext, plan: CompactionPlan, before: Snapshot, transaction: Transaction,
+    heart: AttemptHeartbeat,
+) -> Prepared | None:  # fmt: skip
+    snapshot: Snapshot = context.run(load_snapshot(covering=transaction.covered, since=before))
+    if not stands(plan, snapshot, transaction.instant):
+        return None  # another commit came before the plan was written
+    assert snapshot.schema is not None
+    context.report(f"compacting {len(plan.slices)} file groups", transaction.instant)
+    merge = SliceMerge(context, snapshot, transaction, heart)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        stats = tuple(pool.map(merge.carry_out, plan.slices))
+    prepared: Prepared = context.run(prepare(
+        transaction, stats, schema=snapshot.schema, operation=COMPACT,
+        known_partitions=frozenset(partition for partition, _ in snapshot.groups),
+    ))  # fmt: skip
+    return prepared
+
+
+@dataclass(frozen=True, slots=True)
+class SliceMerge:
+    """Merges slices into new base files; each is marked, then written, then put.
+
+    The heartbeat raises before each file if this compaction must stop.
+    """
+
+    context: ServiceContext
+    snapshot: Snapshot
+    transaction: Transaction
+    heart: AttemptHeartbeat
+
+    def carry_out(self, planned: CompactionInput) -> WriteStat:
+        """Raises `TableError` if an input is missing or cannot be read, and `StoreError`."""
+        import pyarrow as pa
+
+        from lockkit.table.format.data_files import put_data_file
+
+        store, clock, target = self.context.store, self.context.clock, self.transaction.target
+        assert self.snapshot.schema is not None
+        columns = arrow_schema(self.snapshot.schema)
+        every = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *columns])
+        of = self._slice(planned)
+        scan = Scan((of,), every, tuple(every.names), None)
+        with tempfile.TemporaryFile() as file:
+            out: Any = file
+            draft = BaseFileWriter(
+                target, *planned.group, columns, out, previous=of.instant or NO_COMMIT
+            )
+            self.heart.assert_alive()
+            path = in_partition(draft.partition, draft.name)
+            run(mark(target.instant, path, "MERGE"), store, clock)
+            with open_slice(of, store, clock) as source:
+                for batch in scan_slice(scan, of, source):
+                    draft.copy(pa.Table.from_batches([batch]))
+            stat = draft.close(inserts=0)
+            self.heart.assert_alive()
+            put_data_file(store, stat.path, out, stat.size_bytes, clock)
+        return replace(stat, updates=stat.writes)
+
+    def _slice(self, planned: CompactionInput) -> Any:
+        """With the plan's log files alone: later ones stay behind the new base file."""
+        of = self.snapshot.groups[planned.group]
+        assert isinstance(of, LogSlice)
+        times = dict(zip(of.logs, of.times, strict=True))
+        return log_slice(self.snapshot.config, of, [(log, times[log]) for log in planned.logs])
