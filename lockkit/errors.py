@@ -143,15 +143,18 @@ class UnknownKeyword(LockkitError, TypeError):
     """A keyword argument that neither the function nor the store's client takes."""
 
 
-class HistoryError(LockkitError, ValueError):
-    """A line that is not an event: names the line, and what is wrong with it."""
-
-
 # --- tables ---------------------------------------------------------------------------------------
 
 
 class TableError(LockkitError):
-    """The table, or a file of it, is not what it should be. Nothing was published by this call."""
+    """The table, or a file of it, is not what it should be. Nothing was published by this call.
+
+    `what` (a file, an instant, an option, a column) `why` (is wrong); `cure` says what to do next.
+    """
+
+    def __init__(self, what: str, why: str = "", cure: str = "") -> None:
+        self.what, self.why, self.cure = what, why, cure
+        super().__init__(f"{what}{why and f' {why}'}{cure and f'; {cure}'}")
 
 
 class Unanswered(TableError):
@@ -160,8 +163,8 @@ class Unanswered(TableError):
     `doubt`: whether a write of this call may have landed all the same, or may still land.
     """
 
-    def __init__(self, message: str, *, doubt: bool) -> None:
-        super().__init__(message)
+    def __init__(self, what: str, why: str = "", cure: str = "", *, doubt: bool) -> None:
+        super().__init__(what, why, cure)
         self.doubt = doubt
 
 

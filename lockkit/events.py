@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from lockkit.errors import TIME_MS_MAX as TIME_MS_MAX
-from lockkit.errors import HistoryError
+from lockkit.errors import LockkitError
 
 STORE = "store"
 LINE_BYTES_MAX = 1_000_000
@@ -74,6 +74,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "fault": ("fault", "when", "client", "method", "key"),
     "note": ("text",),
 }
+
+
+class HistoryError(LockkitError, ValueError):
+    """A line that is not an event: names the line, and what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,7 @@ def test_a_savepoint_that_keeps_files_which_an_archived_commit_replaced_is_refus
     with Table(f"file://{folder}") as table:
         rows = table.read()
         history.append(ArchivedInstant(str(int(saved) + 1), "replacecommit", None))
-        with pytest.raises(NotWritable, match="Delete the savepoint"):
+        with pytest.raises(NotWritable, match="delete the savepoint"):
             table.upsert(changed(rows, 1, "k01"))
         history[:] = [ArchivedInstant(str(int(saved) - 1), "replacecommit", None)]
         table.upsert(changed(rows, 1, "k01"))

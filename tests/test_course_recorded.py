@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.errors import HistoryError
+from lockkit.events import HistoryError
 from lockkit.lab.course.recorded import ACCEPTED, NOTICED, REFUSED, lacking, recorded
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"

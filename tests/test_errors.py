@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 
 import lockkit
-from lockkit import errors
+from lockkit import errors, events
 from lockkit.errors import LockBusy, LockkitError, LossReason
 from lockkit.recipes import errors as recipe_errors
 from lockkit.recipes.queue.operations import Claim
+from lockkit.spark import fresh
 from lockkit.stores import StoreOptions
 from lockkit.stores.endpoint import Endpoint, ErrorResponse
 from lockkit.table import errors as table_errors
 from lockkit.table.errors import CommitUnknown
+from lockkit.table.services import repair
 
 KINDS = [
-    kind for home in (errors, recipe_errors, table_errors)
+    kind for home in (errors, events, fresh, recipe_errors, repair, table_errors)
     for _, kind in inspect.getmembers(home, inspect.isclass)
     if issubclass(kind, LockkitError) and kind.__module__ == home.__name__
 ]  # fmt: skip
@@ -38,6 +40,8 @@ FACTS: dict[str, Any] = {
     "epoch": 41, "by_epoch": 42, "slot": 7, "commits": 3,
     "until_ms": 1_767_693_751_000, "reason": LossReason.TAKEN,
 }  # fmt: skip
+UNSTATED = ("attempt", "group_")
+"""Modules whose errors have one text so far."""
 
 
 def made(kind: type[LockkitError]) -> LockkitError:
@@ -81,6 +85,30 @@ def test_a_busy_lock_names_its_holder_and_the_end_of_the_lease() -> None:
     assert busy.until == datetime(2026, 1, 6, 10, 2, 31, tzinfo=UTC)
     assert str(busy.within("stripe 2 was not free")) == f"stripe 2 was not free: {busy}"
     assert LockBusy("l", owner="o", until_ms=10**18, cure="wait").until is None
+
+
+@pytest.mark.parametrize("folder", ["table", "spark", "runtime", "recipes"])
+def test_every_raised_table_error_states_its_facts_apart(folder: str) -> None:
+    built = (errors.TableError.__init__, errors.Unanswered.__init__)
+    kinds = {kind.__name__ for kind in KINDS if kind.__init__ in built}
+    free = [
+        f"{path.name}:{call.lineno}"
+        for path in sorted((Path(lockkit.__file__).parent / folder).rglob("*.py"))
+        if not path.name.startswith(UNSTATED)
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in kinds and len(call.args) == 1
+    ]
+    assert not free, f"give what, why and cure instead of one text, or another class: {free}"
+
+
+def test_the_errors_of_a_table_say_what_to_do_with_them() -> None:
+    refused = table_errors.RefusedOption("retries", "must be less", "choose 9", value="10")
+    assert (refused.option, refused.value, refused.why, refused.cure) == (
+        "retries", "10", "must be less", "choose 9",
+    )  # fmt: skip
+    assert str(refused) == "retries=10 must be less; choose 9"
+    assert str(table_errors.RefusedRows("id", "is null")) == "column 'id' is null"
+    assert str(table_errors.RefusedRows("", "are none")) == "the rows are none"
 
 
 def test_a_prepared_transaction_stays_in_its_process() -> None:

@@ -24,7 +24,7 @@ from lockkit.runtime import List, Note, Procedure, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import Store
 from lockkit.table import FENCE_KEY, Prepared, TableConfig, commit, read_table
-from lockkit.table.errors import BrokenFence, CannotTell, NewerFence
+from lockkit.table.errors import BrokenFence, NewerFence
 from lockkit.table.occ.commit import DecidedCommit, complete, decide
 from lockkit.table.occ.fence import digest, parse_fence, read_fence
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
@@ -32,7 +32,7 @@ from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.opening import open_table, snapshot_at
-from lockkit.table.services.repair import NOTHING, FenceRepair, carry_out, plan_repair
+from lockkit.table.services.repair import NOTHING, CannotTell, FenceRepair, carry_out, plan_repair
 
 NAMES = count()
 DEAD = HeartbeatRules(interval_ms=1, misses=1, slack_ms=0, drift_ms=0)
@@ -112,15 +112,15 @@ def noise(_body: bytes) -> bytes:
 def test_under_a_fence_of_a_newer_lockkit_the_remedy_is_to_upgrade(store: Store) -> None:
     damage(store, json.dumps({**json.loads(fence_body(store)), "format": 4}).encode())
     prepared = prepare_inserts(store, rows([2]))
-    with pytest.raises(NewerFence, match=r"format 4.*newer lockkit.*Upgrade lockkit"):
+    with pytest.raises(NewerFence, match=r"format 4.*newer lockkit.*upgrade lockkit"):
         run(commit(prepared, Holder(3)), store, CLOCK)
-    with pytest.raises(NewerFence, match="Upgrade lockkit"):
+    with pytest.raises(NewerFence, match="upgrade lockkit"):
         run(plan_repair(kept_by(store)), store, CLOCK)
 
 
 def test_the_error_of_a_broken_fence_does_not_advise_to_delete_it(store: Store) -> None:
     damage(store, b"{")
-    with pytest.raises(BrokenFence, match=r"Do not delete it.*repair-fence URL") as told:
+    with pytest.raises(BrokenFence, match=r"do not delete it.*repair-fence URL") as told:
         run(commit(prepare_inserts(store, rows([2])), Holder(3)), store, CLOCK)
     assert "stop every writer" not in str(told.value)
 
@@ -188,7 +188,7 @@ def test_where_nothing_can_tell_the_repair_stops_until_the_operator_says(
         assert isinstance(store.delete(FENCE_KEY), Applied)
     else:
         damage(store, b"noise")
-    with pytest.raises(CannotTell, match="its writer may be alive"):
+    with pytest.raises(CannotTell, match="whose writer may be alive"):
         run(plan_repair(NO_VERSIONS, rules=ALIVE), store, CLOCK)
     with pytest.raises(CannotTell, match="--decided INSTANT") as told:
         run(plan_repair(NO_VERSIONS, rules=DEAD), store, CLOCK)

@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.errors import HistoryError
-from lockkit.events import Event, HistoryNarrator, event, narrate, parse, plain, read, write
+from lockkit.events import (
+    Event,
+    HistoryError,
+    HistoryNarrator,
+    event,
+    narrate,
+    parse,
+    plain,
+    read,
+    write,
+)
 
 GOOD = Path(__file__).parents[1] / "datasets" / "histories" / "good"
 

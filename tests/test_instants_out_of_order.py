@@ -143,7 +143,7 @@ def test_after_a_commit_days_ahead_the_table_goes_on_once_its_instant_is_accepte
     store, config, url = table(version, f"file://{tmp_path}/t")
     append(url, 0)
     wrong = append(url, 1, ahead_ms=DAYS_MS)
-    with pytest.raises(TableError, match=f"{wrong}, is 7[12] hours ahead.*accept-instant") as told:
+    with pytest.raises(TableError, match=f"{wrong} .* 7[12] hours ahead.*accept-instant") as told:
         append(url, 2)
     assert pending(store, config.names) == []
     line = str(told.value).partition("there: lockkit ")[2].replace("URL", url).split()
@@ -163,7 +163,7 @@ def test_after_a_commit_days_ahead_the_table_goes_on_once_its_instant_is_accepte
     assert main([*line, "--yes"]) == 0
     assert capsys.readouterr().out.endswith("nothing to accept\n")
     further = append(url, 5, ahead_ms=3 * DAYS_MS)
-    with pytest.raises(TableError, match=f"{further}, is 21[56] hours ahead"):
+    with pytest.raises(TableError, match=f"{further} .* 21[56] hours ahead"):
         append(url, 6)
 
 

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from shape_mutants import MISTAKES, Mistake, planted
 
 from lockkit.clock import Clock, back_off_s, utc
-from lockkit.errors import HistoryError, TableError
-from lockkit.events import KINDS, Event, event, narrate, parse, plain, read, write
+from lockkit.errors import TableError
+from lockkit.events import KINDS, Event, HistoryError, event, narrate, parse, plain, read, write
 from lockkit.lab.faults import Fault, FaultError, FaultPlan, RequestFacts, dialects, wire
 from lockkit.lab.verify.check import Kind as VerdictKind
 from lockkit.lab.verify.check import check

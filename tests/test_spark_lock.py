@@ -111,7 +111,7 @@ def test_a_new_table_has_the_partition_folders_that_were_asked_for(
     url, style = f"file://{tmp_path}/orders", "hoodie.datasource.write.hive_style_partitioning"
     write(frame(spark, ("a", "EU", 1, 1)), url, options=SAID | {style: "false"})
     assert (tmp_path / "orders" / "EU").is_dir()
-    with pytest.raises(TableError, match="hive_style_partitioning=true, but the table has 'False'"):
+    with pytest.raises(TableError, match=r"hive_style_partitioning=true .* the table has 'False'"):
         write(frame(spark, ("a", "EU", 1, 1)), url, options=SAID | {style: "true"})
 
 
@@ -126,7 +126,7 @@ def test_a_misspelt_option_of_the_store_is_refused(spark: Any, tmp_path: Path) -
     ("options", "why"),
     [
         ({"region_name": "eu-west-1"}, "file:// has no keyword 'region_name'"),
-        ({"timeout_s": "soon"}, "timeout_s='soon' must be a number"),
+        ({"timeout_s": "soon"}, "timeout_s=soon must be a number"),
     ],
 )
 def test_a_format_refuses_an_option_that_its_store_does_not_take(

@@ -158,7 +158,7 @@ def test_a_table_of_the_catalog_takes_its_options_with_each_statement(
         spark.sql(f"INSERT INTO orders WITH ('path'='{url}') VALUES ('b', 'EU', 1, 2)")
         found = spark.sql(f"SELECT id FROM orders WITH ('path'='{url}') ORDER BY id").collect()
         assert [row.id for row in found] == ["a", "b"]
-        with pytest.raises(TableError, match="which table"), unwrapped():
+        with pytest.raises(TableError, match="path is missing"), unwrapped():
             spark.sql("SELECT * FROM orders").collect()
     finally:
         spark.sql("DROP TABLE orders")
@@ -204,17 +204,18 @@ def test_an_error_of_a_save_is_shown_by_its_first_line_and_leaves_nothing(
     with pytest.raises(AnalysisException, match=why) as shown:
         writer.save(here["url"])
     text = str(shown.value)
-    assert why in text.splitlines()[0] and "TableError: " in text and "Traceback" not in text
+    assert why in text.splitlines()[0] and "Traceback" not in text
+    assert "lockkit.table.errors.Refused" in text
     with pytest.raises(TableError, match=why) as taken_out, unwrapped():
         writer.save(here["url"])
-    assert type(taken_out.value) is TableError and "\n" not in str(taken_out.value)
+    assert isinstance(taken_out.value, TableError) and "\n" not in str(taken_out.value)
     assert stored(here) == [("a", "EU", 1)] and spooled(here) == []
     left = {each.key for each in open_store(**here).list("")} - before
     assert not [key for key in left if key.endswith(".parquet")]
 
 
 def test_an_option_that_nobody_knows_is_named(here: Any) -> None:
-    with pytest.raises(TableError, match="'mergeschema' is none of Hudi's"):
+    with pytest.raises(TableError, match="mergeschema is none of Hudi's"):
         saver(here, mergeSchema="true")
 
 

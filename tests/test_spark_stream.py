@@ -306,7 +306,7 @@ def test_a_conflict_is_retried_in_the_batch(spark: Any, here: Any, tmp_path: Pat
 
 
 def test_a_batch_of_no_known_query_is_refused(spark: Any, here: Any) -> None:
-    with pytest.raises(TableError, match="give it a name that stays"):
+    with pytest.raises(TableError, match="give a name that stays"):
         foreach_batch(**KEYS, **here)(frame(spark, ("c", "EU", 1, 1)), 0)
 
 

@@ -135,7 +135,7 @@ def test_rows_that_cannot_be_are_refused_and_the_table_stays(write: str) -> None
         table.upsert(rows(("a", "EU", 1, 1)))
         for wrong, says in (
             ({"id": ["b"]}, "a pyarrow.Table"),
-            (pa.table({"region": ["EU"], "at": [1]}), "no column 'id'"),
+            (pa.table({"region": ["EU"], "at": [1]}), "column 'id' is missing"),
             (pa.table({"id": pa.array([None], pa.string()), "region": ["EU"], "at": [1]}), "key"),
         ):
             with pytest.raises(TableError, match=says):
@@ -203,7 +203,7 @@ def test_a_record_key_without_one_spelling_is_refused(
 ) -> None:
     """Hudi's key of 1.0 is `1.0`, and Arrow's is `1`: an upsert would double the row."""
     with Table.create(f"memory://arrow{next(_NAMES)}", record_key="id") as table:
-        with pytest.raises(TableError, match="no one spelling"):
+        with pytest.raises(TableError, match="more than one spelling"):
             getattr(table, write)(pa.table({"id": pa.array(keys).cast(kind)}))
         assert not table.history()
 
@@ -213,7 +213,7 @@ def test_a_delete_whose_keys_are_spelled_otherwise_is_refused_and_finds_them_oth
         keys = pa.array([5, 6]).cast(pa.decimal128(21, 2))
         table.upsert(pa.table({"id": keys}))
         for other in (pa.array([5]), pa.array([5]).cast(pa.decimal128(21, 1))):
-            with pytest.raises(TableError, match="spell their values differently"):
+            with pytest.raises(TableError, match="spell keys differently"):
                 table.delete(pa.table({"id": other}))
         table.delete(pa.table({"id": pa.array(["5.00"])}))
         table.delete(pa.table({"id": keys[1:]}))
@@ -223,7 +223,7 @@ def test_a_delete_whose_keys_are_spelled_otherwise_is_refused_and_finds_them_oth
 def test_options_that_contradict_a_new_table_make_none() -> None:
     url = f"memory://arrow{next(_NAMES)}"
     for options in ({"hoodie.bucket.index.num.buckets": "8"}, {"lockkit.commit.mode": "hudi"}):
-        with pytest.raises(TableError, match="but the table has"):
+        with pytest.raises(TableError, match="the table has"):
             Table.create(url, record_key="id", options=options)
     with Table.create(url, record_key="id", mode=HUDI, buckets=8, options=options) as table:
         table.append(pa.table({"id": ["a"]}))

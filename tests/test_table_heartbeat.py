@@ -159,7 +159,7 @@ def test_failed_writes_are_lazy_among_several_writers_and_eager_is_refused_there
     assert failed_writes_policy({"hoodie.cleaner.policy.failed.writes": "x", key: "LAZY"}) == "LAZY"
     with pytest.raises(TableError, match=r"every other writer's instant.*LAZY"):
         failed_writes_policy({key: "EAGER"}, writers=2)
-    with pytest.raises(TableError, match="'soon' must be one of EAGER, LAZY, NEVER"):
+    with pytest.raises(TableError, match="=soon must be one of EAGER, LAZY, NEVER"):
         failed_writes_policy({key: "soon"})
 
 
@@ -222,7 +222,7 @@ def test_a_store_that_is_silent_starts_nothing(memory: Store) -> None:
 def test_the_error_survives_a_trip_between_processes() -> None:
     error = HeartbeatExpired(T, "it was ended")
     again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.instant, again.why) == (str(error), T, "it was ended")
+    assert (str(again), again.instant, again.cause) == (str(error), T, "it was ended")
 
 
 # --- a writer against whoever ends it: every interleaving -----------------------------------------

@@ -79,7 +79,6 @@ def write_guarded(key: str, change: Callable[[Any], Any], epoch: int) -> Procedu
             return value
         before = guarded_of(key, settled)
     raise Unanswered(
-        f"{key} was written by others in each of {TRIES_MAX} tries; see who writes it, then try "
-        "again",
-        doubt=False,
-    )
+        key, f"was written by others in each of {TRIES_MAX} tries",
+        "see who writes it, then try again", doubt=False,
+    )  # fmt: skip

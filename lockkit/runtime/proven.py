@@ -64,10 +64,9 @@ def read(
             case other:
                 raise AssertionError(f"not an answer to a read: {other!r}")
     raise Unanswered(
-        f"{key} could not be read in {TRIES_MAX} tries ({why}); check that the store answers, then "
-        "try again",
-        doubt=False,
-    )
+        key, f"could not be read in {TRIES_MAX} tries ({why})",
+        "check that the store answers, then try again", doubt=False,
+    )  # fmt: skip
 
 
 def listing(prefix: str, *, after: str = "") -> Procedure[Listing]:
@@ -81,10 +80,9 @@ def listing(prefix: str, *, after: str = "") -> Procedure[Listing]:
         else:
             return entries
     raise Unanswered(
-        f"{prefix}* could not be listed in {TRIES_MAX} tries ({why}); check that the store "
-        "answers, then try again",
-        doubt=False,
-    )
+        f"{prefix}*", f"could not be listed in {TRIES_MAX} tries ({why})",
+        "check that the store answers, then try again", doubt=False,
+    )  # fmt: skip
 
 
 def all_of(procedures: Iterable[Procedure[Any]]) -> Procedure[list[Any]]:
@@ -117,10 +115,9 @@ def delete(key: str, version: Version | None = None) -> Procedure[None]:
             case Unknown(why):
                 yield Sleep(pause_s(tries))
     raise Unanswered(
-        f"{key} could not be deleted in {TRIES_MAX} tries ({why}); what is left is deleted when "
-        "this is run again",
-        doubt=True,
-    )
+        key, f"could not be deleted in {TRIES_MAX} tries ({why})",
+        "run this again: it deletes what is left", doubt=True,
+    )  # fmt: skip
 
 
 def settle_write(
@@ -168,16 +165,15 @@ def settle_write(
         except (StoreError, Unanswered) as error:
             if not doubt:
                 raise
-            raise Unanswered(f"{key} may have been written: {error}", doubt=True) from error
+            raise Unanswered(key, f"may have been written: {error}", doubt=True) from error
     # Also if every answer was 429: with a hidden retry that may be the answer to a second copy.
     standing = _standing((yield from read(key, limit=limit)), is_ours, wrote_over)
     if standing is not None:
         return standing
     raise Unanswered(
-        f"{key} could not be written in {TRIES_MAX} tries ({why or 'it never appeared'}); check "
-        "that the store answers, then try again",
-        doubt=doubt,
-    )
+        key, f"could not be written in {TRIES_MAX} tries ({why or 'it never appeared'})",
+        "check that the store answers, then try again", doubt=doubt,
+    )  # fmt: skip
 
 
 def _standing(

@@ -1,4 +1,4 @@
-"""PySpark: a DataFrame into a table, and processes that do so as writers.
+"""Writes a PySpark DataFrame to a table, and runs the processes that do so.
 
     from lockkit.spark import write
 
@@ -6,16 +6,16 @@
 
 In reading order:
 
-- `write` begins, has the executors write files (`rows`, `frame`) and commits; `options` reads
-  Hudi's option names, `place` is a table's address.
+- `write` begins a transaction, lets the executors write files (`rows`, `frame`) and commits;
+  `place` is a table's address.
 - `query` and `read`: a table as a DataFrame; `fresh` refuses to write back rows that are out of
   date.
 - `stream` and `microbatch` commit each batch once; `streamer` ingests a folder or a Kafka topic.
-- `source` and `sink` are `format("lockkit")`, on `spool` and `land`; `errors` turns what Spark
-  makes of an error of ours back into it.
-- `java` finds a runtime or prepares one from pip, `archive` makes it start faster, `connect` is the
-  Spark server that writers share, `process` ends child processes with their parent, and `orders`
-  are the rows that the laboratory's writers commit.
+- `source` and `sink` are `format("lockkit")`, on `spool` and `land`; `errors` finds lockkit's
+  error in Spark's.
+- `java` finds a Java runtime, `archive` makes it start faster, `connect` is the Spark server that
+  writers share, `process` ends child processes with their parent, and `orders` are the rows that
+  the laboratory's writers commit.
 
 `import lockkit` imports none of it.
 """

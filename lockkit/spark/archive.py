@@ -1,7 +1,7 @@
 """A shared archive of Spark's classes (AppCDS): a writer's own JVM starts in half the time.
 
-A small Spark job makes it in the background, once for each Java and pyspark. Until it is there, or
-if the JVM rejects it, Spark starts without it. `LOCKKIT_APPCDS=off` neither makes nor uses one.
+A small Spark job makes the archive in the background, once for each version of Java and pyspark.
+Spark starts without it until it exists, or if the JVM rejects it. `LOCKKIT_APPCDS=off` disables it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lockkit.spark.java import LEAN_JVM, cache_folder, spark_env
 
 SWITCH = "LOCKKIT_APPCDS"
 MAKING_S_MAX = 300
-"""A job that takes longer is ended, and not tried again before that time is over."""
+"""A job that takes longer is killed. No other job starts before this time has passed."""
 QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
 def archive_options(flags: str, env: Mapping[str, str] | None = None) -> str:
-    """JVM options to add to `flags`; "" while there is no archive for them."""
+    """JVM options to add to `flags`; "" if no archive exists for them."""
     env = os.environ if env is None else env
     if env.get(SWITCH, "").lower() == "off":
         return ""
@@ -40,7 +40,7 @@ def archive_options(flags: str, env: Mapping[str, str] | None = None) -> str:
 
 
 def archive_path(flags: str, env: Mapping[str, str]) -> Path:
-    """An archive is for one runtime, one set of jars and one collector."""
+    """An archive fits one Java runtime, one set of jars and one garbage collector."""
     home = Path(env.get("JAVA_HOME", ""))
     release = home / "release"
     about = [str(home), version("pyspark"), flags, release.read_text() if release.is_file() else ""]
@@ -91,7 +91,7 @@ def make(archive: Path, flags: str) -> None:
 
 
 def make_now() -> None:
-    """Make the archive for a writer's JVM in this process, unless it is there."""
+    """Make the archive for a writer's JVM in this process, unless it exists."""
     os.environ.update(spark_env())
     archive = archive_path(LEAN_JVM, os.environ)
     if not archive.is_file():

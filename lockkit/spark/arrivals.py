@@ -1,7 +1,7 @@
-"""The rows that arrive for a streamer, as a stream of Spark: files of a folder, a Kafka topic.
+"""Reads a streamer's source as a Spark stream: the files of a folder, or a Kafka topic.
 
-A column of the source that the schema does not have ends the stream with `NewColumns`; without
-that, Spark would leave the column out. Columns inside of structs are not compared.
+If the source has a column that the schema does not have, the stream ends with `NewColumns`; Spark
+alone would drop the column. Columns inside structs are not compared.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from lockkit.spark.stream_job import (
     TOPIC,
     StreamJob,
 )
+from lockkit.table.errors import DamagedFile, RefusedOption
 from lockkit.table.format.schema import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Spark forgets files that are a week older than the newest one, and passes over late ones.
+# By default Spark ignores files that are a week older than the newest one.
 FOR_EVER = "36500d"
-# A line that is no record ends the run: nothing is dropped, and nothing becomes nulls.
+# A line that is not a record ends the run: no row is dropped or filled with nulls.
 READING: dict[str, dict[str, str]] = {
     "json": {"mode": "FAILFAST"}, "parquet": {},
     "csv": {"mode": "FAILFAST", "header": "true", "enforceSchema": "false"},
@@ -50,13 +51,13 @@ NOT_FOR_KAFKA = (
     "enable.auto.commit", "key.deserializer", "value.deserializer", "group.id",
     "specific.avro.reader",
 )  # fmt: skip
-"""Properties that Spark's source or this streamer decides, or that are for the schema registry."""
+"""Properties that Spark's source or this streamer sets, or that configure the schema registry."""
 
 
 class NewColumns(TableError):
     """The source has columns that the schema does not have; nothing of the batch was written.
 
-    Its text is a list in JSON, because it comes through Spark as text.
+    Its text is a JSON list, because Spark passes errors on as text.
     """
 
     @property
@@ -69,7 +70,7 @@ class NewColumns(TableError):
 
 
 def arriving(spark: Any, work: StreamJob) -> Any:
-    """The rows as a stream; None while no file is there from which to take the schema."""
+    """The rows as a stream; None as long as no file exists to infer the schema from."""
     if work.kind.startswith("kafka"):
         return _from_kafka(spark, work)
     schema = source_schema(spark, work)
@@ -93,13 +94,13 @@ def arriving(spark: Any, work: StreamJob) -> Any:
 
 
 def source_schema(spark: Any, work: StreamJob) -> Any:
-    """Spark's types of the columns that arrive; None if no file shows them yet."""
+    """Spark's types of the source's columns; None if no file exists yet."""
     text = avro_text(work)
     if text is not None:
         return spark_schema(arrow_schema(text))
     root = work.needs(ROOT)
     if "://" not in root and not Path(root).is_dir():
-        raise TableError(f"{PREFIXES[0]}{ROOT}={root[:200]}: there is no such folder")
+        raise RefusedOption(f"{PREFIXES[0]}{ROOT}", "names no folder", value=root[:200])
     if "://" not in root and not any(_is_file(each) for each in Path(root).iterdir()):
         return None
     reader = spark.read.options(**READING[work.kind])
@@ -111,7 +112,7 @@ def source_schema(spark: Any, work: StreamJob) -> Any:
 
 
 def avro_text(work: StreamJob) -> str | None:
-    """The schema that the schema provider gives, in JSON; None without one."""
+    """The schema provider's schema, as JSON; None without a provider."""
     if work.registry:
         return _registry(work).at(work.needs(REGISTRY))
     file = work.said(SCHEMA)
@@ -120,11 +121,13 @@ def avro_text(work: StreamJob) -> str | None:
     try:
         return Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        raise TableError(f"{PREFIXES[0]}{SCHEMA}={file[:200]}: {error.strerror}") from None
+        raise RefusedOption(
+            f"{PREFIXES[0]}{SCHEMA}", f"cannot be read: {error.strerror}", value=file[:200]
+        ) from None
 
 
 def checked(frame: Any) -> Any:
-    """The rows of a batch; `NewColumns` if a Parquet file of it has more columns than it has."""
+    """The rows of a batch; `NewColumns` if one of its Parquet files has a column that they lack."""
     if FILE not in frame.columns:
         return frame
     files = [row[0] for row in frame.select(FILE).distinct().collect()]
@@ -150,12 +153,12 @@ def _parsed(rows: Any, schema: Any) -> Any:
     new = f.array_except(
         f.json_object_keys(value), f.array(*[f.lit(name) for name in schema.names])
     )
-    # In two: every error of a query shows its plan, in which `unwrap` must not find the name.
+    # In two parts: an error of a query shows its plan, and `unwrap` must not find the name there.
     name = f.lit(NewColumns.__module__), f.lit(f".{NewColumns.__name__}: ")
     stop = f.raise_error(f.concat(*name, f.to_json(f.slice(new, 1, SHOWN))))
     whole = f.when(f.size(new) > 0, stop.cast("string")).otherwise(value)
     found = f.from_json(whole, ArrayType(schema), READING["json"])
-    rows = rows.where(f.trim(value) != "")  # neither an empty line, nor a message without a body
+    rows = rows.where(f.trim(value) != "")  # skips empty lines and messages without a body
     return rows.select(f.explode(found).alias("value")).select("value.*")
 
 
@@ -167,8 +170,9 @@ def _from_kafka(spark: Any, work: StreamJob) -> Any:
 
     text, servers = avro_text(work), work.props.get("bootstrap.servers")
     if text is None or not servers:
-        raise TableError(
-            f"a topic needs bootstrap.servers, and {PREFIXES[0]}{SCHEMA} or {PREFIXES[0]}{REGISTRY}"
+        raise RefusedOption(
+            "bootstrap.servers",
+            f"must be set for a topic, and {PREFIXES[0]}{SCHEMA} or {PREFIXES[0]}{REGISTRY}",
         )
     source = spark.readStream.format("kafka").options(**kafka_options(work))
     try:
@@ -176,10 +180,10 @@ def _from_kafka(spark: Any, work: StreamJob) -> Any:
     except AnalysisException as error:
         if "kafka" not in str(error).lower():
             raise
-        raise TableError(
-            "Spark has no Kafka source here; add its jar: "
-            f"--conf spark.jars.packages={KAFKA}:{spark.version}"
-        ) from None
+        raise RefusedOption(
+            "spark.jars.packages", "names no Kafka source for Spark",
+            f"add its jar: --conf spark.jars.packages={KAFKA}:{spark.version}",
+        ) from None  # fmt: skip
     schema = spark_schema(arrow_schema(text))
     if work.kind == "kafka":
         return _parsed(rows, schema)
@@ -189,15 +193,19 @@ def _from_kafka(spark: Any, work: StreamJob) -> Any:
 
 
 def kafka_options(work: StreamJob) -> dict[str, str]:
-    """The options of Spark's Kafka source: Kafka's own properties get its prefix.
+    """The options of Spark's Kafka source, which are Kafka's own properties with a prefix.
 
     Raises `TableError` for a property that Spark's source does not take.
     """
     start = work.props.get("auto.offset.reset", "earliest").lower()
     if start not in ("earliest", "latest"):
-        raise TableError(f"auto.offset.reset={start[:40]!r}: choose earliest or latest")
+        raise RefusedOption(
+            "auto.offset.reset", "is not known here", "choose earliest or latest", value=start[:40]
+        )
     if work.props.get("enable.auto.commit", "false").lower() != "false":
-        raise TableError("enable.auto.commit must be false: Spark's checkpoint says what was read")
+        raise RefusedOption(
+            "enable.auto.commit", "must be false: Spark's checkpoint says what was read"
+        )
     found = {
         f"kafka.{key}": value for key, value in work.props.items()
         if not key.startswith(NOT_FOR_KAFKA)
@@ -217,10 +225,11 @@ def _registry(work: StreamJob) -> SchemaRegistry:
     base = work.props.get("schema.registry.url", "")
     url = work.said(REGISTRY) or base
     if not url:
-        raise TableError(
-            "messages of KafkaAvroDeserializer name their schema by a number of the registry: set "
-            f"schema.registry.url, or {PREFIXES[0]}{DESERIALIZER} to ByteArrayDeserializer"
-        )
+        raise RefusedOption(
+            "schema.registry.url",
+            "is missing: messages of KafkaAvroDeserializer name their schema by a number of the "
+            "registry", f"set it, or {PREFIXES[0]}{DESERIALIZER} to ByteArrayDeserializer",
+        )  # fmt: skip
     user = work.props.get("schema.registry.basic.auth.user.info") or work.props.get(
         "basic.auth.user.info", ""
     )
@@ -230,7 +239,7 @@ def _registry(work: StreamJob) -> SchemaRegistry:
 def decoded(
     text: str, kinds: Any, registry: SchemaRegistry | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for `mapInArrow`: messages in Avro, as rows of the schema in `text`.
+    """A function for `mapInArrow` that decodes Avro messages into rows of the schema in `text`.
 
     With a registry, a message begins with a zero byte and the id of its schema in four bytes
     (Confluent's wire format); without one, all have the schema in `text`.
@@ -270,8 +279,8 @@ def decoded(
                     ValueError, struct.error, SchemaResolutionError, StopIteration,
                     ) as error:  # fmt: skip
                 why = f"{type(error).__name__} {str(error)[:200]}"
-                raise TableError(
-                    f"a message of {len(body)} bytes is not Avro of its schema: {why}"
+                raise DamagedFile(
+                    f"a message of {len(body)} bytes", f"is not Avro of its schema: {why}"
                 ) from None
 
         with first_line():

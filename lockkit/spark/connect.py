@@ -24,8 +24,8 @@ CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 READY_TIMEOUT_S = 90.0
 READY_POLL_S = 0.1
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
-# With a token the client insists on TLS, except to the name (not the address) of this machine. And
-# a writer that was stopped for a while must not take its connection for dead when it goes on.
+# With a token the client insists on TLS, except to the name (not the address) of this machine.
+# A writer that was paused must not treat its connection as dead when it continues.
 PARAMETERS = ";grpc_keepalive_enabled=false"
 HEAP = "512m"
 
@@ -76,7 +76,7 @@ class Server:
         ]  # fmt: skip
         for name, value in conf.items():
             command += ["--conf", f"{name}={value}"]
-        # SparkSubmit knows this resource name as "nothing to load"; the class is on its class path
+        # SparkSubmit loads nothing for this resource name; the class is on its class path
         return cls(
             [*command, "spark-internal"], token, token, f"sc://localhost:{port}/{PARAMETERS}"
         )
@@ -100,7 +100,7 @@ def free_port() -> int:
 def await_server(remote: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:
     """Return once something listens at `sc://host:port`; raises `ServerGone`.
 
-    Asked before the first session is made: a Connect client would hang in its own retries.
+    Call it before the first session: a Connect client would hang in its own retries.
     """
     host, _, port = remote.removeprefix("sc://").split("/")[0].rpartition(":")
     clock = Clock()

@@ -1,4 +1,4 @@
-"""lockkit's errors inside Spark: shown as one line, and unwrapped from Spark's exceptions."""
+"""Shows lockkit's errors inside Spark as one line, and finds them in Spark's exceptions."""
 
 from __future__ import annotations
 

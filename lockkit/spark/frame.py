@@ -1,10 +1,10 @@
-"""A DataFrame's rows into file groups, by Spark's executors.
+"""Writes a DataFrame's rows to file groups, on Spark's executors.
 
 Each task merges and writes its files itself. It returns one row of statistics for each file, or a
 row with the error, so that an error is not a page of JVM stack.
-One action on each result and no more: a second would write every file again. A task that is done
-again leaves an orphan, which is why a file's name holds the attempt; the driver deletes it before
-it commits.
+The driver runs exactly one action on each result: a second would write every file again. A task
+that Spark repeats leaves an orphan file. So a file's name contains the attempt, and the driver
+deletes orphans before it commits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError
 from lockkit.runtime import run
 from lockkit.spark.place import TableAddress
-from lockkit.table.errors import CommitConflict
+from lockkit.table.errors import CommitConflict, RefusedOption
 from lockkit.table.format.base_file import Slice, Target
 from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.data_files import open_data_file
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 GROUP = "_lockkit_group"
-"""The column that says which file group a row goes to: a bucket's number, or a file id."""
+"""The column with a row's file group: a bucket's number, or a file id."""
 PART = "_lockkit_part"
 """The columns with the partition's values, by `each_field`."""
 KEY, STORED_PART = "_lockkit_key", "_lockkit_stored_part"
@@ -66,7 +66,7 @@ class WriteJob:
     file_bytes_max: int = FILE_BYTES_MAX
     slices: Mapping[FileGroup, Slice] = field(default_factory=dict, repr=False)
     generations: Mapping[FileGroup, int] = field(default_factory=dict, repr=False)
-    """How often a bucket's group was replaced, by (partition, number), where it was."""
+    """How often each bucket's group was replaced, by (partition, number); 0 is left out."""
 
     def work(self) -> WriteTask:
         return WriteTask(self.place.data(), self.target, _task(), Clock(), self.early)
@@ -86,7 +86,7 @@ def _task() -> TaskId:
     context = TaskContext.get()
     if context is None:
         return TaskId()
-    # Not attemptNumber: it begins anew when a stage is repeated, and a file's name must not.
+    # Not attemptNumber: it restarts when a stage is repeated, and file names must stay unique.
     return TaskId(context.partitionId(), context.stageId(), context.taskAttemptId())
 
 
@@ -136,7 +136,10 @@ def write_frame(
 ) -> list[WriteStat]:
     """Merge each row into the file group in its column `GROUP`, one of `aims`."""
     if not 0 < len(group_targets) <= GROUPS_MAX:
-        raise TableError(f"a round writes 1 to {GROUPS_MAX} file groups, not {len(group_targets)}")
+        raise RefusedOption(
+            "group_targets", f"must name 1 to {GROUPS_MAX} file groups for a round",
+            value=str(len(group_targets)),
+        )  # fmt: skip
     job, known = WriteJob(place, target), dict(group_targets)
 
     def write(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
@@ -178,7 +181,7 @@ def stored_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFra
                         yield from rows.rename_columns(shape.names).cast(shape).to_batches()
 
     files = frame.sparkSession.createDataFrame(
-        # A bucketed group under its bucket's number, as the rows of new keys have it.
+        # A bucketed group is named by its bucket's number, as it is for rows with new keys.
         [(each.path, each.file_id[:8] if is_bucketed(each.file_id) else each.file_id)
          for each in slices], "path string, group string",
     )  # fmt: skip
@@ -200,9 +203,7 @@ def _reported(write: Any) -> pa.RecordBatch:
     try:
         rows += [stat.to_row() | which for stat in write()]
     except (TableError, StoreError) as error:
-        # As text where it cannot be pickled: an exception's arguments may be keywords.
-        kept = error if isinstance(error, CommitConflict) else _plain(error)
-        rows.append({"error": base64.b64encode(pickle.dumps(kept)).decode()})
+        rows.append({"error": base64.b64encode(pickle.dumps(error)).decode()})
     text, number = pa.string(), pa.int64()
     kinds = [
         (name, number if kind == "long" else text)
@@ -211,12 +212,8 @@ def _reported(write: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=pa.schema(kinds))
 
 
-def _plain(error: TableError | StoreError) -> TableError | StoreError:
-    return (StoreError if isinstance(error, StoreError) else TableError)(str(error))
-
-
 def _statistics(frame: DataFrame, written: DataFrame, job: WriteJob) -> list[WriteStat]:
-    """Raise a task's error; a conflict first, because another try may succeed."""
+    """Raise a task's error. A conflict comes first, because another try may succeed."""
     with by_rows(frame):
         rows = [row.asDict() for row in written.collect()]
     met = [pickle.loads(base64.b64decode(row["error"])) for row in rows if row["error"]]
@@ -233,8 +230,8 @@ def _statistics(frame: DataFrame, written: DataFrame, job: WriteJob) -> list[Wri
 def _done_again(session: Any, rows: list[dict[str, Any]]) -> bool:
     """Whether a task may have left a file that no row reports.
 
-    When a stage is repeated, because the executor with its shuffled rows is gone, its tasks count
-    from 0 again; a Connect session can not ask for that, so there the answer is yes on a cluster.
+    If Spark repeats a stage, because it lost the executor with the shuffled rows, its tasks count
+    from 0 again. A Connect session cannot see that, so its answer is yes on a cluster.
     """
     if any(row["attempt"] for row in rows):
         return True
@@ -253,16 +250,16 @@ def _done_again(session: Any, rows: list[dict[str, Any]]) -> bool:
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 NOT_BY_BYTES = str(2**31 - 1)
 LARGE = ("array", "binary", "map", "struct", "variant")
-"""Column types of which the 10,000 values of a batch may well not fit into memory."""
+"""Column types whose 10,000 values of a batch may not fit into memory."""
 
 
 @contextmanager
 def by_rows(frame: DataFrame) -> Iterator[None]:
-    """What begins in here counts its batches' rows only, as every Spark before 4.1 did.
+    """Let Spark limit the batches of this block by their rows only, as Spark before 4.1 did.
 
-    Since then Spark sums up its buffers after each row to see whether they have grown too large,
-    which takes it longer than all else that it does with the row. That stays where a column's
-    type may be large, or where the session says how large a batch may be.
+    Since 4.1 Spark sums up its buffers' sizes after each row, which takes longer than all other
+    work on the row. Nothing changes if a column's type may be large, or if the session limits the
+    bytes of a batch.
     """
     conf = frame.sparkSession.conf
     if conf.get(BATCH_BYTES, None) is not None or any(

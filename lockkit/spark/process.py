@@ -1,8 +1,8 @@
-"""A process that cannot outlive its parent, with all that it started.
+"""Starts child processes that cannot outlive their parent.
 
-A child that watches its stdin dies with its parent, unless it is stopped: a stopped process cannot
-react. Linux kills even that one (PR_SET_PDEATHSIG); elsewhere the stopped members of an orphaned
-process group are continued by the kernel (POSIX), and then see their stdin's end.
+A child that watches its stdin exits with its parent, unless it is paused (SIGSTOP). Linux kills
+paused children as well (PR_SET_PDEATHSIG). On other systems the kernel continues the paused members
+of an orphaned process group (POSIX), which then see the end of their stdin.
 
     python -m lockkit.spark.process PARENT COMMAND...    runs COMMAND as such a child
 """
@@ -25,7 +25,7 @@ import psutil
 from lockkit.clock import Clock
 
 FLEET = "LOCKKIT_FLEET"
-"""Every process of a fleet carries its id in this environment variable."""
+"""Every process of a fleet has the fleet's id in this environment variable."""
 PARENT_POLL_S = 0.5
 PASSES_MAX = 10
 PR_SET_PDEATHSIG = 1
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def die_with_parent(parent: int) -> None:
-    """From now on the kernel kills this process when the *thread* that started it ends.
+    """Let the kernel kill this process when the *thread* that started it ends.
 
     Call it first, and from a process whose parent started it from a thread that lives long enough.
     """
@@ -44,7 +44,7 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
         threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
-    if os.getppid() != parent:  # it died before we asked
+    if os.getppid() != parent:  # the parent died before the call
         os._exit(CODE_ORPHANED)
 
 
@@ -74,7 +74,7 @@ def _start_all(starts: SimpleQueue[Any]) -> None:
         start, done = starts.get()
         try:
             done.set_result(start())
-        except BaseException as error:  # noqa: BLE001 - the caller gets it
+        except BaseException as error:  # noqa: BLE001 - passed to the caller
             done.set_exception(error)
 
 
@@ -122,7 +122,7 @@ def own_mb() -> float:
 
 
 def send_signal(processes: Iterable[psutil.Process], number: int) -> None:
-    """Send a signal to each; processes that have ended are skipped (psutil detects reused pids)."""
+    """Send a signal to each process that still runs (psutil detects reused pids)."""
     for process in processes:
         try:
             process.send_signal(number)
@@ -133,7 +133,7 @@ def send_signal(processes: Iterable[psutil.Process], number: int) -> None:
 def freeze(pid: int) -> list[psutil.Process]:
     """SIGSTOP for the process and everything below it, parents first; returns them.
 
-    Again until no new one is found: a child may have been started while the list was read.
+    It repeats until it finds no new process: a child may start while the list is read.
     """
     stopped: dict[int, psutil.Process] = {}
     for _ in range(PASSES_MAX):
@@ -148,7 +148,7 @@ def freeze(pid: int) -> list[psutil.Process]:
 def kill_tree(pid: int) -> None:
     """SIGKILL for the process, its group, and everything below it; a child may have its own group.
 
-    Stopped first, so that nothing can start another child meanwhile.
+    All are paused first, so that none can start another child meanwhile.
     """
     members = freeze(pid)
     try:
@@ -160,7 +160,7 @@ def kill_tree(pid: int) -> None:
 
 
 def leftovers(fleet: str | None = None) -> list[int]:
-    """Pids that carry a fleet's mark: of this fleet, or of any. Zombies do not count."""
+    """The pids of this fleet, or of any fleet, without zombies."""
     found = []
     for process in psutil.process_iter():
         try:

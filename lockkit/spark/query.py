@@ -1,6 +1,6 @@
-"""A query: which rows of a table to read, by Python's keywords or Hudi's reader options.
+"""A query: which rows of a table to read, from Python's keywords or Hudi's reader options.
 
-`plan` turns it into slices before Spark is called. The code of the executors is here, too.
+`plan` turns it into slices before Spark runs. The executors' code is here too.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.spark.place import TableAddress
 from lockkit.spark.rows import refuse_log_files
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.gate import check_options
 from lockkit.table.occ.condition import ReaderHeldBack
@@ -33,14 +33,14 @@ END = (READ + "end.instanttime", READ + "end.timestamp")
 AS_OF = "as.of.instant"
 META = "lockkit.read.meta.columns"
 EARLIEST = ("", "0", "000", "earliest")
-_SNAPSHOTS = ("snapshot", "read_optimized")  # one and the same for a copy-on-write table
+_SNAPSHOTS = ("snapshot", "read_optimized")  # the same for a copy-on-write table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """Which rows: the latest snapshot, one of the past (`as_of`), or what changed in (begin, end].
 
-    `begin` is None where no increment is meant, and empty for one from the first commit on.
+    `begin` is None for a snapshot, and "" for an increment from the first commit on.
     """
 
     as_of: str | None = None
@@ -52,7 +52,7 @@ class Query:
 
     @property
     def of_the_past(self) -> bool:
-        """Whether rows of the past were requested, so that they may be written back."""
+        """Whether the query asks for rows of the past, which may be written back."""
         return self.as_of is not None or self.begin is not None
 
 
@@ -67,11 +67,13 @@ def query_of(options: Mapping[str, Any]) -> Query:
 
     kind, begin, end = given.get(QUERY, "snapshot").lower(), first(BEGIN), first(END)
     if kind not in (*_SNAPSHOTS, "incremental"):
-        raise TableError(f"{QUERY}={kind[:40]!r}: choose snapshot or incremental")
+        raise RefusedOption(
+            QUERY, "is not known here", "choose snapshot or incremental", value=kind[:40]
+        )
     if kind != "incremental" and (begin is not None or end is not None):
-        raise TableError(f"a begin or an end instant needs {QUERY}=incremental")
+        raise RefusedOption("a begin or an end instant", f"needs {QUERY}=incremental")
     if kind == "incremental" and AS_OF in given:
-        raise TableError(f"{AS_OF} is for a snapshot; an increment ends at {END[0]}")
+        raise RefusedOption(AS_OF, "is for a snapshot", f"end an increment with {END[0]}")
     if kind == "incremental":
         begin = instant_text(begin or "")
     return Query(
@@ -83,14 +85,15 @@ def query_of(options: Mapping[str, Any]) -> Query:
 
 
 def instant_text(said: str) -> str:
-    """An instant as the timeline writes it, of `2026-11-21 10:02:31.5` too; empty: the earliest."""
+    """The instant of a text such as `2026-11-21 10:02:31.5`; "" means the earliest."""
     if said.lower() in EARLIEST:
         return ""
     digits = "".join(each for each in said if each.isdecimal())
     if digits != said and not set(said) <= set("0123456789-:. T"):
-        raise TableError(
-            f"{said[:40]!r} is no instant; write yyyyMMddHHmmssSSS or yyyy-MM-dd HH:mm:ss, in UTC"
-        )
+        raise RefusedOption(
+            "instant", "is no instant", "write yyyyMMddHHmmssSSS or yyyy-MM-dd HH:mm:ss, in UTC",
+            value=said[:40],
+        )  # fmt: skip
     return said if digits == said else digits.ljust(17, "0")[:17]
 
 
@@ -98,7 +101,7 @@ def plan(
     place: TableAddress, query: Query, *, columns: Sequence[str] | None = None,
     filters: Sequence[Filter] = (),
 ) -> tuple[Scan, Increment | None]:  # fmt: skip
-    """What to read; for an increment also its end, where the next one begins."""
+    """What to read, and the end of an increment, where the next one begins."""
     store, clock = place.open(), Clock()
     try:
         if query.begin is None:
@@ -143,11 +146,11 @@ def spark_schema(schema: pa.Schema, metadata: Mapping[str, str] | None = None) -
 def slice_rows(
     place: TableAddress, scan: Scan, of: Slice, shape: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The wanted rows of one base file, in exactly the types of `shape`: Spark does not cast."""
+    """The requested rows of one base file, in the types of `shape`: Spark does not cast."""
     import pyarrow as pa
 
     store, clock = place.data(), Clock()
     with open_slice(of, store, clock) as file:
         for batch in scan_slice(scan, of, file):
-            # Batch by batch, and not by RecordBatch.cast, which knows no lists of other names.
+            # Not RecordBatch.cast: it cannot cast a list whose item has another name.
             yield from pa.Table.from_batches([batch]).cast(shape).to_batches()

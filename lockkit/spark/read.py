@@ -1,7 +1,7 @@
-"""A table as a DataFrame: a snapshot, one of the past, or an increment.
+"""Reads a table as a DataFrame: a snapshot, a snapshot of the past, or an increment.
 
-The files are known before Spark is called. Spark's parquet reader reads them if it can reach the
-store (`file://`); otherwise the executors read the requested columns with Arrow. `register` makes
+The files are known before Spark runs. Spark's parquet reader reads them if it can reach the store
+(`file://`); otherwise the executors read the requested columns with Arrow. `register` makes
 `spark.read.format("lockkit")` known, which reads every column.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lockkit.errors import TableError
 from lockkit.spark.frame import TASKS_MAX
 from lockkit.spark.fresh import WHEN_READ, mark, refuse_old_share
 from lockkit.spark.place import TableAddress
 from lockkit.spark.query import Query, instant_text, plan, query_of, slice_rows, spark_schema
 from lockkit.stores import folder_of
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.schema import COMMIT_TIME
 from lockkit.table.read.incremental import Increment
@@ -60,14 +60,16 @@ def read(
     `options`        none                 Hudi's options for reads (docs/options.md)
     ===============  ===================  =========================================================
 
-    Written back to its table after another commit, the frame is refused (`OldRows`); a frame with
-    `as_of` or `begin` is not. docs/howto/spark.md lists where that check cannot see. Raises
-    `TableError`, `StoreError`.
+    Writing the frame back to its table after another commit raises `OldRows`, unless it was read
+    with `as_of` or `begin`. docs/howto/spark.md lists the gaps of that check. Raises `TableError`
+    and `StoreError`.
     """
     place = TableAddress(url.rstrip("/"), endpoint, client, store_options)
     folder = folder_of(place.url)
     if native and folder is None:
-        raise TableError(f"native=True reads only a file:/// address, not {place.url}")
+        raise RefusedOption(
+            "native", f"reads only a file:/// address, not {place.url}", value="True"
+        )
     query = query_of(options or {})
     if as_of is not None or begin is not None or end is not None:
         begin = "" if begin is None and end is not None else begin
@@ -83,7 +85,7 @@ def read(
         none: DataFrame = spark.createDataFrame([], spark_schema(scan.result, said))
         return none
     if folder is not None and native is not False:
-        # As they are: Hadoop's paths are not percent-encoded, and here no name is a pattern.
+        # Not quoted: Hadoop's paths are not percent-encoded, and no name here is a pattern.
         files = [f"file://{folder / each.path}" for each in scan.slices]
         kinds = spark_schema(scan.schema, said)
         reader = spark.read.schema(kinds).option("__globPaths__", "false")
@@ -97,8 +99,8 @@ def read(
 def register(spark: Any) -> None:
     """Make `format("lockkit")` known to a session, and to the calling thread's look-ups.
 
-    A format is looked up in the session that is active in the JVM's thread, which in a plain Python
-    thread is none (Spark 4.3). Spark Connect needs no such help.
+    Spark looks up a format in the session that is active in the JVM's thread; a plain Python thread
+    has no active session (Spark 4.3). Spark Connect does not need this.
     """
     from lockkit.spark.source import Lockkit
 
@@ -140,7 +142,7 @@ def _name(column: str) -> str:
 
 
 def _condition(filters: Sequence[Filter], found: Increment | None) -> Any:
-    """`Scan.where` as a Spark condition; `plan_scan` has refused what makes no sense."""
+    """`Scan.where` as a Spark condition; `plan_scan` has checked it."""
     from pyspark.sql import functions as f
 
     whole = f.lit(True)

@@ -1,14 +1,14 @@
-"""The rows of a write: their columns, and the file group of each.
+"""The rows of a write: their columns, and the file group of each row.
 
-Nothing here writes; Spark runs it as a part of the jobs of `frame`.
+Nothing here writes: it adds columns to a DataFrame, which the jobs of `frame` compute.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lockkit.errors import TableError
 from lockkit.spark.frame import GROUP, KEY, PART, STORED_PART, WriteJob, each_field, stored_keys
+from lockkit.table.errors import RefusedRows, UnsupportedTable
 from lockkit.table.format.base_file import Slice, refuse_unfit
 from lockkit.table.format.composite_keys import EMPTY, NULL
 from lockkit.table.format.partition import NO_VALUE, partition_path
@@ -29,16 +29,16 @@ def incoming_schema(frame: DataFrame) -> pa.Schema:
     try:
         return to_arrow_schema(frame.schema, timezone="UTC")
     except PySparkException as error:
-        raise TableError(f"these rows cannot be written: {str(error)[:200]}") from None
+        raise RefusedRows("", f"cannot be written: {str(error)[:200]}") from None
 
 
 def refuse_log_files(config: TableConfig) -> None:
     """Raise `TableError` for a merge-on-read table: Spark's executors do not merge log files."""
     if config.merged:
-        raise TableError(
-            f"{config.name} is merge-on-read: here it is read and written with "
-            "lockkit.table.Table; in Spark, Hudi's own reader shows it"
-        )
+        raise UnsupportedTable(
+            config.name, "is merge-on-read, which lockkit does not read or write in Spark",
+            "use lockkit.table.Table, or read it with Hudi in Spark",
+        )  # fmt: skip
 
 
 def check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None:
@@ -83,8 +83,8 @@ def _parts(frame: DataFrame, config: TableConfig) -> list[Any]:
 
 
 def _partition(frame: DataFrame, column: str) -> Any:
-    """The partition's value; an empty string, and the folder's name of a null, have the path, and
-    so the partition, of a null.
+    """The partition's value; null for an empty string and for the folder name of a null, which
+    have the same path.
     """
     from pyspark.sql import functions as f
 
@@ -102,12 +102,12 @@ def _on_key(frame: DataFrame, keys: DataFrame, config: TableConfig) -> Any:
 
 
 def with_found_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFrame:
-    """The rows with the file id in `GROUP` if one of `slices` has the key; one row for each."""
+    """The rows with the file id in `GROUP` if one of `slices` has the key, each row once."""
     from pyspark.sql import functions as f
 
     config = job.target.config
     keys = stored_keys(frame, job, slices).withColumnRenamed(GROUP, FOUND).distinct()
-    # Spark takes what comes from Python for small, and would broadcast a whole table's keys.
+    # Spark assumes that data from Python is small, and would broadcast a whole table's keys.
     found = frame.join(keys.hint("merge"), _on_key(frame, keys, config), "left")
     tagged = found.withColumn(GROUP, f.coalesce(f.col(FOUND), f.col(GROUP)))
     return tagged.drop(FOUND, KEY, *each_field(STORED_PART, config))
@@ -122,7 +122,7 @@ def without_known_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> 
 
 
 def latest_of_each_key(frame: DataFrame, config: TableConfig) -> DataFrame:
-    """One row for each key: the greatest precombine value, of equals the last."""
+    """One row for each key: that with the greatest precombine value, or the last of equals."""
     from pyspark.sql import functions as f
 
     by = [_key(config).alias(KEY), *_parts(frame, config)]

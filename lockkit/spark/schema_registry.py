@@ -1,4 +1,4 @@
-"""A schema registry of Confluent's interface: schemas by the address of a subject, or by id.
+"""Reads schemas from a registry with Confluent's interface, by subject or by id.
 
 https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 """
@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from lockkit.errors import TableError
+from lockkit.table.errors import DamagedFile, RefusedOption, UnsupportedTable
 
 TIMEOUT_S = 10.0
 SCHEMA_BYTES_MAX = 4 << 20
@@ -47,29 +48,32 @@ class SchemaRegistry:
             said: Any = json.loads(body)
             schema = said["schema"]
         except urllib.error.HTTPError as error:
-            raise TableError(f"the schema registry answered {error.code} for {url}") from None
+            raise TableError("the schema registry", f"answered {error.code} for {url}") from None
         except (OSError, urllib.error.URLError) as error:
             why = getattr(error, "reason", error)
-            raise TableError(f"the schema registry at {url} cannot be reached: {why}") from None
+            raise TableError("the schema registry", f"at {url} cannot be reached: {why}") from None
         except (ValueError, LookupError, TypeError):
-            raise TableError(f"{url} is not a schema of a schema registry") from None
+            raise DamagedFile(url, "is not a schema of a schema registry") from None
         if said.get("schemaType", "AVRO") != "AVRO" or not isinstance(schema, str):
-            raise TableError(f"{url} is a schema of another kind than Avro")
+            raise UnsupportedTable(url, "is a schema of another kind than Avro")
         return schema
 
 
 def open_registry(url: str, *, base: str = "", user: str = "") -> SchemaRegistry:
-    """The registry of a subject's address. `base` and `user` go before what `url` says."""
+    """The registry of a subject's address. `base` and `user` override those in `url`."""
     bare, inside = without_user(url)
     if urlsplit(bare).scheme not in ("http", "https"):
-        raise TableError(f"{bare[:200]!r} is not the http(s) address of a schema registry")
+        raise RefusedOption(
+            "schema.registry.url", "is not the http(s) address of a schema registry",
+            value=bare[:200],
+        )  # fmt: skip
     own, its = without_user(base.partition(",")[0]) if base else ("", "")
     return SchemaRegistry((own or bare.partition("/subjects/")[0]).rstrip("/"),
                           user or its or inside)  # fmt: skip
 
 
 def without_user(url: str) -> tuple[str, str]:
-    """The address without its credentials, and these as `name:password`."""
+    """The address without credentials, and the credentials as `name:password`."""
     parts = urlsplit(url)
     inside, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=host)), unquote(inside)

@@ -1,7 +1,7 @@
 """The sinks of `format("lockkit")`: a batch, or the batches of a streaming query.
 
 Spark runs each part in a separate process without a session, so rows go through a spool (`spool`,
-`land`). An error of a task travels in its message, and the commit raises it. Spark shows the first
+`land`). A task returns its error in its message, and the commit raises it. Spark shows the first
 line of it. After a failed commit Spark calls `abort`, even if the commit was published. `abort`
 deletes the spool and nothing of the table.
 """
@@ -26,6 +26,7 @@ from lockkit.spark.land import land, spool_for
 from lockkit.spark.place import TableAddress
 from lockkit.spark.spool import LocalSpool, Spool, SpoolRun, remove_spool
 from lockkit.spark.stream import QUERY_ID, STREAM_RETRIES
+from lockkit.table.errors import RefusedOption
 from lockkit.table.options import RETRIES, WRITE, WriteOptions, write_options
 
 if TYPE_CHECKING:
@@ -44,10 +45,8 @@ class TaskResult(WriterCommitMessage):
 def _keep(spool: Spool, batches: Iterator[pa.RecordBatch], query: str = "") -> TaskResult:
     try:
         return TaskResult(spool, spool.put(batches), query, None)
-    except TableError as error:
-        return TaskResult(spool, (), query, TableError(str(error)))
-    except StoreError as error:
-        return TaskResult(spool, (), query, StoreError(str(error)))
+    except (TableError, StoreError) as error:
+        return TaskResult(spool, (), query, error)
 
 
 def _runs(messages: Sequence[TaskResult]) -> tuple[SpoolRun, ...]:
@@ -64,7 +63,10 @@ def _write_options(said: Mapping[str, str], overwrite: bool, **default: Any) -> 
     if not overwrite or wanted.operation.startswith("insert_overwrite"):
         return wanted
     if wanted.operation == "delete":
-        raise TableError(f'mode("overwrite") and {OPERATION}=delete: delete with mode("append")')
+        raise RefusedOption(
+            OPERATION, "is not for mode(\"overwrite\")", "delete with mode(\"append\")",
+            value="delete",
+        )  # fmt: skip
     return replace(wanted, operation="insert_overwrite_table")
 
 
@@ -101,7 +103,7 @@ class BatchSink(DataSourceArrowWriter):
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """`writeStream.format("lockkit")`. Spark makes a new one to commit, so state is in messages.
+    """`writeStream.format("lockkit")`. Spark commits with a new object, so state is in messages.
 
     Only tasks know the query. The query's next commit removes what its tasks left in the spool.
     """

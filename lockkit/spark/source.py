@@ -1,6 +1,6 @@
-"""`format("lockkit")`: Spark's data source, a facade over `read`, and by `sink` over the commit.
+"""`format("lockkit")`: Spark's data source, a facade over `read` and, by `sink`, over the commit.
 
-Spark runs its parts in processes of their own, which have no session.
+Spark runs each part in a separate process without a session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError, UnknownKeyword
+from lockkit.errors import UnknownKeyword
 from lockkit.runtime import run
 from lockkit.spark.errors import first_line
 from lockkit.spark.frame import TASKS_MAX
@@ -27,6 +27,7 @@ from lockkit.spark.place import TableAddress
 from lockkit.spark.query import AS_OF, Query, instant_text, plan, query_of, slice_rows, spark_schema
 from lockkit.spark.sink import BatchSink, StreamSink
 from lockkit.stores.keywords import check_keywords
+from lockkit.table.errors import RefusedOption
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.reader import Scan
 
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOG = logging.getLogger("lockkit.stream")
-"""Spark runs the reader in a process of its own: warnings reach the driver's standard error."""
+"""Spark runs the reader in a separate process: warnings go to the driver's standard error."""
 START = "hoodie.datasource.streaming.startoffset"
 _OURS = ("hoodie.", "lockkit.", AS_OF)
-# A query's own, and what Spark's catalog keeps for each table.
+# Options of a query, and those that Spark's catalog adds to each table.
 _SPARKS = (
     "checkpointlocation", "queryname", "outputmode", "comment", "location", "provider", "owner",
     "external", "is_managed_location", "collation",
@@ -82,14 +83,15 @@ class Lockkit(DataSource):
 
 
 def _said(options: Mapping[str, str]) -> tuple[TableAddress, dict[str, str]]:
-    """The table's address and its options; the rest are the store client's."""
+    """The table's address, and the options that are not the store client's."""
     given = {str(name).lower(): str(value) for name, value in options.items()}
     url = given.pop("path", "")
     if not url:
-        raise TableError(
-            "which table? .load('s3://bucket/table'), OPTIONS (path '...') of a view, or of a "
-            "catalog's table t, with each statement, t WITH ('path'='...')"
-        )
+        raise RefusedOption(
+            "path", "is missing: it names the table",
+            ".load('s3://bucket/table'), OPTIONS (path '...') of a view, or of a catalog's table "
+            "t, with each statement, t WITH ('path'='...')",
+        )  # fmt: skip
     if url.startswith("file:/") and not url.startswith("file://"):
         url = "file://" + url.removeprefix("file:")  # as a catalog spells it
     said = {name: given.pop(name) for name in list(given) if name.startswith(_OURS)}
@@ -99,18 +101,21 @@ def _said(options: Mapping[str, str]) -> tuple[TableAddress, dict[str, str]]:
         if name not in _SPARKS and not name.startswith("option.")
     }  # fmt: skip
     if strange := [name for name in store if name not in _STORES]:
-        raise TableError(
-            f"option {strange[0][:80]!r} is none of Hudi's or lockkit's, nor of a store's client "
-            f"({', '.join(_STORES)}); leave it out"
-        )
+        raise RefusedOption(
+            strange[0][:80],
+            "is none of Hudi's or lockkit's options, nor of a store's client "
+            f"({', '.join(_STORES)})", "leave it out",
+        )  # fmt: skip
     try:
         check_keywords(Lockkit, url, store)
         if "timeout_s" in store:
             store["timeout_s"] = float(store["timeout_s"])
     except UnknownKeyword as error:
-        raise TableError(str(error)) from None
+        raise RefusedOption("the store's options", f"cannot be obeyed: {error}") from None
     except ValueError:
-        raise TableError(f"timeout_s={store['timeout_s'][:40]!r} must be a number") from None
+        raise RefusedOption(
+            "timeout_s", "must be a number", value=store["timeout_s"][:40]
+        ) from None
     return TableAddress(url.rstrip("/"), endpoint, client, store), said
 
 
@@ -143,10 +148,10 @@ def _rows(place: TableAddress, schema: Any, share: InputPartition) -> Iterator[p
 
 
 class BatchReader(DataSourceReader):
-    """A snapshot or an increment; a schema that the user gives chooses the columns.
+    """A snapshot or an increment; the user's schema, if there is one, selects the columns.
 
-    Filters are not taken: Spark 4.3 keeps those of one query in the DataFrame, and reads too little
-    for the next. `read` takes them.
+    It does not take Spark's filters: Spark 4.3 keeps the filters of one query in the DataFrame, so
+    the next query would miss rows. Use the `filters` of `read`.
     """
 
     def __init__(self, place: TableAddress, query: Query, schema: Any) -> None:
@@ -165,16 +170,16 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader):
-    """The changes of the commits, in their order; an offset is an increment's end.
+    """The changes of each commit in order; an offset is an increment's end.
 
-    On version 6 a pending instant holds the stream back: a warning then names it, once.
+    On version 6 a pending instant delays the stream. A warning names it once.
     """
 
     def __init__(self, place: TableAddress, said: Mapping[str, str], schema: Any) -> None:
         self.place, self.shape = place, schema
         self.start = said.get(START, "") or query_of(said).begin or ""
         self._warned: tuple[str, bool] | None = None
-        """The instant that holds this query back, and whether its writer lives, as last said."""
+        """The instant that delays this query, and whether its writer lives, as last reported."""
 
     def initialOffset(self) -> dict[str, str]:
         with first_line():

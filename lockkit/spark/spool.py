@@ -36,7 +36,7 @@ SPOOLS = f"{MARKERS}lockkit-"
 KEPT_MS = 86_400_000
 """A save that has not ended after a day counts as killed."""
 RUN_BYTES = 64_000_000
-"""How many bytes of rows a task holds before it sorts and writes them."""
+"""The bytes of rows that a task collects before it sorts and writes them."""
 BATCH_ROWS = 65_536
 
 
@@ -119,8 +119,7 @@ def way_of(config: TableConfig) -> tuple[object, ...]:
 
 
 def remove_spool(prefix: str) -> Procedure[None]:
-    """Delete it, and the spools of killed saves. None of it is part of the table.
-    """
+    """Delete this spool, and those of killed saves. No spool is part of the table."""
     listed = [each.key for each in (yield from listing(SPOOLS))]
     old = (yield WallMs()) - KEPT_MS
     left = [key for key in listed if key.startswith(prefix) or _made_ms(key) < old]
@@ -138,9 +137,7 @@ def _made_ms(key: str) -> float:
 
 @dataclass(slots=True)
 class LocalSpool:
-    """The runs of a spool on this machine's disk; to `SparkWrite` it is a frame with these
-    columns.
-    """
+    """The runs of a spool on this machine's disk, which `SparkWrite` uses like a frame."""
 
     spool: Spool
     schema: Any

@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
 from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.sinks import Emit, silent
 from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.place import TableAddress
 from lockkit.spark.write import open_lock, write
 from lockkit.stores.keywords import check_keywords
+from lockkit.table.errors import RefusedOption
 from lockkit.table.options import KEYWORDS, RETRIES, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STREAM_RETRIES = 20
-"""Many, because a conflict in the last attempt ends the query."""
+"""A large number, because a conflict in the last attempt ends the query."""
 QUERY_ID = "sql.streaming.queryId"
 
 
@@ -80,8 +80,8 @@ def _query_id(frame: DataFrame) -> str:
 
 def _named(spark_id: str) -> str:
     if not spark_id:
-        raise TableError(
-            "Spark does not say here which query this batch is of; give it a name that stays: "
-            'foreach_batch(url, query="orders-1", ...)'
-        )
+        raise RefusedOption(
+            "query", "is missing: Spark does not say here which query this batch is of",
+            "give a name that stays: foreach_batch(url, query=\"orders-1\", ...)",
+        )  # fmt: skip
     return spark_id

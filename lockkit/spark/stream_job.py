@@ -1,4 +1,4 @@
-"""What a streamer is asked to do: Hudi Streamer's flags and properties, each obeyed or refused.
+"""The flags and properties of Hudi Streamer: each is obeyed or refused.
 
 The names are those of `HoodieStreamer.Config`, `KafkaSourceConfig` and `HoodieSchemaProviderConfig`
 in Apache Hudi 1.1.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.java_properties import parse_properties
 from lockkit.table.options import WRITE, write_options
 
@@ -36,10 +36,10 @@ WITHOUT_EFFECT = {
     "source.kafka.enable.commit.offset": "false", "source.kafka.checkpoint.type": "string",
     "source.kafka.spark.sql.consumer.enable": "true",
 }  # fmt: skip
-"""Properties that may be set to this value, which is how this streamer works."""
+"""Properties that may only have this value, which describes how this streamer works."""
 DESERIALIZERS = ("KafkaAvroDeserializer", "KafkaAvroSchemaDeserializer", "ByteArrayDeserializer")
 PREFIXES = ("hoodie.streamer.", "hoodie.deltastreamer.")
-"""Hudi renamed them in 0.14; the newer goes first."""
+"""Hudi renamed the prefix in 0.14; the new one overrides the old one."""
 OPS = ("upsert", "insert", "bulk_insert", "insert_overwrite", "insert_overwrite_table")
 NO_BOOTSTRAP = "a table is not made around existing files here; read them and write them"
 REFUSED = {
@@ -60,7 +60,7 @@ REFUSED = {
     "--bootstrap-index-class": NO_BOOTSTRAP, "--config-hot-update-strategy-class":
     "options are read once, at the start",
 }  # fmt: skip
-"""Flags of Hudi's streamer that would change the result if they were ignored."""
+"""Flags of Hudi's streamer that are refused, because ignoring them would change the result."""
 IDLE = (
     "--delta-sync-scheduling-weight", "--compact-scheduling-weight", "--sync-tool-classes",
     "--delta-sync-scheduling-minshare", "--compact-scheduling-minshare", "--disable-compaction",
@@ -69,7 +69,7 @@ IDLE = (
     "--enable-hive-support", "--retry-last-pending-inline-clustering",
     "--retry-last-pending-inline-compaction",
 )  # fmt: skip
-"""Flags that cannot change the result here; a line on standard error says that they do nothing."""
+"""Flags that do not change the result here; a line on standard error says so."""
 INTO_PROPERTIES = {
     "--target-table": "hoodie.table.name", "--source-ordering-field": WRITE + "precombine.field",
     "--table-type": WRITE + "table.type", "--payload-class": WRITE + "payload.class",
@@ -124,36 +124,36 @@ class StreamJob:
     def needs(self, name: str) -> str:
         found = self.said(name)
         if found is None:
-            raise TableError(f"the properties do not set {PREFIXES[0]}{name}")
+            raise RefusedOption(f"{PREFIXES[0]}{name}", "is missing in the properties")
         return found
 
     def check(self) -> None:
-        """Raise for a property that this streamer would ignore: a transformer, say."""
+        """Raise for a property that this streamer would ignore, such as a transformer."""
         for key, value in self.props.items():
             prefix = next((each for each in PREFIXES if key.startswith(each)), "")
             name = key.removeprefix(prefix)
             if not prefix or name in READ or WITHOUT_EFFECT.get(name) == value.lower():
                 continue
             as_is = WITHOUT_EFFECT.get(name)
-            raise TableError(
-                f"{key[:100]} is refused: " + (f"it must be {as_is} here" if as_is else
-                f"this streamer reads only {', '.join(READ)} of {prefix}*; leave it out")
-            )  # fmt: skip
+            why = f"this streamer reads only {', '.join(READ)} of {prefix}*; leave it out"
+            why = f"it must be {as_is} here" if as_is else why
+            raise RefusedOption(key[:100], f"is refused: {why}")
         for source, target in ((SCHEMA, TARGET_SCHEMA), (REGISTRY, TARGET_REGISTRY)):
             if self.said(target) not in (None, self.said(source)):
-                raise TableError(
-                    f"{PREFIXES[0]}{target} must be that of the source: rows are written as they "
-                    "come, without a transformer"
+                raise RefusedOption(
+                    f"{PREFIXES[0]}{target}",
+                    "must be that of the source: rows are written as they come, without a "
+                    "transformer",
                 )
         deserializer = (self.said(DESERIALIZER) or DESERIALIZERS[0]).rpartition(".")[2]
         if self.kind == "kafka-avro" and deserializer not in DESERIALIZERS:
-            raise TableError(
-                f"{PREFIXES[0]}{DESERIALIZER}={deserializer[:80]}: choose "
-                f"{', '.join(DESERIALIZERS)}"
-            )
+            raise RefusedOption(
+                f"{PREFIXES[0]}{DESERIALIZER}", "is not known here",
+                f"choose {', '.join(DESERIALIZERS)}", value=deserializer[:80],
+            )  # fmt: skip
         for name in (MAX_EVENTS, MIN_PARTITIONS):
             if not (self.said(name) or "1").isdecimal():
-                raise TableError(f"{PREFIXES[0]}{name} must be a whole number")
+                raise RefusedOption(f"{PREFIXES[0]}{name}", "must be a whole number")
         self.needs(TOPIC if self.kind.startswith("kafka") else ROOT)
 
 
@@ -224,7 +224,7 @@ def work_of(given: argparse.Namespace) -> StreamJob:
     """Raises `TableError` for a flag, a property or a file that cannot be used."""
     for flag, why in REFUSED.items():
         if _given(given, flag):
-            raise TableError(f"{flag} is refused: {why}; leave it out")
+            raise RefusedOption(flag, f"is refused: {why}", "leave it out")
     for flag in IDLE:
         if _given(given, flag):
             sys.stderr.write(f"note: {flag} has no effect here\n")
@@ -232,20 +232,27 @@ def work_of(given: argparse.Namespace) -> StreamJob:
     try:
         props = parse_properties(file.read_bytes())
     except OSError as error:
-        raise TableError(f"--props {given.props}: {error.strerror}") from None
+        raise RefusedOption(
+            "--props", f"cannot be read: {error.strerror}", value=given.props
+        ) from None
     props |= pairs(given.hoodie_conf)
     props[WRITE + "operation"] = given.op
     props |= {key: said for flag, key in INTO_PROPERTIES.items() if (said := _given(given, flag))}
     if given.filter_dupes:
         if given.op not in ("insert", "bulk_insert"):
-            raise TableError("--filter-dupes is for --op INSERT or BULK_INSERT")
+            raise RefusedOption("--filter-dupes", "is for --op INSERT or BULK_INSERT")
         props[WRITE + "insert.drop.duplicates"] = "true"
     url = given.target_base_path or props.get("hoodie.base.path")
     if not url:
-        raise TableError("which table? --target-base-path s3://bucket/table")
+        raise RefusedOption(
+            "--target-base-path", "is missing", "pass --target-base-path s3://bucket/table"
+        )
     kind = SOURCES.get(given.source_class.rpartition(".")[2])
     if kind is None:
-        raise TableError(f"--source-class {given.source_class[:80]}: choose {', '.join(SOURCES)}")
+        raise RefusedOption(
+            "--source-class", "is not known here", f"choose {', '.join(SOURCES)}",
+            value=given.source_class[:80],
+        )  # fmt: skip
     checkpoint = given.checkpoint_path or f"{file.absolute()}.checkpoint"
     found = StreamJob(
         url, kind, props, checkpoint, given.endpoint, given.continuous,
@@ -261,14 +268,17 @@ def _is_from_registry(said: str | None, work: StreamJob) -> bool:
     file, registry = work.said(SCHEMA), work.said(REGISTRY)
     if said is None:
         if file and registry:
-            raise TableError(
-                f"{PREFIXES[0]}{SCHEMA} and {PREFIXES[0]}{REGISTRY} are both set: name the one "
-                f"that counts by --schemaprovider-class {' or '.join(PROVIDERS)}"
-            )
+            raise RefusedOption(
+                f"{PREFIXES[0]}{SCHEMA}", f"and {PREFIXES[0]}{REGISTRY} are both set",
+                f"name the one that counts by --schemaprovider-class {' or '.join(PROVIDERS)}",
+            )  # fmt: skip
         return registry is not None
     name = said.rpartition(".")[2]
     if name not in PROVIDERS:
-        raise TableError(f"--schemaprovider-class {said[:100]}: choose {', '.join(PROVIDERS)}")
+        raise RefusedOption(
+            "--schemaprovider-class", "is not known here", f"choose {', '.join(PROVIDERS)}",
+            value=said[:100],
+        )  # fmt: skip
     work.needs(SCHEMA if name == PROVIDERS[0] else REGISTRY)
     return name == PROVIDERS[1]
 
@@ -279,12 +289,14 @@ def _local(props: str) -> Path:
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))
     if "://" in props:
-        raise TableError(f"--props {props[:200]}: name a file of this machine")
+        raise RefusedOption(
+            "--props", "is not on this machine", "name a file of this machine", value=props[:200]
+        )
     return Path(props)
 
 
 def pairs(said: list[str]) -> dict[str, str]:
     for each in said:
         if "=" not in each:
-            raise TableError(f"{each[:80]!r} is not KEY=VALUE")
+            raise RefusedOption(each[:80], "is not KEY=VALUE")
     return dict(each.split("=", 1) for each in said)

@@ -1,8 +1,8 @@
-"""The streamer: ingests files as they arrive in a folder, or a Kafka topic, once or continuously.
+"""The streamer: ingests the files of a folder, or a Kafka topic, once or continuously.
 
-It takes the options of Hudi's streamer. Spark's checkpoint holds what was read, and the table which
-batch was committed, so a streamer that dies at any moment loses and repeats nothing when it is
-started again. Files must arrive whole (be moved into the folder), as for every such source.
+It takes the options of Hudi's streamer. Spark's checkpoint records what was read, and the table
+records which batch was committed. So a streamer that crashes loses and repeats nothing when it is
+started again. Files must arrive whole: move them into the folder.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import LockkitError, TableError
+from lockkit.errors import LockkitError
 from lockkit.spark.arrivals import NewColumns, arriving, checked, source_schema
 from lockkit.spark.connect import CONF
 from lockkit.spark.errors import unwrapped
 from lockkit.spark.java import SCRATCH_NAMES, spark_env
 from lockkit.spark.stream import foreach_batch
 from lockkit.spark.stream_job import StreamJob, pairs, parser, work_of
+from lockkit.table.errors import RefusedRows
 
 POLL_S = 0.2
 KEPT = (
@@ -37,11 +38,11 @@ ERROR_MAX = 1_000
 
 
 class StopSignal(Exception):
-    """A signal asked for an end."""
+    """A signal requested the end."""
 
 
 class Streamer:
-    """One query, which can be ended between two batches."""
+    """One query, which can be stopped between two batches."""
 
     def __init__(self, spark: Any, work: StreamJob) -> None:
         self.spark, self.work, self.clock = spark, work, Clock()
@@ -62,10 +63,11 @@ class Streamer:
         schema = source_schema(self.spark, self.work)
         missing = [each for each in found.columns or ["?"] if each not in schema.names]
         if missing or self.work.kind == "csv":
-            raise TableError(
-                f"the source has columns that the schema does not have: {', '.join(missing)}. "
-                "Nothing of this batch was written. Add them to the schema, or take them out of "
-                "the source, and start again"
+            raise RefusedRows(
+                missing[0],
+                f"is not in the schema (of {len(missing)} such columns: {', '.join(missing)}). "
+                "Nothing of this batch was written",
+                "add them to the schema, or take them out of the source, and start again",
             )
         columns = ", ".join(found.columns)
         _print_event("note", text=f"the source has new columns: {columns}")
@@ -94,7 +96,7 @@ class Streamer:
         with unwrapped():
             while not self._ending.is_set() and not query.awaitTermination(POLL_S):
                 pass
-        with self._batch:  # what is under way is finished, and no other one begins
+        with self._batch:  # finishes the batch under way, and begins no other
             pass
         query.stop()
         return self._code()
@@ -128,7 +130,7 @@ def session(master: str, conf: Mapping[str, str]) -> Iterator[Any]:
         env = spark_env(scratch=Path(scratch))
         env["SPARK_LOCAL_DIRS"] = before.get("SPARK_LOCAL_DIRS") or scratch
         if not master.startswith("local"):
-            del env["SPARK_LOCAL_IP"]  # executors elsewhere must reach this driver
+            del env["SPARK_LOCAL_IP"]  # executors on other machines must reach this driver
         os.environ.update(env)
         try:
             with _started(master, conf) as spark:
@@ -160,7 +162,7 @@ def _started(master: str, conf: Mapping[str, str]) -> Iterator[Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code; an error is one line."""
+    """Return the exit code; print an error as one line."""
     given = parser().parse_args(arguments)
     from pyspark.errors import PySparkException
 

@@ -1,7 +1,7 @@
-"""Write a DataFrame to a table: the executors write file groups, and the driver commits.
+"""Writes a DataFrame to a table: the executors write file groups, and the driver commits.
 
-The commit runs in the driver's own Python process. There a stall of the driver stops the commit,
-and errors keep their class.
+The commit runs in the driver's own Python process. So a stall of the driver stops the commit, and
+errors keep their class.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.spark.errors import unwrap
 from lockkit.spark.frame import TASKS_MAX, WriteJob, insert_frame, merge_frame
-from lockkit.spark.fresh import attempt_tag, refuse_old_frame
+from lockkit.spark.fresh import OldRows, attempt_tag, refuse_old_frame
 from lockkit.spark.place import TableAddress
 from lockkit.spark.rows import (
     bucketed,
@@ -29,7 +29,6 @@ from lockkit.spark.rows import (
 )
 from lockkit.stores import Store
 from lockkit.stores.keywords import check_keywords
-from lockkit.table.errors import OldRows
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.properties import TableConfig

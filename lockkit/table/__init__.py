@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from lockkit.errors import Unanswered as Unanswered
     from lockkit.table.errors import CommitConflict as CommitConflict
     from lockkit.table.errors import CommitUnknown as CommitUnknown
+    from lockkit.table.errors import DamagedFile as DamagedFile
+    from lockkit.table.errors import NoTable as NoTable
+    from lockkit.table.errors import NotWritable as NotWritable
+    from lockkit.table.errors import RefusedOption as RefusedOption
+    from lockkit.table.errors import RefusedRows as RefusedRows
+    from lockkit.table.errors import TableBlocked as TableBlocked
+    from lockkit.table.errors import TableChanged as TableChanged
+    from lockkit.table.errors import UnsupportedTable as UnsupportedTable
     from lockkit.table.format.base_file import BaseFile as BaseFile
     from lockkit.table.format.base_file import Slice as Slice
     from lockkit.table.format.base_file import Target as Target
@@ -65,7 +73,8 @@ if TYPE_CHECKING:
 
 _MODULE = {
     "errors": "TableError Unanswered",
-    "table.errors": "CommitConflict CommitUnknown",
+    "table.errors": "CommitConflict CommitUnknown DamagedFile NoTable NotWritable RefusedOption "
+                    "RefusedRows TableBlocked TableChanged UnsupportedTable",
     "table.format.base_file": "BaseFile Slice Target avro_schema write_inserts",
     "table.format.base_file_reading": "read_base_file",
     "table.format.layout": "TaskId WriteStat",

@@ -1,14 +1,60 @@
-"""Errors of tables: failed commits, commits of unknown outcome, and unusable fences."""
+"""Errors of tables, by what the caller can do about them.
+
+Change the call: `RefusedOption`, `RefusedRows`, `NoTable`. Use other software or another table:
+`UnsupportedTable`. Call again: `TableChanged`, `CommitConflict`, `HeartbeatExpired`. Let an
+operator act first: `TableBlocked`, `DamagedFile`. Find out what happened: `CommitUnknown`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lockkit.errors import LockkitError, TableError
+from lockkit.errors import LockkitError
+from lockkit.errors import TableError as TableError
+from lockkit.errors import Unanswered as Unanswered
 
 
-class NotWritable(TableError):
+class RefusedOption(TableError):
+    """An option or argument that cannot be obeyed. Nothing was begun.
+
+    `option` names it as the caller wrote it; `value` is its value, None if it is not shown.
+    """
+
+    def __init__(self, option: str, why: str, cure: str = "", *, value: str | None = None) -> None:
+        self.option, self.value = option, value
+        super().__init__(option if value is None else f"{option}={value}", why, cure)
+
+
+class RefusedRows(TableError):
+    """Rows that the table cannot hold. `column` is the one to change, "" for all of them."""
+
+    def __init__(self, column: str, why: str, cure: str = "") -> None:
+        self.column = column
+        super().__init__(f"column {column!r}" if column else "the rows", why, cure)
+
+
+class NoTable(TableError):
+    """There is no table at this address, or no longer. `what` is the file that is missing."""
+
+
+class UnsupportedTable(TableError):
+    """lockkit cannot do this with the table. `what` is the property, file or instant at fault."""
+
+
+class NotWritable(UnsupportedTable):
     """lockkit cannot write this table, with every reason. `read` may still be able to read it."""
+
+
+class TableChanged(TableError):
+    """Another process changed the table during this call. `what` is the changed file or instant."""
+
+
+class TableBlocked(TableError):
+    """An instant, plan or mode must be ended by an operator first. `what` names it."""
+
+
+class DamagedFile(TableError):
+    """A file of the table, `what`, is not what its writer wrote: restore it."""
 
 
 class CommitConflict(TableError):
@@ -25,12 +71,13 @@ class CommitConflict(TableError):
     ) -> None:  # fmt: skip
         self.mine, self.instant, self.action = mine, instant, action
         self.partition, self.file_group = partition, file_group
-        self.cause, self.cure = cause, cure
+        self.cause = cause
         where = "/".join(part for part in (partition, file_group) if part)
         super().__init__(
-            f"{instant} ({action}) {cause}{' ' if where else ''}{where}; "
-            f"{mine} was not committed: {cure}"
+            f"{instant} ({action})",
+            f"{cause}{' ' if where else ''}{where}; {mine} was not committed: {cure}",
         )
+        self.cure = cure
 
 
 class EarlyConflict(CommitConflict):
@@ -63,39 +110,20 @@ class CommitUnknown(LockkitError):
 class HeartbeatExpired(TableError):
     """This writer's heartbeat expired: others may roll its instant back. It must stop now."""
 
-    def __init__(self, instant: str, why: str) -> None:
-        self.instant, self.why = instant, why
+    def __init__(self, instant: str, cause: str) -> None:
+        self.instant, self.cause = instant, cause
         super().__init__(
-            f"the heartbeat of {instant} is over ({why}); its files may be rolled back by others "
-            "at any time, so nothing more is written for it: begin again"
-        )
+            f"the heartbeat of {instant}",
+            f"is over ({cause}); other writers may roll its files back at any time, so nothing "
+            "more is written for it", "begin again",
+        )  # fmt: skip
 
 
-class BrokenFence(TableError):
+class BrokenFence(DamagedFile):
     """The fence cannot be read. It may have decided a commit that no reader sees yet."""
 
-    why = "it cannot be read"
+    broken = "it cannot be read"
 
 
-class NewerFence(TableError):
+class NewerFence(UnsupportedTable):
     """A newer lockkit wrote the fence."""
-
-
-class CannotTell(TableError):
-    """No remaining object shows which commit the fence decided last."""
-
-
-class OldRows(TableError):
-    """The rows were read from the table before others committed to it; nothing was written.
-
-    `commits` is the number of those commits, between the read and the start of `instant`.
-    """
-
-    def __init__(self, instant: str, commits: int) -> None:
-        self.instant, self.commits = instant, commits
-        super().__init__(
-            f"these rows were read from the table before {instant} began, and {commits} commits "
-            "came in between: written back, they could undo what those wrote. Nothing was "
-            "committed. Read the table anew, without cache(), or make its view anew, and write "
-            "again. (To put back rows of the past, read them with as.of.instant)"
-        )

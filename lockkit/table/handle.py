@@ -1,4 +1,4 @@
-"""A handle on a table, for one writer: its store, its lock, and what it knows about the table.
+"""A handle on a table for one writer: its store, its lock, and its last snapshot.
 
     with Table("s3://lake/orders", endpoint=...) as table:
         table.append(rows)
@@ -6,7 +6,7 @@
 A warm handle's append takes five round trips: instant; listing and files; lock, fence and
 properties; fence; completed file and release.
 
-One file because all of it is one class: what a user can do with a table.
+One file because it is one class: everything that a user can do with a table.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Table:
     `hoodie.table.services.enabled` is false. Clustering needs `hoodie.clustering.inline`, and the
     compaction of a merge-on-read table `hoodie.compact.inline`.
 
-    Raises `TypeError` for a keyword that nothing takes, `TableError` for an option that is refused
-    or a table that cannot be written, `StoreError` where the store cannot be used.
+    Raises `TypeError` for an unknown keyword, `TableError` for a refused option or a table that
+    cannot be written, and `StoreError` if the store cannot be used.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Table:
 
             check_keywords(Table, url, store_options)
         given: dict[str, Any] = {}
-        self._described: dict[str, Any] = {}  # what the options say of the table
+        self._described: dict[str, Any] = {}  # what the options say about the table
         if options:
             from lockkit.table.format.gate import check_append_options, check_options, described
 
@@ -133,7 +133,7 @@ class Table:
         self.strategy = strategy
         self.heartbeat = heartbeat_rules(given)
         self._known: TableCache | None = None
-        self._data: Store | None = None  # for data files, whose requests may be repeated
+        self._data: Store | None = None  # for data files: the SDK may repeat their requests
         self._left: TableState | None = None  # as it was read, or as the last upsert left it
         self._schema: pa.Schema | None = None
         self._schema_at = ""  # the newest commit that is known to have no other columns
@@ -148,17 +148,17 @@ class Table:
         mode: str = FENCED, commit: str = SERIAL, table_type: str = COPY_ON_WRITE,
         buckets: int = 4, hive_style: bool = True, urlencode: bool = True, **how: Any,
     ) -> Table:  # fmt: skip
-        """Make a table, or find the same one there already, and open it.
+        """Make a table, or find an equal one at this address, and open it.
 
         ================  ==================  =====================================================
         parameter         default             meaning
         ================  ==================  =====================================================
         `record_key`                          the column with each row's key, or several
         `partition_by`    no partitions       the column that names a row's partition, or several
-        `precombine`      the later row wins  the column whose greater value wins, of one key
+        `precombine`      the later row wins  of rows with one key, the greatest value here wins
         `name`            the URL's end       the table's name
         `version`         9                   Hudi's table version: 6 or 9
-        `mode`            fenced              fenced, or hudi where Hudi's own writers write too
+        `mode`            fenced              fenced, or hudi if Hudi's own writers write too
         `table_type`      COPY_ON_WRITE       or MERGE_ON_READ: upserts and deletes write log files
         `commit`          serial              serial, under the lock; or group: writers together
         `buckets`         4                   file groups for upserts in each partition
@@ -166,9 +166,9 @@ class Table:
         `urlencode`       True                whether a partition's value is escaped in its folder
         ================  ==================  =====================================================
 
-        A record key is a string, a whole number, a date, or a decimal of a scale up to 6. `how` are
-        the keywords of `Table`. Raises `TableError` if another table is there,
-        `UnsafeStore` if the store ignores conditions, `StoreError`.
+        A record key is a string, a whole number, a date, or a decimal with a scale of at most 6.
+        `how` are the keywords of `Table`. Raises `TableError` if a different table is there,
+        `UnsafeStore` if the store ignores conditions, and `StoreError`.
         """
         config = TableConfig(
             name=url.rstrip("/").rpartition("/")[2] if name is None else name,
@@ -184,7 +184,7 @@ class Table:
             if table._described:
                 from lockkit.table.format.gate import refuse_other
 
-                refuse_other(table._described, config)  # else every write would be refused
+                refuse_other(table._described, config)  # without it every write would be refused
             run(create_table(config), table.store, table.clock)
         except BaseException:
             table.close()
@@ -194,7 +194,7 @@ class Table:
     def append(self, rows: pa.Table, *, retries: int = 0) -> Committed:
         """Commit `rows` as new file groups, and return the commit once every reader sees it.
 
-        `rows` may be of any partitions. A conflict is followed by up to `retries` further attempts.
+        `rows` may belong to any partitions. After a conflict it tries again, up to `retries` times.
         In a merge-on-read table an append is an upsert, as in Hudi with a bucket index.
 
         ================  =========================================================================
@@ -205,7 +205,7 @@ class Table:
         `LockLost`        the lease ended before the commit; nothing was committed
         `CommitUnknown`   the outcome is not known yet; `.prepared` can be published again
         `TableError`      the rows do not fit the table, or the table cannot be written
-        `StoreError`      the store refused or did not answer; nothing was committed
+        `StoreError`      the store refused, or gave no answer; nothing was committed
         ================  =========================================================================
         """
         refuse_no_table(rows)
@@ -216,21 +216,20 @@ class Table:
         return retried(lambda: self._append(rows), retries, self.clock, self.emit)
 
     def upsert(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
-        """Commit `rows`: each replaces the row with its record key, or is added if there is none.
+        """Commit `rows`: each replaces the row with its record key, or is added.
 
-        Of rows with one key, stored or not, the one with the greatest precombine value stays, of
-        equals the later one. Rows are found in their own partition only. Returns None if nothing
-        would change. Raises what `append` raises; a conflict is another commit to the same file
-        groups.
+        Of all rows with one key, the one with the greatest precombine value stays, or the later of
+        equals. A row replaces only rows of its own partition. Returns None if nothing would change.
+        Raises what `append` raises; another commit to the same file groups is a conflict.
         """
         return self._write("upsert", rows, retries)
 
     def delete(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
         """Commit the removal of the rows with these record keys, in these rows' partitions.
 
-        Other columns of `rows` are not read. Returns None if no such row is there. In a
-        merge-on-read table no row is looked up, and the precombine column is read: a stored row
-        with a greater value stays. Raises what `upsert` raises.
+        It ignores other columns of `rows`, and returns None if the table has no such row. A
+        merge-on-read table does not look for the rows; it reads the precombine column, and a stored
+        row with a greater value stays. Raises what `upsert` raises.
         """
         return self._write("delete", rows, retries)
 
@@ -239,8 +238,8 @@ class Table:
     ) -> Committed | None:
         """Commit `rows` in place of all rows of their partitions, or of the `whole_table`.
 
-        Without rows, only `whole_table` commits anything. Raises what `upsert` raises; every commit
-        to a partition that is replaced is a conflict.
+        Without rows, it commits only if `whole_table` is true. Raises what `upsert` raises; any
+        other commit to a replaced partition is a conflict.
         """
         kind = "insert_overwrite_table" if whole_table else "insert_overwrite"
         return self._write(kind, rows, retries)
@@ -249,7 +248,7 @@ class Table:
         """Commit the removal of all rows of these partitions, named by their paths: `region=EU`.
 
         `*` stands for any text, as in Hudi's `hoodie.datasource.write.partitions.to.delete`.
-        Returns None if none of them has rows. Raises what `overwrite` raises.
+        Returns None if no such partition has rows. Raises what `overwrite` raises.
         """
         import pyarrow as pa
 
@@ -271,8 +270,8 @@ class Table:
     ) -> tuple[pa.Table, Increment]:  # fmt: skip
         """The rows that changed in (`begin`, `end`], and the increment.
 
-        Its `end` is the next call's `begin`; "" is before the first commit. Deleted rows do not
-        show, as in Hudi. The parameters are `read_increment`'s.
+        Pass its `end` as the next call's `begin`; "" is before the first commit. As in Hudi, it
+        does not contain deleted rows. The parameters are `read_increment`'s.
         """
         from lockkit.table.read.reader import read_increment
 
@@ -294,7 +293,7 @@ class Table:
     def cluster(self) -> Clustered | None:
         """Rewrite small files into larger ones; None if there is nothing to gain.
 
-        Raises `CommitConflict` if another writer was faster; then nothing changed.
+        Raises `CommitConflict` if another commit came first; then nothing changed.
         """
         with self._alone("cluster"):
             return self._upkeep.service.cluster()
@@ -308,7 +307,7 @@ class Table:
             return self._upkeep.service.compact()
 
     def roll_back_dead(self) -> tuple[RolledBack | RollbackRefused, ...]:
-        """Roll back what dead writers left pending, now and not with the next write."""
+        """Roll back the pending instants of dead writers now, not with the next write."""
         with self._alone("roll back"):
             return self._upkeep.service.take_back()
 
@@ -335,7 +334,7 @@ class Table:
             self._partitions |= {partition for partition, _ in attempt.groups}
             prepared = attempt.prepared
             assert prepared is not None
-            if known.config.mode == HUDI:  # its lock was held until here
+            if known.config.mode == HUDI:  # the lock was held until here
                 with after_commit(committed):
                     self._upkeep.before_commit(prepared)
         with after_commit(committed):
@@ -408,7 +407,7 @@ class Table:
         try:
             yield
         except TableError:
-            self._known = self._left = None  # the table may not be any more what it was
+            self._known = self._left = None  # the table may have changed
             raise
         finally:
             self._busy.release()

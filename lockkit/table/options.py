@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores import Store
+from lockkit.table.errors import NoTable, RefusedOption, TableError
 from lockkit.table.format.gate import check_options, described, refuse_other, says_complex
 from lockkit.table.format.hudi_options import NAMES
 from lockkit.table.format.option_values import flag, whole
@@ -103,19 +103,21 @@ def _typed(keyword: str, given: Mapping[str, Any], key: str) -> Any:
 
 def _checked(found: WriteOptions) -> WriteOptions:
     if found.operation not in OPERATIONS:
-        raise TableError(
-            f"operation {found.operation[:40]!r} is not known here; choose one of "
-            f"{', '.join(OPERATIONS)}"
-        )
+        raise RefusedOption(
+            "operation", "is not known here", f"choose one of {', '.join(OPERATIONS)}",
+            value=found.operation[:40],
+        )  # fmt: skip
     if found.partitions and found.operation != "delete_partition":
-        raise TableError(f"{PARTITIONS} is for the operation delete_partition; leave it out")
+        raise RefusedOption(PARTITIONS, "is for the operation delete_partition", "leave it out")
     if not 0 <= found.retries <= RETRIES_MAX:
-        raise TableError(f"retries={found.retries} must be from 0 to {RETRIES_MAX}")
+        raise RefusedOption("retries", f"must be from 0 to {RETRIES_MAX}", value=str(found.retries))
     for name, value in (("buckets", found.buckets), ("tasks", found.tasks)):
         if value is not None and not 0 < value <= 100_000:
-            raise TableError(f"{name}={value} must be from 1 to 100000")
+            raise RefusedOption(name, "must be from 1 to 100000", value=str(value))
     if found.file_bytes_max <= 0:
-        raise TableError(f"file_bytes_max={found.file_bytes_max} must be greater than 0")
+        raise RefusedOption(
+            "file_bytes_max", "must be greater than 0", value=str(found.file_bytes_max)
+        )
     return found
 
 
@@ -140,8 +142,8 @@ def known_config(
 
 def new_config(requested: WriteOptions, url: str) -> TableConfig:
     if requested.record_key is None:
-        raise TableError(
-            f"there is no table at {url} yet, and without a record_key none can be made"
+        raise NoTable(
+            url, "holds no table yet, and without a record_key none can be made", "pass record_key"
         )
     default = TableConfig(name="t", record_key="k")
     several = "," in requested.record_key + (requested.partition_path or "")
@@ -165,10 +167,10 @@ def refuse_another(requested: WriteOptions, config: TableConfig) -> None:
                  "buckets"):  # fmt: skip
         mine, theirs = getattr(requested, name), getattr(config, _FIELDS.get(name, name))
         if mine is not None and mine != theirs:
-            raise TableError(
-                f"{name} is {theirs!r} in the table and {mine!r} in this write; leave it out to "
-                "take the table's, or choose another place"
-            )
+            raise RefusedOption(
+                name, f"is {theirs!r} in the table and {mine!r} in this write",
+                "leave it out to take the table's, or choose another place",
+            )  # fmt: skip
     refuse_other(requested.described, config)
 
 

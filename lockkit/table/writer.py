@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
 from lockkit.lock.conformance import prove_conditions
 from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store
+from lockkit.table.errors import RefusedOption, UnsupportedTable
 from lockkit.table.format.base_file import Target, refuse_unfit
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
@@ -90,7 +90,7 @@ class TableWrite(ABC):
         known, seen = found
         self.check(known.config)
         if self.requested.operation == "delete_partition" and not known.config.partition_fields:
-            raise TableError("delete_partition: the table has no partitions")
+            raise RefusedOption("delete_partition", "is refused: the table has no partitions")
         self.upkeep.before_write(known)
         state: list[tuple[Snapshot, Prepared]] = []
         shared = self.upkeep.context
@@ -239,7 +239,9 @@ def state_after(snapshot: Snapshot, prepared: Prepared, committed: Committed) ->
 def _action(operation: str, config: TableConfig) -> str:
     replaces = operation == "delete_partition" or operation.startswith("insert_overwrite")
     if replaces and config.merged:
-        raise TableError(f"{operation} is not written to a merge-on-read table; delete the rows")
+        raise UnsupportedTable(
+            "a merge-on-read table", f"takes no {operation}", "delete the rows"
+        )
     return "replacecommit" if replaces else config.action
 
 

@@ -18,8 +18,7 @@ from lockkit.cli.terminal import (
     say,
     say_json,
 )
-from lockkit.errors import HistoryError
-from lockkit.events import KINDS, LINE_BYTES_MAX, Event, plain, read
+from lockkit.events import KINDS, LINE_BYTES_MAX, Event, HistoryError, plain, read
 from lockkit.lab.verify.check import Kind, Verdict, check
 
 ABOUT = """\

@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lockkit.errors import HistoryError, LockkitError
-from lockkit.events import Event, plain, read
+from lockkit.errors import LockkitError
+from lockkit.events import Event, HistoryError, plain, read
 from lockkit.lab.incident import listings, store_logs
 from lockkit.lab.incident.audit import Audit, Validation, is_audit, parse_audit, validate
 from lockkit.lab.incident.calls import SeenVersion, unnamed

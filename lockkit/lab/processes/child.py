@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lockkit.clock import Clock
-from lockkit.errors import HistoryError
-from lockkit.events import Event, event, parse
+from lockkit.events import Event, HistoryError, event, parse
 from lockkit.spark.process import die_with_parent, from_lasting_thread, kill_tree
 
 PACKAGE = Path(__file__).parents[3]

@@ -115,8 +115,9 @@ class FleetWriter:
                 return
             if attempts_max is not None and self._rounds >= attempts_max:
                 raise TableError(
-                    f"only {self.committed} commits in {self._rounds} rounds: too busy"
-                )
+                    "the table", f"took only {self.committed} commits in {self._rounds} rounds",
+                    "run it with fewer writers",
+                )  # fmt: skip
             self._rounds += 1
             if self._one_round():
                 self.committed += 1

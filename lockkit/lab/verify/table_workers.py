@@ -18,7 +18,7 @@ from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, Sleep
 from lockkit.runtime.proven import create, read
-from lockkit.table.errors import CommitUnknown
+from lockkit.table.errors import CommitUnknown, TableChanged
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import NO_COMMIT, WriteStat, file_name
 from lockkit.table.format.properties import load_config
@@ -259,4 +259,4 @@ def read_counts(path: str) -> Procedure[dict[str, int]]:
             counts: dict[str, int] = json.loads(body)
             return counts
         case _missing:
-            raise TableError(f"{path} is gone: it was cleaned, or rolled back; begin again")
+            raise TableChanged(path, "is gone: it was cleaned, or rolled back", "begin again")

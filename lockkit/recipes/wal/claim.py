@@ -82,8 +82,9 @@ def claim(slot: Slot) -> Procedure[End]:
         return SlotUnknown(error, doubt)
     return SlotUnknown(
         Unanswered(
-            f"{slot.key} could not be written in {TRIES_MAX} tries ({why}); see that the store "
-            "answers, then append again",
+            slot.key,
+            f"could not be written in {TRIES_MAX} tries ({why})",
+            "see that the store answers, then append again",
             doubt=True,
         ),
         True,

@@ -192,10 +192,9 @@ def move_head(log: WriterState) -> Procedure[None]:
             return
         yield Sleep(pause_s(tries))
     raise Unanswered(
-        f"{HEAD_KEY} could not be moved to slot {log.next} in {TRIES_MAX} tries; see who else "
-        "writes the log, and that the store answers, then append again",
-        doubt=True,
-    )
+        HEAD_KEY, f"could not be moved to slot {log.next} in {TRIES_MAX} tries",
+        "see who else writes the log, and that the store answers, then append again", doubt=True,
+    )  # fmt: skip
 
 
 def is_moved(head: int, log: WriterState) -> bool:
@@ -224,10 +223,9 @@ def put_fence(log: WriterState) -> Procedure[None]:
     (fence,) = yield from append(log, [()])
     if isinstance(fence, AppendUnknown):
         raise Unanswered(
-            f"it is unknown whether the fence of epoch {log.epoch} is in {slot_key(log.next)}; "
-            "see that the store answers, then open the log again",
-            doubt=True,
-        ) from fence
+            slot_key(log.next), f"may or may not hold the fence of epoch {log.epoch}",
+            "see that the store answers, then open the log again", doubt=True,
+        ) from fence  # fmt: skip
     if isinstance(fence, Exception):
         raise fence
     yield from prove(fence)
@@ -263,10 +261,9 @@ def claim_epoch(tail: LogTail = LogTail.NEXT_SLOT) -> Procedure[Manifest]:
             return mine
         yield Sleep(pause_s(tries))
     raise Unanswered(
-        f"no epoch could be claimed in {MANIFEST_KEY} in {TRIES_MAX} tries; see who else opens the "
-        "log, and that the store answers, then open it again",
-        doubt=False,
-    )
+        MANIFEST_KEY, f"gave no epoch in {TRIES_MAX} tries",
+        "see who else opens the log, and that the store answers, then open it again", doubt=False,
+    )  # fmt: skip
 
 
 def names_head(seen: Manifest, tail: LogTail) -> bool:

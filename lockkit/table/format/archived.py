@@ -1,4 +1,4 @@
-"""Archived instants: what left the timeline, in both of Hudi's forms.
+"""Archived instants, which have left the timeline, in both of Hudi's forms.
 
 Version 6 appends them to log files of Avro blocks in `.hoodie/archived/`. Version 8 and later keep
 Parquet files in `.hoodie/timeline/history/`; the newest manifest there names those that count.
@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing, read
+from lockkit.table.errors import DamagedFile, TableChanged
 from lockkit.table.format.log_blocks import AVRO, avro_rows, blocks
 from lockkit.table.format.properties import TableConfig
 
@@ -31,7 +31,7 @@ class ArchivedInstant:
     instant: str
     action: str
     completed: str | None
-    """None in version 6, whose timeline does not tell."""
+    """None in version 6, whose timeline does not record it."""
 
 
 def load_archived(config: TableConfig) -> Procedure[list[ArchivedInstant]]:
@@ -51,7 +51,9 @@ def _body(key: str) -> Procedure[bytes]:
         case Found(body, _):
             return body
         case _missing:
-            raise TableError(f"{key} was listed and is gone: Hudi rewrote its archive; read again")
+            raise TableChanged(
+                key, "was listed and is gone: Hudi rewrote its archive", "read again"
+            )
 
 
 def _parquet(prefix: str, names: list[str]) -> Procedure[list[ArchivedInstant]]:
@@ -64,7 +66,7 @@ def _parquet(prefix: str, names: list[str]) -> Procedure[list[ArchivedInstant]]:
         said = json.loads((yield from _body(key)))
         files = [prefix + str(each["fileName"]) for each in said["files"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise TableError(f"{key} is not a manifest of the archive ({error})") from None
+        raise DamagedFile(key, f"is not a manifest of the archive ({error})") from None
     return [each for of_file in (yield from all_of(map(_file, files))) for each in of_file]
 
 
@@ -75,7 +77,7 @@ def _file(key: str) -> Procedure[list[ArchivedInstant]]:
     try:
         rows = pq.read_table(io.BytesIO((yield from _body(key))), columns=_COLUMNS).to_pylist()
     except (pa.ArrowInvalid, OSError) as error:
-        raise TableError(f"{key} is not a file of the archive ({str(error)[:80]})") from None
+        raise DamagedFile(key, f"is not a file of the archive ({str(error)[:80]})") from None
     return [ArchivedInstant(each["instantTime"], each["action"], each["completionTime"])
             for each in rows]  # fmt: skip
 
@@ -91,4 +93,4 @@ def _log(key: str) -> Procedure[list[ArchivedInstant]]:
             if each.get("actionState", "COMPLETED") == "COMPLETED"
         ]  # fmt: skip
     except (LookupError, TypeError, ValueError, EOFError) as error:
-        raise TableError(f"{key} is not a log of the archive ({str(error)[:80]})") from None
+        raise DamagedFile(key, f"is not a log of the archive ({str(error)[:80]})") from None

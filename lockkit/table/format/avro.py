@@ -1,7 +1,7 @@
 """Writes an Avro object container with one record: Hudi's plans, and commits of version 9.
 
-Equal records give equal bytes (the sync marker, elsewhere random, is a digest), so that every
-process that finishes what another began writes the very file that the other would have.
+Equal records give equal bytes: the sync marker is a digest, not random as in other writers. So a
+process that finishes another's commit writes the same file.
 `avro_decoding` reads containers.
 """
 
@@ -33,7 +33,7 @@ def encode(schema: Any, record: Mapping[str, Any]) -> bytes:
 def stamp(body: bytes, name: str, value: str) -> bytes:
     """The same container with one more entry in its header, which every reader of Avro ignores.
 
-    So that two writers of equal records write different bytes.
+    With it, two writers of equal records write different bytes.
     """
     start = MAGIC + _long(1)
     assert body.startswith(start), "only a container of `encode` has one entry in its header"
@@ -46,7 +46,7 @@ def _bytes(value: bytes) -> bytes:
 
 
 def _long(value: int) -> bytes:
-    """Avro's variable-length zigzag number; of what is not negative."""
+    """A number that is not negative in Avro's variable-length zigzag form."""
     rest, out = value << 1, bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)

@@ -1,7 +1,7 @@
 """Reads an Avro object container with one record.
 
-A container from a bucket brings its own schema. One that could make little data into much is
-refused before any of it is decoded.
+A container has its own schema, and comes from a bucket. A schema that could expand a few bytes to
+many records is refused before anything is decoded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lockkit.table.format.avro import MAGIC, SYNC_BYTES
 
 BODY_BYTES_MAX = 64_000_000
 INFLATED_BYTES_MAX = 8_000_000
-"""Less, since a thousandth of it may be stored; Hudi 1.2 compresses nothing on its timeline."""
+"""Smaller, since its stored form may be a thousandth; Hudi 1.2 does not compress its timeline."""
 SCHEMA_BYTES_MAX = 100_000
 SCHEMA_DEPTH_MAX = 24
 HEADER_ENTRIES_MAX = 100
@@ -76,7 +76,7 @@ def _open(body: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def _inflate(codec: bytes, block: bytes) -> bytes:
-    """What a block holds, by one of the two codecs that every reader of Avro must know."""
+    """A block's content, decoded by one of the two codecs that every Avro reader must support."""
     if codec == b"null":
         return block
     if codec != b"deflate":
@@ -109,11 +109,10 @@ def _read_bytes(rest: io.BytesIO) -> bytes:
 
 
 def _judge(schema: Any, known: set[str], depth: int, *, in_union: bool = False) -> None:
-    """Raise unless every value of this schema takes a byte at least, and nothing holds itself.
+    """Raise unless every value of this schema takes at least a byte and no record contains itself.
 
-    An array of 10**15 nulls, or records that double from level to level, take hardly any bytes;
-    fastavro follows a record that holds itself until the process dies. There is one namespace, so
-    that a name means one thing.
+    An array of 10**15 nulls, or records that double at each level, take few bytes. A record that
+    contains itself makes fastavro recurse until the process dies. All names are in one namespace.
     """
     if depth > SCHEMA_DEPTH_MAX:
         raise ValueError("its schema is nested too deep")

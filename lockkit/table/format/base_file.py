@@ -1,7 +1,7 @@
 """A base file: one file group's rows as parquet, with Hudi's five meta columns in front.
 
-Written as a stream: rows are added in batches, and only one row group is held in memory. Plain
-functions over Arrow, so that Spark's executors can call them and return one row of statistics.
+It is written as a stream: rows are added in batches, and memory holds one row group. Spark's
+executors call these functions over Arrow and return one row of statistics.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedRows, TableError
 from lockkit.table.format.layout import NO_COMMIT, TaskId, WriteStat, file_name, in_partition
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.row_partitions import partition_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP_BYTES = 32_000_000
-"""Rows held back until they fill a row group; what a writer's memory is bounded by."""
+"""Rows are held back until they fill a row group; this bounds a writer's memory."""
 ROW_GROUP_ROWS_MAX = 1_000_000
 KEY_SCALE_MAX = 6
 MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
@@ -45,17 +45,17 @@ MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """All that an executor needs to write files of one transaction; small, and pickles."""
+    """What an executor needs to write files of one transaction; small, and can be pickled."""
 
     instant: str
     config: TableConfig
     schema: pa.Schema | None = None
-    """The table's columns as this transaction leaves them; None: those that the rows have."""
+    """The table's columns after this transaction; None: the columns of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One file group at one instant: what a rewrite reads, and what it must name as its base."""
+    """One file group at one instant, which a rewrite reads and names as its base."""
 
     partition: str
     file_id: str
@@ -65,7 +65,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """A file to put: where, what, and its line in the commit."""
+    """A file to store: its key, its content and its statistics in the commit."""
 
     key: str
     body: bytes
@@ -77,9 +77,9 @@ class BaseFile:
 
 @dataclass(slots=True)
 class BaseFileWriter:
-    """A base file that is being written into `out`: fresh rows, and rows of the slice before it.
+    """A base file that is being written to `out`: new rows, and rows of the previous slice.
 
-    `columns` are the table's, without the meta columns; what is added is made to conform to them.
+    `columns` are the table's, without the meta columns; added rows are converted to them.
     """
 
     target: Target
@@ -103,11 +103,11 @@ class BaseFileWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Written so far, and about what the held rows will take."""
+        """The bytes written so far, plus an estimate for the held rows."""
         return self.out.tell() + self._pending_bytes // 3
 
     def add(self, rows: pa.Table, keys: Any = None) -> None:
-        """Fresh rows, `keys` their record keys if known; `TableError` if one has none."""
+        """Add new rows; `keys` are their record keys if known. `TableError` if a row has no key."""
         keys = record_keys(self.target.config, rows) if keys is None else keys
         first, count = self.added, rows.num_rows
         self.added += count
@@ -118,7 +118,7 @@ class BaseFileWriter:
         self._hold(rows.add_column(0, COMMIT_TIME, constant(self.target.instant, count)))
 
     def copy(self, rows: pa.Table) -> None:
-        """Rows of the slice before, as `rows_to_copy` reads them: only the file name changes."""
+        """Add rows of the previous slice, read by `rows_to_copy`: only the file name changes."""
         import pyarrow as pa
 
         kept = {COMMIT_TIME: _few(), COMMIT_SEQNO: pa.string(), RECORD_KEY: pa.string()}
@@ -147,7 +147,7 @@ class BaseFileWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """One row group of all that is held."""
+        """Write all held rows as one row group."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -169,7 +169,7 @@ class BaseFileWriter:
 
     @property
     def _schema(self) -> pa.Schema:
-        """The file's; what has few values is a dictionary to Arrow, strings to all others."""
+        """The file's schema; Arrow reads a column with few values as a dictionary."""
         import pyarrow as pa
 
         text, few = pa.string(), _few()
@@ -179,7 +179,7 @@ class BaseFileWriter:
     def _open(self) -> Any:
         import pyarrow.parquet as pq
 
-        # A dictionary of values that are all different is only thrown away again.
+        # Parquet would discard a dictionary of values that are all different.
         distinct = {COMMIT_SEQNO, RECORD_KEY, *self.target.config.record_keys}
         return pq.ParquetWriter(
             self.out, self._schema, compression="snappy", store_schema=False,
@@ -191,7 +191,7 @@ class BaseFileWriter:
 
 
 def sequence_numbers(target: Target, task: TaskId, first: int, count: int) -> pa.Array:
-    """`_hoodie_commit_seqno` of `count` rows: a row's number among those that `task` wrote anew."""
+    """`_hoodie_commit_seqno` of `count` rows: a row's number among the new rows of `task`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -200,7 +200,7 @@ def sequence_numbers(target: Target, task: TaskId, first: int, count: int) -> pa
 
 
 def constant(value: str, count: int) -> pa.DictionaryArray:
-    """One value for every row of a file, which costs next to nothing to write."""
+    """A column with one value for every row of a file, which is cheap to write."""
     import pyarrow as pa
 
     return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), [value])
@@ -220,14 +220,14 @@ def _hardly_repeats(kind: pa.DataType) -> bool:
 
 @contextmanager
 def _disk_errors_named() -> Iterator[None]:
-    """Report a full disk, perhaps an executor's, as what it is."""
+    """Raise a `TableError` that names the machine if its disk is full."""
     try:
         yield
     except OSError as error:
         raise TableError(
-            f"a data file could not be written to {tempfile.gettempdir()} of "
-            f"{socket.gethostname()} ({str(error)[:120]}); make room there, or set TMPDIR, then "
-            "write again"
+            tempfile.gettempdir(),
+            f"of {socket.gethostname()} has no room for a data file ({str(error)[:120]})",
+            "make room there, or set TMPDIR, then write again",
         ) from None
 
 
@@ -236,8 +236,7 @@ def write_inserts(
 ) -> BaseFile:
     """A new file group of `rows`, all of one partition, in memory.
 
-    `file_id` is new: `f"{clock.unique()}-0"`. Two rows with one key stay two rows: an insert does
-    not look for them.
+    `file_id` is new: `f"{clock.unique()}-0"`. An insert does not merge rows with equal keys.
     """
     partition, out = partition_of(target.config, rows), io.BytesIO()
     draft = BaseFileWriter(target, partition, file_id, columns_of(target, rows.schema), out, task)
@@ -272,18 +271,15 @@ def record_keys(config: TableConfig, rows: pa.Table) -> Any:
         return composite_keys(config, rows)
     keys = pc.cast(column_of(rows, config.record_key, "record key"), pa.string())
     if keys.null_count or pc.any(pc.equal(pc.binary_length(keys), 0)).as_py():
-        raise TableError(
-            f"{keys.null_count or 'some'} rows have no record key ({config.record_key}); "
-            "every row needs one, or it could never be updated"
-        )
+        why = f"is the record key, and {keys.null_count or 'some'} rows have no record key"
+        raise RefusedRows(config.record_key, why, "give each row one, or none could be updated")
     return keys
 
 
 def _refuse_key_type(name: str, kind: pa.DataType) -> None:
     """Raise `TableError` for a type whose values Arrow, Spark and Java spell differently.
 
-    Of a decimal, Java's `BigDecimal.toString` spells small values with an exponent if its scale is
-    over 6.
+    Java's `BigDecimal.toString` writes small decimals with an exponent if their scale is over 6.
     """
     import pyarrow as pa
     import pyarrow.types as is_
@@ -291,10 +287,8 @@ def _refuse_key_type(name: str, kind: pa.DataType) -> None:
     known = (pa.string(), pa.int32(), pa.int64(), pa.date32())
     kind = stored(kind, name)
     if kind not in known and not (is_.is_decimal(kind) and 0 <= kind.scale <= KEY_SCALE_MAX):
-        raise TableError(
-            f"record key {name!r} has type {str(kind)[:SHOWN]}: its values have no "
-            "one spelling to be compared by; cast it to string"
-        )
+        why = f"is a record key, and values of {str(kind)[:SHOWN]} have more than one spelling"
+        raise RefusedRows(name, why, "cast it to string")
 
 
 def refuse_no_table(rows: object) -> None:
@@ -302,15 +296,13 @@ def refuse_no_table(rows: object) -> None:
     import pyarrow as pa
 
     if not isinstance(rows, pa.Table):
-        raise TableError(
-            f"rows are written as a pyarrow.Table, and these are a {type(rows).__name__}; "
-            "pyarrow.Table.from_pylist, from_pandas or from_batches makes one"
-        )
+        why = f"are a {type(rows).__name__}, and a write takes a pyarrow.Table"
+        raise RefusedRows("", why, "use pyarrow.Table.from_pylist, from_pandas or from_batches")
 
 
 def refuse_unfit(config: TableConfig, rows: pa.Schema, *, delete: bool = False) -> None:
-    """Raise `TableError` for a column that the table needs and rows of this schema lack, and for a
-    record key whose type is refused.
+    """Raise `TableError` if rows of this schema lack a column that the table needs, or if a record
+    key has a refused type.
     """
     needed = {"record key": config.record_keys, "partition field": config.partition_fields}
     if not delete and config.precombine:
@@ -318,6 +310,6 @@ def refuse_unfit(config: TableConfig, rows: pa.Schema, *, delete: bool = False) 
     for what, names in needed.items():
         for name in names:
             if name not in rows.names:
-                raise TableError(f"the rows have no column {name!r}, the table's {what}")
+                raise RefusedRows(name, f"is missing: the table's {what}")
     for name in config.record_keys:
         _refuse_key_type(name, rows.field(name).type)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from lockkit.errors import TableError
+from lockkit.table.errors import DamagedFile
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 READ_BYTES = 1_000_000
-"""Of a column at a time: else all that a row group takes in the file is held until it is read."""
+"""Bytes of a column at a time; without it, memory holds a row group's whole stored size."""
 BATCH_BYTES, BATCH_ROWS_MIN, BATCH_ROWS_MAX = 16_000_000, 1_024, 500_000
 COPIED_ANEW = frozenset({PARTITION_PATH, FILE_NAME})
-"""Meta columns that are the same for all rows of a file: a merge need not read them."""
+"""Meta columns with one value for a whole file, which a merge does not read."""
 
 
 def read_base_file(key: str, body: bytes) -> pa.Table:
@@ -40,10 +40,10 @@ def base_file_batches(key: str, source: BinaryIO, *, columns: list[str] | None =
 
 
 def rows_to_copy(config: TableConfig, key: str, source: BinaryIO) -> Any:
-    """A base file's rows as `base_file_batches` gives them, but for what a copy is given anew.
+    """A base file's rows as `base_file_batches` gives them, without what a copy sets anew.
 
-    A record key that is a string stands in the file twice, and is read once. Of commit times there
-    are few, and they stay a dictionary.
+    A file has a string record key twice, and it is read once. Commit times stay a dictionary,
+    because few differ.
     """
     import pyarrow as pa
 
@@ -64,9 +64,7 @@ def _readable(key: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as error:
-        raise TableError(
-            f"{key} is not a readable parquet file: {str(error)[:120]}"
-        ) from None
+        raise DamagedFile(key, f"is not a readable parquet file: {str(error)[:120]}") from None
 
 
 def _opened(source: BinaryIO, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The Avro schemas of a commit, and what Avro schemas are made of; `records` has the others."""
+"""The Avro schemas of a commit, and functions to build schemas; `records` has the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def mapped(values: Schema) -> Schema:
 
 
 def _field(name: str, schema: Schema) -> Schema:
-    """Nullable unless it is plain; `version`, Hudi's, is 1 where nothing else is said."""
+    """Nullable unless it is plain; Hudi's `version` is 1 by default."""
     field = {"name": name, "type": schema}
     return {**field, "default": None} if isinstance(schema, list) and schema[0] == "null" else field
 

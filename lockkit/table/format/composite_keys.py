@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedRows
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import column_of
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NULL, EMPTY = "__null__", "__empty__"
-"""In a key; if all of its fields are one of them, the row has no key."""
+"""Placeholders in a key. If all fields of a row are placeholders, it has no key."""
 
 
 def composite_keys(config: TableConfig, rows: pa.Table) -> Any:
-    """`id:7,kind:a` for each row; like Hudi's, without an escape for commas and colons."""
+    """`id:7,kind:a` for each row; like Hudi, it does not escape commas and colons."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -29,8 +29,6 @@ def composite_keys(config: TableConfig, rows: pa.Table) -> Any:
         parts.append(pc.binary_join_element_wise(f"{name}:", text, ""))
         has_key = pc.greater(size, 0) if has_key is None else pc.or_(has_key, pc.greater(size, 0))
     if not pc.all(has_key).as_py():
-        raise TableError(
-            f"some rows have no record key ({config.record_key}); every row needs one, or it could "
-            "never be updated"
-        )
+        why = "are the record key, and some rows have no record key"
+        raise RefusedRows(config.record_key, why, "give each row one, or none could be updated")
     return pc.binary_join_element_wise(*parts, ",")

@@ -1,7 +1,7 @@
-"""Data files on their way to and from the store: whole, but never in memory at once.
+"""Copies data files to and from the store without holding them in memory.
 
-Their names are their writer's own (instant and attempt are in them), so that asking again decides
-nothing: the clients may retry, as those of the lock and the timeline may not.
+Only one writer uses a data file's name, which has its instant and attempt. So a repeated request
+decides nothing, and the SDK may retry, which it may not for the lock and the timeline.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from lockkit.errors import NoAnswer, TableError, Unanswered
 from lockkit.protocol.outcome import Applied, Found, Missing, PreconditionFailed, Throttled, Unknown
 from lockkit.runtime.proven import TRIES_MAX, pause_s
 from lockkit.stores import Store, folder_of
+from lockkit.table.errors import TableChanged
 
 ATTEMPTS = 5
 """How often the SDK may send a request for a data file: `open_store(url, attempts=ATTEMPTS)`."""
@@ -29,7 +30,7 @@ def open_data_file(store: Store, key: str, clock: Clock) -> BinaryIO:
             return (folder / key).open("rb")
         raise _gone(key)
     try:
-        copy: Any = _LocalCopy(tempfile.TemporaryFile())  # noqa: SIM115 - handed to the caller
+        copy: Any = _LocalCopy(tempfile.TemporaryFile())  # noqa: SIM115 - the caller closes it
     except OSError as error:
         raise _disk_full(key, error) from None
     with ExitStack() as unless_found:
@@ -38,7 +39,7 @@ def open_data_file(store: Store, key: str, clock: Clock) -> BinaryIO:
             copy.seek(0)
             copy.truncate()
             answer = store.get_file(key, copy)
-            if copy.failed is not None:  # the SDK takes it for an error of its connection
+            if copy.failed is not None:  # the SDK treats it as a connection error
                 raise _disk_full(key, copy.failed)
             match answer:
                 case Found():
@@ -56,14 +57,13 @@ def open_data_file(store: Store, key: str, clock: Clock) -> BinaryIO:
                 case other:
                     raise AssertionError(f"not an answer to a read: {other!r}")
     raise Unanswered(
-        f"{key} could not be read in {TRIES_MAX} tries ({why}); see that the store answers, then "
-        "try again",
-        doubt=False,
-    )
+        key, f"could not be read in {TRIES_MAX} tries ({why})",
+        "see that the store answers, then try again", doubt=False,
+    )  # fmt: skip
 
 
 class _LocalCopy:
-    """A temporary file that remembers why it could not be written: its disk may be full."""
+    """A temporary file that keeps the error of a failed write, such as a full disk."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -79,7 +79,7 @@ class _LocalCopy:
         return written
 
     def close(self) -> None:
-        with suppress(OSError):  # what could not be written is tried once more
+        with suppress(OSError):  # a failed write is tried once more
             self.file.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -88,17 +88,18 @@ class _LocalCopy:
 
 def _disk_full(key: str, error: OSError) -> TableError:
     return TableError(
-        f"{key} could not be copied to {tempfile.gettempdir()} of {socket.gethostname()} "
-        f"({str(error)[:120]}): the store answered; make room there, or set TMPDIR, then try again"
-    )
+        tempfile.gettempdir(),
+        f"of {socket.gethostname()} has no room for a copy of {key} ({str(error)[:120]}): the "
+        "store answered", "make room there, or set TMPDIR, then try again",
+    )  # fmt: skip
 
 
 def _gone(key: str) -> TableError:
-    return TableError(f"{key} is gone; it was cleaned while this write read it: begin again")
+    return TableChanged(key, "is gone; it was cleaned while this write read it", "begin again")
 
 
 def put_data_file(store: Store, key: str, source: BinaryIO, size: int, clock: Clock) -> None:
-    """Create `key` from the whole of `source`; `Unanswered` if that could not be made sure."""
+    """Create `key` from all of `source`; `Unanswered` if the outcome stays unknown."""
     why = ""
     for tries in range(TRIES_MAX):
         source.seek(0)
@@ -106,14 +107,14 @@ def put_data_file(store: Store, key: str, source: BinaryIO, size: int, clock: Cl
             case Applied():
                 return
             case PreconditionFailed():
-                # Nobody else writes under that name: an earlier copy of our own request landed.
+                # No other writer uses this name: an earlier copy of our own request landed.
                 with suppress(NoAnswer):
                     if [(each.key, each.size) for each in store.list(key)] == [(key, size)]:
                         return
-                    raise TableError(
-                        f"{key} is there already, and is not what was to be written; begin again: "
-                        "its name is spent"
-                    )
+                    raise TableChanged(
+                        key, "is there already, and is not what was to be written",
+                        "begin again: its name is spent",
+                    )  # fmt: skip
                 why = "refused, and it could not be listed"
             case Throttled(after_s):
                 why = "throttled"
@@ -121,7 +122,6 @@ def put_data_file(store: Store, key: str, source: BinaryIO, size: int, clock: Cl
             case Unknown(why):
                 clock.sleep(pause_s(tries))
     raise Unanswered(
-        f"{key} could not be written in {TRIES_MAX} tries ({why}); see that the store answers, "
-        "then try again",
-        doubt=True,
-    )
+        key, f"could not be written in {TRIES_MAX} tries ({why})",
+        "see that the store answers, then try again", doubt=True,
+    )  # fmt: skip

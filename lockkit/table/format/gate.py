@@ -1,6 +1,6 @@
 """The gate: every option of a write or a read is looked up before anything is written or read.
 
-`hudi_options` says what becomes of each, and `options_page` prints that.
+`hudi_options` has the rule for each option, and `options_page` prints the rules.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.hudi_options import NAMES, TABLE, OptionRule
 from lockkit.table.format.option_values import lowered
 from lockkit.table.format.properties import TableConfig
@@ -38,15 +38,15 @@ _SPELT = {key.lower(): key for each in TABLE for key in each.keys if not key.end
 
 
 class UnknownOption(UserWarning):
-    """An option that looks like one of Hudi's, and that neither Hudi nor lockkit has."""
+    """A warning about a `hoodie.` option that neither Hudi nor lockkit has."""
 
 
 def check_options(
     options: Mapping[str, Any], *, reading: bool = False, stacklevel: int = 3
 ) -> dict[str, Any]:
-    """The options by their names in lower case. `TableError` says which one is refused, and why.
+    """The options by their names in lower case. Raises `TableError` for a refused option.
 
-    Warns (`UnknownOption`) of a `hoodie.` key that does not exist, with the nearest one that does.
+    Warns (`UnknownOption`) about a `hoodie.` key that does not exist, and names the nearest one.
     """
     given = lowered(options)
     for key, value in given.items():
@@ -70,19 +70,17 @@ _APPENDS = {
     "hoodie.write.concurrency.early.conflict.detection.enable": "false",
     "hoodie.write.concurrency.early.conflict.check.commit.conflict": "false",
 }
-"""What only a Spark write obeys, and the values that `Table.append` fulfils."""
+"""Options that only a Spark write obeys, and the values that `Table.append` accepts."""
 
 
 def check_append_options(given: Mapping[str, Any]) -> None:
-    """Raise `TableError` for an option, by its name in lower case, that an append cannot obey."""
+    """Raise `TableError` for an option (in lower case) that an append cannot obey."""
     for key, accepted in _APPENDS.items():
         value = given.get(key)
         if value not in (None, "") and not _fits(accepted, str(value)):
-            only = f"; only {_in_words(accepted)} is accepted" if accepted else "; leave it out"
-            raise TableError(
-                f"{key}={str(value)[:SHOWN]} is refused: Table.append does not obey it, a Spark "
-                f"write does (lockkit.spark.write){only}"
-            )
+            cure = f"only {_in_words(accepted)} is accepted" if accepted else "leave it out"
+            why = "is refused: a Spark write obeys it (lockkit.spark.write), Table.append does not"
+            raise RefusedOption(key, why, cure, value=str(value)[:SHOWN])
 
 
 def entry_of(key: str) -> OptionRule | None:
@@ -96,9 +94,10 @@ def _unknown(key: str, stacklevel: int) -> None:
     near = difflib.get_close_matches(key, _SPELT, n=1, cutoff=0.6)
     meant = f"; did you mean {_SPELT[near[0]]}?" if near else ""
     if not key.startswith("hoodie."):
-        raise TableError(
-            f"option {key[:SHOWN]!r} is none of Hudi's or lockkit's{meant or '; leave it out'}"
-        )
+        raise RefusedOption(
+            key[:SHOWN], f"is none of Hudi's or lockkit's options{meant}",
+            "" if meant else "leave it out",
+        )  # fmt: skip
     text = f"{key[:SHOWN]} has no effect: it is no option of Hudi 1.2 or of lockkit{meant}"
     warnings.warn(UnknownOption(text), stacklevel=stacklevel)
 
@@ -106,11 +105,11 @@ def _unknown(key: str, stacklevel: int) -> None:
 def _judge(entry: OptionRule, key: str, value: str) -> None:
     if entry.fate == "harmless" or _fits(entry.values, value):
         return
-    shown = "" if _SECRET.search(key) else f"={value[:SHOWN]}"
+    shown = None if _SECRET.search(key) else value[:SHOWN]
     if entry.fate == "obeyed":
-        raise TableError(f"{key}{shown} must be {_in_words(entry.values)}")
+        raise RefusedOption(key, f"must be {_in_words(entry.values)}", value=shown)
     instead = f" (only {_in_words(entry.values)} is accepted)" if entry.values else ""
-    raise TableError(f"{key}{shown} is refused: {entry.why}{instead}")
+    raise RefusedOption(key, f"is refused: {entry.why}{instead}", value=shown)
 
 
 def _fits(values: str, value: str) -> bool:
@@ -143,7 +142,7 @@ _DESCRIBES = {"partition_by": NAMES["partition_path"], "name": NAMES["table_name
         "record_key", "precombine", "version", "mode", "buckets", "hive_style", "urlencode",
     )
 }  # fmt: skip
-"""The fields of a table's config, and the options that say them."""
+"""The fields of a table's config, and the options that set them."""
 _ORDERS = {
     BY_EVENT: True, BY_COMMIT: False, EVENT_PAYLOAD: True, LATEST_PAYLOAD: False,
     "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5": True, "ce9acb64-bde0-424c-9b91-f6ebba25356d": False,
@@ -170,7 +169,7 @@ def described(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
-    """`TableError` where an option says something else of the table than the table does.
+    """Raise `TableError` if an option contradicts the table's properties.
 
     `options` are in lower case, as `check_options` returns them.
     """
@@ -182,19 +181,21 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
             if field in ("record_key", "partition_by"):
                 mine = mine.replace(" ", "")
             if mine and mine.lower() != said.lower():
-                raise TableError(
-                    f"{key}={mine[:SHOWN]}, but the table has {said!r}; leave it out to take the "
-                    "table's, or choose another place"
-                )
+                raise RefusedOption(
+                    key, f"is not the table's: the table has {said!r}",
+                    "leave it out to take the table's, or choose another place", value=mine[:SHOWN],
+                )  # fmt: skip
     for key in _ORDERING:
         ordered = _ORDERS_LOWER.get(str(options.get(key) or "").lower())
         if ordered is not None and ordered != (config.precombine is not None):
             has = f"precombine field {config.precombine!r}" if config.precombine else "none"
-            raise TableError(
-                f"{key}={str(options[key])[:SHOWN]} merges rows by "
+            raise RefusedOption(
+                key,
+                "merges rows by "
                 f"{'their precombine field' if ordered else 'the order of commits'}, but of "
-                f"precombine fields the table has {has}; leave it out to merge as the table does"
-            )
+                f"precombine fields the table has {has}", "leave it out to merge as the table does",
+                value=str(options[key])[:SHOWN],
+            )  # fmt: skip
     _refuse_other_keys(options, config)
 
 
@@ -205,23 +206,26 @@ def says_complex(options: Mapping[str, Any]) -> bool:
 
 
 def _refuse_other_keys(options: Mapping[str, Any], config: TableConfig) -> None:
-    """`TableError` where a key generator would make other keys or paths than the table has."""
+    """Raise `TableError` if a key generator would make other keys or paths than the table has."""
     fitting = key_types(config.record_key, config.partition_by, config.named)
     fine = {name.lower() for each in fitting for name in (each, KEY_CLASSES[each])}
     for key in _KEYGEN:
         said = str(options.get(key) or "")
         if said and said.lower() not in fine:
-            raise TableError(
-                f"{key}={said[:SHOWN]} makes other keys or partitions than the table's, with "
-                f"record key {config.record_key!r} and partitions by {config.partition_by!r}; "
-                f"leave it out, or write {fitting[0]} or {KEY_CLASSES[fitting[0]]}"
+            raise RefusedOption(
+                key,
+                "makes other keys or partitions than the table's, with record key "
+                f"{config.record_key!r} and partitions by {config.partition_by!r}",
+                f"leave it out, or write {fitting[0]} or {KEY_CLASSES[fitting[0]]}",
+                value=said[:SHOWN],
             )
     one_key = config.composite and len(config.record_keys) == 1
     if config.version == 6 and one_key and str(options.get(_ENCODING)).lower() == "true":
-        raise TableError(
-            f"{_ENCODING}=true: a complex key generator's keys of one field are spelt "
-            f"{config.record_key}:VALUE here; leave it out"
-        )
+        raise RefusedOption(
+            _ENCODING,
+            "is refused: a complex key generator's keys of one field are spelt "
+            f"{config.record_key}:VALUE here", "leave it out", value="true",
+        )  # fmt: skip
 
 
 # --- the page -------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from lockkit.errors import TableError
+from lockkit.table.errors import DamagedFile
 
 PROPERTIES_BYTES_MAX = 1_000_000
 
@@ -23,10 +23,10 @@ def _escape(text: str) -> str:
 
 
 def parse_properties(body: bytes) -> dict[str, str]:
-    """The keys of a properties file. Content of another form gives keys that are never used."""
+    """The keys of a properties file. Other content gives keys that are never used."""
     if len(body) > PROPERTIES_BYTES_MAX:
-        raise TableError(
-            f"hoodie.properties has {len(body)} bytes and is no table's properties file"
+        raise DamagedFile(
+            "hoodie.properties", f"has {len(body)} bytes and is no table's properties file"
         )
     text = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*", r"\1", body.decode("latin-1"))
     keys: dict[str, str] = {}

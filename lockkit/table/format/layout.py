@@ -1,8 +1,8 @@
-"""What a commit writes down: the statistics of its files, by partition and file group.
+"""The content of a commit: the statistics of its files, by partition and file group.
 
-The body of `T.inflight` and `T.commit`: JSON in Hudi's table version 6, Avro in version 9. The two
-are equal byte for byte, so that a process that rolls a commit forward writes the very file that its
-writer would have.
+It is the body of both `T.inflight` and `T.commit`: JSON in Hudi's table version 6, Avro in version
+9. The two files have equal bytes, so a process that rolls a commit forward writes the same file as
+its writer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import DamagedFile, RefusedOption, RefusedRows
 from lockkit.table.format import avro, commit_records
 from lockkit.table.format.partition import is_inside
 
@@ -28,10 +28,10 @@ PLAIN = ("commit", "deltacommit", "compaction")
 COMPACT = "COMPACT"
 """The operation of a compaction."""
 NO_COMMIT = "null"
-"""Hudi's word in `prevCommit` for a file group that had no slice before."""
+"""Hudi's value of `prevCommit` for a file group without an earlier slice."""
 METADATA_BYTES_MAX = 64_000_000
 EXTRA_BYTES_MAX = 100_000
-"""What a caller may have remembered with a commit: a checkpoint of its source, say."""
+"""The limit for a caller's data in a commit, such as the checkpoint of its source."""
 PARTITION_FILE = ".hoodie_partition_metadata"
 _FILE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
 _FILE_NAME = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
@@ -40,7 +40,7 @@ LOG_FILE = re.compile(
 )
 ATTEMPT = "lockkit.attempt"
 NO_BASE = ""
-"""On a table that nobody writes through Hadoop: addresses change when a table is copied."""
+"""Used for tables without Hadoop writers, because a copied table has another address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class WriteStat:
         return self.path.rpartition("/")[2].startswith(".")
 
     def to_row(self) -> dict[str, Any]:
-        """A flat row, so that an executor can send it home through a DataFrame."""
+        """A flat row, which an executor can return in a DataFrame."""
         return asdict(self)
 
     @classmethod
@@ -85,7 +85,7 @@ class WriteStat:
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """The partitions that a commit empties, also of file groups that it never saw."""
+    """The partitions that a commit empties, with all file groups, even ones it never read."""
 
     partitions: frozenset[str] = frozenset()
     whole_table: bool = False
@@ -126,7 +126,7 @@ class CommitFiles:
     schema: str | None
     attempt: str | None
     extra: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Further `extraMetadata`: what the writer wanted to be remembered with its rows."""
+    """Further `extraMetadata`, which the writer stored with its rows."""
     completion: str = ""
     """Table version 9: the completion time, if the file's name says it."""
 
@@ -146,8 +146,8 @@ class CommitFiles:
 def file_name(file_id: str, instant: str, task: TaskId = TaskId()) -> str:
     """`<file id>_<task>-<stage>-<attempt>_<T>.parquet`; a new slice keeps the file id."""
     if not _FILE_ID.fullmatch(file_id):
-        raise TableError(
-            f"{file_id[:60]!r} cannot be a file id: letters, digits, dots and dashes, at most 100"
+        raise RefusedOption(
+            "file_id", "must be letters, digits, dots and dashes, at most 100", value=file_id[:60]
         )
     return f"{file_id}_{task.task}-{task.stage}-{task.attempt}_{instant}.parquet"
 
@@ -179,17 +179,15 @@ def format_commit(
 ) -> bytes:  # fmt: skip
     """The commit's file; `replaced` are the file groups that a replacecommit or clustering ends.
 
-    `attempt` stands at the top level of the JSON, where a server's record finds it: Hudi's class is
-    annotated `@JsonIgnoreProperties(ignoreUnknown = true)` in every version, and hudi-rs's serde
-    ignores unknown fields too. It stands in `extraMetadata` as well, which Avro has too.
+    `attempt` is at the top level of the JSON, where a server's record finds it. Hudi's class has
+    `@JsonIgnoreProperties(ignoreUnknown = true)` in every version, and hudi-rs ignores unknown
+    fields too. It is also in `extraMetadata`, which the Avro form has as well.
     """
     assert action not in PLAIN or not replaced, "only a replacecommit can say what it replaced"
     extra = extra or {}
     if extra.keys() & {"schema", ATTEMPT} or len(json.dumps(dict(extra))) > EXTRA_BYTES_MAX:
-        raise TableError(
-            f"extra metadata is for {EXTRA_BYTES_MAX} bytes of strings, and neither `schema` nor "
-            f"`{ATTEMPT}`: those are the commit's own"
-        )
+        why = f"may be {EXTRA_BYTES_MAX} bytes of strings, and neither `schema` nor `{ATTEMPT}`"
+        raise RefusedOption("extra metadata", why)
     body: dict[str, Any] = {
         "partitionToWriteStats": {},
         "compacted": operation == COMPACT,
@@ -211,10 +209,8 @@ def format_commit(
         content = avro.encode(record, body)
     if len(content) > METADATA_BYTES_MAX:
         count = sum(map(len, body["partitionToWriteStats"].values()))
-        raise TableError(
-            f"a commit of {count} files needs {len(content)} bytes of metadata, and no reader "
-            f"takes more than {METADATA_BYTES_MAX}; write to fewer partitions at once"
-        )
+        why = f"go to {count} files; their metadata has {len(content)} > {METADATA_BYTES_MAX} bytes"
+        raise RefusedRows("", why, "write to fewer partitions at once")
     return content
 
 
@@ -267,11 +263,9 @@ def parse_commit(instant: str, key: str, body: bytes, stat: Any = None) -> Commi
         )
         extra = {k: v for k, v in (fields.get("extraMetadata") or {}).items() if isinstance(v, str)}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise TableError(
-            f"{key} is not a commit's file ({type(error).__name__} {str(error)[:160]}); it is "
-            "damaged or something else wrote it: restore it before anything else is written to "
-            "this table"
-        ) from None
+        why = f"is not a commit's file ({type(error).__name__} {str(error)[:160]})"
+        cure = "restore it before anything else is written to this table"
+        raise DamagedFile(key, why, cure) from None
     schema, attempt = extra.pop("schema", None), extra.pop(ATTEMPT, fields.get("attempt"))
     return CommitFiles(
         instant,
@@ -286,7 +280,7 @@ def parse_commit(instant: str, key: str, body: bytes, stat: Any = None) -> Commi
 
 
 def _fields(body: bytes) -> dict[str, Any]:
-    """A commit's record, whichever of the two forms it has: an upgraded table has both."""
+    """A commit's record in either form: an upgraded table has both."""
     if body.startswith(avro.MAGIC):
         from lockkit.table.format.avro_decoding import decode
 
@@ -342,8 +336,8 @@ def _count(value: object) -> int:
 
 
 def hadoop_base(url: str) -> str:
-    """A table's address as Hadoop's own connectors spell it; on EMR and Azure, Hudi says another.
+    """A table's address as Hadoop's own connectors write it; EMR and Azure use other schemes.
 
-    Measured with Hudi 1.2.0 on s3a: a path without its very scheme and bucket is refused.
+    Measured with Hudi 1.2.0 on s3a: it refuses a path with another scheme or bucket.
     """
     return "s3a" + url.removeprefix("s3") if url.startswith("s3://") else url

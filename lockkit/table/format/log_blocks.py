@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import DamagedFile
 from lockkit.table.format.commit_records import STRING
 
 MAGIC = b"#HUDI#"
@@ -57,7 +57,7 @@ def blocks(name: str, body: bytes) -> Iterator[Block]:
         try:
             yield _block(memoryview(body)[start + _SIZE : end])
         except (struct.error, ValueError) as error:
-            raise TableError(f"{name} has a block that is damaged ({str(error)[:80]})") from None
+            raise DamagedFile(name, f"has a damaged block ({str(error)[:80]})") from None
 
 
 def gaps(body: bytes) -> list[tuple[int, int]]:

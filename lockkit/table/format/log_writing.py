@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedRows
 from lockkit.table.format.base_file import Target, sequence_numbers
 from lockkit.table.format.layout import TaskId, file_name
 from lockkit.table.format.log_blocks import (
@@ -150,17 +150,11 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
     if not config.merged or name is None:
         return
     if name not in rows.column_names:
-        raise TableError(
-            f"the rows have no column {name!r}, the table's precombine field: in a merge-on-read "
-            "table it also says which rows a delete is later than"
-        )
+        why = "is missing: the table's precombine field shows which rows a delete is later than"
+        raise RefusedRows(name, why)
     if stored(rows[name].type, name) not in (pa.int64(), pa.string()):
-        raise TableError(
-            f"precombine field {name!r} has type {str(rows[name].type)[:SHOWN]}: readers of log "
-            "files compare int64 and string alike, and no others; cast it"
-        )
+        why = f"is the precombine field and is {str(rows[name].type)[:SHOWN]}: readers of log "
+        raise RefusedRows(name, why + "files compare int64 and string alike, no others", "cast it")
     if rows[name].null_count:
-        raise TableError(
-            f"{rows[name].null_count} rows have no {name!r}, the table's precombine field: readers "
-            "of log files differ in what a null is greater than; give each row a value"
-        )
+        why = f"is null in {rows[name].null_count} rows: it is the precombine field, and readers "
+        raise RefusedRows(name, why + "of log files differ on nulls", "give each row a value")

@@ -1,6 +1,6 @@
-"""Reading one value from Hudi's options, which may be text or a Python value.
+"""Reads one value from Hudi's options, which may be text or a Python value.
 
-Of several names for one setting, the first that is given counts.
+If a setting has several names, the first one that is given counts.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedOption
 
 T = TypeVar("T", bound=str)
 SHOWN = 60
@@ -21,12 +21,12 @@ def lowered(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         key = str(name).lower()
         if key != key.strip():
-            raise TableError(f"option {key[:SHOWN]!r} has a space around its name; remove it")
+            raise RefusedOption(key[:SHOWN], "has a space around its name", "remove it")
         if key in given and str(given[key]) != str(value):
-            raise TableError(
-                f"option {key[:SHOWN]} is given twice, in upper and lower case, with two values; "
-                "leave one of them out"
-            )
+            raise RefusedOption(
+                key[:SHOWN], "is given twice, in upper and lower case, with two values",
+                "leave one of them out",
+            )  # fmt: skip
         given[key] = value
     return given
 
@@ -40,7 +40,7 @@ def flag(options: Mapping[str, Any], *keys: str, default: bool = False) -> bool:
     """True or false, in any case of letters; else `TableError`."""
     value = text(options, *keys, default=str(default)).lower()
     if value not in ("true", "false"):
-        raise TableError(f"{keys[0]}={value[:SHOWN]!r} must be true or false")
+        raise RefusedOption(keys[0], "must be true or false", value=value[:SHOWN])
     return value == "true"
 
 
@@ -51,8 +51,8 @@ def whole(
     value = text(options, *keys, default=str(default))
     plain = value.isascii() and value.isdecimal() and len(value) <= 18
     if not plain or not least <= int(value) <= most:
-        raise TableError(
-            f"{keys[0]}={value[:SHOWN]!r} must be a whole number from {least} to {most}"
+        raise RefusedOption(
+            keys[0], f"must be a whole number from {least} to {most}", value=value[:SHOWN]
         )
     return int(value)
 
@@ -63,4 +63,4 @@ def one_of(options: Mapping[str, Any], *keys: str, of: tuple[T, ...], default: T
     for each in of:
         if value.lower() == each.lower():
             return each
-    raise TableError(f"{keys[0]}={value[:SHOWN]!r} must be one of {', '.join(of)}")
+    raise RefusedOption(keys[0], f"must be one of {', '.join(of)}", value=value[:SHOWN])

@@ -1,7 +1,7 @@
-"""Partition paths: a value as a folder's name, and back, as Hive and Hudi write them.
+"""Partition paths: converts a value to a folder's name and back, as Hive and Hudi do.
 
-`PartitionPathEncodeUtils.escapePathName` of Hudi: what it escapes becomes %XX, the rest stays. The
-path is what conflicts, statistics and readers go by, so every writer must spell it alike.
+It escapes the characters of Hudi's `PartitionPathEncodeUtils.escapePathName` as %XX. Conflicts,
+statistics and readers compare paths, so every writer must spell a value alike.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from datetime import date, datetime
 from functools import partial
 from typing import Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedRows
 from lockkit.table.format.properties import TableConfig
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null, and for the empty string."""
 FOLDER_BYTES_MAX = 255
-"""The longest name of a folder on a disk; object stores take 1,024 bytes for a whole key."""
+"""The longest folder name of a file system; object stores allow 1,024 bytes for a whole key."""
 PATH_BYTES_MAX = 800
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
-# Not in a listing's XML, or no text at all: controls, lone surrogates, non-characters.
+# XML listings cannot have these: control characters, lone surrogates, non-characters.
 _NO_KEY = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -34,9 +34,9 @@ def unescape(text: str) -> str:
 
 
 def partition_path(config: TableConfig, value: object) -> str:
-    """`region=EU`, or what the table's properties make of it; "" where it has no partitions.
+    """`region=EU`, or the form that the table's properties choose; "" without partitions.
 
-    Of several fields, `value` is a tuple with a value for each, and each has its folder.
+    With several fields, `value` is a tuple, and each field has its own folder.
     """
     if not (fields := config.partition_fields):
         return ""
@@ -48,10 +48,11 @@ def partition_path(config: TableConfig, value: object) -> str:
         why = f"its path is too long: {FOLDER_BYTES_MAX} bytes a folder, {PATH_BYTES_MAX} in all"
     else:
         return path
-    raise TableError(
-        f"{config.partition_by}={text[:60]!r} cannot name a partition of this table: {why} "
-        f"(urlencode {config.urlencode}, hive style {config.hive_style}); replace the value"
-    )
+    raise RefusedRows(
+        config.partition_by or "",
+        f"has the value {text[:60]!r}, which cannot name a partition of this table: {why} "
+        f"(urlencode {config.urlencode}, hive style {config.hive_style})", "replace the value",
+    )  # fmt: skip
 
 
 def _folder(config: TableConfig, field: str, value: object) -> str:
@@ -61,8 +62,8 @@ def _folder(config: TableConfig, field: str, value: object) -> str:
 
 
 def partition_value(config: TableConfig, path: str, field: str | None = None) -> str | None:
-    """The value of a field (the only one) in a partition's path; None for null or if it is not
-    certain, and without partitions.
+    """The value of the only partition field in a path; None for null, without partitions, or if
+    it is ambiguous.
     """
     fields = config.partition_fields
     if not fields:
@@ -92,7 +93,7 @@ def _is_long(path: str) -> bool:
 
 
 def _text(field: str, value: object) -> str:
-    """As Java's `toString` would say it; what the two would spell differently is refused."""
+    """The text of Java's `toString`; a type that Java spells differently is refused."""
     match value:
         case None:
             return ""
@@ -103,7 +104,9 @@ def _text(field: str, value: object) -> str:
         case date() if not isinstance(value, datetime):
             return value.isoformat()
         case _:
-            raise TableError(
-                f"{field} cannot be the partition field with values like {str(value)[:60]!r} "
-                f"({type(value).__name__}), which others spell otherwise: make it a string"
+            raise RefusedRows(
+                field,
+                f"cannot be the partition field with values like {str(value)[:60]!r} "
+                f"({type(value).__name__}), which other writers spell differently",
+                "make it a string",
             )

@@ -1,9 +1,9 @@
-"""What a table service means to do, and has done: rollback, clean and clustering, as Avro.
+"""The plans and results of table services (rollback, clean, clustering) as Avro.
 
-The files `T.<action>.requested` (the plan) and `T.rollback` / `T.clean` (what came of it); the same
-in table versions 6 and 9. Paths are relative to the table here; in Hudi's own files they begin with
-the table's address (`base`). On a table that Hudi writes too, a plan must name it: Hudi finishes
-what a dead process of ours began, and every write of Hudi's fails while it cannot.
+`T.<action>.requested` is the plan, and `T.rollback` or `T.clean` the result; they are the same in
+table versions 6 and 9. Paths are relative to the table here; in Hudi's files they begin with the
+table's address (`base`). A plan on a table that Hudi writes too must have the address: Hudi
+finishes the plan of a dead process, and its writes fail while it cannot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import DamagedFile
 from lockkit.table.format import records
 from lockkit.table.format.avro import encode
 from lockkit.table.format.avro_decoding import decode
@@ -48,9 +48,9 @@ class CleanPlan:
 
     instant: str
     retain_from: str
-    """The oldest instant whose slices stay; "" if that was not the question."""
+    """The oldest instant whose slices stay; "" if the plan has none."""
     last_completed: str
-    """The newest commit that this was made from."""
+    """The newest commit that the plan takes into account."""
     policy: str = POLICY
     files: Files = ()
     base: str = NO_BASE
@@ -75,7 +75,7 @@ class ClusteringGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReplacePlan:
-    """The file groups to replace; none for an overwrite, which names them only at its end."""
+    """The file groups to replace; none for an overwrite, which names them when it completes."""
 
     groups: tuple[ClusteringGroup, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class ReplacePlan:
 
 
 def format_rollback_plan(plan: RollbackPlan) -> bytes:
-    """The body of `T.rollback.requested`; it does not say T, the file's name does."""
+    """The body of `T.rollback.requested`; only the file's name has T."""
     requests = [
         {"partitionPath": partition, "fileId": "", "latestBaseInstant": "",
          "filesToBeDeleted": [_absolute(plan.base, path)], "logBlocksToBeDeleted": {}}
@@ -190,7 +190,7 @@ def parse_clean_plan(key: str, body: bytes) -> CleanPlan:
 
 
 def format_clean(plan: CleanPlan, *, took_ms: int, failed: frozenset[str] = frozenset()) -> bytes:
-    """The body of the completed clean; of `failed`, paths, the store did not prove the deletion."""
+    """The body of the completed clean; the deletion of the paths in `failed` is not proven."""
     of_partition = {}
     for partition, paths in _by_partition(plan.files, NO_BASE).items():
         names = {path: path.rpartition("/")[2] for path in paths}
@@ -240,7 +240,7 @@ def parse_clean(key: str, body: bytes) -> CleanPlan:
 def format_cluster_plan(plan: ReplacePlan) -> bytes:
     """The body of a clustering's `T.replacecommit.requested` (version 9: `T.clustering.requested`).
 
-    An overwrite's is empty: what it will replace shows when it completes.
+    An overwrite's is empty: its completed file names what it replaces.
     """
     assert plan.clusters, plan
     groups = [
@@ -273,14 +273,14 @@ def format_cluster_plan(plan: ReplacePlan) -> bytes:
 
 
 def format_overwrite_plan() -> bytes:
-    """The body of an overwrite's requested file: no plan, as Hudi writes it."""
+    """The body of an overwrite's requested file, without a plan, as Hudi writes it."""
     return encode(records.REPLACE_PLAN, {
         "operationType": None, "clusteringPlan": None, "extraMetadata": {}, "version": 1,
     })  # fmt: skip
 
 
 def parse_replace_plan(key: str, body: bytes) -> ReplacePlan:
-    """What it will replace; an overwrite's file is empty, or says nothing."""
+    """The file groups that it will replace; an overwrite's file does not name them."""
     if not body:
         return ReplacePlan()
     with making_sense(key):
@@ -316,11 +316,11 @@ def making_sense(key: str) -> Iterator[None]:
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise TableError(
-            f"{key} is not a plan that can be carried out or respected "
-            f"({type(error).__name__} {str(error)[:160]}); let the writer that made it finish it, "
-            "or restore it"
-        ) from None
+        raise DamagedFile(
+            key,
+            f"is not a plan that can be carried out or respected ({type(error).__name__} "
+            f"{str(error)[:160]})", "let the writer that made it finish it, or restore it",
+        ) from None  # fmt: skip
 
 
 def _absolute(base: str, path: str) -> str:
@@ -328,7 +328,7 @@ def _absolute(base: str, path: str) -> str:
 
 
 def _relative(files: Iterable[tuple[Any, Any]]) -> tuple[str, Files]:
-    """The table's address, and the paths inside of it: a plan must not lead to files elsewhere."""
+    """The table's address, and the paths in it: a plan must not name files elsewhere."""
     inside, bases = [], set()
     for partition, path in files:
         if not isinstance(partition, str) or not isinstance(path, str):

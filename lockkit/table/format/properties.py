@@ -1,7 +1,7 @@
 """hoodie.properties: what kind of table this is, and whether lockkit may write to it.
 
-A file of Java properties. What is not understood is refused with its reason: a writer that guesses
-here makes a table that somebody else's reader shows wrongly, or not at all.
+It is a file of Java properties. An unknown setting is refused with a reason: a writer that ignored
+it could make a table that other readers show wrongly, or not at all.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
-from lockkit.table.errors import NotWritable
+from lockkit.table.errors import NoTable, NotWritable, RefusedOption, TableChanged, TableError
 from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.property_keys import (
     BY_COMMIT,
@@ -49,7 +48,7 @@ from lockkit.table.format.timeline import HOODIE, V6, V9, TimelineNames, instant
 
 PROPERTIES_KEY = HOODIE + "hoodie.properties"
 BACKUP_KEY = PROPERTIES_KEY + ".backup"
-"""Beside it while Hudi rewrites it: copied there, deleted, written anew, the copy deleted."""
+"""Exists while Hudi rewrites the file: Hudi copies it here, deletes it and writes it again."""
 SWITCHES = "lockkit.commit.mode.switches"
 ACCEPTED = "lockkit.instant.accepted"
 BUCKETS = "lockkit.bucket.count"
@@ -62,7 +61,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
-    """The properties of a table; of several keys or fields the names have commas."""
+    """The properties of a table. Commas separate several keys or fields."""
 
     name: str
     record_key: str
@@ -72,15 +71,15 @@ class TableConfig:
     version: int = 9
     """`hoodie.table.version`: 9, Hudi's current default, or 6.
 
-    Incremental readers of version 9 follow completion times, so no pending instant holds them back.
+    Incremental readers of version 9 follow completion times, and do not wait for pending instants.
     In version 6 they stop at the first pending commit.
     """
     mode: str = FENCED
-    """`fenced`: only lockkit writes it. `hudi`: others may, by Hudi's contract."""
+    """`fenced`: only lockkit writes it. `hudi`: other writers may, by Hudi's rules."""
     commit: str = SERIAL
     """`serial`: one commit at a time, under the lock; `group`: writers decide together."""
     buckets: int = 4
-    """Bucketed file groups in each partition; where an upsert puts keys that it finds nowhere."""
+    """Bucketed file groups in each partition, to which upserts add new keys."""
     hive_style: bool = True
     """Whether a partition's folder is called `region=EU`, or `EU`."""
     urlencode: bool = True
@@ -88,47 +87,41 @@ class TableConfig:
     archive: str = "archived"
     """Version 6: the folder under `.hoodie/` that old instants are moved to."""
     switches: int = 0
-    """How often the mode was switched. A checkpoint or a handle of another count is of no use: in
-    `hudi` mode a commit may complete below the horizon that it remembers."""
+    """How often the mode was switched. A checkpoint or handle with another count cannot be used: in
+    mode `hudi` a commit may complete below its horizon."""
 
     table_type: str = COPY_ON_WRITE
     accepted: str = field(default="", compare=False)
-    """An instant far ahead of all clocks from which new ones go on (`ahead.py`). It changes nothing
-    of what the table is, so no transaction that is under way has to begin again."""
+    """An instant far ahead of all clocks, which new ones follow (`ahead.py`). It does not change
+    the table itself, so running transactions continue."""
     metadata: bool = field(default=False, compare=False)
     """Mode `hudi`: Hudi's metadata table is on; a commit switches it off (`metadata_off.py`)."""
     named: bool = False
-    """Of one key, and one partition field or none: keys are `id:7`, by `ComplexKeyGenerator`."""
+    """Whether keys of one field are `id:7`, as `ComplexKeyGenerator` makes them."""
 
     def __post_init__(self) -> None:
-        for what, name in (("record key", self.record_key), ("partition field", self.partition_by),
-                           ("precombine field", self.precombine)):  # fmt: skip
-            fields = [] if name is None else name.split(",")
-            most = 1 if what == "precombine field" else len(set(fields))
-            if len(fields) > most or not all(map(_FIELD.fullmatch, fields)):
-                raise TableError(f"{name!r} cannot be the {what}: name columns by plain names")
-        if not self.name or not self.name.isprintable():
-            raise TableError(f"{self.name!r} cannot be a table's name: use printable characters")
-        if str(self.version) not in LAYOUTS or self.mode not in (FENCED, HUDI):
-            raise TableError(
-                f"version {self.version!r}, mode {self.mode!r}: a table has version 6 or 9, and "
-                f"mode {FENCED} (only lockkit writes it) or {HUDI}"
-            )
         if self.commit != SERIAL:
             from lockkit.table.format.refusals import refuse_commit
 
             refuse_commit(self.commit, self.version, self.mode, self.table_type)
-        if not _FOLDER.fullmatch(self.archive):
-            raise TableError(f"{self.archive[:60]!r} is not the name of a folder for old instants")
-        if self.table_type not in (COPY_ON_WRITE, MERGE_ON_READ) or (
-            self.merged and (self.version, self.mode) != (9, FENCED)
-        ):
-            raise TableError(
-                f"{self.table_type!r}, version {self.version}, mode {self.mode}: a table's type is "
-                f"{COPY_ON_WRITE}, or {MERGE_ON_READ} in version 9 and mode {FENCED}"
-            )
-        if not 1 <= self.buckets <= BUCKETS_MAX:
-            raise TableError(f"{self.buckets} buckets in a partition: choose 1 to {BUCKETS_MAX}")
+        fits = not self.merged or (self.version, self.mode) == (9, FENCED)
+        for fine, option, value, why in (
+            *(_plain_names(what, name) for what, name in (
+                ("record key", self.record_key), ("partition field", self.partition_by),
+                ("precombine field", self.precombine))),
+            (self.name and self.name.isprintable(), "name", self.name, "be printable characters"),
+            (str(self.version) in LAYOUTS, "version", self.version, "be 6 or 9"),
+            (self.mode in (FENCED, HUDI), "mode", self.mode,
+             f"be {FENCED} (only lockkit writes it) or {HUDI}"),
+            (_FOLDER.fullmatch(self.archive), "archive", self.archive[:60], "be a folder's name"),
+            (fits and self.table_type in (COPY_ON_WRITE, MERGE_ON_READ), "table_type",
+             self.table_type,
+             f"be {COPY_ON_WRITE}, or {MERGE_ON_READ} in version 9 and mode {FENCED}"),
+            (1 <= self.buckets <= BUCKETS_MAX, "buckets", self.buckets,
+             f"be from 1 to {BUCKETS_MAX}"),
+        ):  # fmt: skip
+            if not fine:
+                raise RefusedOption(option, f"must {why}", value=str(value))
 
     @property
     def record_keys(self) -> list[str]:
@@ -140,7 +133,7 @@ class TableConfig:
 
     @property
     def composite(self) -> bool:
-        """Whether a row's key names its fields: `id:7,kind:a`, and not `7`."""
+        """Whether a row's key names its fields: `id:7,kind:a` instead of `7`."""
         return self.named or "," in self.record_key + (self.partition_by or "")
 
     @property
@@ -190,7 +183,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         **(_only_v6(config) if config.version == 6 else _only_v9(config)),
     }
     if config.partition_by:
-        # hudi-rs shows an *empty* table, without an error, where this is missing.
+        # Without this hudi-rs shows an *empty* table, and no error.
         keys["hoodie.table.partition.fields"] = config.partition_by
     if config.precombine:
         keys[PRECOMBINE if config.version == 6 else ORDERING] = config.precombine
@@ -219,15 +212,15 @@ def _only_v9(config: TableConfig) -> dict[str, str]:
 
 
 def from_properties(keys: Mapping[str, str]) -> TableConfig:
-    """The config, or a `TableError` that says what lockkit does not write, and what to do."""
+    """The config; `NotWritable` with every reason why lockkit cannot write the table."""
     keys = {key: value.strip() for key, value in keys.items()}
     with suppress(LookupError, ValueError, TableError):
         if to_properties(config := _config(keys)) == keys:
-            return config  # as lockkit itself writes them
+            return config  # exactly as lockkit writes them
     from lockkit.table.format.refusals import reasons
 
     if found := "; ".join(reasons(keys)):
-        raise NotWritable(f"{PROPERTIES_KEY}: {found}")
+        raise NotWritable(PROPERTIES_KEY, f"says: {found}")
     return _config(keys)
 
 
@@ -253,7 +246,7 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
 
 
 def _instant(text: str) -> str:
-    """The instant; empty if it is none."""
+    """The text if it is an instant, else ""."""
     try:
         instant_ms(text)
     except ValueError:
@@ -262,14 +255,14 @@ def _instant(text: str) -> str:
 
 
 def _number(text: str) -> int:
-    """The number; 0, which is no count of buckets, if it is none."""
+    """The number; 0, which is not a valid count of buckets, for other text."""
     return int(text) if text.isdecimal() and len(text) < 9 else 0
 
 
 def _precombine(keys: Mapping[str, str]) -> str | None:
     """What orders the versions of a row; None: the later commit wins.
 
-    Tables of Hudi before 1.0 say so by their payload; Hudi 1.x infers the merge mode from it.
+    Tables of Hudi before 1.0 name a payload class, from which Hudi 1.x infers the merge mode.
     """
     by_commit = keys.get(MERGE_MODE) == BY_COMMIT or (
         not keys.get(MERGE_MODE) and keys.get(PAYLOAD) == LATEST_PAYLOAD
@@ -278,48 +271,56 @@ def _precombine(keys: Mapping[str, str]) -> str | None:
     return None if by_commit else keys.get(ORDERING) or keys.get(PRECOMBINE) or None
 
 
+def _plain_names(what: str, name: str | None) -> tuple[bool, str, str | None, str]:
+    fields = [] if name is None else name.split(",")
+    most = 1 if what == "precombine field" else len(set(fields))
+    fine = len(fields) <= most and all(map(_FIELD.fullmatch, fields))
+    return fine, what, name, "name columns by plain names"
+
+
 # --- procedures ---------------------------------------------------------------------------------
 
 
 def load_config() -> Procedure[tuple[TableConfig, Version]]:
-    """The table's config, and the version of its file."""
+    """The table's config and its file's version."""
     match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
         case Found(body, version):
             return from_properties(parse_properties(body)), version
         case _missing:
             yield from refuse_half_rewritten()
-            raise TableError(
-                f"there is no table here: {PROPERTIES_KEY} is missing; make one with create_table, "
-                "or check the address"
-            )
+            raise NoTable(
+                PROPERTIES_KEY, "is missing: there is no table here",
+                "make one with create_table, or check the address",
+            )  # fmt: skip
 
 
 def recheck_config(config: TableConfig, version: Version) -> Procedure[TableConfig]:
-    """The table's config; refuse a table that is no longer what the transaction began on.
+    """The table's config; raise if it is no longer the one that the transaction began with.
 
-    Asked under the lock at every commit: a Hudi 1.x writer upgrades a version 6 table by default
-    and moves its timeline elsewhere (hoodie.write.auto.upgrade). Costs one conditional read.
+    Every commit calls it under the lock: a Hudi 1.x writer upgrades a version 6 table by default
+    and moves its timeline (hoodie.write.auto.upgrade). It costs one conditional read.
     """
     match (yield from read(PROPERTIES_KEY, unless=version, limit=PROPERTIES_BYTES_MAX)):
         case NotModified():
             return config
         case Missing():
             yield from refuse_half_rewritten()
-            raise TableError(f"{PROPERTIES_KEY} is gone: the table was deleted under this commit")
+            raise NoTable(PROPERTIES_KEY, "is gone: the table was deleted under this commit")
         case Found(body, _):
             standing = from_properties(parse_properties(body))
             if standing != config:
-                raise TableError(
-                    f"the table changed under this commit: it was {config}, and is {standing}; "
-                    "begin again"
-                )
+                raise TableChanged(
+                    "the table", f"changed under this commit: it was {config}, and is {standing}",
+                    "begin again",
+                )  # fmt: skip
             return standing
 
 
 def refuse_half_rewritten() -> Procedure[None]:
-    """Raise while Hudi rewrites the properties: they are deleted in between."""
+    """Raise while Hudi rewrites the properties: it deletes the file for a moment."""
     if isinstance((yield from read(BACKUP_KEY)), Found):
-        raise TableError(
-            f"{BACKUP_KEY} is there: Hudi is rewriting {PROPERTIES_KEY}; try again in a moment, "
-            "and if it stays, let a Hudi writer recover the table: its own died in the middle"
-        )
+        raise TableChanged(
+            BACKUP_KEY, f"is there: Hudi is rewriting {PROPERTIES_KEY}",
+            "try again in a moment; if it stays, a Hudi writer crashed there, and another Hudi "
+            "writer can recover the table",
+        )  # fmt: skip

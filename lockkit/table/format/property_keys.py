@@ -25,7 +25,7 @@ KEY_CLASSES = {
     SIMPLE: SIMPLE_KEYS, COMPLEX: "org.apache.hudi.keygen.ComplexKeyGenerator",
     UNPARTITIONED: NO_PARTITION,
 }  # fmt: skip
-"""By the key generator's type."""
+"""The class of each type of key generator."""
 PRECOMBINE = "hoodie.table.precombine.field"
 ORDERING = "hoodie.table.ordering.fields"
 TIMEZONE = "hoodie.table.timeline.timezone"

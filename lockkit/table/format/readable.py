@@ -1,7 +1,6 @@
-"""Readable: what a reader must know of a table that lockkit does not write, and what it refuses.
+"""What a reader must know about a table that lockkit cannot write.
 
-A table is refused here only where rows would be wrong. What speaks against *writing* is in
-`refusals.py`.
+It refuses a table only if rows would be wrong. `refusals.py` has the reasons against *writing*.
 """
 
 from __future__ import annotations
@@ -9,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
+from lockkit.table.errors import NoTable, UnsupportedTable
 from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.properties import (
     HIVE_STYLE,
@@ -49,7 +48,7 @@ class ReadableTable:
 
     config: TableConfig
     ordering: tuple[str, ...]
-    """The columns whose greater value wins, of one key; none: the later commit does."""
+    """Of rows with one key, the greatest value of these columns wins; none: the latest commit."""
     merged: bool
     """Whether log files belong to it."""
     meta: bool
@@ -57,26 +56,28 @@ class ReadableTable:
     zone: str
     """Of its instants: UTC or LOCAL."""
     created_with: str
-    """The schema that the table was made with; empty if it does not say."""
+    """The schema that the table was made with; "" if it is not recorded."""
 
 
 def load_readable() -> Procedure[ReadableTable]:
-    """The table, also if lockkit cannot write it; `TableError` with every reason not to read it."""
+    """The table, even if lockkit cannot write it; `TableError` with every reason not to read it."""
     match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
         case Found(body, _):
             return readable(parse_properties(body))
         case _missing:
-            raise TableError(f"there is no table here: {PROPERTIES_KEY} is missing")
+            raise NoTable(PROPERTIES_KEY, "is missing: there is no table here")
 
 
 def readable(keys: Mapping[str, str]) -> ReadableTable:
     keys = {key: value.strip() for key, value in keys.items()}
     if found := list(_reasons(keys)):
-        raise TableError(f"{PROPERTIES_KEY}: this table cannot be read here: {'; '.join(found)}")
+        raise UnsupportedTable(
+            PROPERTIES_KEY, f"says that this table cannot be read here: {'; '.join(found)}"
+        )
     first = LAYOUT_OF[keys["hoodie.table.version"]] == "1"
     config = TableConfig(
         name=keys["hoodie.table.name"],
-        record_key=RECORD_KEY,  # made by any key generator, of any fields
+        record_key=RECORD_KEY,  # of any key generator and any fields
         version=6 if first else 9,
         mode=HUDI,
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
@@ -170,9 +170,12 @@ _MUST_BE = (
 def refuse_commit(commit: str, version: int, mode: str, table_type: str) -> None:
     """Raise unless such a table can commit in this way."""
     if commit != GROUP:
-        raise TableError(f"commit={commit[:40]!r}: a table commits {SERIAL} or {GROUP}")
+        raise RefusedOption(
+            "commit", f"is refused: a table commits {SERIAL} or {GROUP}", value=commit[:40]
+        )
     if (version, mode, table_type) != (9, FENCED, COPY_ON_WRITE):
-        raise TableError(
-            f"version {version}, mode {mode}, {table_type}: group commit needs table version 9, "
-            f"mode {FENCED} and {COPY_ON_WRITE}; leave out commit={GROUP!r}, or make such a table"
+        raise RefusedOption(
+            f"version {version}, mode {mode}, {table_type}",
+            f"is refused: group commit needs table version 9, mode {FENCED} and {COPY_ON_WRITE}",
+            f"leave out commit={GROUP!r}, or make such a table",
         )

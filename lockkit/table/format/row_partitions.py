@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedRows
 from lockkit.table.format.partition import partition_path
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import column_of
@@ -36,13 +36,13 @@ def partition_numbers(config: TableConfig, rows: pa.Table) -> tuple[pa.Array, li
 def partition_of(config: TableConfig, rows: pa.Table) -> str:
     """The one partition that all rows belong to; `TableError` if there are several, or no rows."""
     if rows.num_rows == 0:
-        raise TableError("no rows: an empty file group is not written")
+        raise RefusedRows("", "are none: an empty file group is not written")
     paths = set(partition_numbers(config, rows)[1])
     if len(paths) != 1:
-        raise TableError(
-            f"rows of {len(paths)} partitions ({config.partition_by}) for one file group; split "
-            "them by partition first"
-        )
+        raise RefusedRows(
+            "", f"are of {len(paths)} partitions ({config.partition_by}), for one file group",
+            "split them by partition first",
+        )  # fmt: skip
     return paths.pop()
 
 

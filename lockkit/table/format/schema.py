@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import DamagedFile, RefusedRows, UnsupportedTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ def stored(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
         return stored(kind, f"{name}.{of}", depth + 1)
 
     if depth > DEPTH_MAX:
-        raise TableError(f"column {name[:SHOWN]!r} is nested deeper than {DEPTH_MAX}; flatten it")
+        raise RefusedRows(name[:SHOWN], f"is nested deeper than {DEPTH_MAX}", "flatten it")
     for known, test in _simple(pa, is_):
         if test(kind):
             return known
@@ -60,11 +60,10 @@ def stored(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
         return pa.map_(pa.string(), inner(kind.item_type, "value"))
     if is_.is_struct(kind) and kind.num_fields:
         for each in kind:
-            _refuse_name(each.name, f"field {each.name[:SHOWN]!r} of column {name[:SHOWN]!r}")
+            _refuse_name(each.name, f"(a field of {name[:SHOWN]!r}) ")
         return pa.struct([(each.name, inner(each.type, each.name)) for each in kind])
-    raise TableError(
-        f"column {name[:SHOWN]!r} has type {str(kind)[:SHOWN]}, which is not written here; cast it "
-        "first"
+    raise RefusedRows(
+        name[:SHOWN], f"has type {str(kind)[:SHOWN]}, which is not written here", "cast it first"
     )
 
 
@@ -90,25 +89,21 @@ def stored_schema(rows: pa.Schema) -> pa.Schema:
 
     names = [field.name for field in rows if field.name not in META_COLUMNS]
     if len(names) > COLUMNS_MAX:
-        raise TableError(f"{len(names)} columns; a table has at most {COLUMNS_MAX}")
+        raise RefusedRows("", f"have {len(names)} columns, and a table has at most {COLUMNS_MAX}")
     seen: dict[str, str] = {}
     for name in names:
-        _refuse_name(name, f"column {name[:SHOWN]!r}")
+        _refuse_name(name)
         if (other := seen.setdefault(name.lower(), name)) != name or names.count(name) > 1:
-            raise TableError(
-                f"columns {other[:SHOWN]!r} and {name[:SHOWN]!r} are the same to Spark, which "
-                "ignores case; rename one of them"
-            )
+            why = f"is the same as {other[:SHOWN]!r} to Spark, which ignores case"
+            raise RefusedRows(name[:SHOWN], why, "rename one of them")
     return pa.schema([(name, stored(rows.field(name).type, name)) for name in names])
 
 
-def _refuse_name(name: str, what: str) -> None:
+def _refuse_name(name: str, of: str = "") -> None:
     # hudi-rs 0.5 refuses to read the whole table: "Failed to parse Avro schema: Invalid field name"
     if not _AVRO_NAME.fullmatch(name):
-        raise TableError(
-            f"{what} cannot be named so: Hudi's readers know names of letters, digits and "
-            "underscores that begin with no digit (Avro's); rename it"
-        )
+        why = "cannot be named so: Avro has letters, digits and underscores, and no digit first"
+        raise RefusedRows(name[:SHOWN], of + why, "rename it")
 
 
 # --- how a schema may change --------------------------------------------------------------------
@@ -132,16 +127,14 @@ def evolve(table: pa.Schema | None, incoming: pa.Schema) -> pa.Schema:
         if known is None:
             added.append(field)
         elif known != field.name:
-            raise TableError(
-                f"column {field.name[:SHOWN]!r} is {known[:SHOWN]!r} in the table: the two differ "
-                "only by case; rename yours"
-            )
+            why = f"is {known[:SHOWN]!r} in the table: the two differ only by case"
+            raise RefusedRows(field.name[:SHOWN], why, "rename yours")
         elif not _fits(field.type, table.field(known).type):
-            raise TableError(
-                f"column {known[:SHOWN]!r} is {table.field(known).type} in the table and "
-                f"{field.type} in these rows; a column's type cannot change: cast it, or write it "
-                "under another name"
-            )
+            raise RefusedRows(
+                known[:SHOWN],
+                f"is {table.field(known).type} in the table and {field.type} in these rows; a "
+                "column's type cannot change", "cast it, or write it under another name",
+            )  # fmt: skip
     return pa.schema([*table, *added])
 
 
@@ -175,10 +168,8 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
             try:
                 column = pc.cast(column, options=options)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise TableError(
-                    f"column {field.name[:SHOWN]!r}: {column.type} does not fit the table's "
-                    f"{field.type} ({str(error)[:120]})"
-                ) from None
+                why = f"is {column.type}, which does not fit the table's {field.type}"
+                raise RefusedRows(field.name[:SHOWN], f"{why} ({str(error)[:120]})") from None
         columns.append(column)
     return pa.table(columns, schema=schema)
 
@@ -249,12 +240,11 @@ def arrow_schema(avro: str) -> pa.Schema:
         said = json.loads(avro)
         fields = [(str(each["name"]), each["type"]) for each in said["fields"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise TableError(
-            f"the table's schema is no Avro record ({type(error).__name__}); the commit that "
-            "carries it is damaged"
-        ) from None
+        why = f"is no Avro record ({type(error).__name__}); the commit that carries it is damaged"
+        raise DamagedFile("the table's schema", why) from None
     if len(fields) > COLUMNS_MAX:
-        raise TableError(f"{len(fields)} columns; a table has at most {COLUMNS_MAX}")
+        why = f"has {len(fields)} columns; a table has at most {COLUMNS_MAX}"
+        raise UnsupportedTable("the table's schema", why)
     return pa.schema(
         [(name, _from_avro(kind, name, 0)) for name, kind in fields if name not in META_COLUMNS]
     )
@@ -263,8 +253,9 @@ def arrow_schema(avro: str) -> pa.Schema:
 def _from_avro(kind: Any, name: str, depth: int) -> pa.DataType:
     import pyarrow as pa
 
-    unknown = TableError(f"column {name[:SHOWN]!r} has Avro type {str(kind)[:SHOWN]}, which is "
-                         "not written here")  # fmt: skip
+    unknown = UnsupportedTable(
+        f"column {name[:SHOWN]!r}", f"has Avro type {str(kind)[:SHOWN]}, which is not written here"
+    )
     if depth > DEPTH_MAX:
         raise unknown
     if isinstance(kind, list):
@@ -307,5 +298,5 @@ def _from_avro(kind: Any, name: str, depth: int) -> pa.DataType:
 
 def column_of(rows: pa.Table, name: str, what: str) -> Any:
     if name not in rows.column_names:
-        raise TableError(f"the rows have no column {name!r}, the table's {what}")
+        raise RefusedRows(name, f"is missing: the table's {what}")
     return rows[name]

@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import listing
 from lockkit.stores import ListEntry, Listing
+from lockkit.table.errors import TableBlocked, TableChanged
 
 HOODIE = ".hoodie/"
 PAGE_KEYS = 1000
@@ -182,12 +182,12 @@ def refuse_ahead(newest: str, wall_ms: int, accepted: str) -> None:
     """Raise where the table's newest instant is too far ahead to be followed."""
     if is_ahead(newest, wall_ms, accepted):
         hours = (instant_ms(newest) - wall_ms) // 3_600_000
-        raise TableError(
-            f"the newest instant, {newest}, is {hours} hours ahead of this clock "
-            f"({instant_of(wall_ms)}, UTC); nothing was written. If this clock is wrong, put it "
-            "right. If that instant's writer had the wrong clock, let the table go on from there: "
-            f"lockkit table accept-instant URL {newest}"
-        )
+        raise TableBlocked(
+            newest, f"is the newest instant, and {hours} hours ahead of this clock "
+            f"({instant_of(wall_ms)}, UTC); nothing was written",
+            "correct this clock if it is wrong. If the clock of that instant's writer was wrong, "
+            f"let the table go on from there: lockkit table accept-instant URL {newest}",
+        )  # fmt: skip
 
 
 # --- a listing ----------------------------------------------------------------------------------
@@ -277,9 +277,10 @@ def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timelin
         if [e.key for e in again] == [e.key for e in entries]:
             return parse_timeline(again, names)
         entries = again
-    raise TableError(
-        f"the timeline changed between any two of {LISTINGS_MAX} listings of {len(entries)} files; "
-        "try again when fewer writers are active, or archive old instants"
+    raise TableChanged(
+        "the timeline",
+        f"changed between any two of {LISTINGS_MAX} listings of {len(entries)} files",
+        "try again when fewer writers are active, or archive old instants",
     )
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lockkit.errors import TableError
 from lockkit.runtime import Procedure, WallMs
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.properties import ACCEPTED, TableConfig, load_config
 from lockkit.table.format.timeline import instant_ms, is_ahead, load_timeline
 from lockkit.table.occ.commit import trust
@@ -48,9 +48,10 @@ def accept(instant: str, *, believe: Callable[[], None] = trust) -> Procedure[bo
     if found is None:
         return False
     if found.instant != instant:
-        raise TableError(
-            f"{instant[:40]} is not the newest instant that is ahead: that is {found.instant}; "
-            "nothing was changed"
+        raise RefusedOption(
+            instant[:40],
+            f"is not the newest instant that is ahead: that is {found.instant}; nothing was "
+            "changed",
         )
 
     def accepted(config: TableConfig) -> dict[str, str]:

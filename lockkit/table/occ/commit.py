@@ -15,7 +15,7 @@ from lockkit.errors import LockLost, LossReason, StoreError, TableError, Unanswe
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Unique
 from lockkit.runtime.proven import all_of, create, read
-from lockkit.table.errors import CommitUnknown as CommitUnknown
+from lockkit.table.errors import CommitUnknown, TableChanged
 from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.properties import FENCED, recheck_config
 from lockkit.table.format.timeline import load_timeline
@@ -236,10 +236,9 @@ def _decide(
             )
         seen = yield from read_fence()
     raise Unanswered(
-        f"{prepared.instant} lost the fence to others {ROUNDS_MAX} times and was not committed; "
-        "try again, and look whether anybody commits without the lock",
-        doubt=False,
-    )
+        prepared.instant, f"lost the fence to others {ROUNDS_MAX} times and was not committed",
+        "try again, and look whether any writer commits without the lock", doubt=False,
+    )  # fmt: skip
 
 
 # --- without it ---------------------------------------------------------------------------------
@@ -305,10 +304,11 @@ def _prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
     key = completed_key(prepared.names, landed)
     match (yield from read(key)):
         case Found(body, _) if body != prepared.body:
-            raise TableError(
-                f"{key} is there and is not ours: another writer used the instant "
-                f"{prepared.instant}, so these rows were not committed; begin again"
-            )
+            raise TableChanged(
+                key,
+                f"is there and is not ours: another writer used the instant {prepared.instant}, "
+                "so these rows were not committed", "begin again",
+            )  # fmt: skip
         case _:
             return  # ours, or not published yet: `complete` proves what it creates
 

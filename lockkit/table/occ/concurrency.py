@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
 from lockkit.lock.handle import Lock
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.option_values import one_of
 from lockkit.table.format.properties import FENCED
 from lockkit.table.occ.commit import (
@@ -145,9 +145,10 @@ def control_of(
 def refuse_unused_lock(options: Mapping[str, Any], lock: object) -> None:
     """Raise `TableError` if `lock` was passed and no commit would acquire it."""
     if lock is not None and concurrency_mode(options) == SINGLE:
-        raise TableError(
-            f"lock= was passed, but {CONCURRENCY_KEY}={SINGLE} takes no lock; leave one of them out"
-        )
+        raise RefusedOption(
+            "lock=", f"was passed, but {CONCURRENCY_KEY}={SINGLE} takes no lock",
+            "leave one of them out",
+        )  # fmt: skip
 
 
 def concurrency_mode(options: Mapping[str, Any]) -> str:

@@ -14,8 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from lockkit.errors import TableError
-from lockkit.table.errors import CommitConflict as CommitConflict
+from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, TableError
 from lockkit.table.format.layout import PLAIN, CommitFiles, FileGroup, Overwritten
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import Timeline
@@ -292,7 +291,9 @@ def strategy_of(name: str) -> ConflictStrategy:
         if name == each.name or name.rpartition(".")[2] == each.hudi:
             return each
     known = ", ".join(f"{each.name} ({each.hudi})" for each in STRATEGIES)
-    raise TableError(f"{STRATEGY_KEY}={name[:120]!r} is not known here; choose one of {known}")
+    raise RefusedOption(
+        STRATEGY_KEY, "is not known here", f"choose one of {known}", value=name[:120]
+    )
 
 
 def find_conflict(
@@ -347,10 +348,10 @@ def refuse_unreadable(now: Timeline, config: TableConfig, *, known: frozenset[st
 
 
 def _unreadable(instant: str, action: str, why: str) -> TableError:
-    return TableError(
-        f"the timeline holds {instant} ({action}): {why}; nothing was committed. Let the writer "
-        "that made it finish, or commit with Hudi"
-    )
+    return TableBlocked(
+        instant, f"({action}) is on the timeline: {why}; nothing was committed",
+        "let the writer that made it finish, or commit with Hudi",
+    )  # fmt: skip
 
 
 def refuse_missing(mine: OwnChanges, now: Timeline) -> None:
@@ -365,8 +366,8 @@ def refuse_missing(mine: OwnChanges, now: Timeline) -> None:
     lost = mine.pending - now.completed.keys() - now.pending.keys()
     archived = bool(here - now.savepoints) and all(each < first for each in gone)
     if gone and not (archived and all(each > first for each in lost)):
-        raise TableError(
-            f"{len(gone)} instants that {mine.instant} had read are gone from the timeline, "
-            f"{gone[-1]} the newest of them: it was moved (an upgrade?), archived or rolled back; "
-            "begin again"
-        )
+        raise TableChanged(
+            gone[-1], f"is gone from the timeline, as one of {len(gone)} instants that "
+            f"{mine.instant} had read: it was moved (an upgrade?), archived or rolled back",
+            "begin again",
+        )  # fmt: skip

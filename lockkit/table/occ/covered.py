@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import listing, read
+from lockkit.table.errors import TableChanged
 from lockkit.table.format.layout import CommitFiles, parse_commit
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 
@@ -121,6 +121,6 @@ def read_commit(names: TimelineNames, instant: str, now: Timeline) -> Procedure[
         case Found(body, _):
             return parse_commit(instant, key, body)
         case _missing:
-            raise TableError(
-                f"{key} was listed and is gone: it was rolled back or archived; begin again"
+            raise TableChanged(
+                key, "was listed and is gone: it was rolled back or archived", "begin again"
             )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lockkit.errors import TableError
 from lockkit.lock.creation_check import prove_creation
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create, read
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.java_properties import (
     PROPERTIES_BYTES_MAX,
     format_properties,
@@ -55,8 +55,6 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
 def _the_same(config: TableConfig, body: bytes) -> TableConfig:
     standing = from_properties(parse_properties(body))
     if standing != config:
-        raise TableError(
-            f"a different table is there already: {standing}; asked for {config}; open it as it "
-            "is, or choose another place"
-        )
+        why = f"is refused: a different table is there already: {standing}"
+        raise RefusedOption(f"{config}", why, "open it as it is, or choose another place")
     return standing

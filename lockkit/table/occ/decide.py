@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lockkit.errors import StoreError, TableError, Unanswered
+from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import Found, Missing, Version, over
 from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import create, read, settle_write
-from lockkit.table.errors import BrokenFence, CommitUnknown
+from lockkit.table.errors import BrokenFence, CommitUnknown, DamagedFile, TableBlocked
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import (
     ACTIONS,
@@ -54,22 +54,20 @@ def completion_time(
 def refuse_closed(seen: FenceRead) -> None:
     """Raise if the table has left the fenced mode: its fence decides nothing any more."""
     if seen.fence is not None and seen.fence.head.kind == CLOSED:
-        raise TableError(
-            "the table is no longer in fenced mode; nothing was committed. Begin again. If its "
-            "properties still say fenced, a switch of the mode was interrupted: finish it with "
-            "lockkit table mode URL hudi --yes, or take it back with lockkit table mode URL fenced "
-            "--yes"
-        )
+        raise TableBlocked(
+            "the table", "is no longer in fenced mode; nothing was committed",
+            "begin again. If its properties still say fenced, a switch of the mode was "
+            "interrupted: finish it with lockkit table mode URL hudi --yes, or take it back with "
+            "lockkit table mode URL fenced --yes",
+        )  # fmt: skip
 
 
 def refuse_open(seen: FenceRead) -> None:
     """Raise if a table in `hudi` mode has a fence that a paused writer could still decide with."""
     if seen.fence is not None and seen.fence.head.kind != CLOSED:
-        raise TableError(
-            "the table's mode is hudi, and its fence is open: a writer that began in fenced mode "
-            "could still commit, and this commit would be lost. Nothing was committed. Finish the "
-            "switch through the fence: lockkit table mode URL hudi --yes (or fenced)"
-        )
+        why = "is in hudi mode, and its fence is open: a writer that began in fenced mode could "
+        cure = "finish the switch through the fence: lockkit table mode URL hudi --yes (or fenced)"
+        raise TableBlocked("the table", why + "still commit. Nothing was committed", cure)
 
 
 def commits_under_way(now: Timeline) -> frozenset[str]:
@@ -85,9 +83,9 @@ def lost_fence(instants: Iterable[str]) -> BrokenFence:
     listed = ", ".join(sorted(instants)[:5])
     undecided = f"; it may have decided {listed}, which no reader sees yet" if listed else ""
     return BrokenFence(
-        f"the table is in use, and {FENCE_KEY} is gone{undecided}. Nothing was committed. See "
-        "what can be restored: lockkit table repair-fence URL"
-    )
+        FENCE_KEY, f"is gone{undecided}. Nothing was committed: the table is in use",
+        "see what can be restored: lockkit table repair-fence URL",
+    )  # fmt: skip
 
 
 def is_in_use(now: Timeline) -> bool:
@@ -118,16 +116,11 @@ def settle(
     match (yield from read(inflight)):
         case Found(body, _) if digest(body) == seen.fence.sha256:
             if isinstance((yield from create(done, body)), Found):
-                raise TableError(
-                    f"{done} differs from its inflight file, which the fence names; nothing more "
-                    "is committed to this table until one of them is restored"
-                )
+                cure = "restore one of them: until then nothing more is committed to this table"
+                raise DamagedFile(done, "differs from its inflight file, which is decided", cure)
         case _:
-            raise TableError(
-                f"the fence names {head.instant}, which has no completed file, and its inflight "
-                "file is missing or is not the one that was decided; nothing was committed: "
-                f"restore {inflight} or {done} from its versions"
-            )
+            why = f"is not what the fence decided, and {done} is missing; nothing was committed"
+            raise DamagedFile(inflight, why, "restore one of them from its versions")
     rolled_forward.append(head.instant)
     yield Note(
         "note",

@@ -15,12 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.protocol.record import is_believed
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
-from lockkit.table.errors import BrokenFence, NewerFence
+from lockkit.table.errors import BrokenFence, NewerFence, TableBlocked
 from lockkit.table.format.layout import NOWHERE, FileGroup, Overwritten
 from lockkit.table.format.timeline import HOODIE, instant_ms
 
@@ -142,9 +141,10 @@ def follow(
     times = [t for t in (before.completion if before else None, decided.completion) if t]
     epoch = max(epoch, before.epoch if before else 0)
     if not is_believed(epoch):
-        raise TableError(
-            f"the lock's epoch, {epoch}, leaves no room for the grants to come; nothing was "
-            "decided. Give the lock a new epoch: lockkit lock break URL shows how"
+        raise TableBlocked(
+            "the lock's epoch",
+            f"is {epoch}, which leaves no room for the grants to come; nothing was decided",
+            "give the lock a new epoch: lockkit lock break URL shows how",
         )
     return Fence(
         epoch=epoch,
@@ -240,11 +240,11 @@ def parse_whatever_epoch(body: bytes) -> Fence:
 
 def _broken(why: str) -> BrokenFence:
     error = BrokenFence(
-        f"{FENCE_KEY} is not a fence ({why}); nothing was committed. Do not delete it: a commit "
-        "that it decided may not be visible yet. See what can be restored: lockkit table "
-        "repair-fence URL"
-    )
-    error.why = why
+        FENCE_KEY, f"is not a fence ({why}); nothing was committed",
+        "do not delete it: a commit that it decided may not be visible yet. See what can be "
+        "restored: lockkit table repair-fence URL",
+    )  # fmt: skip
+    error.broken = why
     return error
 
 
@@ -252,12 +252,13 @@ def refuse_newer(fields: Mapping[str, Any]) -> None:
     """Raise `NewerFence` if the format is newer than this lockkit's."""
     written = fields.get("format")
     if written == GROUP_FORMAT:
-        raise NewerFence(f"{FENCE_KEY} is of group commit: this does not work on such a table yet")
+        raise NewerFence(FENCE_KEY, "is of group commit: this does not work on such a table yet")
     if type(written) is int and written > FORMAT:
         raise NewerFence(
-            f"{FENCE_KEY} has format {written}, and this lockkit knows {FORMAT}: a newer lockkit "
-            "wrote it; nothing was committed. Upgrade lockkit here, and leave the fence as it is"
-        )
+            FENCE_KEY,
+            f"has format {written}, and this lockkit knows {FORMAT}: a newer lockkit wrote it; "
+            "nothing was committed", "upgrade lockkit here, and leave the fence as it is",
+        )  # fmt: skip
 
 
 def _from_json(fields: Any) -> Decided:

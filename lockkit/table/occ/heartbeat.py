@@ -108,10 +108,9 @@ def start(now: HeartbeatState) -> Procedure[HeartbeatState]:
         now = after
         yield Sleep(pause_s(tries))
     raise Unanswered(
-        f"{heartbeat_key(now.instant)} could not be written in {TRIES_MAX} tries; see that the "
-        "store answers, then begin again",
-        doubt=True,
-    )
+        heartbeat_key(now.instant), f"could not be written in {TRIES_MAX} tries",
+        "see that the store answers, then begin again", doubt=True,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -176,7 +175,7 @@ class HeartbeatSchedule:
             self.assert_alive()
             return (yield from self._beat())
         except HeartbeatExpired as error:
-            self.lost = error.why
+            self.lost = error.cause
         except StoreError:
             pass
         return False

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lockkit.errors import TableError
 from lockkit.protocol.policy import Expiry
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.option_values import one_of, whole
 
 INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
@@ -63,8 +63,8 @@ def failed_writes_policy(options: Mapping[str, Any], *, writers: int = 1) -> Pol
     usual: Policy = "LAZY" if writers > 1 else "EAGER"
     policy = one_of(options, *POLICY_KEYS, of=_POLICIES, default=usual)
     if policy == "EAGER" and writers > 1:
-        raise TableError(
-            f"{POLICY_KEYS[0]}=EAGER rolls back every other writer's instant, also those of live "
-            "writers; with several writers choose LAZY"
-        )
+        raise RefusedOption(
+            POLICY_KEYS[0], "rolls back every other writer's instant, also those of live writers",
+            "with several writers choose LAZY", value="EAGER",
+        )  # fmt: skip
     return policy

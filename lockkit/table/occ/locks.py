@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
 from lockkit.lock.handle import Lock
 from lockkit.sinks import Emit, silent
 from lockkit.stores.secret import carries_secret
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.option_values import lowered
 
 if TYPE_CHECKING:
@@ -57,21 +57,22 @@ def open_table_lock(
             config[hudi.TABLE_NAME] = name
         return lock_of(config, own)
     except ValueError as error:
-        raise TableError(str(error)) from None
+        raise RefusedOption("the lock's options", f"cannot be obeyed: {error}") from None
 
 
 def _base_path(url: str, said: Mapping[str, str]) -> str:
     """The path as `options` spell it, from which Hudi's implicit keys are derived; else `url`."""
     named = said.get(BASE_PATH) or url
     if carries_secret(named) or carries_secret(url):
-        raise TableError(
-            "the table's URL carries a password or a signature; pass credentials in the provider's "
-            "own environment variables, or as options"
-        )
+        raise RefusedOption(
+            "the table's URL", "carries a password or a signature",
+            "pass credentials in the provider's own environment variables, or as options",
+        )  # fmt: skip
     if _plain(named) != _plain(url):
-        raise TableError(
-            f"{BASE_PATH}={named[:200]} is not the table that is written, {url[:200]}; leave it out"
-        )
+        raise RefusedOption(
+            BASE_PATH, f"is not the table that is written, {url[:200]}", "leave it out",
+            value=named[:200],
+        )  # fmt: skip
     return named
 
 

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, create, listing, read
 from lockkit.stores import ListEntry
-from lockkit.table.errors import EarlyConflict
+from lockkit.table.errors import DamagedFile, EarlyConflict, RefusedOption
 from lockkit.table.format.layout import PLAIN, FileGroup
 from lockkit.table.format.option_values import flag
 from lockkit.table.format.partition import is_inside
@@ -58,9 +57,10 @@ def early_detection(options: Mapping[str, Any]) -> bool:
     strategy = str(options.get(EARLY_STRATEGY_KEY, EARLY_STRATEGY))
     wanted = flag(options, EARLY_KEY)
     if wanted and strategy.rpartition(".")[2] != EARLY_STRATEGY:
-        raise TableError(
-            f"{EARLY_STRATEGY_KEY}={strategy[:120]!r} needs Hudi's timeline server or ZooKeeper; "
-            f"only {EARLY_STRATEGY} is known here"
+        raise RefusedOption(
+            EARLY_STRATEGY_KEY,
+            f"needs Hudi's timeline server or ZooKeeper; only {EARLY_STRATEGY} is known here",
+            value=strategy[:120],
         )
     return wanted
 
@@ -115,9 +115,10 @@ def _served(key: str) -> Procedure[list[str]]:
         case Found(body, _) if len(body) <= SERVED_BYTES_MAX:
             return body.decode(errors="replace").splitlines()
         case Found(body, _):
-            raise TableError(
-                f"{key} has {len(body)} bytes, which no list of markers has; look who wrote it"
-            )
+            raise DamagedFile(
+                key, f"has {len(body)} bytes, which no list of markers has",
+                "find out which program wrote it",
+            )  # fmt: skip
         case _missing:
             return []
 

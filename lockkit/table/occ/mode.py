@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lockkit.errors import TableError, Unanswered
 from lockkit.runtime import Procedure, Unique
+from lockkit.table.errors import RefusedOption, TableBlocked, Unanswered, UnsupportedTable
 from lockkit.table.format.properties import (
     FENCED,
     GROUP,
@@ -46,24 +46,27 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
     call finishes or reverts an interrupted switch. Raises `TableError`.
     """
     if mode not in (FENCED, HUDI):
-        raise TableError(f"a table's mode is {FENCED} or {HUDI}, not {mode[:40]!r}")
+        raise RefusedOption(
+            "mode", f"is not known: a table's mode is {FENCED} or {HUDI}", value=mode[:40]
+        )
     config, _ = yield from load_config()
     if mode == HUDI and config.merged:
-        raise TableError(
-            f"{config.name} is merge-on-read, and is written only in the mode {FENCED}: Hudi's "
-            "writers would put log files between ours that no fence orders; nothing was changed"
+        raise UnsupportedTable(
+            config.name,
+            f"is merge-on-read, and is written only in the mode {FENCED}: Hudi's writers would "
+            "put log files between ours that no fence orders; nothing was changed",
         )
     if config.commit == GROUP:
-        raise TableError(
-            "a table with group commit cannot change its mode yet; nothing was changed: copy it to "
-            "a table made without commit='group'"
-        )
+        raise UnsupportedTable(
+            config.name, "has group commit, and cannot change its mode yet; nothing was changed",
+            "copy it to a table made without commit='group'",
+        )  # fmt: skip
     if mode == FENCED and (yield from has_archived(config.archive_prefix)):
-        raise TableError(
-            f"{config.archive_prefix} has archived commits: in the mode {FENCED} a file counts "
-            "only if a commit of the timeline names it. Leave the table in the mode "
-            f"{HUDI}, or copy it to a new one"
-        )
+        raise UnsupportedTable(
+            config.archive_prefix,
+            f"has archived commits: in the mode {FENCED} a file counts only if a commit of the "
+            "timeline names it", f"leave the table in the mode {HUDI}, or copy it to a new one",
+        )  # fmt: skip
     for _ in range(ROUNDS_MAX):
         seen = yield from read_fence()
         now = yield from load_timeline(config.names)
@@ -81,9 +84,9 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
             break
     else:
         raise Unanswered(
-            f"the switch to {mode} lost the fence to others {ROUNDS_MAX} times; try again",
+            f"the switch to {mode}", f"lost the fence to others {ROUNDS_MAX} times", "try again",
             doubt=False,
-        )
+        )  # fmt: skip
     return (yield from _say_in_properties(mode, believe))
 
 
@@ -101,10 +104,11 @@ def _closing(config: TableConfig, seen: FenceRead, now: Timeline, guard: Guard) 
 def _refuse_under_way(now: Timeline) -> None:
     """Raise if a commit could still be published without the fence."""
     if under_way := commits_under_way(now):
-        raise TableError(
-            f"{', '.join(sorted(under_way)[:5])} is under way in hudi mode, and could be published "
-            "without the fence: let its writer finish, or take it back with lockkit table "
-            "rollback, then switch the mode"
+        raise TableBlocked(
+            ", ".join(sorted(under_way)[:5]),
+            "is under way in hudi mode, and could be published without the fence",
+            "let its writer finish, or roll it back with lockkit table rollback, then switch the "
+            "mode",
         )
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from lockkit.errors import LockLost, LossReason, TableError
+from lockkit.errors import LockLost, LossReason
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
+from lockkit.table.errors import TableChanged, UnsupportedTable
 from lockkit.table.format.layout import CommitFiles, Overwritten, parse_commit
 from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import Timeline, glance
@@ -104,7 +105,7 @@ def _read_files(instant: str, key: str) -> Procedure[CommitFiles]:
         case Found(body, _):
             return parse_commit(instant, key, body)
         case _missing:
-            raise TableError(f"{key} is gone: it was rolled back or archived; begin again")
+            raise TableChanged(key, "is gone: it was rolled back or archived", "begin again")
 
 
 def _listed(work: CommitProgress, seen: FenceRead) -> Procedure[TableChanges]:
@@ -120,10 +121,8 @@ def _listed(work: CommitProgress, seen: FenceRead) -> Procedure[TableChanges]:
         yield from _refuse_lost(now, prepared.instant)
     if head is not None and head.kind == COMMIT and head.instant > prepared.transaction.horizon:
         if head.instant not in now.completed:
-            raise TableError(
-                f"{completed_key(prepared.names, head)} is there and is not listed: this store's "
-                "listings lag behind, and no conflict check can be made on them"
-            )
+            why = "exists and is not listed: a conflict check needs listings that do not lag behind"
+            raise UnsupportedTable(completed_key(prepared.names, head), why)
     return (yield from news_listed(work, now))
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Parallel, Procedure
 from lockkit.runtime.proven import all_of, create
+from lockkit.table.errors import RefusedOption, TableChanged
 from lockkit.table.format.base_file import BaseFile
 from lockkit.table.format.layout import (
     NO_COMMIT,
@@ -101,9 +101,10 @@ def prepare(
         until = first_active(list(base), transaction.timeline)
     for stat in stats:
         if stat.previous != NO_COMMIT and stat.previous not in base and stat.previous > until:
-            raise TableError(
-                f"{stat.path} was made from {stat.previous}, which {transaction.instant} does not "
-                "cover; read the table with load_snapshot(covering=transaction.covered)"
+            raise RefusedOption(
+                stat.path,
+                f"was made from {stat.previous}, which {transaction.instant} does not cover",
+                "read the table with load_snapshot(covering=transaction.covered)",
             )
     rewrites = any(stat.previous != NO_COMMIT for stat in stats)
     operation = operation or ("UPSERT" if rewrites else "INSERT")
@@ -139,10 +140,8 @@ def draft(
     partitions = [create(*partition_file(each, taken.instant)) for each in sorted(found)]
     standing, *_ = yield from all_of([create(inflight, body), *partitions])
     if isinstance(standing, Found):
-        raise TableError(
-            f"{inflight} is there and says something else; a transaction is prepared once, since "
-            "its bytes may be decided on: begin again"
-        )
+        why = "is there with other bytes, which may be decided on: a transaction is prepared once"
+        raise TableChanged(inflight, why, "begin again")
     return body
 
 
@@ -152,14 +151,14 @@ def create_files(files: Collection[BaseFile]) -> Procedure[None]:
         files, (yield from all_of(create(each.key, each.body) for each in files)), strict=True
     ):
         if isinstance(standing, Found):
-            raise TableError(f"{file.key} is there already, with other bytes; begin again")
+            raise TableChanged(file.key, "is there already, with other bytes", "begin again")
 
 
 def _refuse_stats(taken: TakenInstant, stats: tuple[WriteStat, ...]) -> None:
     groups: set[FileGroup] = set()
     for stat in stats:
         if stat.group in groups:
-            raise TableError(f"two files for file group {stat.group} in one commit; merge them")
+            raise RefusedOption(stat.path, f"is the second file of {stat.group}", "merge them")
         groups.add(stat.group)
         if not is_written_by(stat.path, taken.instant):
-            raise TableError(f"{stat.path} was not written for {taken.instant}; begin again")
+            raise RefusedOption(stat.path, f"was not written for {taken.instant}", "begin again")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lockkit.errors import TableError, Unanswered
 from lockkit.protocol.outcome import Applied, Found, PreconditionFailed, Throttled, Unknown, over
 from lockkit.runtime import Procedure, Put, Sleep
 from lockkit.runtime.proven import TRIES_MAX, delete, pause_s, read
+from lockkit.table.errors import NoTable, Unanswered
 from lockkit.table.format.java_properties import (
     PROPERTIES_BYTES_MAX,
     format_properties,
@@ -31,7 +31,7 @@ def rewrite_properties(
             case Found(body, version):
                 keys = parse_properties(body)
             case _missing:
-                raise TableError(f"{PROPERTIES_KEY} is gone; nothing was changed")
+                raise NoTable(PROPERTIES_KEY, "is gone; nothing was changed")
         changed = news(keys)
         if not changed:
             return tries > 0
@@ -49,6 +49,5 @@ def rewrite_properties(
             case other:
                 raise AssertionError(f"not an answer to a write: {other!r}")
     raise Unanswered(
-        f"{PROPERTIES_KEY} could not be written in {TRIES_MAX} tries; run this again",
-        doubt=True,
+        PROPERTIES_KEY, f"could not be written in {TRIES_MAX} tries", "run this again", doubt=True
     )

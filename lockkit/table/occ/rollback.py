@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lockkit.errors import TableError, Unanswered
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.stores import ListEntry
+from lockkit.table.errors import RefusedOption, Unanswered
 from lockkit.table.format.layout import NO_BASE, is_written_by
 from lockkit.table.format.properties import FENCED, GROUP, PROPERTIES_KEY
 from lockkit.table.format.timeline import (
@@ -85,10 +85,11 @@ def roll_back(
     """
     names, fenced = known.config.names, known.config.mode == FENCED
     if not (fenced or base):
-        raise TableError(
-            f"the rollback of {target} needs the table's address, base=hadoop_base(url): if it is "
-            "left half done, no write of Hudi's succeeds until its plan can be carried out"
-        )
+        raise RefusedOption(
+            f"the rollback of {target}",
+            "needs the table's address: if it stops half-way, no write of Hudi's succeeds until "
+            "its plan can be carried out", "pass base=hadoop_base(url)",
+        )  # fmt: skip
     plan: RollbackPlan | None = None
     if resume is not None:
         plan = yield from load_rollback_plan(names, resume)
@@ -156,10 +157,10 @@ def _roll_back_in_group(
 
 def _lost(target: str) -> Unanswered:
     return Unanswered(
-        f"the rollback of {target} lost the fence to others {ROUNDS_MAX} times; nothing was "
-        "deleted: try again",
+        f"the rollback of {target}",
+        f"lost the fence to others {ROUNDS_MAX} times; nothing was deleted", "try again",
         doubt=False,
-    )
+    )  # fmt: skip
 
 
 def _files_of(names: TimelineNames, target: str) -> Procedure[Timeline]:

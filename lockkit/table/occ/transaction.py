@@ -10,10 +10,10 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from lockkit.errors import TableError, Unanswered
 from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, read
+from lockkit.table.errors import TableChanged, TableError, Unanswered
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import ATTEMPT, PLAIN, format_commit, parse_commit
@@ -171,10 +171,8 @@ def lead_ms(tries: int) -> int:
 
 
 def overtaken(taken: TakenInstant) -> TableError:
-    return TableError(
-        f"{OVERTAKEN_MAX} instants up to {taken.instant} were overtaken by other writers; nothing "
-        "was written: try again"
-    )
+    why = f"was overtaken by other writers, as {OVERTAKEN_MAX} instants were; nothing was written"
+    return TableChanged(taken.instant, why, "try again")
 
 
 def take(
@@ -200,7 +198,7 @@ def take(
             return TakenInstant(instant, attempt, action, known, body, made)
         # Writers that collide at one instant spread over the next ones.
         at_ms += len(LANES) * (1 + zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
-    raise TableError(f"{TAKES_MAX} instants up to {instant} were taken by others; try again")
+    raise TableChanged(instant, f"was taken by others, as {TAKES_MAX} instants were", "try again")
 
 
 def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
@@ -234,10 +232,8 @@ def survey(taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]
     horizon = taken.known.horizon
     now = yield from load_timeline(taken.names, after=CheckedHorizon(horizon).listed_after)
     if horizon and horizon not in now.completed:
-        raise TableError(
-            f"{horizon} was completed and is gone from the timeline: the table was restored to an "
-            "earlier state, or made anew; open it again"
-        )
+        why = "was completed and left the timeline: the table was restored, or made anew"
+        raise TableChanged(horizon, why, "open it again")
     refuse_unreadable(now, taken.known.config, known=frozenset(now.completed))
     useless = now.latest > taken.instant or taken.instant in now.doubled
     if useless or not (yield from is_ours(taken, now)) or (yield from _named(taken, now)):

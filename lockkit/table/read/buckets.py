@@ -1,7 +1,7 @@
-"""The ids of file groups: bucketed ones, that all writers agree on, and free ones.
+"""The ids of file groups: of buckets, which are the same for all writers, and of free groups.
 
-Two writers of the first row of one bucket choose the same id, and so meet in the conflict check. A
-free group, which an insert makes, has an id of its own, and meets nobody.
+Two writers of a bucket's first row choose the same id, so one of them gets a conflict. An insert
+makes free groups, whose unique ids conflict with no other writer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_bucketed(file_id: str) -> bool:
 
 
 def free_file_id(clock: Clock) -> str:
-    """An id that no bucket has. (Hudi takes eight leading digits for a bucket's number.)"""
+    """An id that no bucket has. (Hudi reads eight leading digits as a bucket's number.)"""
     return f"f{clock.unique()[1:]}-0"
 
 

@@ -20,12 +20,12 @@ from lockkit.table.read.log_slice import LogSlice, log_slice
 from lockkit.table.read.snapshot import Snapshot
 
 CHECKPOINT_BYTES_MAX = 64_000_000
-"""About 500,000 file groups; a table with more is read without one."""
+"""About 500,000 file groups; a larger table has no checkpoint."""
 FORMAT = 1
 
 
 class LaterFormat(ValueError):
-    """A newer lockkit wrote it; this one neither reads nor replaces it."""
+    """A newer lockkit wrote it: it is neither read nor replaced."""
 
 
 def format_checkpoint(snapshot: Snapshot) -> bytes:
@@ -85,7 +85,7 @@ def parse_checkpoint(body: bytes) -> Snapshot:
 
 
 def _files_of(of: Slice) -> str | list[Any]:
-    """The name of its base file; with log files, that of each of them and when it was completed."""
+    """Its base file's name, and each log file's name and completion time."""
     base = of.path.rpartition("/")[2]
     if not isinstance(of, LogSlice):
         return base

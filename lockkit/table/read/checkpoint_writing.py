@@ -1,4 +1,4 @@
-"""Saves the checkpoint of a table, once enough commits are later than the saved one."""
+"""Saves a table's checkpoint once there are enough commits after the saved one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lockkit.table.read.snapshot import Snapshot
 
 
 def write_checkpoint(snapshot: Snapshot, *, every: int | None = None) -> Procedure[bool]:
-    """Save the snapshot if it is `every` commits ahead of the saved one; True if it did.
+    """Save the snapshot if it is `every` commits ahead of the saved one; return whether it did.
 
-    For a process that has just read the table and may write to it: a writer after its commit, or a
-    service. It costs one read if nothing is due. Of two at once one wins; either will do.
+    A writer calls it after its commit, and so does a service. It costs one read if nothing is due.
+    If two processes save at once, one wins, and either result is right.
     """
     if snapshot.config.mode != FENCED:
         return False
@@ -48,12 +48,12 @@ def write_checkpoint(snapshot: Snapshot, *, every: int | None = None) -> Procedu
             return False
     except ValueError:
         return False  # too large, or a file name that does not show its group: no checkpoint
-    # Sent once (not `settle_write`): a checkpoint that was not written is written by the next one.
+    # Sent once (not `settle_write`): if this write fails, the next process saves a checkpoint.
     match (yield Put(CHECKPOINT_KEY, body, over(version))):
         case Applied():
             return True
         case PreconditionFailed() | Throttled() | Unknown():
-            return False  # somebody else's is there, or the next one will do
+            return False  # another process saved one, or the next one will
         case other:
             raise AssertionError(f"not an answer to a write: {other!r}")
 
@@ -63,5 +63,5 @@ def _due(snapshot: Snapshot, saved: Snapshot | None, every: int) -> bool:
         return snapshot.covered.count >= every
     ahead = snapshot.covered.count - saved.covered.count
     if saved.covered.horizon < snapshot.covered.horizon and ahead < 0:
-        return True  # fewer commits up to a later horizon: the table was taken back, or made anew
+        return True  # fewer commits up to a later horizon: the table was restored, or made anew
     return saved.covered.horizon <= snapshot.covered.horizon and ahead >= every

@@ -13,13 +13,13 @@ class HistoryEntry:
     """One completed instant."""
 
     instant: str
-    """yyyyMMddHHmmssSSS, in UTC unless Hudi's writers took local time: when its writer began, and
-    what `read(as_of=...)` takes."""
+    """When its writer began, as yyyyMMddHHmmssSSS in UTC (unless Hudi's writers use local time).
+    `read(as_of=...)` takes it."""
     action: str
     """commit, replacecommit, clean, rollback, ..."""
     completed: str | None
-    """When it completed, in the same form: what `changes` counts by; None in version 6, whose
-    timeline does not tell."""
+    """When it completed, in the same form, which orders `changes`; None in version 6, whose
+    timeline does not record it."""
 
 
 def load_history() -> Procedure[list[HistoryEntry]]:

@@ -1,20 +1,21 @@
 """The increment: what changed in (start, end], and where the next one begins.
 
-An increment is rows whose `_hoodie_commit_time` is of a commit in the window, as they stand at its
-end: a row that was written twice in it comes once, one that was only copied into a new file does
-not come, and one that clustering moved comes if it changed. Deleted rows do not show, as in Hudi.
+An increment has the rows whose `_hoodie_commit_time` names a commit in the window, as they are at
+its end. A row that was written twice in it appears once. A row that was only copied to a new file
+does not appear, and a clustered row appears only if it changed. As in Hudi, it does not contain
+deleted rows.
 
-Its `end` is where the next one starts, and no commit may appear behind it later. In layout 1 the
-order is that of the instants, and a writer that began early may complete late: so an increment ends
-before the first pending commit (Hudi's policy BLOCK), dead writers' too, until they are rolled
-back. `held_back` then says which instant that is. Below it nothing new appears, as `covered.py`
-shows. A pending instant at or before `start` holds nothing back: its rows would not be in the
-window, and it cannot complete any more (a request that arrived late, after its writer had gone).
+The next increment starts at its `end`, so no commit may appear before that end later. Layout 1
+orders commits by instant, and a writer that began early may complete late. So an increment ends
+before the first pending commit (Hudi's policy BLOCK), even one of a dead writer, until that is
+rolled back; `held_back` names it. `covered.py` shows why nothing new appears below it. A pending
+instant at or before `start` does not matter: its rows would be outside the window, and it cannot
+complete any more (it is a request that arrived after its writer had ended).
 
-In layout 2 the order is that of the completion times. They rise from entry to entry of the fence,
-and nobody replaces an entry before the completed file of that entry's commit is there: so a listing
-that shows a completion time shows every smaller one, and no pending commit has to be waited for.
-(`hudi` mode: they are taken under the lock, and are in order as long as it excludes.)
+Layout 2 orders commits by completion time. These times rise from entry to entry of the fence, and
+an entry is replaced only after its commit's completed file exists. So a listing that shows one
+completion time shows every smaller one, and no increment waits for a pending commit. (In mode
+`hudi` the times are taken under the lock, and are in order as long as the lock excludes.)
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lockkit.errors import TableError
 from lockkit.runtime import Procedure
+from lockkit.table.errors import TableChanged
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.schema import COMMIT_TIME
 from lockkit.table.format.timeline import Timeline, load_timeline
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """The window (`start`, `end`], and the slices in which its rows are; `end` is the next start.
+    """The window (`start`, `end`], and the slices with its rows; the next one starts at `end`.
 
     Both are instants in layout 1 and completion times in layout 2.
     """
@@ -53,10 +54,10 @@ class Increment:
     start: str
     end: str
     snapshot: Snapshot | None
-    """The table as of `end`; None where nothing changed."""
+    """The table as of `end`; None if nothing changed."""
     slices: tuple[Slice, ...] = ()
     instants: frozenset[str] | None = None
-    """The window's commits, where their own names do not order them (layout 2)."""
+    """The window's commits, if their names do not order them (layout 2)."""
     held_back: HeldBack | None = None
     """The pending instant that keeps completed commits out of this increment (layout 1)."""
 
@@ -74,10 +75,10 @@ class Increment:
 def load_increment(
     start: str = "", end: str | None = None, *, settled: bool = False
 ) -> Procedure[Increment]:
-    """What changed after `start` (empty: ever) and up to `end`, which is included (None: now).
+    """What changed after `start` ("": from the first commit on), up to and with `end` (None: now).
 
-    `settled` says that an earlier increment ended at `end`. What is pending below it now was taken
-    later, so its survey fails: it holds nothing back. `TableError` if `end` is gone from the table.
+    `settled` means that an earlier increment ended at `end`. An instant that is pending below it
+    now began later, and will fail, so it delays nothing. `TableError` if `end` left the timeline.
     """
     for bound in filter(None, (start, end)):
         known_instant(bound)
@@ -87,10 +88,11 @@ def load_increment(
     else:
         found = yield from _by_completion(opened, start, end)
     if settled and end is not None and found.end < end:
-        raise TableError(
-            f"the commit of {end}, where an earlier increment ended, is gone from the timeline: "
-            "the table was restored to an earlier state, or made anew; read it again from the start"
-        )
+        raise TableChanged(
+            end,
+            "is gone from the timeline, and an earlier increment ended there: the table was "
+            "restored to an earlier state, or made anew", "read it again from the start",
+        )  # fmt: skip
     return found
 
 
@@ -110,8 +112,8 @@ def _by_instant(
 
 
 def settled_until(now: Timeline, start: str, end: str | None) -> str:
-    """The newest commit, not after `end`, that no pending one later than `start` precedes; empty
-    if there is none.
+    """The newest commit up to `end` without a pending one between it and `start`; "" if there is
+    none.
     """
     barrier = first_pending(now, start)
     known = (each for each in now.commits if each < barrier and (end is None or each <= end))

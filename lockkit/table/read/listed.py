@@ -1,12 +1,11 @@
-"""Listed: a table that Hudi's own writers made, read as Hudi reads it.
+"""Reads a table that Hudi's own writers made as Hudi reads it: from a listing of its folders.
 
-Hudi lists the table's folders and keeps the files of completed instants. Instants that are older
-than the timeline's first commit are archived, and so are completed: neither the archive nor the
-metadata table is needed for a snapshot. (`snapshot.py` goes by the commits' own files. That is
-stricter, and needs all of them.)
+Hudi lists the table's folders and keeps the files of completed instants. Instants older than the
+timeline's first commit are archived, and thus completed, so a snapshot needs neither the archive
+nor the metadata table. (`snapshot.py` is stricter: it reads every commit's own file.)
 
-A pending or failed writer's files are left out, and file groups that a completed replacecommit
-replaced. `history` and increments by completion time read the archive, and only those.
+It leaves out the files of pending and failed writers, and file groups that a completed
+replacecommit replaced. Only `history` and increments by completion time read the archive.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from types import MappingProxyType
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing, read
+from lockkit.table.errors import DamagedFile, RefusedOption, TableChanged, UnsupportedTable
 from lockkit.table.format import avro_decoding
 from lockkit.table.format.archived import ArchivedInstant, load_archived
 from lockkit.table.format.base_file import Slice
@@ -45,7 +44,7 @@ class LocalInstants(UserWarning):
 
 
 def warn_local(table: ReadableTable, stacklevel: int = 3) -> None:
-    """Warn a caller that uses an instant: it is a local time."""
+    """Warn that the caller's instant is compared with local times."""
     if table.zone != "UTC":
         text = (
             f"instants of table {table.config.name!r} are local times of its writers "
@@ -58,7 +57,7 @@ def warn_local(table: ReadableTable, stacklevel: int = 3) -> None:
 
 
 def list_snapshot(*, as_of: str | None = None, query: str = SNAPSHOT) -> Procedure[Snapshot]:
-    """The table as Hudi's query of that type shows it, now or as of an instant."""
+    """The table as Hudi's query of this type shows it, now or as of an instant."""
     found = yield from load_listed()
     if as_of is None:
         return (yield from _snapshot(found, found.commits, None, query))
@@ -115,9 +114,9 @@ def _with_logs(
 ) -> Procedure[dict[FileGroup, Slice]]:  # fmt: skip
     """The file groups with log files that are later than their base file.
 
-    A log file carries the instant of its base file (layout 1), or its own (layout 2): then it is
-    later if it was completed after that base file's instant. Files of a pending compaction need no
-    rule: the log files behind it are later than the standing base file too.
+    A log file's name has the instant of its base file (layout 1) or its own (layout 2). In layout 2
+    it is later if it was completed after the base file's instant. A pending compaction needs no
+    rule: log files written after it are also later than the current base file.
     """
     logs: dict[FileGroup, list[str]] = defaultdict(list)
     own = found.table.config.names.layout == 2
@@ -145,7 +144,7 @@ def _with_logs(
 
 
 def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:
-    """A commit without its file statistics, which may be of log files."""
+    """A commit without its file statistics, which may describe log files."""
     now = found.now
     key = found.table.config.names.completed(
         instant, now.completed[instant], now.completion.get(instant)
@@ -154,17 +153,18 @@ def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:
         case Found(body, _):
             return parse_commit(instant, key, body, lambda _partition, fields: fields)
         case _missing:
-            raise TableError(f"{key} was listed and is gone: it was archived; read again")
+            raise TableChanged(key, "was listed and is gone: it was archived", "read again")
 
 
 def _schema(found: Listed, wanted: list[str]) -> Procedure[tuple[str | None, str]]:
-    """The schema of the newest commit that has one, else that of the table's creation."""
+    """The schema of the newest commit that has one, or that of the table's creation."""
     for instant in reversed(wanted):
         outline = yield from _outline(found, instant)
         if outline.extra.get("latest_schema"):
-            raise TableError(
-                f"{instant} evolved the schema with hoodie.schema.on.read.enable: columns may be "
-                "renamed, and are matched by id; that is not read here"
+            raise UnsupportedTable(
+                instant,
+                "evolved the schema with hoodie.schema.on.read.enable: columns may be renamed, "
+                "and are matched by id; that is not read here",
             )
         if outline.schema:
             return outline.schema, instant
@@ -174,10 +174,10 @@ def _schema(found: Listed, wanted: list[str]) -> Procedure[tuple[str | None, str
 def _refuse_cleaned(
     found: Listed, until: str, groups: dict[FileGroup, Slice], replaced: dict[FileGroup, str]
 ) -> Procedure[None]:
-    """Raise where the cleaner may have taken a file that the snapshot of that time had.
+    """Raise if the cleaner may have deleted a file of that snapshot.
 
-    A clean at or before `until` took only what a newer file had replaced by then. Each later one
-    must still be in the timeline, to say which files it took.
+    A clean at or before `until` deleted only files that newer ones had replaced by then. Each later
+    clean must still be in the timeline, which names the files that it deleted.
     """
     lost = ""
     if (yield from listing(found.table.config.archive_prefix)):
@@ -195,10 +195,11 @@ def _refuse_cleaned(
                 if group not in replaced and here < at <= until:
                     lost = instant
     if lost > until:
-        raise TableError(
-            f"{until} cannot be read any more: the clean of {lost} may have deleted files that the "
-            "table had then; ask for a later instant, and let the cleaner keep more"
-        )
+        raise RefusedOption(
+            "instant",
+            f"cannot be read any more: the clean of {lost} may have deleted files that the table "
+            "had then", "ask for a later instant, and let the cleaner keep more", value=until,
+        )  # fmt: skip
 
 
 def _cleaned(key: str, body: bytes) -> list[tuple[FileGroup, str]]:
@@ -215,7 +216,7 @@ def _cleaned(key: str, body: bytes) -> list[tuple[FileGroup, str]]:
                     files.append(((str(partition), log[1]), log[2]))
         return files
     except (LookupError, TypeError, ValueError) as error:
-        raise TableError(f"{key} is not a clean's file ({str(error)[:120]})") from None
+        raise DamagedFile(key, f"is not a clean's file ({str(error)[:120]})") from None
 
 
 # --- increments -----------------------------------------------------------------------------------
@@ -227,7 +228,9 @@ def list_increment(start: str = "", end: str | None = None) -> Procedure[Increme
         known_instant(bound)
     found = yield from load_listed()
     if not found.table.meta:
-        raise TableError("the rows of this table have no commit times, so there are no increments")
+        raise UnsupportedTable(
+            "the table", "has no commit times in its rows, so there are no increments"
+        )
     if start or end:
         warn_local(found.table)
     before = "~" if found.now.completion else _first_writing(found.now, start)
@@ -252,8 +255,7 @@ def list_increment(start: str = "", end: str | None = None) -> Procedure[Increme
 
 
 def _first_writing(now: Timeline, after: str) -> str:
-    """The first pending instant that may bring rows; a compaction or a clustering only moves them.
-    """
+    """The first pending instant that may add rows; a compaction or clustering only moves them."""
     return min((each for each, action in now.pending.items()
                 if action in COMMITS and each > after), default="~")  # fmt: skip
 
@@ -261,10 +263,11 @@ def _first_writing(now: Timeline, after: str) -> str:
 def _archived_after(found: Listed, start: str) -> Procedure[list[str]]:
     history: list[ArchivedInstant] = yield from load_archived(found.table.config)
     if not history and (yield from listing(found.table.config.archive_prefix)):
-        raise TableError(
-            f"what changed after {start} cannot be said: commits from before {found.first} left "
-            "the timeline, and the archive does not name them; begin later, or read the snapshot"
-        )
+        raise RefusedOption(
+            "start",
+            f"is too early: commits from before {found.first} left the timeline, and the archive "
+            "does not name them", "begin later, or read the snapshot", value=start,
+        )  # fmt: skip
     return [each.instant for each in history
             if each.action in COMMITS and (each.completed or each.instant) > start]  # fmt: skip
 

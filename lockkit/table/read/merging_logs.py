@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import all_of, read
 from lockkit.stores import Store
+from lockkit.table.errors import DamagedFile
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import parse_commit
@@ -112,10 +112,8 @@ def refuse_damage(
     if lost:
         count = sum(end - begin for begin, end in missing)
         what = f"{count} of its {size} bytes are in no whole block" if size else "it is empty"
-        raise TableError(
-            f"{key} is damaged: {what}, and a completed commit wrote rows there, which are lost; "
-            "restore the object from an older version or a backup"
-        )
+        why = f"is damaged: {what}, and a completed commit wrote rows there, which are lost"
+        raise DamagedFile(key, why, "restore it from an older version or a backup")
 
 
 def _written_by(names: TimelineNames, instant: str, key: str) -> Procedure[list[tuple[int, int]]]:
@@ -171,10 +169,9 @@ def entries(of: LogSlice, logs: Mapping[str, bytes]) -> dict[str, LogEntry]:
         except (
             LookupError, TypeError, ValueError, OSError, NotImplementedError, EOFError, struct.error
         ) as error:  # fmt: skip
-            raise TableError(
-                f"the {KINDS[block.kind]} block of {block.instant} in {of.logs[0]} cannot be read "
-                f"({type(error).__name__} {str(error)[:160]})"
-            ) from None
+            why = f"has a {KINDS[block.kind]} block of {block.instant} that cannot be read"
+            why += f" ({type(error).__name__} {str(error)[:160]})"
+            raise DamagedFile(of.logs[0], why) from None
     return found
 
 
@@ -245,10 +242,8 @@ def scan_log_slice(
             [{name: row.get(name) for name in wanted.schema.names} for row in rows], wanted.schema
         )
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise TableError(
-            f"rows in the log files of {of.file_id} do not fit the table's schema: "
-            f"{str(error)[:200]}"
-        ) from None
+        why = f"has rows that do not fit the table's schema: {str(error)[:200]}"
+        raise DamagedFile(of.logs[0], why) from None
     yield from _result(wanted, table)
 
 

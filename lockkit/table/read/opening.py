@@ -1,7 +1,7 @@
-"""Opening a table: its config, what is known of it already, and a listing of what is later.
+"""Opens a table: reads its config, starts from what is known, and lists what is later.
 
-Every reader, writer and service begins here. A saved checkpoint, or an earlier snapshot, spares the
-commits that it covers.
+Every reader, writer and service begins here. The commits that a saved checkpoint or an earlier
+snapshot covers are not read again.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Parallel, Procedure
 from lockkit.runtime.proven import all_of
+from lockkit.table.errors import RefusedOption, TableBlocked, UnsupportedTable
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon, has_archived, read_commit, settle
@@ -28,7 +28,7 @@ from lockkit.table.read.snapshot import Snapshot, advance, nothing
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPoint:
-    """Which completed commits a snapshot contains: those that every field allows."""
+    """Which completed commits a snapshot contains: those that all of these fields allow."""
 
     covering: CheckedHorizon | None = None
     as_of: str | None = None
@@ -45,7 +45,7 @@ class SnapshotPoint:
                 ]  # fmt: skip
 
     def has_all(self, covered: CheckedHorizon, now: Timeline) -> bool:
-        """Whether every commit that is `covered` is wanted; `now` begins after `lowest`."""
+        """Whether every commit in `covered` is wanted; `now` begins after `lowest`."""
         if self.as_of is not None and covered.newest > self.as_of:
             return False
         if self.completed_by is not None and covered.completion > self.completed_by:
@@ -57,8 +57,8 @@ class SnapshotPoint:
         return covered.later <= set(self.commits(now))
 
     def lowest(self, covered: CheckedHorizon) -> str:
-        """After which instant a listing has to begin for `has_all`: up to the horizon of `covering`
-        a transaction covers whatever is there.
+        """The instant after which the listing for `has_all` begins: a transaction covers every
+        commit up to the horizon of `covering`.
         """
         if self.covering is None:
             return covered.listed_after
@@ -70,7 +70,7 @@ class SnapshotPoint:
 
 @dataclass(frozen=True, slots=True)
 class OpenedTable:
-    """A table at its opening: what was known already, and a listing of what is later."""
+    """An opened table: what was known already, and a listing of what is later."""
 
     config: TableConfig
     version: Version
@@ -78,7 +78,7 @@ class OpenedTable:
     before: Snapshot
     now: Timeline
     after: str
-    """The listing shows instants later than this; empty: all."""
+    """The listing shows instants later than this; "": all."""
 
 
 def load_snapshot(
@@ -89,8 +89,8 @@ def load_snapshot(
 ) -> Procedure[Snapshot]:
     """The table as of now, as of an instant, or of exactly `covering`: `transaction.covered`.
 
-    Reads each commit's file once, some at a time; with `since`, an earlier snapshot, or with the
-    table's checkpoint, only those of later commits.
+    It reads each commit's file once, several at a time. With `since`, an earlier snapshot, or with
+    the table's checkpoint, it reads only later commits.
     """
     point = SnapshotPoint(covering, None if as_of is None else known_instant(as_of))
     opened = yield from open_table(point, since=since)
@@ -98,7 +98,7 @@ def load_snapshot(
 
 
 def snapshot_for(transaction: Transaction, since: Snapshot) -> Procedure[Snapshot]:
-    """The snapshot that `transaction` covers, by its own listing if that begins early enough."""
+    """The snapshot that `transaction` covers, from its own listing if that begins early enough."""
     point = SnapshotPoint(transaction.covered)
     config, after = transaction.config, CheckedHorizon(transaction.horizon).listed_after
     if since.config != config or point.lowest(since.covered) < after:
@@ -115,8 +115,8 @@ def known_instant(text: str) -> str:
             raise ValueError
         instant_ms(text)
     except (ValueError, AttributeError):
-        raise TableError(
-            f"{str(text)[:40]!r} is no instant; write 'yyyyMMddHHmmssSSS' in UTC"
+        raise RefusedOption(
+            "instant", "is no instant", "write 'yyyyMMddHHmmssSSS' in UTC", value=str(text)[:40]
         ) from None
     return text
 
@@ -124,8 +124,8 @@ def known_instant(text: str) -> str:
 def open_table(
     point: SnapshotPoint = SnapshotPoint(), *, since: Snapshot | None = None
 ) -> Procedure[OpenedTable]:
-    """The config, the checkpoint (or `since`), and the timeline from there on: three requests,
-    the first two at once.
+    """The config, the checkpoint (or `since`), and the timeline after it: three requests, the
+    first two at once.
     """
     if since is None:
         (config, version), since = yield Parallel((load_config(), read_checkpoint()))
@@ -139,14 +139,14 @@ def open_table(
 
 
 def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot]:
-    """The snapshot of the commits that are wanted, from the start where `before` does not serve."""
+    """The snapshot of the wanted commits, read from the start if `before` cannot be used."""
     names, before, now = opened.config.names, opened.before, opened.now
     if not (
         before.covered.stands_in(now, opened.after) and point.has_all(before.covered, now)
     ):
         before = nothing(opened.config)
     if not before.covered.count:
-        # After the timeline: what was moved before it was listed is in the archive by now.
+        # Read after the timeline: what left it before the listing is in the archive by now.
         archived = yield from has_archived(opened.config.archive_prefix)
         if opened.after:
             now = yield from load_timeline(names)
@@ -178,10 +178,10 @@ def _covering(snapshot: Snapshot, now: Timeline, wanted: Sequence[str]) -> Snaps
 
 
 def look_over(*, every: int | None = None) -> Procedure[tuple[TableCache, Snapshot]]:
-    """What a writer must know before it begins, and the snapshot; saves a checkpoint if it is due.
+    """What a writer needs before it begins, and the snapshot; saves a checkpoint if it is due.
 
-    The checkpoint keeps the cost of both independent of the table's age. One is due after `every`
-    commits, by default `CHECKPOINT_EVERY`.
+    With checkpoints the cost does not depend on the table's age. One is due after `every` commits,
+    by default `CHECKPOINT_EVERY`.
     """
     opened = yield from open_table()
     snapshot = yield from snapshot_at(opened, SnapshotPoint())
@@ -195,7 +195,7 @@ def known_by(opened: OpenedTable, snapshot: Snapshot) -> TableCache:
 
 
 def keep_checkpoint(snapshot: Snapshot, saved: int, *, every: int | None = None) -> Procedure[int]:
-    """Save it if it is due, where `saved` commits are in the checkpoint; how many are now."""
+    """Save it if it is due; return how many commits the checkpoint has (it had `saved`)."""
     if snapshot.covered.count < saved + (every or checkpoint.CHECKPOINT_EVERY):
         return saved
     from lockkit.table.read.checkpoint_writing import write_checkpoint  # rarely due
@@ -208,15 +208,11 @@ def keep_checkpoint(snapshot: Snapshot, saved: int, *, every: int | None = None)
 
 
 def refuse_log_files(now: Timeline, config: TableConfig) -> None:
-    """Raise where the timeline shows that base files alone do not show what is in the table."""
+    """Raise if the timeline shows that base files alone are not the table's content."""
     for instant, action in (*now.completed.items(), *now.pending.items()):
         if action in ("deltacommit", "compaction", "logcompaction") and not config.merged:
-            raise TableError(
-                f"the timeline holds {instant} ({action}): log files belong to a merge-on-read "
-                "table, and this is none; read it with Hudi"
-            )
+            why = f"({action}) made log files, and the table is not merge-on-read"
+            raise UnsupportedTable(instant, why, "read it with Hudi")
         if action == "restore" and instant in now.pending:
-            raise TableError(
-                f"the timeline holds {instant} (a pending restore), which takes completed commits "
-                "back one by one; let it finish, then read"
-            )
+            why = "is a pending restore, which takes completed commits back one by one"
+            raise TableBlocked(instant, why, "let it finish, then read")

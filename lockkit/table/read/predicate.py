@@ -1,7 +1,7 @@
-"""A filter: which rows a reader wants, as (column, operator, value), all of which must hold.
+"""Filters: which rows a reader wants, as (column, operator, value); all of them must hold.
 
-hudi-rs's form, so that one filter can be put to both. A row whose column is null meets none of
-them, as in SQL. A filter on the partition's field also excludes whole partitions.
+The form is hudi-rs's, so that one filter works with both. As in SQL, a row whose column is null
+does not match. A filter on the partition's field also excludes whole partitions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.partition import partition_value
 from lockkit.table.format.properties import TableConfig
 
@@ -20,20 +20,23 @@ if TYPE_CHECKING:
 Filter = tuple[str, str, Any]
 FILTERS_MAX = 100
 SNAPSHOT, READ_OPTIMIZED = "snapshot", "read_optimized"
-"""Hudi's types of query; of a copy-on-write table they are the same."""
+"""Hudi's types of query, which give the same rows of a copy-on-write table."""
 
 
 def expression(filters: Sequence[Filter], schema: pa.Schema) -> pc.Expression | None:
-    """All of the filters as one expression; `TableError` says what is wrong with one of them.
+    """All filters as one expression; `TableError` for a filter that makes no sense.
 
-    A value is read as the column's type: "5" will do for a whole number.
+    A value is converted to the column's type: "5" works for a whole number.
     """
     if len(filters) > FILTERS_MAX:
-        raise TableError(f"{len(filters)} filters; a read takes at most {FILTERS_MAX}")
+        raise RefusedOption("filters", f"are {len(filters)}; a read takes at most {FILTERS_MAX}")
     whole = None
     for each in filters:
         if not isinstance(each, tuple | list) or len(each) != 3:
-            raise TableError(f"filter {str(each)[:60]!r}: a list of (column, operator, value)")
+            raise RefusedOption(
+                f"filter {str(each)[:60]!r}", "is no filter",
+                "give a list of (column, operator, value)",
+            )  # fmt: skip
         one = _one(each, schema)
         whole = one if whole is None else whole & one
     return whole
@@ -45,8 +48,8 @@ def _one(given: Filter, schema: pa.Schema) -> pc.Expression:
 
     name, operator, value = given
     if name not in schema.names:
-        raise TableError(
-            f"no column {name[:60]!r} to filter by; there are {', '.join(schema.names)[:400]}"
+        raise RefusedOption(
+            f"filter {name[:60]!r}", f"names no column; there are {', '.join(schema.names)[:400]}"
         )
     kind, field = schema.field(name).type, pc.field(name)
 
@@ -54,8 +57,8 @@ def _one(given: Filter, schema: pa.Schema) -> pc.Expression:
         try:
             return pa.scalar(value).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-            raise TableError(
-                f"filter {name} {operator} {str(value)[:60]!r}: that is no {kind}"
+            raise RefusedOption(
+                f"filter {name} {operator} {str(value)[:60]!r}", f"has a value that is no {kind}"
             ) from None
 
     match operator.lower():
@@ -73,20 +76,21 @@ def _one(given: Filter, schema: pa.Schema) -> pc.Expression:
             return field >= read_as(value)
         case ("in" | "not in") as word:
             if isinstance(value, str):
-                raise TableError(f"filter {name} {word} {value[:60]!r}: give a list of values")
+                raise RefusedOption(
+                    f"filter {name} {word} {value[:60]!r}", "has one value", "give a list of values"
+                )
             among = field.isin(pa.array([read_as(each).as_py() for each in value], kind))
             return among if word == "in" else field.is_valid() & ~among
-    raise TableError(
-        f"filter {name} {operator[:20]!r}: the operators are =, !=, <, <=, >, >=, in, not in"
-    )
+    why = "is refused: the operators are =, !=, <, <=, >, >=, in, not in"
+    raise RefusedOption(f"filter {name} {operator[:20]!r}", why)
 
 
 def partitions_of(
     filters: Sequence[Filter], config: TableConfig, schema: pa.Schema
 ) -> Callable[[str], bool]:
-    """Whether a partition may hold a row that is wanted, by the value in its path.
+    """Whether a partition may have a matching row, according to the value in its path.
 
-    Only for types that the path writes as they are read; otherwise every partition may.
+    Types that a path spells differently than a column exclude no partition.
     """
     import pyarrow as pa
     import pyarrow.types as is_
@@ -107,7 +111,7 @@ def partitions_of(
             try:
                 value = pa.array([text]).cast(kind)
             except pa.ArrowInvalid:
-                continue  # a folder that somebody else named
+                continue  # another program named this folder
             if not pa.table({name: value}).filter(wanted).num_rows:
                 return False
         return True

@@ -1,7 +1,7 @@
-"""Reading: the rows of some file slices, as Arrow batches, without Spark.
+"""Reads the rows of file slices as Arrow batches, without Spark.
 
-A `Scan` says what to read and is small enough to travel to an executor; its rows come slice by
-slice, so that memory holds a few row groups and never a file, let alone the table.
+A `Scan` says what to read, and is small enough to send to an executor. Its rows come slice by
+slice, so memory holds a few row groups and never a whole file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from lockkit.protocol.outcome import Found, Missing
 from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import read
 from lockkit.stores import Store
-from lockkit.table.errors import NotWritable
+from lockkit.table.errors import (
+    DamagedFile,
+    NoTable,
+    NotWritable,
+    RefusedOption,
+    TableChanged,
+    UnsupportedTable,
+)
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.base_file_reading import read_base_file
 from lockkit.table.format.data_files import open_data_file
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 SLICES_AT_ONCE = 4
-"""Base files that are fetched, or on this machine's disk, at one time."""
+"""The number of base files that are being fetched, or are on this machine's disk, at one time."""
 BATCH_ROWS = 65_536
 
 
@@ -54,11 +61,11 @@ class Scan:
 
     slices: tuple[Slice, ...]
     schema: pa.Schema
-    """Of the table, meta columns first: a slice that lacks a column has nulls in it."""
+    """The table's schema, meta columns first. A slice that lacks a column gives nulls."""
     columns: tuple[str, ...]
     where: pc.Expression | None
     commits: int = 0
-    """How many commits the snapshot is made of: of two snapshots of a table, which is the older."""
+    """How many commits the snapshot has, which shows the older one of two snapshots."""
 
     @property
     def result(self) -> pa.Schema:
@@ -91,8 +98,9 @@ def read_table(
     `query`     snapshot         `read_optimized` reads a merge-on-read table's base files alone
     ==========  ===============  ==================================================================
 
-    A table that Hudi wrote with its own defaults is read as Hudi reads it, even if lockkit does not
-    write it. Raises `TableError` for an unknown column or instant, or a table that cannot be read.
+    It reads a table that Hudi wrote with its own defaults as Hudi does, even if lockkit cannot
+    write that table. Raises `TableError` for an unknown column or instant, or a table that cannot
+    be read.
     """
     clock = clock or Clock()
     found: Snapshot = run(snapshot_to_read(as_of, query), store, clock)
@@ -113,9 +121,9 @@ def scan(
 
 
 def snapshot_to_read(as_of: str | None = None, query: str = SNAPSHOT) -> Procedure[Snapshot]:
-    """By the commits of a table that lockkit writes, else by the files of any that Hudi wrote."""
+    """From the commits if lockkit can write the table, else from the listed files, as Hudi does."""
     if query not in (SNAPSHOT, READ_OPTIMIZED):
-        raise TableError(f"query {query[:40]!r} must be {SNAPSHOT} or {READ_OPTIMIZED}")
+        raise RefusedOption("query", f"must be {SNAPSHOT} or {READ_OPTIMIZED}", value=query[:40])
     try:
         found = yield from load_snapshot(as_of=as_of)
         return found if query == SNAPSHOT else base_files(found)
@@ -126,7 +134,7 @@ def snapshot_to_read(as_of: str | None = None, query: str = SNAPSHOT) -> Procedu
 
 
 def base_files(snapshot: Snapshot) -> Snapshot:
-    """The read-optimized view: the base files, without the log files behind them."""
+    """The read-optimized view: the base files without their log files."""
     kept = {group: without_logs(each) for group, each in snapshot.groups.items() if each.path}
     return replace(snapshot, groups=MappingProxyType(kept))
 
@@ -134,7 +142,7 @@ def base_files(snapshot: Snapshot) -> Snapshot:
 def increment_to_read(
     start: str = "", end: str | None = None, *, settled: bool = False
 ) -> Procedure[Increment]:
-    """`load_increment`, of any table that Hudi wrote too."""
+    """`load_increment`, also for a table that only Hudi can write."""
     try:
         return (yield from load_increment(start, end, settled=settled))
     except NotWritable:
@@ -149,8 +157,8 @@ def read_increment(
 ) -> tuple[pa.Table, Increment]:  # fmt: skip
     """The rows that changed in (`start`, `end`], and the increment, whose `end` is the next start.
 
-    `start` and `end` are instants in version 6, completion times in version 9; "" is before the
-    first commit, and None the newest. The other parameters are those of `read_table`.
+    `start` and `end` are instants in version 6 and completion times in version 9; "" is before the
+    first commit, and None is the newest. The other parameters are those of `read_table`.
     """
     import pyarrow as pa
 
@@ -167,23 +175,26 @@ def plan_scan(
     snapshot: Snapshot, *, columns: Sequence[str] | None = None, filters: Sequence[Filter] = (),
     meta: bool = False, slices: Sequence[Slice] | None = None, where: pc.Expression | None = None,
 ) -> Scan:  # fmt: skip
-    """What to read of a snapshot, of all its slices or of some; `TableError` for unknown columns.
+    """What to read of a snapshot: all its slices or some; `TableError` for an unknown column.
 
     `where` is a further condition, on any column.
     """
     import pyarrow as pa
 
     if snapshot.groups and not snapshot.schema:
-        raise TableError("no commit of this table carries its schema; read it with Hudi")
+        raise UnsupportedTable(
+            "the table", "has no commit that carries its schema", "read it with Hudi"
+        )
     plain = arrow_schema(snapshot.schema) if snapshot.schema else pa.schema([])
     schema = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *plain])
     if columns is None:
         columns = schema.names if meta else plain.names
     if isinstance(columns, str):
-        raise TableError(f"columns={columns[:60]!r}: give a list of names")
+        raise RefusedOption("columns", "is one text", "give a list of names", value=columns[:60])
     if unknown := [name for name in columns if name not in schema.names]:
-        raise TableError(
-            f"no column {unknown[0][:60]!r}; there are {', '.join(schema.names)[:400]}"
+        raise RefusedOption(
+            f"column {unknown[0][:60]!r}",
+            f"is not in the table; there are {', '.join(schema.names)[:400]}",
         )
     condition = expression(filters, schema)
     if where is not None:
@@ -218,7 +229,7 @@ def _batches(store: Store, clock: Clock, wanted: Scan) -> Iterator[pa.RecordBatc
 
 
 def _close_all(coming: deque[tuple[Slice, Future[Any]]]) -> None:
-    """What was asked for and is not wanted any more, because the reader stopped."""
+    """Close the slices that were requested before the reader stopped."""
     for _, arriving in coming:
         if arriving.exception() is None:
             arriving.result().close()
@@ -244,18 +255,19 @@ def open_slice(of: Any, store: Store, clock: Clock) -> Any:
 
 def _gone(of: Slice) -> Procedure[TableError]:
     if isinstance((yield from read(PROPERTIES_KEY)), Missing):
-        return TableError(
-            f"{of.path}, of commit {of.instant}, is gone, and so is {PROPERTIES_KEY}: the table "
-            "was deleted under this reader"
+        return NoTable(
+            of.path,
+            f"of commit {of.instant} is gone, and so is {PROPERTIES_KEY}: the table was deleted "
+            "during this read",
         )
-    return TableError(
-        f"{of.path}, of commit {of.instant}, is gone: a cleaner took it from under this reader; "
-        "take a new snapshot, or an increment that ends later, and let the cleaner keep more"
-    )
+    return TableChanged(
+        of.path, f"of commit {of.instant} is gone: a cleaner deleted it during this read",
+        "take a new snapshot, or an increment that ends later, and let the cleaner keep more",
+    )  # fmt: skip
 
 
 def read_slice(of: Slice) -> Procedure[pa.Table]:
-    """All rows of a slice as its file has them, meta columns included; memory holds them all."""
+    """All rows of a slice with the meta columns, as its file has them, in memory."""
     match (yield from read(of.path, limit=None)):
         case Found(body, _):
             return read_base_file(of.path, body)
@@ -264,7 +276,7 @@ def read_slice(of: Slice) -> Procedure[pa.Table]:
 
 
 def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
-    """The wanted rows of one base file; row groups whose statistics rule them out stay packed."""
+    """The matching rows of one base file; it skips row groups whose statistics exclude them."""
     if type(of) is not Slice:
         from lockkit.table.read.merging_logs import scan_log_slice
 
@@ -273,7 +285,7 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    # Neither whole columns of the file nor many batches ahead: memory holds about a row group.
+    # No whole columns and few batches ahead, so that memory holds about one row group.
     lean = ds.ParquetFragmentScanOptions(pre_buffer=False)
     try:
         scanner = ds.ParquetFileFormat().make_fragment(pa.PythonFile(file, "r")).scanner(
@@ -282,6 +294,6 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
         )  # fmt: skip
         yield from (batch for batch in scanner.to_batches() if batch.num_rows)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
-        raise TableError(
-            f"{of.path} is not a readable parquet file of this table: {str(error)[:200]}"
+        raise DamagedFile(
+            of.path, f"is not a readable parquet file of this table: {str(error)[:200]}"
         ) from None

@@ -1,8 +1,8 @@
 """The snapshot: which file slices a reader of the table sees.
 
-Made from completed commits alone, so that no file of a refused, dead or running writer is ever in
-it. (Hudi's readers list folders instead, and drop what no completed instant named.) Once made it
-never changes: a file that is taken away under it is an error, never a smaller answer.
+It is made from completed commits alone, so it has no file of a refused, dead or running writer.
+(Hudi's readers list folders instead, and drop what no completed instant named.) It never changes:
+a reader that misses one of its files gets an error, never fewer rows.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Snapshot:
     covered: CheckedHorizon
     groups: Mapping[FileGroup, Slice]
     replaced: Mapping[FileGroup, str]
-    """Groups taken away, by the instant that did, as far as it is later than the horizon: what was
-    replaced at or below it no later commit writes to, or its conflict check would have failed.
-    Bucketed ones for ever: a bucket's next group must get an id that never was.
+    """Replaced groups, with the instant that replaced them, if that is later than the horizon. (A
+    later commit to a group that was replaced before would have failed its conflict check.) Groups
+    of buckets stay here for ever: a bucket's next group must get a new id.
     """
     schema: str | None
     """The newest commit's Avro schema."""
@@ -49,7 +49,7 @@ def nothing(config: TableConfig) -> Snapshot:
 def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
     """The slices after some more commits. Pure; the order of the commits does not matter.
 
-    What the result covers is for the caller to say: it knows the listing.
+    The caller sets what the result covers, because it knows the listing.
     """
     groups, replaced = dict(before.groups), dict(before.replaced)
     schema, schema_from = before.schema, before.schema_from

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from lockkit.errors import TableError
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import listing
+from lockkit.table.errors import TableBlocked
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import LOG_FILE, FileGroup
 from lockkit.table.format.partition import is_inside
@@ -36,29 +36,27 @@ class Listed:
 
     @property
     def first(self) -> str:
-        """Older instants are archived. A savepoint keeps its commit behind when others leave."""
+        """Older instants are archived, but a savepoint keeps its commit in the timeline."""
         return first_active(self.commits, self.now)
 
     def order(self, instant: str) -> str:
-        """What increments count an active instant by."""
+        """What orders an active instant in increments."""
         return self.now.completion.get(instant, instant)
 
 
 def load_listed() -> Procedure[Listed]:
-    """Properties, timeline, then files: those of every commit in the timeline are there by then."""
+    """Read properties, timeline, then files, so that the files of all its commits exist."""
     table = yield from load_readable()
     now = yield from load_timeline(table.config.names)
     for instant, action in now.pending.items():
         if action == "restore":
-            raise TableError(
-                f"the timeline holds {instant} (a pending restore), which takes completed commits "
-                "back one by one; let it finish, then read"
-            )
+            why = "is a pending restore, which takes completed commits back one by one"
+            raise TableBlocked(instant, why, "let it finish, then read")
     return (yield from list_files(table, now))
 
 
 def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
-    """Every data file; `now` was listed before."""
+    """Every data file; `now` must be listed before."""
     bases, logs = [], []
     for entry in (yield from listing("")):
         if entry.key.startswith(HOODIE) or not is_inside(entry.key):

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import create, read
-from lockkit.table.errors import NotWritable
+from lockkit.table.errors import NoTable, NotWritable, TableChanged, TableError
 from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.properties import (
     PROPERTIES_KEY,
@@ -81,7 +80,7 @@ def plan_adoption() -> Procedure[Adoption]:
             keys = {key: value.strip() for key, value in parse_properties(body).items()}
         case _missing:
             yield from refuse_half_rewritten()
-            raise TableError(f"there is no table here: {PROPERTIES_KEY} is missing")
+            raise NoTable(PROPERTIES_KEY, "is missing: there is no table here")
     layout = keys.get("hoodie.timeline.layout.version")
     names = V6 if layout == "1" else V9
     now = (yield from load_timeline(names)) if layout in LAYOUT_OF.values() else None
@@ -98,7 +97,7 @@ def adopt(*, believe: Callable[[], None] = trust) -> Procedure[Adoption]:
     """
     found = yield from plan_adoption()
     if found.obstacles:
-        raise NotWritable("; ".join(found.obstacles))
+        raise NotWritable(PROPERTIES_KEY, f"says: {'; '.join(found.obstacles)}")
     if not found.fixes:
         return found
     wall_ms = yield WallMs()
@@ -112,10 +111,10 @@ def adopt(*, believe: Callable[[], None] = trust) -> Procedure[Adoption]:
         if standing == {**found.keys, **found.changes}:
             return {}  # an earlier try, whose answer was lost
         if standing != found.keys:
-            raise TableError(
-                f"{PROPERTIES_KEY} was changed while it was looked at; nothing was changed here: "
-                "run this again"
-            )
+            raise TableChanged(
+                PROPERTIES_KEY, "was changed while it was looked at; nothing was changed here",
+                "run this again",
+            )  # fmt: skip
         return found.changes
 
     yield from rewrite_properties(fixed, believe)

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
+from lockkit.table.errors import TableBlocked
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import (
     LOG_FILE,
@@ -328,7 +328,8 @@ def refuse_live(key: str, files: Files, slices: Sequence[Slice]) -> None:
     shown = {path for each in slices for path in (each.path, *getattr(each, "logs", ()))}
     live = {path for _, path in files} & shown
     if live:
-        raise TableError(
-            f"{key} plans to delete {min(live)[:120]}, which the table's latest snapshot shows; "
-            "nothing was deleted: find out who wrote it, then delete that plan"
-        )
+        raise TableBlocked(
+            key,
+            f"plans to delete {min(live)[:120]}, which the table's latest snapshot shows; nothing "
+            "was deleted", "find out which program wrote it, then delete that plan",
+        )  # fmt: skip

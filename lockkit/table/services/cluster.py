@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from lockkit.errors import TableError
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
 from lockkit.stores import ListEntry
+from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import NO_BASE, FileGroup
 from lockkit.table.format.plans import OURS, ClusteringGroup, ClusteringInput, ReplacePlan
@@ -61,7 +61,7 @@ def plan_cluster(
     Partitions with a `busy` group are left alone. `base` as for `roll_back`.
     """
     if snapshot.config.merged:
-        raise TableError("the file groups of a merge-on-read table are not clustered")
+        raise UnsupportedTable("a merge-on-read table", "is not clustered here")
     left = {partition for partition, _ in busy}
     slices = [each for each in snapshot.slices if each.partition not in left
               and (not rules.partitions or each.partition in rules.partitions)]  # fmt: skip

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lockkit.errors import TableError
 from lockkit.runtime import run
+from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.base_file import BaseFileWriter
 from lockkit.table.format.compaction_plan import (
     CompactionInput,
@@ -68,7 +68,8 @@ def compact_due(now: Timeline, rules: ServiceRules) -> bool:
 def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
     """What would be merged now."""
     if not view.config.merged:
-        raise TableError(f"table {view.config.name!r} is copy-on-write: it has no log files")
+        why = "is copy-on-write: it has no log files"
+        raise UnsupportedTable(f"table {view.config.name!r}", why)
     busy = context.run(about_to_go(view.config.names, view.now))
     return choose(view.snapshot, busy)
 

@@ -11,12 +11,17 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, Version, over
 from lockkit.protocol.record import is_believed
 from lockkit.runtime import Procedure, Unique, WallMs
 from lockkit.runtime.proven import read, settle_write
-from lockkit.table.errors import BrokenFence, CannotTell
+from lockkit.table.errors import (
+    BrokenFence,
+    RefusedOption,
+    TableBlocked,
+    TableChanged,
+    UnsupportedTable,
+)
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import FENCED, load_config
 from lockkit.table.format.timeline import (
@@ -59,6 +64,10 @@ _HEADER = re.compile(
     rb'\{"format":%d,"epoch":([0-9]{1,19}),"instant":"([0-9]{14,17})","attempt":"[^"]*",'
     rb'"sha256":"([0-9a-f]{64}|)"(?:,"completion":(?:"([0-9]{17})"|null)[,}])?' % FORMAT
 )
+
+
+class CannotTell(TableBlocked):
+    """No remaining object shows which commit the fence decided last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +136,7 @@ def plan_repair(
     config, _ = yield from load_config()
     names = config.names
     if config.mode != FENCED:
-        raise TableError(f"the table's mode is {config.mode}: it has no fence to repair")
+        raise UnsupportedTable("the table", f"is in mode {config.mode}: it has no fence to repair")
     answer = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
     there = answer if isinstance(answer, Found) else None
     broken = "it is gone" if there is None else _what_is_wrong(there.body)
@@ -167,10 +176,11 @@ def plan_repair(
 def _refuse_other(said: str | None, last: str | None) -> None:
     """Raise if the operator contradicts what is left of the fence."""
     if said is not None and said != (last or NOTHING):
-        raise TableError(
-            f"what is left of the fence shows that it decided {last or 'nothing that waits'}, and "
-            f"not {said[:40]}; leave --decided out"
-        )
+        raise RefusedOption(
+            "--decided",
+            f"contradicts what is left of the fence: it decided {last or 'nothing that waits'}",
+            "leave --decided out", value=said[:40],
+        )  # fmt: skip
 
 
 def _what_is_wrong(body: bytes) -> str | None:
@@ -178,7 +188,7 @@ def _what_is_wrong(body: bytes) -> str | None:
     try:
         parse_fence(body)
     except BrokenFence as error:
-        return error.why
+        return error.broken
     return None
 
 
@@ -273,7 +283,10 @@ def _choose(
     listed = ", ".join(each.instant for each in left)
     if not left:
         if said not in (None, NOTHING):
-            raise TableError(f"{str(said)[:40]} is not a pending commit that may have been decided")
+            raise RefusedOption(
+                "--decided", "is not a pending commit that may have been decided",
+                value=str(said)[:40],
+            )  # fmt: skip
         return None
     wall_ms = yield WallMs()
     for each in left:
@@ -282,21 +295,26 @@ def _choose(
         )
         if not expired(heartbeat, wall_ms, rules):
             raise CannotTell(
-                f"the fence may have decided {each.instant}, and its writer may be alive: stop it, "
-                "wait until its heartbeat has expired, then repair the fence"
-            )
+                FENCE_KEY, f"may have decided {each.instant}, whose writer may be alive",
+                "stop it, wait until its heartbeat has expired, then repair the fence",
+            )  # fmt: skip
     if said is None:
         raise CannotTell(
-            f"the fence may have decided one of {listed}, and nothing that is left shows which, or "
-            "whether it did. Nothing was changed. Look into the logs of the writers: the one whose "
-            "last event is `fenced`, or that ended with CommitUnknown, was decided. Then repeat "
-            f"with --decided INSTANT; or with --decided {NOTHING} if no writer had got so far"
+            FENCE_KEY,
+            f"may have decided one of {listed}, and nothing that is left shows which, or whether "
+            "it did. Nothing was changed",
+            "look into the logs of the writers: the one whose last event is `fenced`, or that "
+            "ended with CommitUnknown, was decided. Then repeat with --decided INSTANT; or with "
+            f"--decided {NOTHING} if no writer had got so far",
         )
     if said == NOTHING:
         return None
     chosen = next((each for each in left if each.instant == said), None)
     if chosen is None:
-        raise TableError(f"{said[:40]} cannot have been decided last; it may be one of {listed}")
+        raise RefusedOption(
+            "--decided", f"cannot have been decided last; it may be one of {listed}",
+            value=said[:40],
+        )  # fmt: skip
     return chosen
 
 
@@ -346,8 +364,8 @@ def carry_out(
         FENCE_KEY, format_fence(fence), over(repair.version), limit=FENCE_BYTES_MAX
     )
     if not isinstance(settled, Version):
-        raise TableError(
-            f"{FENCE_KEY} has changed since it was looked at; nothing was changed: look again"
+        raise TableChanged(
+            FENCE_KEY, "has changed since it was looked at; nothing was changed", "look again"
         )
     forward: list[str] = []
     yield from settle(repair.names, FenceRead(fence, None), frozenset(), forward)

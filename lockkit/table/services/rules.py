@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.option_values import flag, one_of, text, whole
 from lockkit.table.occ.concurrency import SINGLE
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
@@ -155,7 +155,7 @@ def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
     on = flag(options, SERVICES_KEY, default=True)
     cluster, cluster_beside = flag(options, CLUSTER_KEY), flag(options, CLUSTER_ASYNC_KEY)
     if cluster and cluster_beside:
-        raise TableError(f"{CLUSTER_KEY} and {CLUSTER_ASYNC_KEY} are both true; choose one")
+        raise RefusedOption(CLUSTER_KEY, f"and {CLUSTER_ASYNC_KEY} are both true", "choose one")
     compact_beside = flag(options, COMPACT_ASYNC_KEY)
     compact_on = on and (compact_beside or flag(options, COMPACT_KEY))
     clean_on = on and flag(options, CLEAN_KEY, default=True)

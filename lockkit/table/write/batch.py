@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, Missing, Version, over
 from lockkit.runtime import Note, Procedure, Unique
 from lockkit.runtime.proven import listing, read, settle_write
+from lockkit.table.errors import DamagedFile, RefusedOption, TableBlocked, TableChanged, TableError
 from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, load_config
 from lockkit.table.format.timeline import COMMITS, HOODIE, load_timeline, parse_timeline
@@ -78,7 +78,10 @@ class StreamBatch:
 
     def __post_init__(self) -> None:
         if not _QUERY.fullmatch(self.query):
-            raise TableError(f"{self.query[:60]!r} is no id of a query: letters, digits, dashes")
+            raise RefusedOption(
+                "query", "is no id of a query", "use letters, digits and dashes",
+                value=self.query[:60],
+            )  # fmt: skip
 
     @property
     def extra(self) -> dict[str, str]:
@@ -118,10 +121,11 @@ class StreamBatch:
         # alive; with only a lock it must have stopped.
         ended = yield from end(heartbeat)
         if not ended and known.config.mode != FENCED:
-            raise TableError(
-                f"batch {self.batch} of query {self.query} is being written as {instant}, by "
-                "another run that is alive; stop one of the two"
-            )
+            raise TableBlocked(
+                instant,
+                f"is being written by another run that is alive: batch {self.batch} of query "
+                f"{self.query}", "stop one of the two",
+            )  # fmt: skip
         outcome = yield from hold(lambda held: roll_back(
             instant, held.guard, known, believe=held.believe, base=base
         ))  # fmt: skip
@@ -151,10 +155,10 @@ def write_claim(query: str, claim: BatchClaim, seen: Version | None) -> Procedur
     body = json.dumps({**said, "attempt": (yield Unique())}).encode()
     settled = yield from settle_write(key, body, over(seen))
     if not isinstance(settled, Version):
-        raise TableError(
-            f"{key} was changed by another run of this query while batch {claim.batch} was begun; "
-            "stop one of the two"
-        )
+        raise TableChanged(
+            key, f"was changed by another run of this query while batch {claim.batch} was begun",
+            "stop one of the two",
+        )  # fmt: skip
     return settled
 
 
@@ -166,9 +170,10 @@ def _parse(query: str, body: bytes) -> BatchClaim:
             return BatchClaim(fields["batch"], fields["instant"], str(checkpoint)[:100])
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
-    raise TableError(
-        f"{STREAMS}{query} says nothing sensible; whether its last batch is committed cannot be "
-        f"told from it: look for {STREAM} in the latest commits, then delete it"
+    raise DamagedFile(
+        f"{STREAMS}{query}",
+        "is not what lockkit writes; it does not show whether the query's last batch is committed",
+        f"look for {STREAM} in the latest commits, then delete it",
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lockkit.errors import TableError
+from lockkit.table.errors import RefusedRows
 from lockkit.table.format.base_file import (
     BaseFile,
     BaseFileWriter,
@@ -172,7 +172,7 @@ def refuse_strangers(target: Target, partition: str, rows: pa.Table) -> None:
     """Raise unless every row belongs into `partition`."""
     found = partition_of(target.config, rows)
     if found != partition:
-        raise TableError(f"rows of {found} do not belong in a file group of {partition}")
+        raise RefusedRows("", f"of {found} do not belong in a file group of {partition}")
 
 
 def refuse_other_key(config: TableConfig, table: pa.Schema, rows: pa.Schema) -> None:
@@ -184,10 +184,8 @@ def refuse_other_key(config: TableConfig, table: pa.Schema, rows: pa.Schema) -> 
         if theirs != ours and not is_.is_string(ours) and (
             is_.is_decimal(ours) or is_.is_decimal(theirs)
         ):  # fmt: skip
-            raise TableError(
-                f"record key {name!r} is {theirs} in the table and {ours} in these rows, which "
-                "spell their values differently; cast it"
-            )
+            why = f"is {theirs} in the table and {ours} in these rows, which spell keys differently"
+            raise RefusedRows(name, why, "cast it")
 
 
 def _both(old: pa.Schema, new: pa.Schema) -> pa.Schema:

@@ -66,8 +66,12 @@ class TrackedAttempt:
 
 TAKEN_BACK = "an interrupt, and that what it wrote was taken back"
 REFUSALS = frozenset(
-    {"CommitConflict", "LockLost", "LockBusy", "HeartbeatExpired", "TableError", TAKEN_BACK}
-)
+    {
+        "CommitConflict", "DamagedFile", "HeartbeatExpired", "LockBusy", "LockLost", "NoTable",
+        "RefusedOption", "RefusedRows", "TableBlocked", "TableChanged", "TableError",
+        "UnsupportedTable", TAKEN_BACK,
+    }
+)  # fmt: skip
 """After each of these the attempt is not committed, and never will be. `Unanswered` is none."""
 
 
