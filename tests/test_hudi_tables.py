@@ -237,7 +237,7 @@ def test_a_log_file_that_lost_bytes_of_a_completed_commit_is_refused(
     for file in log_files(table):
         whole = file.read_bytes()
         file.write_bytes(whole[: int(len(whole) * left)])
-        with pytest.raises(TableError, match="are lost; restore the object") as refused:
+        with pytest.raises(TableError, match="are lost; restore it from") as refused:
             ours(tmp_path, name)
         assert file.name in str(refused.value)
         assert ours(tmp_path, name, query="read_optimized")

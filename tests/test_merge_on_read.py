@@ -262,7 +262,7 @@ def test_rows_whose_order_readers_do_not_agree_on_are_refused() -> None:
     with made() as table:
         table.upsert(new)
         for bad, why in (
-            (new.set_column(2, "ts", pa.array([None], pa.int64())), "have no 'ts'"),
+            (new.set_column(2, "ts", pa.array([None], pa.int64())), "is null in 1 rows"),
             (new.set_column(2, "ts", pa.array([1.5])), "compare int64 and string alike"),
         ):
             for write in (table.append, table.upsert, table.delete):
