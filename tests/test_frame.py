@@ -234,7 +234,7 @@ def test_without_a_python_the_remedy_is_one_sentence(checkout: Path) -> None:
 def test_a_python_without_venv_is_told_how_to_get_it(checkout: Path) -> None:
     python = checkout / "python-without-venv"
     python.write_text(
-        f'#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; esac\nexec {sys.executable} "$@"\n'
+        f'#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; esac\nexec "{sys.executable}" "$@"\n'
     )
     python.chmod(0o755)
     result = run("make", "lab", f"PYTHON={python}", cwd=checkout)
