@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import sys
 import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from functools import cache
 
 from lockkit.errors import utc as utc
 from lockkit.protocol.state import Now
@@ -56,15 +59,18 @@ class Clock:
         return str(uuid.uuid4())
 
 
-def clock_time(at_ms: float | None) -> str:
-    """Epoch ms as a UTC time of day, with its date; `-` if unknown."""
-    if at_ms is None:
-        return "-"
-    try:
-        at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{at_ms:.0f} ms (beyond any calendar)"
-    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+def process_name(client: str = "") -> str:
+    """`host/pid@start/client`: this process, as a holder's record names it for people."""
+    return f"{socket.gethostname()}/{(pid := os.getpid())}@{_started(pid)}/{client}".rstrip("/")
+
+
+@cache
+def _started(pid: int) -> str:
+    clock, age_ms = Clock(), 0.0  # outside Linux: when it was first asked
+    with suppress(OSError, ValueError, IndexError, AttributeError), open("/proc/self/stat") as file:
+        ticks = int(file.read().rpartition(")")[2].split()[19])  # proc(5): since boot
+        age_ms = max(0.0, clock.boot_ms() - ticks * 1000 / os.sysconf("SC_CLK_TCK"))
+    return f"{utc(clock.wall_ms() - age_ms)[:19]}Z"
 
 
 def back_off_s(

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import IO, Any
 
 from lockkit.errors import TIME_MS_MAX as TIME_MS_MAX
@@ -156,6 +157,17 @@ def read(lines: Iterable[str]) -> Iterator[Event]:
 def write(events: Iterable[Event], file: IO[str]) -> None:
     for each in events:
         file.write(each.to_json() + "\n")
+
+
+def clock_time(at_ms: float | None) -> str:
+    """Epoch ms as a UTC time of day, with its date; `-` if unknown."""
+    if at_ms is None:
+        return "-"
+    try:
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms:.0f} ms (beyond any calendar)"
+    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
 # --- in plain words ------------------------------------------------------------------------------

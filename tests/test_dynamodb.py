@@ -12,6 +12,7 @@ import pytest
 from lock_world import PATIENCE_S, Suspendable, Tale, until
 
 from lockkit import Fault, LockLost, Proxy, StoreError
+from lockkit.clock import process_name
 from lockkit.errors import NoAnswer
 from lockkit.events import Event
 from lockkit.lock.handle import UnprovenRelease
@@ -141,7 +142,9 @@ def test_the_item_is_the_java_clients_and_is_gone_after_the_release(
     with mine:
         found = stored(sdk, key)
         assert found is not None
-        assert set(found) == {"key", "ownerName", "leaseDuration", "recordVersionNumber"}
+        java = {"key", "ownerName", "leaseDuration", "recordVersionNumber"}
+        assert set(found) - java == {"holderProcess", "grantedMs"}
+        assert found["holderProcess"] == process_name()
         assert (found["key"], found["ownerName"], found["leaseDuration"]) == (
             key, mine.owner, "30000",
         )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from table_history import add, publish
 from table_world import CLOCK, Holder, new_table, prepare_inserts, prepare_upserts, rows
 
 from lockkit.cli.main import main
+from lockkit.clock import process_name
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import LOCK_KEY
@@ -104,7 +104,7 @@ def test_show_tells_what_is_pending_and_exits_1_for_what_a_dead_writer_left(
     assert again in held and f" --instant {dead.instant}" in held
     assert "gave up, or was ended" in left
     (busy,) = [each for each in shown.splitlines() if lives.instant in each]
-    assert f"lives ({socket.gethostname()}/{os.getpid()}), last beat" in busy
+    assert f"lives ({process_name()}), last beat" in busy
     told = json.loads(capsys.readouterr().out)
     assert {each["instant"]: each["lives"] for each in told["pending"]} == {
         dead.instant: False, lives.instant: True,
@@ -211,7 +211,7 @@ def test_rollback_takes_back_what_is_dead_and_nothing_that_lives(
     with Heartbeat(lives.instant, store, clock=CLOCK):
         assert table(server, "rollback", url, "--instant", lives.instant) == 75
         refused = capsys.readouterr().err
-        assert f"its writer lives ({socket.gethostname()}/{os.getpid()}), last beat" in refused
+        assert f"its writer lives ({process_name()}), last beat" in refused
         assert table(server, "rollback", url, "--dry-run") == 0
         assert dead.instant in (said := capsys.readouterr().out) and lives.instant not in said
         assert set(timeline(store).pending) == {dead.instant, lives.instant}

@@ -18,6 +18,7 @@ from kazoo.security import make_digest_acl
 from lock_world import SPAWN, Tale, until
 from service_world import Wire, curator
 
+from lockkit.clock import process_name
 from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError
 from lockkit.lab.processes.services.zookeeper import SESSION_MS_MAX
 from lockkit.lock.handle import UnprovenRelease
@@ -83,7 +84,7 @@ def test_a_contender_is_named_and_described_as_curators_and_hudis(
     (name,) = nodes(server(), key)
     assert re.fullmatch(r"_c_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-lock-\d{10}", name)
     data, stat = server().get(f"{BASE}/{key}/{name}")
-    assert data == b"application_id=spark-7"
+    assert data == b"application_id=spark-7\nprocess=" + process_name().encode()
     assert stat.ephemeralOwner and lock.fence is not None and lock.fence.epoch == stat.czxid
 
 

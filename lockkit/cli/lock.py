@@ -166,7 +166,7 @@ def _sentences(observation: Observation) -> list[str]:
 
 def _by(record: Record) -> str:
     return (
-        f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=100) or 'no description'})"
+        f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=120) or 'no description'})"
     )
 
 

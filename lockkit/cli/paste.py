@@ -12,6 +12,11 @@ import shlex
 from urllib.parse import urlsplit, urlunsplit
 
 _COMMAND = r"(\blockkit (?:lock (?:show|watch|break)|table [a-z-]+|probe|incident)) "
+_OF_A_STATE = r"(\blockkit tflock (?:show|lock|unlock|force-unlock|run|move)) "
+_WORKSPACE = re.compile(r" --workspace(-key-prefix)? \S+")
+"""Flags that only a state's lock has."""
+TIMEOUT_S = 10.0
+"""The default of --timeout-s, which is not repeated."""
 
 
 def store_flags(endpoint: str | None, region: str | None = None) -> str:
@@ -24,19 +29,38 @@ def store_flags(endpoint: str | None, region: str | None = None) -> str:
     return found + (f" --region {shlex.quote(region)}" if region else "")
 
 
+def flags_of(args: argparse.Namespace) -> str:
+    """Every flag of a command that decides which server it asks, which object, and how."""
+    found = store_flags(getattr(args, "endpoint", None), getattr(args, "region", None))
+    for name, default in (
+        ("workspace", "default"), ("workspace_key_prefix", "env:"), ("faults", None),
+        ("timeout_s", TIMEOUT_S),
+    ):  # fmt: skip
+        value = getattr(args, name, None)
+        if value not in (None, default):
+            said = f"{value:g}" if isinstance(value, float) else str(value)
+            found += f" --{name.replace('_', '-')} {shlex.quote(said)}"
+    return found
+
+
 def address_of(args: argparse.Namespace) -> tuple[str, str]:
     """The URL that a command was given, and its flags; ("", "") for a command without one."""
     url = getattr(args, "url", None) or next(iter(getattr(args, "source", None) or ()), "")
     if not isinstance(url, str) or "://" not in url or not hasattr(args, "endpoint"):
         return "", ""
-    return url.rstrip("/"), store_flags(args.endpoint, getattr(args, "region", None))
+    return url.rstrip("/"), flags_of(args)
 
 
 def pasteable(text: str, url: str, flags: str) -> str:
     """The text, in which each command of lockkit about `URL` or this URL has both."""
     if not url:
         return text
+    others = _WORKSPACE.sub("", flags)
+    return _whole(_OF_A_STATE, _whole(_COMMAND, text, url, others), url, flags)
+
+
+def _whole(command: str, text: str, url: str, flags: str) -> str:
     place = f"(?:URL|{re.escape(shlex.quote(url))}|{re.escape(url)})/?"
     ends = r"(?![\w/.-])" + (f"(?!{re.escape(flags)})" if flags else "")
     whole = f"{shlex.quote(url)}{flags}"
-    return re.sub(_COMMAND + place + ends, lambda found: f"{found[1]} {whole}", text)
+    return re.sub(command + place + ends, lambda found: f"{found[1]} {whole}", text)

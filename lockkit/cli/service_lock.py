@@ -1,10 +1,12 @@
-"""`lockkit lock show | watch | break` for the lock of a service: ZooKeeper, DynamoDB, Hive, ..."""
+"""`lockkit lock show | watch | break` for the lock of a service (ZooKeeper, DynamoDB, ...) and for
+that of a Terraform state.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from lockkit.cli.terminal import (
     USAGE,
     CommandError,
     clock_time,
+    completed,
     say,
     say_json,
     store_options,
@@ -30,28 +33,45 @@ POLL_S = 1.0
 WAITING_MAX = 20
 
 
+STATE = ".tfstate"
+
+
 def is_service(url: str) -> bool:
+    """Whether the lock of this URL is a service's, or a Terraform state's: not a table's."""
     from lockkit.providers.urls import SERVICES
 
-    return url.partition("://")[0].lower() in SERVICES
+    return url.partition("://")[0].lower() in SERVICES or url.endswith(STATE)
+
+
+def open_service(url: str, options: Mapping[str, Any]) -> LeasedLock:
+    """The lock at `url`, to look at it and to break it. Raises `ValueError`, `StoreError`.
+
+    `options` are those of a store; only a Terraform state's lock is in one.
+    """
+    from lockkit.providers import open_lock
+
+    scheme = url.partition("://")[0].lower()
+    if url.endswith(STATE):
+        from lockkit.recipes.terraform.lease import StateLease
+
+        return StateLease(url, store_options=options)
+    if set(options) - {"timeout_s"}:
+        raise ValueError(f"{scheme}:// takes its options after a ?")
+    if scheme == "process":
+        raise ValueError("process:// is a lock within one interpreter")
+    lock: Any = open_lock(url)
+    return lock  # type: ignore[no-any-return]
 
 
 @contextmanager
-def _opened(args: argparse.Namespace) -> Iterator[LeasedLock]:
-    from lockkit.providers import open_lock
-
-    scheme = args.url.partition("://")[0].lower()
-    for name in ("newest", "watch_s"):
+def opened(args: argparse.Namespace, url: str) -> Iterator[LeasedLock]:
+    """`open_service` for a command. Its mistakes are those of the call."""
+    for name in ("newest",) if args.name == "incident" else ("newest", "watch_s"):
         if getattr(args, name, None) is not None:
             flag = "--" + name.replace("_", "-")
             raise CommandError(f"{flag} is for the lock of a table, not of a service", code=USAGE)
-    given = {name for name in store_options(args) if name != "timeout_s"}
-    if given:
-        raise CommandError(f"{scheme}:// takes its options after a ?", code=USAGE)
-    if scheme == "process":
-        raise CommandError("process:// is a lock within one interpreter", code=USAGE)
     try:
-        lock: Any = open_lock(args.url)
+        lock = open_service(url, store_options(args))
     except ValueError as error:
         raise CommandError(plain(error), code=USAGE) from None
     with closing(lock):
@@ -65,12 +85,12 @@ def _within(seconds: float) -> AbstractContextManager[None]:
 
 
 def show(args: argparse.Namespace) -> int:
-    with _opened(args) as lock, _within(args.timeout_s):
+    with opened(args, args.url) as lock, _within(args.timeout_s):
         found = lock.holder()
     if args.json:
-        say_json({"url": args.url} | _fields(found))
+        say_json({"url": args.url} | holder_fields(found))
     else:
-        say(plain(args.url), *(f"  {line}" for line in _lines(found)))
+        say(plain(args.url), *(f"  {line}" for line in holder_lines(found)))
     return OK
 
 
@@ -79,7 +99,7 @@ def watch(args: argparse.Namespace) -> int:
     from lockkit.errors import NoAnswer
 
     clock, before, silent = Clock(), None, False
-    with _opened(args) as lock:
+    with opened(args, args.url) as lock:
         while True:
             try:
                 with _within(args.timeout_s):
@@ -89,12 +109,12 @@ def watch(args: argparse.Namespace) -> int:
                     warn(plain(error, limit=300))
                 silent = True
             else:
-                now = _fields(found)
+                now = holder_fields(found)
                 if now != before:
                     if args.json:
                         say_json({"at_ms": clock.wall_ms()} | now)
                     else:
-                        say(f"{clock_time(clock.wall_ms())}  {_lines(found)[0]}")
+                        say(f"{clock_time(clock.wall_ms())}  {holder_lines(found)[0]}")
                 before = now
             clock.sleep(max(args.interval_s or 0.0, POLL_S))
 
@@ -105,16 +125,17 @@ def break_it(args: argparse.Namespace) -> int:
 
     if args.epoch is not None:
         raise CommandError("a service's lock is broken by --version alone", code=USAGE)
-    with _opened(args) as lock, _within(args.timeout_s):
+    with opened(args, args.url) as lock, _within(args.timeout_s):
         found = lock.holder()
         if not args.json:
-            say(plain(args.url), *(f"  {line}" for line in _lines(found)))
+            say(plain(args.url), *(f"  {line}" for line in holder_lines(found)))
         if found is None:
             _tell(args, {"broken": False, "version": None}, "nothing to break")
             return OK
         if args.version is None:
             words = ["lockkit", "lock", "break", args.url, "--version", found.version]
-            line = f"nothing was changed; to break it: {plain(shlex.join(words), limit=1000)}"
+            pasted = plain(shlex.join(words), limit=1000)
+            line = f"nothing was changed; to break it: {completed(pasted)}"
             if not args.json:
                 say("make sure first that its holder is dead: the service does not stop it")
             _tell(args, {"broken": False, "version": found.version}, line)
@@ -134,28 +155,39 @@ def _tell(args: argparse.Namespace, fields: dict[str, Any], line: str) -> None:
         say(line)
 
 
-def _fields(found: ServiceHolder | None) -> dict[str, Any]:
+def holder_fields(found: ServiceHolder | None) -> dict[str, Any]:
     if found is None:
         return {"state": "free"}
     return {
         "state": "held", "owner": found.owner, "since_ms": found.since_ms,
         "renewed_ms": found.renewed_ms, "ends": found.ends, "version": found.version,
-        "waiting": list(found.waiting),
+        "waiting": list(found.waiting), "process": found.process,
+        "process_lives": found.lives,
     }  # fmt: skip
 
 
-def _lines(found: ServiceHolder | None) -> list[str]:
-    if found is None:
-        return ["free"]
-    lines = [f"held: {plain(found.owner)}"]
+def holder_facts(found: ServiceHolder) -> list[tuple[str, str]]:
+    """(name, value) of each thing that the service tells, the owner first."""
+    facts = [("held", plain(found.owner, limit=300))]
+    if found.process:
+        lives = {True: "; it runs on this host", False: "; it ran on this host and has ended"}
+        said = "" if found.lives is None else lives[found.lives]
+        facts.append(("process", plain(found.process, limit=300) + said))
     for name, at_ms in (("since", found.since_ms), ("renewed", found.renewed_ms)):
         if at_ms is not None:
-            lines.append(f"{name:8} {clock_time(at_ms)} (the service's clock)")
-    lines.append(f"ends     {found.ends}")
+            facts.append((name, f"{clock_time(at_ms)} (the service's clock)"))
+    facts.append(("ends", found.ends))
     if found.version:
         note = "" if found.certain else " (Azure gives the next grant the same)"
-        lines.append(f"version  {plain(found.version)}{note}")
-    lines += [f"waiting  {plain(each)}" for each in found.waiting[:WAITING_MAX]]
+        facts.append(("version", f"{plain(found.version)}{note}"))
+    facts += [("waiting", plain(each, limit=300)) for each in found.waiting[:WAITING_MAX]]
     if len(found.waiting) > WAITING_MAX:
-        lines.append(f"         and {len(found.waiting) - WAITING_MAX} more")
-    return lines
+        facts.append(("waiting", f"and {len(found.waiting) - WAITING_MAX} more"))
+    return facts
+
+
+def holder_lines(found: ServiceHolder | None) -> list[str]:
+    if found is None:
+        return ["free"]
+    (_, owner), *facts = holder_facts(found)
+    return [f"held: {owner}", *(f"{name:8} {value}" for name, value in facts)]

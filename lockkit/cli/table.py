@@ -19,8 +19,7 @@ from lockkit.cli.terminal import (
     say_json,
     table,
 )
-from lockkit.clock import clock_time
-from lockkit.events import plain
+from lockkit.events import clock_time, plain
 
 if TYPE_CHECKING:
     from lockkit.table.format.timeline import Timeline

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.cli import COMMANDS
 from lockkit.cli.paste import address_of, pasteable
-from lockkit.clock import clock_time as clock_time
 from lockkit.events import Event, HistoryNarrator, plain
+from lockkit.events import clock_time as clock_time
 
 if TYPE_CHECKING:
     from lockkit.lab.faults import Faulty

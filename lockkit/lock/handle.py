@@ -9,13 +9,11 @@ One file because it is the public class: one place to read what a lock offers.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from lockkit import config as settings
-from lockkit.clock import Clock
+from lockkit.clock import Clock, process_name
 from lockkit.errors import NoAnswer
 from lockkit.lock import grant
 from lockkit.lock.base import BaseLock, FencingToken, LateLoss, UnprovenRelease
@@ -84,16 +82,11 @@ class Lock(BaseLock):
         self.owner = owner or clock.unique()
         request_s = settings.request_timeout_s(ttl_s, timeout_s)
         self.store = store or open_store(url, client=client, timeout_s=request_s, **store_options)
-        lane = client or owner or self.owner[:8]
+        lane, handle = client or owner or self.owner[:8], clock.unique() if owner else self.owner
         asks = StorageClient(
             where=url,
             store=self.store,
-            identity=Identity(
-                self.owner,
-                round(ttl_s * 1000),
-                f"{socket.gethostname()}/{os.getpid()}/{client}".rstrip("/"),
-                clock.unique() if owner else self.owner,
-            ),
+            identity=Identity(self.owner, round(ttl_s * 1000), process_name(client), handle),
             policy=policy,
             clock=clock,
             polling=PollingPace(self.store.capabilities.write_interval_min_s * 1000),

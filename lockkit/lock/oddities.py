@@ -8,7 +8,7 @@ from lockkit.protocol.state import Now
 
 PLAUSIBLE_MS = 24 * 3_600_000
 """No lease is longer: a `validUntil` beyond it comes from a wrong clock or another program."""
-OWNER_SHOWN, HOLDER_SHOWN = 64, 80
+OWNER_SHOWN, HOLDER_SHOWN = 64, 120
 
 
 class ClockSkew(UserWarning):

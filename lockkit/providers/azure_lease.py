@@ -188,7 +188,8 @@ class AzureBlobLease(LeasedLock):
             return None
         endless = found.lease.duration == "infinite"
         ends = "never: only its holder or a break ends it" if endless else "60 s after its renewal"
-        return ServiceHolder(NAMELESS, str(found.etag), ends, certain=False)
+        kept = "" if endless else "it was renewed within its last 60 s, or it would be over"
+        return ServiceHolder(NAMELESS, str(found.etag), ends, certain=False, kept_alive=kept)
 
     def _break_grant(self, version: str) -> bool:
         """Guarded by the blob's ETag only: Azure has no condition on the grant."""

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lockkit.clock import process_name
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
 from lockkit.providers.dynamodb_table import KEY, DynamoTable
@@ -28,6 +29,8 @@ from lockkit.stores import StoreOptions
 OWNER, LEASE, VERSION, RELEASED = (
     "ownerName", "leaseDuration", "recordVersionNumber", "isReleased",
 )  # fmt: skip
+PROCESS, SINCE = "holderProcess", "grantedMs"
+"""Attributes that lockkit adds for people: other clients ignore them."""
 COUNTER, EPOCH = "#lockkit-epoch", "epoch"
 """Suffix of the counter item's key, and its attribute."""
 BEATS_PER_LEASE = 3
@@ -39,6 +42,7 @@ TRIES_MAX = 3
 VERSIONS_MAX = 50
 """Unanswered writes that are still recognised. An older one that lands blocks for one lease."""
 KEY_BYTES_MAX = 2048 - len(COUNTER)
+PROCESS_CHARS = 300
 LEASE_TEXT = re.compile(r"\d{1,15}", re.ASCII)
 
 
@@ -50,6 +54,9 @@ class LockItem:
     owner: str
     lease_ms: int
     free: bool
+    process: str = ""
+    since_ms: int | None = None
+    """When it was taken, by the holder's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +175,12 @@ class DynamoDBLock(LeasedLock):
         found = self._read()
         if found is None or found.free:
             return None
-        ends = f"{found.lease_ms / 1000:g} s after its last renewal"
-        return ServiceHolder(found.owner, found.version, ends)
+        lease_s = found.lease_ms / 1000
+        return ServiceHolder(
+            found.owner, found.version, f"{lease_s:g} s after its last renewal", found.since_ms,
+            process=found.process, lease_s=lease_s,
+            overdue_s=lease_s * (BEATS_PER_LEASE - 1) / BEATS_PER_LEASE,
+        )  # fmt: skip
 
     def _break_grant(self, version: str) -> bool:
         """A renewal writes a new version, so a holder that lives is not broken."""
@@ -221,7 +232,8 @@ class DynamoDBLock(LeasedLock):
         self._versions.append(version)
         item = {
             **_key(self._key), OWNER: {"S": self.owner}, LEASE: {"S": self._lease},
-            VERSION: {"S": version},
+            VERSION: {"S": version}, PROCESS: {"S": process_name()},
+            SINCE: {"S": str(self.clock.wall_ms())},
         }  # fmt: skip
         return self._table.write("take it", "put_item", Item=item, **guard)
 
@@ -289,7 +301,10 @@ def item_of(said: Mapping[str, Any], who: str) -> LockItem:
             f"{who}: the item there is not dynamodb-lock-client's (it has "
             f"{', '.join(sorted(said))[:200]}); use another partition key, or delete it"
         )
-    return LockItem(version, owner, int(lease), RELEASED in said)
+    process = str(said.get(PROCESS, {}).get("S", ""))[:PROCESS_CHARS]
+    since = str(said.get(SINCE, {}).get("S", ""))
+    since_ms = int(since) if LEASE_TEXT.fullmatch(since) else None
+    return LockItem(version, owner, int(lease), RELEASED in said, process, since_ms)
 
 
 def _key(value: str) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lockkit.clock import utc
+from lockkit.clock import process_name, utc
 from lockkit.errors import LockBusy, NoAnswer, StoreError
-from lockkit.providers.holder import ServiceHolder
+from lockkit.providers.holder import ServiceHolder, process_lives
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores import folder_of
 from lockkit.stores.local import SCRATCH
@@ -43,6 +43,8 @@ FILE_BYTES_MAX = 64 * 1024
 BEATS_PER_LEASE = 10
 BEAT_S = 30.0
 """Renewed even without an expiry, to notice a file that somebody deleted by hand."""
+MISSED_MAX = 3
+"""A holder that missed more renewals than this does not renew."""
 RETRY_S = 0.2
 FLOCK_WAIT_S, FLOCK_POLL_S = 1.0, 0.002
 
@@ -70,6 +72,8 @@ class LockFileContent:
     host: str
     pid: int
     modified_ns: int
+    process: str = ""
+    """`host/pid@start`."""
 
     @property
     def version(self) -> str:
@@ -78,15 +82,7 @@ class LockFileContent:
 
     def left_behind(self) -> bool:
         """Whether its process ran on this host and has ended."""
-        if not self.pid or self.host != socket.gethostname():
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except (PermissionError, OverflowError):
-            pass
-        return False
+        return process_lives(self.process or f"{self.host}/{self.pid}") is False
 
 
 class FilesystemLock(LeasedLock):
@@ -158,8 +154,12 @@ class FilesystemLock(LeasedLock):
             return None
         ends = f"{self.ttl_s:g} s after its last renewal" if self.ttl_s else "never: by a break"
         gone = "; that process no longer runs" if found.left_behind() else ""
-        return ServiceHolder(f"{found.said}{gone}", found.version, ends,
-                             renewed_ms=found.modified_ns / 1e6)  # fmt: skip
+        beat_s = self.ttl_s / BEATS_PER_LEASE if self.ttl_s else BEAT_S
+        return ServiceHolder(
+            f"{found.said}{gone}", found.version, ends, renewed_ms=found.modified_ns / 1e6,
+            process=found.process, lease_s=self.ttl_s,
+            overdue_s=MISSED_MAX * beat_s if found.attempt else None,  # Hudi renews no file
+        )  # fmt: skip
 
     def _break_grant(self, version: str) -> bool:
         """A renewal changes the file's time, so a holder that lives is not broken."""
@@ -201,6 +201,7 @@ class FilesystemLock(LeasedLock):
             "lockThreadName": threading.current_thread().name,
             "lockStacksInfo": [f"lockkit {self.owner} (pid {pid} on {host})"],
             "owner": self.owner, "attempt": self._attempt, "host": host, "pid": pid,
+            "process": process_name(),
         }  # fmt: skip
         self._folder.mkdir(exist_ok=True)
         with open(scratch, "x", encoding="utf-8", opener=_for_reading) as file:
@@ -304,7 +305,8 @@ def read(body: bytes, modified_ns: int) -> LockFileContent:
         said = f"Hudi's thread {text.get('lockThreadName', '?')} since {since}"
         return LockFileContent("", said, "", 0, modified_ns)
     said = f"{owner} (pid {pid} on {host}) since {since}"
-    return LockFileContent(text.get("attempt", ""), said, host, pid, modified_ns)
+    attempt, process = text.get("attempt", ""), text.get("process", "")
+    return LockFileContent(attempt, said, host, pid, modified_ns, process)
 
 
 def _local(folder: str) -> Path:

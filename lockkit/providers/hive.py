@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from lockkit.clock import utc
+from lockkit.clock import process_name, utc
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.hive_wire import MetastoreConnection, servers, uris_of_site
 from lockkit.providers.holder import ServiceHolder
@@ -77,7 +77,8 @@ class HiveMetastoreLock(LeasedLock):
         self._interval_s, self._answer_s = heartbeat_interval_s, answer_s
         self._wire = MetastoreConnection(at, answer_s=answer_s, events=self._events)
         # Part of each of our requests: it identifies one that got no answer.
-        self._agent = f"lockkit/{self.clock.unique()}"
+        # Before the id: its process, for people.
+        self._agent = f"{process_name()[-60:]} lockkit/{self.clock.unique()}"
         self._id: int | None = None
         self._unsettled = self._releasing = False
 
@@ -157,6 +158,8 @@ class HiveMetastoreLock(LeasedLock):
             f"{first.user!s:.128} on {first.hostname!s:.128}", _version(first),
             f"{self.ttl_s:g} s after its last heartbeat", renewed_ms=first.lastheartbeat,
             waiting=tuple(_named(row) for row in rows if row is not first),
+            process=str(first.agentInfo or "").partition(" lockkit/")[0][:COLUMN_CHARS],
+            lease_s=self.ttl_s, overdue_s=self.ttl_s and self.ttl_s * SILENT_SHARE,
         )  # fmt: skip
 
     def _break_grant(self, version: str) -> bool:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import dataclass
+
+from lockkit.clock import process_name
+
+_PROCESS = re.compile(
+    r"(?P<host>[^/\s]{1,255})/(?P<pid>\d{1,9})(@(?P<start>[0-9TZ:-]{1,30}))?", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +30,44 @@ class ServiceHolder:
     """Who waits, the next holder first, where the service has a queue."""
     certain: bool = True
     """False: `version` may stay the same from one grant to the next."""
+    process: str = ""
+    """`host/pid@start`, where the holder's record has it."""
+    lease_s: float | None = None
+    """How long the grant lasts without a renewal; None: for ever, or the service ends it."""
+    overdue_s: float | None = None
+    """A holder that lives renews it within this time; None: the service shows no renewals."""
+    kept_alive: str = ""
+    """Why the service's own word is enough that the holder lives; "" if it is not."""
+
+    @property
+    def lives(self) -> bool | None:
+        """Whether its process runs on this host; None: it is another host's, or not named."""
+        return process_lives(self.process)
 
 
 def description(unique: str) -> str:
-    """The default name of a holder: unique, with its host and process, for people."""
-    return f"{unique[:12]} on {socket.gethostname()[:60]}/{os.getpid()}"
+    """The default name of a holder: unique, with its host, process and start, for people."""
+    return f"{unique[:12]} on {process_name()}"
+
+
+def process_in(said: str) -> str:
+    """The `host/pid@start` within a text; "" if there is none."""
+    found = _PROCESS.search(said)
+    return found[0] if found is not None and found["start"] else ""
+
+
+def process_lives(said: str) -> bool | None:
+    """Whether the process that `said` names runs on this host; None: another host's, or unknown."""
+    found = _PROCESS.search(said)
+    if found is None or found["host"] != socket.gethostname():
+        return None
+    try:
+        os.kill(int(found["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return None
+    ours = _PROCESS.search(process_name())
+    if ours is not None and found["pid"] == ours["pid"] and found["start"]:
+        return found["start"] == ours["start"]  # else the number was given again
+    return True

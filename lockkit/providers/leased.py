@@ -50,6 +50,11 @@ LOOK_S_MIN = 0.001
 T = TypeVar("T")
 
 
+def lease_end_ms(sent_ms: float, ttl_s: float) -> float:
+    """When a holder stops to act, for a grant that was proven by a request sent at `sent_ms`."""
+    return sent_ms + (ttl_s - min(MARGIN_S_MAX, ttl_s * MARGIN_SHARE)) * 1000
+
+
 class GrantOver(Exception):
     """The service says that this grant is over, and why."""
 
@@ -267,7 +272,7 @@ class ServiceClient(LeaseClient):
         if ttl_s is None:
             self.ends_at_ms = math.inf
         else:
-            self.ends_at_ms = sent_ms + (ttl_s - min(MARGIN_S_MAX, ttl_s * MARGIN_SHARE)) * 1000
+            self.ends_at_ms = lease_end_ms(sent_ms, ttl_s)
         self.lease_ends_ms = self.ends_at_ms
 
     def notice_end(self) -> None:
@@ -307,8 +312,9 @@ class ServiceClient(LeaseClient):
     def busy_error(self) -> LockBusy:
         owner = self.held_by.owner if self.held_by else "somebody else"
         return LockBusy(
-            str(self.service), owner=owner, cure="wait longer (timeout), or ask who that is"
-        )
+            str(self.service), owner=owner,
+            cure="wait longer (timeout), or see who that is: lockkit lock show URL",
+        )  # fmt: skip
 
 
 class LeasedLock(BaseLock):

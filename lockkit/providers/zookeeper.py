@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lockkit.clock import process_name
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.lock.client import Wakeup
 from lockkit.providers.holder import ServiceHolder
@@ -23,6 +24,8 @@ LOOK_S_MAX = 10.0
 OWNER_CHARS = 200
 HOLDER = "application_id="
 """What Hudi writes into a contender's node."""
+PROCESS = "\nprocess="
+"""What lockkit adds, for people."""
 DELETE_OR_ADMIN = 0x08 | 0x10
 """ZooKeeper permissions that let a client delete the nodes of others."""
 
@@ -157,14 +160,15 @@ class ZookeeperLock(LeasedLock):
         session = self._opened()
         for name in self._contenders(session):
             try:
-                stat = session.ask("get", f"{self.path}/{name}")[1]
+                data, stat = session.ask("get", f"{self.path}/{name}")
             except NoNodeError:
                 continue  # it has let go since
+            owner, process = _said(data)
             names = self._contenders(session)
             return ServiceHolder(
-                self._owner(session, name), name,
-                "when its session times out, after its process has died", stat.ctime,
+                owner, name, "when its session times out, after its process has died", stat.ctime,
                 waiting=tuple(self._owner(session, each) for each in names if each != name),
+                process=process, kept_alive="its session lives, as ZooKeeper sees it",
             )  # fmt: skip
         return None
 
@@ -239,7 +243,8 @@ class ZookeeperLock(LeasedLock):
         from kazoo.exceptions import NoNodeError
 
         # Curator's `withProtection` and InterProcessMutex's `lock-`.
-        request = f"{self.path}/_c_{self._guid}-lock-", f"{HOLDER}{self.owner}".encode()
+        said = f"{HOLDER}{self.owner}{PROCESS}{process_name()}"
+        request = f"{self.path}/_c_{self._guid}-lock-", said.encode()
         acl = self._acl()
         how = {"acl": acl, "ephemeral": True, "sequence": True, "include_data": True}
         self._unsettled = True
@@ -285,8 +290,7 @@ class ZookeeperLock(LeasedLock):
             data, _ = session.ask("get", f"{self.path}/{name}")
         except (NoNodeError, StoreError):
             return "somebody else"
-        said = bytes(data or b"")[: 4 * OWNER_CHARS].decode("utf-8", "replace")
-        return said.removeprefix(HOLDER)[:OWNER_CHARS] or "somebody who gave no name"
+        return _said(data)[0]
 
     def _delete(self, session: ZookeeperSession, path: str) -> bool:
         """Return whether the node existed."""
@@ -315,6 +319,13 @@ class ZookeeperLock(LeasedLock):
                     f"nothing; give it an ACL (setAcl {self.path} digest:USER:HASH:crd), or "
                     "lock without auth"
                 )
+
+
+def _said(data: bytes | None) -> tuple[str, str]:
+    """The owner and the process that a contender's node names."""
+    said = bytes(data or b"")[: 8 * OWNER_CHARS].decode("utf-8", "replace")
+    owner, _, process = said.removeprefix(HOLDER).partition(PROCESS)
+    return owner[:OWNER_CHARS] or "somebody who gave no name", process[:OWNER_CHARS]
 
 
 def _joined(base_path: str, lock_key: str) -> str:

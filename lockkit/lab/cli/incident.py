@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.paste import store_flags
+from lockkit.cli.paste import flags_of as store_flags_of
+from lockkit.cli.service_lock import holder_fields, holder_lines, is_service
+from lockkit.cli.service_lock import opened as opened_service
 from lockkit.cli.shipped import located
 from lockkit.cli.terminal import (
     FOUND,
@@ -38,7 +40,9 @@ generations and Hudi's audit log show, with the evidence and a card: what to do,
 only. Takes files too, alone or after a URL: recorded histories, Hudi's audit files, a bucket's
 listing of versions (S3, GCS, Azure), debug logs of boto3, google-cloud-storage and
 azure-storage-blob, and the store's own logs (CloudTrail and server access logs of S3, audit logs of
-Google Cloud, resource logs of Azure), packed by gzip or not. Exit 0: healthy, or nothing to be
+Google Cloud, resource logs of Azure), packed by gzip or not. The lock of a service (zookeeper://, dynamodb://,
+hive://, azure-lease://, filesystem://) and of a Terraform state (.../NAME.tfstate) is looked at
+twice: who has it, which process, and whether it lives. Exit 0: healthy, or nothing to be
 seen, 1: a pattern is named (also a holder that missed its renewals) or something was left, 2: files
 that show no known pattern."""
 
@@ -56,7 +60,7 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "source", nargs="+", metavar="URL|FILE",
-        help="a table; histories, audit files, listings, logs",
+        help="a table or a service's lock; histories, audit files, listings, logs",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.add_argument(
@@ -74,9 +78,32 @@ def run(args: argparse.Namespace) -> int:
     if any("://" in each for each in args.source[1:]):
         raise CommandError("one URL at a time, and first", code=USAGE)
     try:
+        if is_service(args.source[0]):
+            return _of_service(args)
         return _of_table(args) if "://" in args.source[0] else _of_files(args)
     except NotUnderstood as error:
         raise CommandError(str(error)) from None
+
+
+# --- the lock of a service ------------------------------------------------------------------------
+
+
+def _of_service(args: argparse.Namespace) -> int:
+    from lockkit.lab.incident.service import examine_service, to_json
+    from lockkit.stores.within import within
+
+    url, *files = args.source
+    if files:
+        raise CommandError("a service's lock has no history: leave out the files", code=USAGE)
+    with opened_service(args, url) as lock, within(args.watch_s + args.timeout_s):
+        found = examine_service(lock, watch_s=args.watch_s)
+    if args.json:
+        line = {"command": command_of(found.diagnosis, url, store_flags_of(args))}
+        say_json({"url": url} | to_json(found, holder_fields(found.holder)) | line)
+    else:
+        say(plain(url), *(f"  {line}" for line in holder_lines(found.holder)))
+        say(*_diagnosis_lines(found.diagnosis, url))
+    return FOUND if found.troubled else OK
 
 
 # --- a table -------------------------------------------------------------------------------------
@@ -90,7 +117,7 @@ def _of_table(args: argparse.Namespace) -> int:
     with opened(url, store_options(args)) as store:
         found = examine(store, watch_s=args.watch_s, files=_contents(names))
     if args.json:
-        say_json(_as_json(found, url, store_flags(args.endpoint, args.region)))
+        say_json(_as_json(found, url, store_flags_of(args)))
     else:
         untold = f" ({found.untold})" if found.untold else ""
         lines = lock_lines(found.standing.holder, found.since_ms)

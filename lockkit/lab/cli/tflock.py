@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -198,7 +199,8 @@ def unlock(args: argparse.Namespace) -> int:
         if isinstance(found, LockInfo) and found.id == args.id and found.who != who():
             raise NotLocked(
                 f"{state.key} is held by {found}, and you are {who()}; if it is yours all the same "
-                "or its holder is dead: lockkit tflock force-unlock"
+                "or its holder is dead: lockkit tflock force-unlock URL "
+                f"{shlex.quote(plain(args.id))}"
             )
         return removed(args, state)
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from lockkit.clock import clock_time
-from lockkit.events import Event, plain
+from lockkit.events import Event, clock_time, plain
 from lockkit.lab.incident.diagnosis import NO_PATTERN, SKEW_MS, Diagnosis
 from lockkit.lab.incident.patterns import Pattern
 from lockkit.protocol.record import Record
@@ -101,7 +100,7 @@ def holder_died(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
     if not isinstance(record, Record) or holder.renews is True:
         return
     who = plain(record.owner, limit=60)
-    described = f" ({plain(record.holder, limit=100)})" if record.holder else ""
+    described = f" ({plain(record.holder, limit=120)})" if record.holder else ""
     written = clock_time(holder.observation.modified_ms)
     if holder.state == "overdue":
         because = f"{who}{described} did not renew its lease, and it is over; last write {written}"

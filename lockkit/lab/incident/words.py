@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from lockkit.clock import clock_time
-from lockkit.events import KINDS, Event, narrate, plain
+from lockkit.events import KINDS, Event, clock_time, narrate, plain
 from lockkit.lab.incident.audit import Validation
 from lockkit.lab.incident.diagnosis import Diagnosis
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from lockkit.clock import Clock, utc
+from lockkit.clock import Clock, process_name, utc
 from lockkit.config import renew_interval_s
 from lockkit.errors import NoAnswer, StoreError, Unanswered
 from lockkit.lock.conformance import prove_conditions
@@ -80,8 +79,7 @@ class Election:
             self.url, client=client, timeout_s=min(10.0, max(0.2, ttl_s / 5)), **store_options
         )
         handle = self.clock.unique()
-        who = f"{socket.gethostname()}/{os.getpid()}/{client}".rstrip("/")
-        identity = Identity(name or handle, round(ttl_s * 1000), who, handle)
+        identity = Identity(name or handle, round(ttl_s * 1000), process_name(client), handle)
         self._candidate = Candidate(identity, self.clock, policy, emit)
         self._reign = Reign(self._candidate, self.store, self._renew_s * 1000)
         self._turn = self._reign.turn

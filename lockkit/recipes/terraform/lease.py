@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from lockkit import __version__
-from lockkit.clock import utc
-from lockkit.errors import NoAnswer, Unanswered
+from lockkit.clock import process_name, utc
+from lockkit.errors import NoAnswer, StoreError, Unanswered
 from lockkit.protocol.outcome import (
     Applied,
     IfAbsent,
@@ -26,10 +26,10 @@ from lockkit.protocol.outcome import (
     Throttled,
     Version,
 )
-from lockkit.providers.holder import ServiceHolder
+from lockkit.providers.holder import ServiceHolder, process_in
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.recipes.errors import LockUnknown, NotLocked
-from lockkit.recipes.terraform.lockinfo import LockInfo, encode, who
+from lockkit.recipes.terraform.lockinfo import LockInfo, encode, time_ms, who
 from lockkit.recipes.terraform.statelock import (
     StateLock,
     StateRead,
@@ -179,9 +179,24 @@ class StateLease(LeasedLock):
         found = self._look()
         if found.version is None:
             return None
-        ttl_s = lease_s(found.info) if isinstance(found.info, LockInfo) else None
+        info = found.info if isinstance(found.info, LockInfo) else LockInfo(id="")
+        ttl_s = lease_s(info)
         ends = "never" if ttl_s is None else f"{ttl_s:g} s after its last renewal"
-        return ServiceHolder(str(found.info), found.version, ends)
+        return ServiceHolder(
+            str(found.info), found.version, ends, time_ms(info.created),
+            process=process_in(info.info), lease_s=ttl_s,
+            overdue_s=ttl_s and ttl_s * (BEATS_PER_LEASE - 1) / BEATS_PER_LEASE,
+        )  # fmt: skip
+
+    def _break_grant(self, version: str) -> bool:
+        """A renewal writes a new version, so a holder that lives is not broken."""
+        found = self._look()
+        if found.version != version:
+            return False
+        if not isinstance(found.info, LockInfo):
+            raise StoreError(f"{self}: {self._state.key} is no lock file; delete it by hand")
+        self._delete(found.info.id)
+        return True
 
     def _shut(self) -> None:
         self._state.close()
@@ -207,7 +222,7 @@ class StateLease(LeasedLock):
     def _wrote(self, over: Version | None) -> bool:
         """Write the file over this version, or create it; False: read what is there."""
         # No two writes have the same bytes: S3's version of an object is a hash of them.
-        text = f"{utc(self.clock.wall_ms())}, write {self.clock.unique()[:8]}"
+        text = f"{utc(self.clock.wall_ms())}, write {self.clock.unique()[:8]}, {process_name()}"
         self._mine = replace(self._mine, info=f"lease of {self.ttl_s:g} s, renewed {text}")
         condition = IfAbsent() if over is None else IfVersion(over)
         match self._run(_put(self._state.key, encode(self._mine), condition)):

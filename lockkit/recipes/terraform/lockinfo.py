@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import getpass
 import json
+import re
+import shlex
 import socket
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from lockkit.events import plain
 
 BODY_BYTES_MAX = 64 * 1024
 SHOWN = 120
+_TIME = re.compile(
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,23 @@ def decode(body: bytes) -> LockInfo | ForeignLock:
 
 def _shown(text: str) -> str:
     return plain(text, limit=SHOWN)
+
+
+def time_ms(created: str) -> float | None:
+    """Epoch ms of an RFC 3339 time, which Go writes with up to nine digits; None: it is none."""
+    found = _TIME.fullmatch(created)
+    if found is None:
+        return None
+    try:
+        at = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return at.timestamp() * 1000 + float(found[2] or 0) * 1000
+
+
+def id_word(found: LockInfo | ForeignLock | None) -> str:
+    """The ID, as the next word of a shell's command."""
+    return f" {shlex.quote(plain(found.id))}" if isinstance(found, LockInfo) else ""
 
 
 def who() -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never
 
 from lockkit import __version__
-from lockkit.clock import Clock, utc
+from lockkit.clock import Clock, process_name, utc
 from lockkit.errors import StoreError, Unanswered, UnsafeStore
 from lockkit.lock.conformance import MISMATCHES_MAX, ProofScope, never_matches, place_of, proven
 from lockkit.lock.creation_check import ignores
@@ -38,6 +38,7 @@ from lockkit.recipes.terraform.lockinfo import (
     LockInfo,
     decode,
     encode,
+    id_word,
     who,
 )
 from lockkit.runtime import Delete, Note, Procedure, Put, Sleep, run
@@ -178,7 +179,7 @@ def _refused(
         case _:
             text = (
                 f"{key} is held by {found}; it never expires: wait, or if its holder is certainly "
-                "dead: lockkit tflock force-unlock URL ID"
+                f"dead: lockkit tflock force-unlock URL{id_word(found)}"
             )
     return LockUnknown(f"{text}. {_in_doubt(key, info)}") if doubt else StateLocked(text)
 
@@ -186,7 +187,7 @@ def _refused(
 def _in_doubt(key: str, info: LockInfo) -> str:
     return (
         f"the outcome of a create of {key} is unknown: it may still be applied, under the ID "
-        f"{info.id}; look with lockkit tflock show, and unlock it by that ID"
+        f"{info.id}; look with lockkit tflock show URL, and unlock it by that ID"
     )
 
 
@@ -305,7 +306,7 @@ class StateLock:
         if self.held is not None:
             raise RuntimeError(f"{self} is held by this handle already: unlock it first")
         mine = LockInfo(
-            id=self.clock.unique(), operation=operation, info=info, who=who(),
+            id=self.clock.unique(), operation=operation, info=info or process_name(), who=who(),
             version=f"lockkit {__version__}", created=utc(self.clock.wall_ms()), path=self.path,
         )  # fmt: skip
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -139,7 +140,8 @@ def names(kept: Sequence[Generation]) -> dict[str, str]:
 
 
 def _name(record: Record) -> str:
-    return record.holder or record.owner
+    """Without the start of its process: a lane's label is short."""
+    return re.sub(r"@[^/]*", "", record.holder) or record.owner
 
 
 def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lockkit.clock import clock_time
-from lockkit.events import plain
+from lockkit.events import clock_time, plain
 from lockkit.protocol.record import Record
 from lockkit.table.inspect.standing import LockHolder, LockInspection
 from lockkit.table.occ.condition import PendingInstant
@@ -15,7 +14,7 @@ def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[
     if not isinstance(record, Record) or holder.state == "released":
         return [("state", f"{holder.state}: {holder.why}")]
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
-    who = f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=100) or 'no description'})"
+    who = f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=120) or 'no description'})"
     written = f"written {clock_time(holder.observation.modified_ms)} (the store's clock)"
     since = written if since_ms is None else f"granted {clock_time(since_ms)}, {written}"
     left = holder.left
@@ -72,7 +71,7 @@ def sign_of_life(each: PendingInstant) -> str:
         return f"planned {ago}, for its maker to carry out"
     if each.heartbeat.version is None:
         return f"no heartbeat, begun {ago}: {'wait' if each.lives else 'dead'}"
-    who = f" ({plain(each.heartbeat.holder, limit=60)})" if each.heartbeat.holder else ""
+    who = f" ({plain(each.heartbeat.holder, limit=120)})" if each.heartbeat.holder else ""
     return f"{'lives' if each.lives else 'dead'}{who}, last beat {ago}"
 
 

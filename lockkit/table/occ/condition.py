@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lockkit.clock import clock_time
+from lockkit.events import clock_time
 from lockkit.runtime import Procedure, WallMs
 from lockkit.table.format.plans import OURS, ReplacePlan
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config

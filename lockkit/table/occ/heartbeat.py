@@ -8,14 +8,12 @@ next beat that it must stop, not hours later at its commit.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from lockkit.clock import Clock, back_off_s
+from lockkit.clock import Clock, back_off_s, process_name
 from lockkit.errors import StoreError, Unanswered
 from lockkit.lock.on_store import OnStore
 from lockkit.lock.renewal import Renewer
@@ -235,9 +233,7 @@ class Heartbeat:
         self.on_lost: Callable[[], object] = bool
         """Called from the thread that watches the clock; it may end what the writer waits for."""
         self._store, self._clock = store, clock or Clock()
-        now = begun or HeartbeatState(
-            instant, rules.ttl_ms, holder=f"{socket.gethostname()}/{os.getpid()}"
-        )
+        now = begun or HeartbeatState(instant, rules.ttl_ms, holder=process_name())
         self._beats = HeartbeatSchedule(now, rules, self._clock, quiet=quiet_s is not None)
         if quiet_s is None:
             run(self._beats.start(), store, self._clock)

@@ -16,18 +16,23 @@ from typing import Any, Protocol
 
 import ipywidgets as widgets
 
+from lockkit.cli.paste import store_flags
+from lockkit.cli.service_lock import is_service, open_service
 from lockkit.clock import Clock
 from lockkit.errors import BreakRefused
 from lockkit.events import Event, plain
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.dropped import FILE_BYTES_MAX, NotUnderstood, take_in
 from lockkit.lab.incident.examine import Examination, examine
+from lockkit.lab.incident.service import ServiceExamination, examine_service
 from lockkit.lab.incident.words import proof, sentence
 from lockkit.lab.widgets.console import html
 from lockkit.lab.widgets.console.panel import Panel
 from lockkit.lab.widgets.console.picture import picture
 from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.ui import Shown, button
+from lockkit.providers.holder import ServiceHolder
+from lockkit.providers.leased import LeasedLock
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table.inspect.standing import watch
@@ -67,6 +72,10 @@ class Console(Shown):
         self.events: tuple[Event, ...] = ()
         self.planned: PlannedBreak | None = None
         """The newest dry run, on which a break is based."""
+        self.service: ServiceExamination | None = None
+        """The last look, if it was at a service's lock."""
+        self._grant: ServiceHolder | None = None
+        """The grant that the newest dry run of a service's lock showed."""
         self._demo, self._options = demo, store_options
         self._place: ConsoleTable | None = None
         self._at: tuple[str, str] = ("", "")
@@ -104,6 +113,7 @@ class Console(Shown):
         """Enable Break only after a dry run that would succeed, or with its epoch."""
         plan = self.planned
         may = plan is not None and (not plan.refused or self.panel.typed is not None)
+        may = may or self._grant is not None
         self.panel.break_it.disabled = busy or not may
 
     # --- looking ----------------------------------------------------------------------------------
@@ -113,19 +123,42 @@ class Console(Shown):
 
     def look(
         self, url: str = "", endpoint: str = "", *, watch_s: float | None = None
-    ) -> Examination:
-        """Look at a table; without a URL, at the panel's table, else at the demo's."""
+    ) -> Examination | ServiceExamination:
+        """Look at a table or a service's lock; without a URL: the panel's, else the demo's."""
         url = url or self.panel.url.value.strip()
         endpoint = endpoint or self.panel.endpoint.value.strip()
         if not url:
             url, endpoint = self._demonstration()
         self.panel.say("Looking…")
         seconds = self.panel.watch.value if watch_s is None else watch_s
+        if is_service(url):
+            with closing(self._open_service(url, endpoint)) as lock:
+                seen = examine_service(lock, watch_s=seconds, emit=self._progress)
+            self._at = (url, endpoint)
+            self._show_service(seen)
+            return seen
         with closing(self._open(url, endpoint)) as store:
             found = examine(store, watch_s=seconds, files=self._files, emit=self._progress)
         self._at = (url, endpoint)
         self._show(found)
         return found
+
+    def _open_service(self, url: str, endpoint: str) -> LeasedLock:
+        """`endpoint` is that of a Terraform state's store; a service has its own in the URL."""
+        given = {"endpoint": endpoint} if endpoint else {}
+        return open_service(url, {**given, "timeout_s": TIMEOUT_S, **self._options})
+
+    def _show_service(self, found: ServiceExamination) -> None:
+        """A service keeps no versions, and has no table beside it."""
+        self.found, self.planned, self.service = None, None, found
+        panel = self.panel
+        panel.lock.value = html.service_html(found)
+        panel.generations.value = panel.table.value = panel.audit.value = html.NOT_HERE
+        panel.files.value = html.taken_html(())
+        panel.plan.value = panel.epoch.value = ""
+        panel.breaking.layout.display = "flex"
+        self._draw((), found.diagnosis, self._at[0])
+        panel.say(f"Looked at {self._at[0]}: {found.state}.")
 
     def _demonstration(self) -> tuple[str, str]:
         if self._demo is None:
@@ -142,7 +175,7 @@ class Console(Shown):
         self.panel.say(f"{fields.get('text', '')}…")
 
     def _show(self, found: Examination) -> None:
-        self.found, self.planned = found, None
+        self.found, self.planned, self.service = found, None, None
         panel = self.panel
         panel.lock.value = html.lock_html(found.standing.holder, found.since_ms)
         panel.generations.value = html.generations_html(found.kept, found.untold)
@@ -187,6 +220,8 @@ class Console(Shown):
         self.panel.say("Reading…")
         evidence = take_in(files)  # before any is kept: a file of an unknown form is not
         self._files = list(files)
+        if self.service is not None:
+            raise ValueError("a service's lock has no history: look at a table, or at files alone")
         if self.found is not None:
             return self.look(*self._at, watch_s=0.0).diagnosis
         panel, found = self.panel, diagnose(evidence.events)
@@ -208,7 +243,8 @@ class Console(Shown):
         self.events, self.diagnosis = tuple(events), found
         panel = self.panel
         endpoint = self._at[1] if self._at and url == self._at[0] else ""
-        panel.card.value = html.card_html(found, url, endpoint)
+        region = str(self._options.get("region_name") or "")
+        panel.card.value = html.card_html(found, url, store_flags(endpoint, region))
         with panel.lanes.hold_sync():
             panel.lanes.scene, panel.lanes.selected = drawn.scene, ""
             panel.lanes.status = {"state": "replay", "log": drawn.log, "empty": NOTHING}
@@ -226,11 +262,13 @@ class Console(Shown):
 
     # --- breaking ---------------------------------------------------------------------------------
 
-    def dry_run(self) -> PlannedBreak:
-        """Show what a break would write and replace, and whether it would be refused. Read-only."""
+    def dry_run(self) -> PlannedBreak | ServiceHolder | None:
+        """Show what a break would end or replace, and whether it would be refused. Read-only."""
         if not self._at[0]:
             raise ValueError("no table was inspected: press Look first, then break")
-        self.planned = None
+        self.planned = self._grant = None
+        if self.service is not None:
+            return self._dry_run_of_service()
         with closing(self._open(*self._at)) as store:
             holder = run(watch(self.panel.watch.value), store, Clock(), self._progress)
             known, _source = highest_epoch(store)
@@ -241,14 +279,29 @@ class Console(Shown):
         self.panel.say("This is what it would do.")
         return self.planned
 
+    def _dry_run_of_service(self) -> ServiceHolder | None:
+        with closing(self._open_service(*self._at)) as lock:
+            self._grant = lock.holder()
+        self.panel.plan.value = html.grant_html(self._grant, self._at[0])
+        self.panel.say("This is what it would do.")
+        return self._grant
+
     def _break(self) -> None:
         self.break_lock(self.panel.typed)
 
-    def break_lock(self, epoch: int | None = None) -> BrokenLock:
+    def break_lock(self, epoch: int | None = None) -> BrokenLock | None:
         """Take the lock over by a tombstone, if it is still as the dry run showed it.
 
-        `epoch` breaks a lease that is valid or still renewed. Raises `BreakRefused`, `Unanswered`.
+        A service's lock has no tombstone: its grant ends, and None is returned. `epoch` breaks a
+        table's lease that is valid or still renewed. Raises `BreakRefused`, `Unanswered`.
         """
+        if self._grant is not None:
+            grant, self._grant = self._grant, None
+            with closing(self._open_service(*self._at)) as lock:
+                lock.break_lock(grant.version)
+            self.look(*self._at, watch_s=0.0)
+            self.panel.say("Broken: the service ended that grant.")
+            return None
         if self.planned is None:
             raise BreakRefused("not broken: do a dry run first, to see what would be written")
         plan, self.planned = self.planned, None
@@ -267,6 +320,7 @@ class Console(Shown):
         if self.diagnosis is None:
             return "Console(nothing looked at yet)"
         state = f"{self.found.standing.holder.state}; " if self.found else ""
+        state = f"{self.service.state}; " if self.service else state
         return f"Console({state}{self.diagnosis.pattern}: {plain(self.diagnosis.because)})"
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lockkit.cli.paste import store_flags
-from lockkit.clock import clock_time
-from lockkit.events import Event
+from lockkit.cli.service_lock import holder_facts
+from lockkit.events import Event, clock_time
 from lockkit.lab.incident.audit import Validation
 from lockkit.lab.incident.diagnosis import Diagnosis
 from lockkit.lab.incident.dropped import ParsedFile
 from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.incident.service import ServiceExamination
 from lockkit.lab.incident.words import audit_facts, command_of
 from lockkit.lab.widgets.ui import shown, table
 from lockkit.protocol.record import Garbled, Record, encode
+from lockkit.providers.holder import ServiceHolder
 from lockkit.table.inspect.standing import LockHolder, LockInspection
 from lockkit.table.inspect.takeover import PlannedBreak
 from lockkit.table.inspect.versions import Generation
@@ -79,9 +80,39 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
     return table((), facts, "lc-facts")
 
 
-def card_html(found: Diagnosis, url: str, endpoint: str = "") -> str:
+def service_html(found: ServiceExamination) -> str:
+    """The state as a pill, then what the service tells."""
+    name = "absent" if found.holder is None else "renewed" if found.renews else "held"
+    if found.troubled:
+        name = "silent" if found.diagnosis.pattern is Pattern.HOLDER_SILENT else "overdue"
+    sign, colour, said = PILLS[name]
+    said = {"absent": "free", "overdue": "its holder has died"}.get(name, said)
+    pill = f"<span class='lc-pill {colour}' data-state='{name}'>{sign} {said}</span>"
+    if found.holder is None:
+        return pill
+    (_, owner), *rest = holder_facts(found.holder)
+    return pill + _facts([("owner", owner), *rest])
+
+
+def grant_html(grant: ServiceHolder | None, url: str) -> str:
+    """The dry run of a break of a service's lock."""
+    if grant is None:
+        return "<div class='lc-card'><h4>Dry run</h4><p>It is free: nothing to break.</p></div>"
+    risk = "" if grant.certain else " Azure gives the next grant the same version."
+    return (
+        f"<div class='lc-card'><h4>Dry run: nothing was changed</h4><p>Would end the grant of "
+        f"<b>{shown(grant.owner)}</b> at {shown(url)}, version <b>{shown(grant.version)}</b>, and "
+        f"no later one.{risk} The service does not stop its holder: make sure that it is dead.</p>"
+        "</div>"
+    )
+
+
+NOT_HERE = "<p class='lk-note'>A service's lock keeps no versions, and has no table.</p>"
+
+
+def card_html(found: Diagnosis, url: str, flags: str = "") -> str:
     """The pattern, why, and its page of the runbook; one click selects the command."""
-    line = command_of(found, url, store_flags(endpoint))
+    line = command_of(found, url, flags)
     calm = found.pattern in (Pattern.UNKNOWN, Pattern.HEALTHY)
     colour = "unknown" if calm else "named"
     also = "".join(

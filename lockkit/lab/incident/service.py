@@ -1,0 +1,105 @@
+"""The lock of a service or of a Terraform state, looked at twice: who has it, and does it live.
+
+A service shows less than a bucket: no history, often no time. What it does not show is `unknown`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockkit.clock import Clock
+from lockkit.events import plain
+from lockkit.lab.incident.diagnosis import Diagnosis
+from lockkit.lab.incident.patterns import Pattern
+from lockkit.providers.holder import ServiceHolder
+from lockkit.sinks import Emit, silent
+
+if TYPE_CHECKING:
+    from lockkit.providers.leased import LeasedLock
+
+LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceExamination:
+    """Who holds the lock, whether it is renewed, and the pattern."""
+
+    holder: ServiceHolder | None
+    watched_ms: int
+    renews: bool | None
+    """None: it was not watched for long enough, or the service does not show renewals."""
+    diagnosis: Diagnosis
+
+    @property
+    def troubled(self) -> bool:
+        return self.diagnosis.pattern not in (Pattern.HEALTHY, Pattern.UNKNOWN)
+
+    @property
+    def state(self) -> str:
+        return "free" if self.holder is None else "held"
+
+
+def examine_service(
+    lock: LeasedLock, *, watch_s: float, clock: Clock | None = None, emit: Emit = silent
+) -> ServiceExamination:
+    """Look at the lock until it changes, for up to `watch_s`. Reads only. Raises `StoreError`."""
+    clock = clock or Clock()
+    began_ms, first = clock.boot_ms(), lock.holder()
+    last, watched_ms = first, 0
+    while first is not None and last == first and watched_ms < watch_s * 1000:
+        emit("note", text=f"watching whether it is renewed: {watched_ms // 1000} of {watch_s:g} s")
+        clock.sleep(min(LOOK_S, watch_s - watched_ms / 1000))
+        last, watched_ms = lock.holder(), clock.boot_ms() - began_ms
+    renews, diagnosis = judge(first, last, watched_ms=watched_ms, wall_ms=clock.wall_ms())
+    return ServiceExamination(last, watched_ms, renews, diagnosis)
+
+
+def judge(
+    first: ServiceHolder | None, last: ServiceHolder | None, *, watched_ms: float, wall_ms: float
+) -> tuple[bool | None, Diagnosis]:
+    """Whether its holder renews it, and the pattern that two looks show."""
+    if last is None:
+        return None, Diagnosis(Pattern.HEALTHY, "the lock is free")
+    who = plain(last.owner, limit=200)
+    if last.lives is False:
+        because = f"{who}: its process ({plain(last.process)}) ran on this host and has ended"
+        return False, Diagnosis(Pattern.HOLDER_DIED, because)
+    if first is not None and last.version != first.version:
+        because = f"{who} renewed it, or was granted it, while it was watched"
+        return True, Diagnosis(Pattern.HEALTHY, because)
+    if last.renewed_ms is not None and first is not None and first.renewed_ms is not None:
+        if last.renewed_ms > first.renewed_ms:
+            return True, Diagnosis(Pattern.HEALTHY, f"{who} renewed it while it was watched")
+    if last.kept_alive:
+        return None, Diagnosis(Pattern.HEALTHY, f"{who}: {last.kept_alive}")
+    silent_ms, clock = float(watched_ms), "while it was watched"
+    if last.renewed_ms is not None and wall_ms - last.renewed_ms > silent_ms:
+        silent_ms, clock = wall_ms - last.renewed_ms, "by this machine's clock"
+    silent = f"was not renewed for {silent_ms / 1000:.0f} s, {clock}"
+    if last.lease_s is not None and silent_ms > last.lease_s * 1000:
+        because = f"{who}: it {silent}, which is longer than its lease of {last.lease_s:g} s"
+        return False, Diagnosis(Pattern.HOLDER_DIED, because)
+    if last.overdue_s is not None and silent_ms > last.overdue_s * 1000:
+        because = f"{who}: it {silent}; a holder that lives renews it within {last.overdue_s:g} s"
+        return False, Diagnosis(Pattern.HOLDER_SILENT, because)
+    if last.lives:
+        because = f"{who}: its process ({plain(last.process)}) runs on this host"
+        return None, Diagnosis(Pattern.HEALTHY, because)
+    if last.overdue_s is None:
+        because = f"{who} holds it, and nothing there shows whether its process lives"
+    else:
+        because = (
+            f"{who} holds it; watch it for {last.overdue_s:g} s to see whether it is renewed "
+            f"(--watch-s {last.overdue_s:.0f})"
+        )
+    return None, Diagnosis(Pattern.UNKNOWN, because)
+
+
+def to_json(found: ServiceExamination, fields: dict[str, Any]) -> dict[str, Any]:
+    """`fields`: the holder's, as `lock show` prints them."""
+    return fields | {
+        "renews": found.renews, "watched_ms": found.watched_ms,
+        "diagnosis": found.diagnosis.to_json(), "do": found.diagnosis.card.do,
+        "dont": found.diagnosis.card.dont,
+    }  # fmt: skip

@@ -1,0 +1,204 @@
+"""`lockkit incident` and the console at the lock of a service: who has it, and does it live."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockkit import open_lock
+from lockkit.cli.main import main
+from lockkit.clock import process_name
+from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.incident.service import judge
+from lockkit.lab.server import Emulator
+from lockkit.providers.filesystem import NAME, FilesystemLock
+from lockkit.providers.holder import ServiceHolder, process_in, process_lives
+from lockkit.recipes.terraform.lease import StateLease
+from lockkit.recipes.terraform.lockinfo import time_ms
+
+WALL_MS = 1_767_225_600_000.0
+ELSEWHERE = "another-host/41@2026-01-01T00:00:00Z"
+HELD = ServiceHolder("etl", "v1", "60 s after its last renewal", lease_s=60.0, overdue_s=40.0)
+
+
+@pytest.fixture
+def ended() -> str:
+    """A process of this host that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    return f"{socket.gethostname()}/{child.pid}@2026-01-01T00:00:00Z"
+
+
+def test_the_name_of_a_process_has_host_process_and_start() -> None:
+    host, rest = process_name("spark").split("/", 1)
+    assert host == socket.gethostname() and rest.startswith(f"{os.getpid()}@20")
+    assert rest.endswith("Z/spark") and process_name() == process_name("")
+    assert process_in(f"lease of 60 s, {process_name()}, more") == process_name()
+    assert process_in("path/12") == ""
+
+
+def test_a_process_lives_unless_it_ended_or_its_number_was_given_again(ended: str) -> None:
+    assert process_lives(process_name()) is True
+    assert process_lives(ended) is False
+    again = process_name().partition("@")[0] + "@2001-01-01T00:00:00Z"
+    assert process_lives(again) is False, "this process began later"
+    assert process_lives(ELSEWHERE) is None and process_lives("") is None
+
+
+def test_terraforms_times_have_up_to_nine_digits() -> None:
+    assert time_ms("2026-01-01T00:00:00.123456789Z") == pytest.approx(WALL_MS + 123.456789)
+    assert time_ms("2026-01-01T01:00:00+01:00") == WALL_MS
+    assert time_ms("yesterday") is None and time_ms("2026-13-01T00:00:00Z") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "watched_s", "pattern", "renews"),
+    [
+        ({}, 0, Pattern.UNKNOWN, None),
+        ({}, 39, Pattern.UNKNOWN, None),
+        ({}, 41, Pattern.HOLDER_SILENT, False),
+        ({}, 61, Pattern.HOLDER_DIED, False),
+        ({"version": "v2"}, 1, Pattern.HEALTHY, True),
+        ({"renewed_ms": WALL_MS - 39_000}, 1, Pattern.UNKNOWN, None),
+        ({"renewed_ms": WALL_MS - 41_000}, 1, Pattern.HOLDER_SILENT, False),
+        ({"renewed_ms": WALL_MS - 61_000}, 1, Pattern.HOLDER_DIED, False),
+        ({"lease_s": None, "overdue_s": None}, 1e6, Pattern.UNKNOWN, None),
+        ({"kept_alive": "its session lives"}, 1e6, Pattern.HEALTHY, None),
+        ({"process": ELSEWHERE}, 41, Pattern.HOLDER_SILENT, False),
+        ({"process": process_name()}, 1, Pattern.HEALTHY, None),
+        ({"process": process_name()}, 41, Pattern.HOLDER_SILENT, False),
+    ],
+)
+def test_what_two_looks_show(
+    change: dict[str, object], watched_s: float, pattern: Pattern, renews: bool | None
+) -> None:
+    first = HELD if change.get("version") else replace(HELD, **change)
+    last = replace(HELD, **change)
+    found = judge(first, last, watched_ms=watched_s * 1000, wall_ms=WALL_MS)
+    assert (found[0], found[1].pattern) == (renews, pattern)
+
+
+def test_a_process_that_ended_is_a_dead_holder_whatever_the_service_says(ended: str) -> None:
+    held = replace(HELD, process=ended, kept_alive="its session lives")
+    renews, found = judge(held, held, watched_ms=0, wall_ms=WALL_MS)
+    assert (renews, found.pattern) == (False, Pattern.HOLDER_DIED)
+    assert judge(held, None, watched_ms=0, wall_ms=WALL_MS)[1].because == "the lock is free"
+
+
+# --- from end to end, with a lock file and a Terraform state --------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "locks"
+
+
+def orphaned(folder: Path, ended: str) -> None:
+    """A lock file of a process that has ended."""
+    lock = FilesystemLock(folder)
+    assert lock.acquire(timeout=0)
+    file = folder / NAME
+    fields = json.loads(file.read_bytes())
+    fields |= {"process": ended, "pid": int(ended.partition("/")[2].partition("@")[0])}
+    file.chmod(0o644)
+    file.write_text(json.dumps(fields))
+    lock.close()
+
+
+def test_the_command_names_a_dead_holder_and_its_command_breaks_the_lock(
+    folder: Path, ended: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orphaned(folder, ended)
+    url = f"filesystem://{folder}"
+    assert main(["incident", url, "--watch-s", "0"]) == 1
+    said = capsys.readouterr().out
+    assert "holder died" in said and ended in said and "it ran on this host and has ended" in said
+    line = next(each for each in said.splitlines() if each.startswith("run "))
+    for _ in range(2):  # the first shows the version, the second breaks it
+        assert main(shlex.split(line.partition("lockkit ")[2])) == 0
+        line = capsys.readouterr().out.splitlines()[-1]
+    assert "broken" in line
+    assert main(["incident", url, "--watch-s", "0"]) == 0
+    assert "the lock is free" in capsys.readouterr().out
+
+
+def test_a_living_holder_is_healthy_and_the_same_as_json(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"filesystem://{folder}"
+    with open_lock(url, acquire_timeout=0):
+        assert main(["incident", url, "--watch-s", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["process"] == process_name() and found["process_lives"] is True
+    assert found["diagnosis"]["pattern"] == "healthy" and found["command"].endswith(url)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Emulator]:
+    with Emulator() as running:
+        yield running
+
+
+def test_the_lock_of_a_terraform_state_is_shown_judged_and_broken(
+    server: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, at = "s3://states/ops/terraform.tfstate", ["--endpoint", server.s3]
+    lease = StateLease(url, ttl_s=60, store_options={"endpoint": server.s3})
+    assert lease.acquire(timeout=5)
+    assert main(["lock", "show", url, *at]) == 0
+    said = capsys.readouterr().out
+    assert process_name() in said and "60 s after its last renewal" in said and "since" in said
+    assert main(["incident", url, *at, "--watch-s", "0"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert f"--endpoint {server.s3}" in line
+    found = lease.holder()
+    assert found is not None
+    assert main(["lock", "break", url, *at, "--version", "stale"]) == 75
+    assert main(["lock", "break", url, *at, "--version", found.version]) == 0
+    assert lease.holder() is None
+    lease.close()
+
+
+def test_files_beside_a_service_and_its_endpoint_as_a_flag_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"filesystem://{folder}"
+    assert main(["incident", url, "x.log"]) == 64
+    assert main(["incident", url, "--endpoint", "http://127.0.0.1:1"]) == 64
+    assert main(["incident", "process://here"]) == 64
+    assert "one interpreter" in capsys.readouterr().err
+
+
+# --- the console ---------------------------------------------------------------------------------
+
+
+def test_the_console_looks_at_a_services_lock_and_breaks_exactly_the_grant_that_it_showed(
+    folder: Path, ended: str
+) -> None:
+    pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+    from lockkit.errors import BreakRefused
+    from lockkit.lab.widgets import Console
+
+    orphaned(folder, ended)
+    console = Console(f"filesystem://{folder}", watch_s=0.0)
+    console.look()
+    panel = console.panel
+    assert "its holder has died" in panel.lock.value and "holder died" in panel.card.value
+    assert repr(console).startswith("Console(held; holder died")
+    console.dry_run()
+    assert "Would end the grant" in panel.plan.value
+    os.utime(folder / NAME, ns=(1, 1))
+    with pytest.raises(BreakRefused):
+        console.break_lock()
+    console.dry_run()
+    assert console.break_lock() is None
+    assert not (folder / NAME).exists() and "data-state='absent'" in panel.lock.value
