@@ -44,7 +44,7 @@ from lockkit.table.occ.markers import MARKERS, early_conflict, mark
 from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.read.opening import load_snapshot
-from lockkit.table.services.compact import choose, stands
+from lockkit.table.services.compact import choose, compact, stands
 from lockkit.table.services.rules import ServiceRules, service_rules
 from lockkit.table.services.service import TableService
 
@@ -186,13 +186,13 @@ def table_of(url: str) -> pa.Table:
 def test_a_writer_that_began_before_a_compaction_commits_behind_it() -> None:
     url = fresh()
 
-    def compact(kind: str, **fields: Any) -> None:
+    def meanwhile(kind: str, **fields: Any) -> None:
         if kind == "note" and fields["text"].startswith("wrote") and not done:
             with Table(url) as other:
                 done.append(other.compact())
 
     done: list[Any] = []
-    with with_logs(url), Table(url, emit=compact) as slow:
+    with with_logs(url), Table(url, emit=meanwhile) as slow:
         committed = slow.upsert(rows(("b", "EU", 3, 3)))
         assert committed is not None and committed.instant < done[0].instant
         assert shown(slow.read()) == [STANDING[0], ("b", "EU", 3, 3)]
@@ -241,6 +241,17 @@ def test_a_plan_stands_only_with_every_log_file_that_was_completed_before_it() -
     assert not stands(plan, snapshot("1", "6"), "5")
 
 
+def test_a_commit_between_the_look_and_the_plan_makes_the_plan_void() -> None:
+    url = fresh()
+    with with_logs(url) as table, Table(url) as other:
+        service = table._upkeep.service
+        before = service.inspect()
+        other.upsert(rows(("b", "EU", 3, 3)))
+        assert compact(service.context, before) is None
+        assert not timeline(table.store).pending
+        assert shown(table.read()) == [STANDING[0], ("b", "EU", 3, 3)] and table.compact()
+
+
 def test_an_overslept_compaction_is_refused_and_leaves_nothing() -> None:
     """Its writer was taken for dead; another compaction and a writer were faster."""
     url = fresh()
@@ -265,11 +276,11 @@ def test_an_overslept_compaction_is_refused_and_leaves_nothing() -> None:
 def test_a_second_service_leaves_the_groups_of_a_pending_plan_alone() -> None:
     url, seen = fresh(), []
 
-    def compact(_instant: str) -> None:
+    def meanwhile(_instant: str) -> None:
         with Table(url) as other:
             seen.append(other.compact())
 
-    with with_logs(url), Table(url, emit=Meanwhile(compact)) as table:
+    with with_logs(url), Table(url, emit=Meanwhile(meanwhile)) as table:
         assert table.compact() is not None and seen == [None]
 
 

@@ -34,6 +34,7 @@ SCHEMA = pa.schema([("id", pa.string()), ("region", pa.string()),
                     ("ts", pa.int64()), ("v", pa.int64())])  # fmt: skip
 CONFIG = TableConfig(name="t", record_key="id", precombine="ts", table_type=MERGE_ON_READ)
 Row = tuple[str, str, int, int]
+SOMETIMES = ("compact", "clean", "overwrite", "delete_partition")
 
 
 def made(url: str = "", **how: Any) -> Table:
@@ -73,6 +74,10 @@ class Model:
             if self.standing.get(each[0], (at, None))[0] <= at:
                 self.standing[each[0]] = at, None if delete else each
 
+    def empty(self, region: str) -> None:
+        """An overwrite or a deletion of a partition forgets every key that is or was in it."""
+        self.standing = {k: each for k, each in self.standing.items() if of_region(k) != region}
+
     def forget(self, compacted: bool) -> None:
         """A compaction forgets what was deleted, and with it how late the deletion was."""
         if compacted:
@@ -84,7 +89,11 @@ class Model:
 
 
 def row(chance: random.Random, key: str) -> Row:
-    return key, "EU" if int(key[1:]) % 2 else "US", chance.randint(0, 6), chance.randint(0, 99)
+    return key, of_region(key), chance.randint(0, 6), chance.randint(0, 99)
+
+
+def of_region(key: str) -> str:
+    return "EU" if int(key[1:]) % 2 else "US"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -96,15 +105,24 @@ def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
     how["options"] = {"hoodie.clean.commits.retained": "1", "hoodie.clean.automatic": "false"}
     with made(f"file://{tmp_path}/t", partition_by="region" if seed % 3 else None, **how) as table:
         for _ in range(chance.randint(4, 9)):
-            what = chance.choice(["append", *["upsert"] * 3, *["delete"] * 2, "compact", "clean"])
+            what = chance.choice(["append", *["upsert"] * 3, *["delete"] * 2, *SOMETIMES])
             if what in ("compact", "clean"):
                 done = getattr(table, what)()
                 model.forget(what == "compact" and done is not None)
                 continue
             keys = [f"k{chance.randint(0, 7)}" for _ in range(4)]
+            if what == "delete_partition" and (seed % 3 == 0 or not model.rows):
+                continue  # without partitions, or without any
+            if what == "delete_partition":
+                table.delete_partition("region=EU")
+                model.empty("EU")
+                continue
             if what == "delete":
                 keys = sorted(set(keys) & model.standing.keys())
             batch = [row(chance, key) for key in keys]
+            if what == "overwrite":
+                for region in {each[1] for each in batch} if seed % 3 else {"EU", "US"}:
+                    model.empty(region)
             model.write(batch, delete=what == "delete")
             getattr(table, what)(rows(*batch))
         assert shown(table.read()) == model.rows
@@ -231,6 +249,38 @@ def test_the_rollback_of_a_dead_writer_deletes_its_log_file(tmp_path: Path) -> N
         assert shown(table.read()) == [("a", "EU", 2, 2)] == theirs(tmp_path / "t")
 
 
+def test_an_overwrite_begins_new_groups_in_which_upserts_find_their_keys(tmp_path: Path) -> None:
+    with made(f"file://{tmp_path}/t", buckets=1) as table:
+        table.upsert(rows(("k1", "EU", 1, 1), ("k3", "EU", 1, 1), ("k2", "US", 1, 1)))
+        table.upsert(rows(("k1", "EU", 5, 5)))
+        table.overwrite(rows(("k1", "EU", 2, 2)))
+        table.upsert(rows(("k1", "EU", 3, 3), ("k5", "EU", 1, 1)))
+        expected = [("k1", "EU", 3, 3), ("k2", "US", 1, 1), ("k5", "EU", 1, 1)]
+        assert shown(table.read()) == expected == theirs(tmp_path / "t")
+        ids = [each.file_id for each in run(load_snapshot(), table.store, Clock()).slices]
+        assert sorted(each[-1] for each in ids) == ["0", "1"]  # the bucket's generation
+        table.overwrite(rows(("k9", "EU", 1, 1)), whole_table=True)
+        assert shown(table.read()) == [("k9", "EU", 1, 1)] == theirs(tmp_path / "t")
+        table.delete_partition("region=*")
+        assert shown(table.read()) == [] == theirs(tmp_path / "t")
+
+
+def test_a_compaction_gives_way_to_an_overwrite_of_its_groups() -> None:
+    url = f"memory://merged{next(_NAMES)}"
+
+    def overwrite(kind: str, **fields: Any) -> None:
+        if kind == "note" and fields["text"].startswith("compacting"):
+            with Table(url) as other:
+                other.overwrite(rows(("k9", "EU", 1, 1)))
+
+    with made(url) as table, Table(url, emit=overwrite) as slow:
+        table.upsert(rows(("k1", "EU", 1, 1)))
+        table.upsert(rows(("k1", "EU", 2, 2)))
+        with pytest.raises(CommitConflict, match=r"replaced|overwrote"):
+            slow.compact()
+        assert shown(table.read()) == [("k9", "EU", 1, 1)] and not table.compact()
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -270,9 +320,8 @@ def test_rows_whose_order_readers_do_not_agree_on_are_refused() -> None:
                     write(bad)
         with pytest.raises(TableError, match="a delete is later than"):
             table.delete(new.drop_columns(["ts"]))
-        for write in (table.overwrite, lambda _: table.cluster()):
-            with pytest.raises(TableError, match="merge-on-read table"):
-                write(new)
+        with pytest.raises(TableError, match="merge-on-read table"):
+            table.cluster()
         assert shown(table.read()) == shown(new) and not table.clean()
 
 

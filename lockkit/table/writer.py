@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lockkit.clock import Clock
@@ -19,7 +20,7 @@ from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store
-from lockkit.table.errors import RefusedOption, UnsupportedTable
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.base_file import Target, refuse_unfit
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
@@ -179,12 +180,14 @@ class TableWrite(ABC):
         return self._prepare(transaction, stats, snapshot, target, replaced)
 
     def _replaced(self, stats: list[WriteStat], snapshot: Snapshot) -> frozenset[FileGroup]:
-        operation = self.requested.operation
-        if _action(operation, snapshot.config) != "replacecommit":
+        if _action(self.requested.operation, snapshot.config) != "replacecommit":
             return frozenset()
-        if operation == "insert_overwrite_table":
+        return self._emptied({stat.partition for stat in stats} | self.partitions, snapshot)
+
+    def _emptied(self, touched: Collection[str], snapshot: Snapshot) -> frozenset[FileGroup]:
+        """The file groups that an overwrite replaces, which has rows of `touched` partitions."""
+        if self.requested.operation == "insert_overwrite_table":
             return frozenset(snapshot.groups)
-        touched = {stat.partition for stat in stats} | self.partitions
         named = [".*".join(map(re.escape, each.split("*"))) for each in self.requested.partitions]
         wanted = re.compile("|".join(named) or "(?!)", re.DOTALL)
         return frozenset(
@@ -223,6 +226,15 @@ class TableWrite(ABC):
         )  # fmt: skip
 
 
+def without(before: Snapshot, gone: Collection[FileGroup]) -> Snapshot:
+    """The snapshot once these file groups are replaced: a bucket's next group gets a new id."""
+    return replace(
+        before,
+        groups=MappingProxyType({g: s for g, s in before.groups.items() if g not in gone}),
+        replaced=MappingProxyType({**before.replaced, **dict.fromkeys(gone, "")}),
+    )
+
+
 def state_after(snapshot: Snapshot, prepared: Prepared, committed: Committed) -> TableState:
     """What a writer knows of the table after its commit, which began with `snapshot`."""
     began, covered = prepared.transaction, snapshot.covered
@@ -238,10 +250,6 @@ def state_after(snapshot: Snapshot, prepared: Prepared, committed: Committed) ->
 
 def _action(operation: str, config: TableConfig) -> str:
     replaces = operation == "delete_partition" or operation.startswith("insert_overwrite")
-    if replaces and config.merged:
-        raise UnsupportedTable(
-            "a merge-on-read table", f"takes no {operation}", "delete the rows"
-        )
     return "replacecommit" if replaces else config.action
 
 
@@ -289,6 +297,10 @@ class ArrowWrite(TableWrite):
         early = self.early_check(covered)
         work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
         found = RowsInMemory.of(target.config, rows, bucketed=self._merges(target.config))
+        if operation.startswith("insert_overwrite") and self._merges(target.config):
+            snapshot = without(snapshot, self._emptied(
+                {partition for partition, _ in found.groups}, snapshot
+            ))  # fmt: skip
         if self._merges(target.config):
             return GroupMerge(found, work, snapshot, operation == "delete").stats()
         return list(write_rows(
