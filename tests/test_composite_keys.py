@@ -172,6 +172,30 @@ def test_a_key_names_its_fields_where_hudis_does(
     assert record_keys(fields, table).to_pylist() == [key]
 
 
+@pytest.mark.parametrize("row", [("1,kind:2", "3"), ("__null__", "a"), ("a", "__empty__")])
+def test_a_row_whose_key_could_be_another_rows_is_refused(row: tuple[str, str]) -> None:
+    """A key has no escape: ("1,kind:2", "3") and ("1", "2,kind:3") are one key, `id:1,kind:2,...`,
+    and an upsert of the second replaced the first."""
+    plain: dict[Key, tuple[int, int]] = {("1", "2,kind:3", "EU", "d"): (1, 1)}
+    with made() as table:
+        table.upsert(rows(plain))
+        for write in (table.upsert, table.append, table.delete):
+            with pytest.raises(TableError, match="another row could have the same key"):
+                write(rows({(*row, "EU", "d"): (2, 2)}))
+        assert contents(table.read()) == plain
+
+
+def test_a_partition_whose_path_could_be_another_ones_is_refused() -> None:
+    """Without an escape for slashes ("a/b", "c") and ("a", "b/c") are one path."""
+    with made(hive_style=False, urlencode=False) as table:
+        for region, day in (("a/b", "c"), ("a", "b/c")):
+            with pytest.raises(TableError, match="rows of another partition could have the same"):
+                table.upsert(rows({("1", "k", region, day): (1, 1)}))
+    with made(hive_style=False, urlencode=False, partition_by="region") as table:
+        table.upsert(rows({("1", "k", "2026/01", "d"): (1, 1)}))
+        assert table.read().num_rows == 1, "one field names its path alone"
+
+
 def test_a_row_whose_key_fields_are_all_empty_is_refused() -> None:
     with made() as table, pytest.raises(TableError, match="no record key"):
         row = {"region": "EU", "day": "d", "at": 1, "id": ""}

@@ -84,7 +84,7 @@ ORDER = {
         "liveness heartbeat locks "
         "creation decide markers transaction failed prepared news rewriting metadata_off outgrown "
         "commit condition mode ahead "
-        "publish group_publish rollback concurrency contract"
+        "publish group_publish rollback concurrency passed_lock contract"
     ),
 }
 # Cycles of modules that stand, each with its reason.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from table_world import (
     CLOCK,
+    Hasty,
     Holder,
     new_table,
     prepare_inserts,
@@ -22,7 +23,7 @@ from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.runtime import Note, Procedure, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import Store, open_store
-from lockkit.table import FENCE_KEY, PROPERTIES_KEY, TableConfig, commit, read_table
+from lockkit.table import FENCE_KEY, PROPERTIES_KEY, Table, TableConfig, commit, read_table
 from lockkit.table.errors import CommitConflict
 from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.properties import FENCED, HUDI, MODE, load_config
@@ -32,6 +33,7 @@ from lockkit.table.occ.fence import CLOSED, read_fence
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import TableCache
+from lockkit.table.services.upkeep import Upkeep
 
 NAMES = count()
 HUDI_MADE = Path(__file__).parent / "data" / "hudi"
@@ -97,6 +99,30 @@ def test_a_fenced_writer_that_is_paused_during_the_switch_is_refused(store: Stor
     with pytest.raises(TableError, match="no longer in fenced mode"):
         run(slow, store, CLOCK)
     assert amounts(store) == {"k0": 2}
+
+
+@pytest.mark.parametrize("operation", ["append", "upsert"])
+def test_a_writer_that_the_switch_refuses_takes_its_own_instant_back(
+    store: Store, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rollback met the closed fence: the instant stayed, and held back version 6 readers."""
+    config, _ = run(load_config(), store, CLOCK)
+    switched: list[bool] = []
+    before_commit = Upkeep.before_commit
+
+    def meanwhile(self: Upkeep, prepared: Any) -> None:
+        before_commit(self, prepared)
+        if not switched:
+            switched.append(switch(store, HUDI))
+
+    monkeypatch.setattr(Upkeep, "before_commit", meanwhile)
+    with Table(store.url, clock=Hasty()) as table:
+        with pytest.raises(TableError, match=r"changed|no longer in fenced mode"):
+            getattr(table, operation)(rows([0, 1], amount=5, at=5))
+        now = run(load_timeline(config.names), store, CLOCK)
+        assert switched and not now.pending, "nothing holds readers back"
+        table.upsert(rows([0, 1], amount=6, at=6))
+    assert amounts(store) == {"k0": 6, "k1": 6}
 
 
 def test_a_rollback_that_is_paused_during_the_switch_is_refused(store: Store) -> None:

@@ -21,10 +21,11 @@ from schedules import Shelf as Unconditional
 from test_cli import assert_says, run
 
 from lockkit.clock import Clock
-from lockkit.errors import StoreError, Unanswered, UnsafeStore
+from lockkit.errors import NoAnswer, StoreError, Unanswered, UnsafeStore
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.scenarios.statelock import KEY, MUTANTS
+from lockkit.lock.conformance import place_of
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -36,12 +37,13 @@ from lockkit.protocol.outcome import (
     WriteAnswer,
 )
 from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
+from lockkit.recipes.terraform import statelock
 from lockkit.recipes.terraform.lockinfo import ForeignLock, LockInfo, decode, encode
+from lockkit.recipes.terraform.proof import prove_by_lock
 from lockkit.recipes.terraform.statelock import (
     StateLock,
     lock,
     lock_key,
-    prove_by_lock,
     read_state,
     state_place,
     unlock,
@@ -426,6 +428,26 @@ def test_a_store_that_ignores_if_match_alone_is_refused() -> None:
         found = carry_out(read_state(KEY), store, Clock())
         assert found.info == mine, "it is the same lock to whoever reads it"
         carry_out(unlock(KEY, "7"), store, Clock())
+
+
+@pytest.mark.parametrize("fault", ["throttle", "status"])
+def test_a_test_of_the_store_that_got_no_answer_is_made_again(
+    bucket: str, shared_emulator: Any, fault: str
+) -> None:
+    """A throttled or unanswered test counted as passed, so a bad store was never refused."""
+    with Proxy(shared_emulator.s3) as proxy:
+        url = f"s3://{bucket}/again-{fault}.tfstate"
+        with closing(StateLock(url, endpoint=proxy.url, clock=Patient())) as state:
+            code = 429 if fault == "throttle" else 503
+            proxy.inject(Fault("status", code=code, operation="put", key="*.tflock", nth=2, next=1))
+            with state:
+                assert place_of(state.store) in statelock._proven
+            proxy.inject(Fault("status", code=503, operation="put", key="*.tflock", nth=2, next=99))
+            statelock._proven.clear()
+            with pytest.raises(NoAnswer, match="could not be tested"), state:
+                pass
+            proxy.clear()
+            assert state.show().info is None, "nothing stays locked"
 
 
 def test_a_lock_that_could_not_be_proven_does_not_stay(bucket: str, shared_emulator: Any) -> None:

@@ -91,6 +91,12 @@ def test_changes_go_on_where_the_last_ones_ended() -> None:
     assert (len(contents(first)), contents(then)) == (2, [("b", "US", 2, 2)])
 
 
+@pytest.mark.parametrize("bound", [None, 5, "yesterday"])
+def test_changes_from_what_is_no_instant_are_refused(bound: Any) -> None:
+    with made() as table, pytest.raises(TableError, match="is no instant; write"):
+        table.changes(bound)
+
+
 def test_of_two_upserts_of_one_file_group_one_conflicts_and_begins_again_if_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -107,6 +107,23 @@ def test_a_table_takes_any_handle_and_leaves_it_open(table: Store, tmp_path: Pat
     assert len(keys(table)) == 4
 
 
+def test_a_handle_beside_options_that_describe_another_lock_is_refused(table: Store) -> None:
+    """The options were ignored: a job on that other lock would not have been excluded."""
+    with closing(ProcessLock(f"table-locks-{next(NAMES)}")) as lock:
+        for options in ({LOCK + "provider": PREFIX + "FileSystemBasedLockProvider"}, AT_ONCE):
+            with pytest.raises(TableError, match=f"lock= was passed, and {LOCK}.* another lock"):
+                Table(table.url, lock=lock, options=options)
+        strategy = {LOCK + "conflict.resolution.strategy": "prefer_writer"}
+        with Table(table.url, lock=lock, options=strategy) as mine:
+            mine.append(rows([1]))
+
+
+def test_what_is_no_lock_is_refused_by_name(table: Store) -> None:
+    wrong: Any = "zookeeper://host/lock"
+    with pytest.raises(TypeError, match=r"as open_lock\(url\) returns it.*this is a str"):
+        Table(table.url, lock=wrong)
+
+
 def test_both_locks_are_held_for_a_commit(table: Store, tmp_path: Path) -> None:
     both = DoubleLock(Lock(table.url), FilesystemLock(tmp_path), acquire_timeout=0.05)
     with closing(both), Table(table.url, lock=both) as mine:

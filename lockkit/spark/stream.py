@@ -18,6 +18,9 @@ from lockkit.spark.place import TableAddress
 from lockkit.spark.write import open_lock, write
 from lockkit.stores.keywords import check_keywords
 from lockkit.table.errors import RefusedOption
+from lockkit.table.format.option_values import lowered
+from lockkit.table.occ.concurrency import SINGLE, concurrency_mode
+from lockkit.table.occ.passed_lock import DESCRIBING
 from lockkit.table.options import KEYWORDS, RETRIES, write_options
 
 if TYPE_CHECKING:
@@ -53,6 +56,9 @@ def foreach_batch(
     if how.get("table_name"):
         said[TABLE_NAME] = how["table_name"]
     write_options(said)  # wrong options end the query before its first batch
+    alone = concurrency_mode(lowered(said)) == SINGLE
+    # A write refuses options that describe another lock than the one that it gets.
+    kept = {name: value for name, value in said.items() if alone or name.lower() not in DESCRIBING}
 
     def one(frame: DataFrame, batch: int) -> None:
         spark_id, clock = _query_id(frame), Clock()
@@ -62,8 +68,9 @@ def foreach_batch(
             once = MicroBatch(store, place.url, name, batch, clock, emit, spark_id)
             if not once.is_over(lock):
                 write(
-                    frame, url, endpoint=endpoint, options=said, client=client, emit=emit,
-                    clock=clock, lock=lock, claim=once.claim, extra=once.extra, **how,
+                    frame, url, endpoint=endpoint, options=kept, client=client, emit=emit,
+                    clock=clock, lock=None if alone else lock, claim=once.claim,
+                    extra=once.extra, **how,
                 )  # fmt: skip
         finally:
             lock.close()

@@ -34,10 +34,11 @@ from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import control_of, refuse_unused_lock
+from lockkit.table.occ.concurrency import control_of
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.locks import open_table_lock
+from lockkit.table.occ.passed_lock import refuse_wrong_lock
 from lockkit.table.options import write_options
 from lockkit.table.read.buckets import generations
 from lockkit.table.read.snapshot import Snapshot
@@ -116,7 +117,8 @@ def write(
     )  # fmt: skip
     check_keywords(write, url, store_options)
     clock, options = clock or Clock(), dict(options or {})
-    refuse_unused_lock({str(name).lower(): value for name, value in options.items()}, lock)
+    if lock is not None:
+        refuse_wrong_lock({str(name).lower(): value for name, value in options.items()}, lock)
     if wanted.table_name:
         options[TABLE_NAME] = wanted.table_name  # some locks derive their key from it
     place = TableAddress(url.rstrip("/"), endpoint, client, store_options)

@@ -34,7 +34,7 @@ from lockkit.table.format.property_keys import COPY_ON_WRITE
 from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import control_of, refuse_unused_lock, see_conditions
+from lockkit.table.occ.concurrency import control_of, see_conditions
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.heartbeat_rules import heartbeat_rules
 from lockkit.table.occ.locks import open_table_lock
@@ -113,8 +113,11 @@ class Table:
 
             given = check_options(options)
             check_append_options(given)
-            refuse_unused_lock(given, lock)
             self._described = described(given)
+        if lock is not None:
+            from lockkit.table.occ.passed_lock import refuse_wrong_lock
+
+            refuse_wrong_lock(given, lock)
         self._options = given
         self._store_options = {"client": client, **store_options}
         self.url = url.rstrip("/")

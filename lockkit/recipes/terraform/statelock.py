@@ -17,9 +17,8 @@ from typing import Any, TypeVar, assert_never
 
 from lockkit import __version__
 from lockkit.clock import Clock, process_name, utc
-from lockkit.errors import StoreError, Unanswered, UnsafeStore
-from lockkit.lock.conformance import MISMATCHES_MAX, ProofScope, never_matches, place_of, proven
-from lockkit.lock.creation_check import ignores
+from lockkit.errors import NoAnswer, StoreError, Unanswered, UnsafeStore
+from lockkit.lock.conformance import ProofScope, place_of, proven
 from lockkit.lock.grant import LATE_S
 from lockkit.protocol.outcome import (
     Applied,
@@ -41,6 +40,7 @@ from lockkit.recipes.terraform.lockinfo import (
     id_word,
     who,
 )
+from lockkit.recipes.terraform.proof import prove_by_lock
 from lockkit.runtime import Delete, Note, Procedure, Put, Sleep, run
 from lockkit.runtime.proven import TRIES_MAX, pause_s, read
 from lockkit.sinks import Emit, silent
@@ -52,6 +52,8 @@ WAIT_FIRST_S, WAIT_LONGEST_S = 1.0, 16.0
 """Terraform's waits: each is twice the one before, from the first to the longest."""
 ANSWER_S = 10.0
 """How long `StateLock.lock` waits for a store that does not answer, if it tries only once."""
+PROOFS_MAX = 3
+"""How often a test of the store's conditions without a definite result is repeated."""
 DEFAULT, WORKSPACE_PREFIX = "default", "env:"
 
 T = TypeVar("T")
@@ -103,40 +105,6 @@ def lock(key: str, info: LockInfo, *, timeout_s: float = 0.0) -> Procedure[Versi
         yield Note("note", {"text": f"waits for {standing.info}"})
         yield Sleep(wait_s)
         waited_s, wait_s = waited_s + wait_s, min(WAIT_LONGEST_S, wait_s * 2)
-
-
-def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure[bool]:
-    """Test the store's conditions on our lock file: a second create must fail, an overwrite of the
-    current version must succeed, and an overwrite of the previous version must fail.
-
-    False if the store did not answer. `swaps`: the unlock will rely on If-Match, so test overwrites
-    too. The overwrite adds white space, which changes the version; Terraform reads the same lock.
-    If-Match on DELETE is not tested. A store that ignores it only there (Ceph RGW 16.2) still
-    excludes other holders, but a slow unlock may delete a later lock, as Terraform's may.
-    """
-    found = yield from read(key, limit=BODY_BYTES_MAX)
-    if not isinstance(found, Found) or found.body != body:
-        return False
-    again = yield Put(key, body, IfAbsent())  # a test: here the raw answers count
-    if isinstance(again, Applied):
-        raise ignores(name, "create this object only if it is absent")
-    if not isinstance(again, PreconditionFailed) or not swaps:
-        return isinstance(again, PreconditionFailed)
-    for _ in range(MISMATCHES_MAX):
-        swapped = yield Put(key, body + b"\n", IfVersion(found.version))
-        if not isinstance(swapped, PreconditionFailed):
-            break
-        now = yield from read(key, limit=BODY_BYTES_MAX)
-        if not isinstance(now, Found) or now.version != found.version:
-            return False
-    else:
-        raise never_matches(name, found.version)
-    if not isinstance(swapped, Applied):
-        return False
-    stale = yield Put(key, body, IfVersion(found.version))
-    if isinstance(stale, Applied):
-        raise ignores(name, "overwrite this object only if it still has the version that was read")
-    return isinstance(stale, PreconditionFailed)
 
 
 def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[StateRead, bool]]:
@@ -340,12 +308,20 @@ class StateLock:
         """Check that the store enforces conditions (that of incus #3651 did not).
 
         The lock file itself is tested: Terraform's rights may cover only the state and this file.
+        Raises `NoAnswer` if the store did not answer all of the test within some tries.
         """
         place, swaps = place_of(self.store), self.store.capabilities.conditional_delete
-        if place is not None and place not in proven | _proven:
-            name = f"{self} at {self.store.server}"
+        if place is None or place in proven | _proven:
+            return
+        name = f"{self} at {self.store.server}"
+        for _ in range(PROOFS_MAX):
             if self._run(prove_by_lock(self.key, encode(mine), name, swaps=swaps)):
                 _proven.add(place)
+                return
+        raise NoAnswer(
+            f"{name}: it could not be tested whether this store enforces write conditions; nothing "
+            "is locked: check that the store answers, then try again"
+        )
 
     def unlock(self) -> None:
         if self.held is None:

@@ -16,13 +16,18 @@ NULL, EMPTY = "__null__", "__empty__"
 
 
 def composite_keys(config: TableConfig, rows: pa.Table) -> Any:
-    """`id:7,kind:a` for each row; like Hudi, it does not escape commas and colons."""
+    """`id:7,kind:a` for each row; like Hudi, it does not escape commas and colons.
+
+    Raises `RefusedRows` for a value that could make the key of another row.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     parts, has_key = [], None
-    for name in config.record_keys:
+    for name, following in zip(config.record_keys, (*config.record_keys[1:], None), strict=True):
         text = pc.cast(column_of(rows, name, "record key"), pa.string())
+        if len(config.record_keys) > 1:
+            _refuse_ambiguous(name, following, text)
         size = pc.fill_null(pc.binary_length(text), 0)
         filled = pc.if_else(pc.equal(size, 0), EMPTY, text)
         text = pc.if_else(pc.is_null(text), NULL, filled)
@@ -32,3 +37,22 @@ def composite_keys(config: TableConfig, rows: pa.Table) -> Any:
         why = "are the record key, and some rows have no record key"
         raise RefusedRows(config.record_key, why, "give each row one, or none could be updated")
     return pc.binary_join_element_wise(*parts, ",")
+
+
+def _refuse_ambiguous(name: str, following: str | None, text: Any) -> None:
+    """Raise `RefusedRows` for a value that hides where the `following` field begins, or that is
+    spelled as null or the empty string is: rows of two keys would be one row.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wrong = pc.is_in(text, value_set=pa.array([NULL, EMPTY]))
+    if following is not None:
+        wrong = pc.or_kleene(wrong, pc.match_substring(text, f",{following}:"))
+    if found := text.filter(wrong).slice(0, 1).to_pylist():
+        raise RefusedRows(
+            name,
+            f"has the value {found[0][:60]!r}, and a key of several fields has no escape for it: "
+            "another row could have the same key",
+            "replace the value",
+        )

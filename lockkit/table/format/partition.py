@@ -42,7 +42,9 @@ def partition_path(config: TableConfig, value: object) -> str:
         return ""
     values: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
     path, text = "/".join(map(partial(_folder, config), fields, values)), ",".join(map(str, values))
-    if not is_inside(path):
+    if path.count("/") >= len(fields) > 1:
+        why = "its value has a slash, so rows of another partition could have the same path"
+    elif not is_inside(path):
         why = "its path would lead out of the table, or can be no store's key"
     elif _is_long(path):
         why = f"its path is too long: {FOLDER_BYTES_MAX} bytes a folder, {PATH_BYTES_MAX} in all"

@@ -20,7 +20,6 @@ from lockkit.lock.handle import Lock
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.errors import RefusedOption
 from lockkit.table.format.option_values import one_of
 from lockkit.table.format.properties import FENCED
 from lockkit.table.occ.commit import (
@@ -140,15 +139,6 @@ def control_of(
         if concurrency_mode(options) == SINGLE
         else OptimisticConcurrency(open_lock())
     )
-
-
-def refuse_unused_lock(options: Mapping[str, Any], lock: object) -> None:
-    """Raise `TableError` if `lock` was passed and no commit would acquire it."""
-    if lock is not None and concurrency_mode(options) == SINGLE:
-        raise RefusedOption(
-            "lock=", f"was passed, but {CONCURRENCY_KEY}={SINGLE} takes no lock",
-            "leave one of them out",
-        )  # fmt: skip
 
 
 def concurrency_mode(options: Mapping[str, Any]) -> str:

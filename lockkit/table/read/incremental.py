@@ -80,7 +80,7 @@ def load_increment(
     `settled` means that an earlier increment ended at `end`. An instant that is pending below it
     now began later, and will fail, so it delays nothing. `TableError` if `end` left the timeline.
     """
-    for bound in filter(None, (start, end)):
+    for bound in (*([start] if start != "" else []), *([end] if end is not None else [])):
         known_instant(bound)
     opened = yield from open_table()
     if opened.config.names.layout == 1:

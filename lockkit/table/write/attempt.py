@@ -227,39 +227,13 @@ class WriteAttempt:
         certain = error is None or isinstance(error, Exception) or self._undecided
         done = False
         with suppress(TableError, StoreError, LockBusy, LockLost, CommitUnknown, RuntimeError):
-            done = yield from self._withdraw(taken, certain, error)
+            from lockkit.table.write.withdrawal import withdraw_attempt  # rarely needed
+
+            done = yield from withdraw_attempt(self.host, taken, self._paths, certain, error)
         if heart is not None and done:
             yield from heart.finished()
         elif heart is not None and certain:
             yield from heart.given_up()
-
-    def _withdraw(
-        self, taken: TakenInstant, certain: bool, error: BaseException | None
-    ) -> Procedure[bool]:
-        """Whether nothing is left to do."""
-        from lockkit.table.occ.rollback import RollbackRefused, settle_own, withdraw
-
-        host, instant, paths = self.host, taken.instant, self._paths
-        if taken.known.config.mode == FENCED:
-            if certain:
-                yield from host.run(withdraw(taken, EpochGuard(0), paths=paths))
-            elif isinstance((yield from host.run(settle_own(taken, paths))), RollbackRefused):
-                _add_note(error, f"{instant} was committed before the interrupt.")
-                return True
-        elif not certain or isinstance(error, LockBusy):
-            return False
-        else:
-            yield from host.hold(lambda host, held: host.run(withdraw(
-                taken, held.guard, believe=held.believe, base=host.base, paths=paths
-            )))  # fmt: skip
-        if not isinstance(error, Exception):
-            _add_note(error, f"{instant} was not committed; what it had written was taken back.")
-        return True
-
-
-def _add_note(error: BaseException | None, note: str) -> None:
-    if error is not None:
-        error.add_note(note)
 
 
 def settled(
