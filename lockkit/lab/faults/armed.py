@@ -36,7 +36,7 @@ class SwallowAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DelayClient:
-    """Let that much time pass for the client."""
+    """Let this much time pass for the client."""
 
     delay_s: float
 
@@ -64,8 +64,8 @@ Step = SendRequest | SwallowAnswer | DelayClient | SendLater | RelayAnswer | End
 
 
 class ArmedFaults:
-    """The faults to come, and those that happened. Any thread may use it; `on_fault` is called
-    with each event in the thread that made it, so it should only enqueue.
+    """The armed faults, and those that happened. Any thread may use it. `on_fault` is called with
+    each event in the thread that caused it, so it should only enqueue.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ArmedFaults:
             self._plans.appendleft((plan, Counts()))
 
     def clear(self) -> None:
-        """Disarm everything; faults that are under way run to their end."""
+        """Disarm everything; running faults continue to their end."""
         with self._guard:
             self._plans.clear()
 

@@ -1,7 +1,7 @@
 """How to read an HTTP request in the dialect of S3, GCS, Azure or DynamoDB.
 
-It reads only what a fault can be aimed at: client, operation, key. A write counts as `put` when it
-makes an object visible; the pieces before that (parts, blocks, resumable chunks) are `part`.
+It reads only what selects a fault's requests: client, operation and key. A write counts as `put` if
+it makes an object visible; the pieces before that (parts, blocks, resumable chunks) are `part`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Below botocore's retries: its `before-send` event, which every signed attempt passes.
 
-botocore takes a handler's result for the answer, and its exception for a connection error
+botocore uses a handler's result as the answer, and its exception as a connection error
 (`Endpoint._do_get_response`).
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def install(carry_out: Callable[[Any], Any], client: Any) -> None:
-    """Install below one S3 client, after the hooks that are there already."""
+    """Install below one S3 client, after its existing hooks."""
 
     def before_send(request: AWSPreparedRequest, **_: Any) -> AWSResponse:
         answer: AWSResponse = carry_out(_BotocoreAttempt(client, request))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import urllib3
 
 LATE_MAX = 1_000
-"""Late requests that wait at a time, each in a thread."""
+"""How many late requests may wait at a time, each in a thread."""
 LATE_BYTES_MAX = 64 * 1024 * 1024
 """The longest body that is kept for a late request: as much as the proxy holds."""
 
@@ -163,7 +163,7 @@ class Faulty(ArmedFaults):
                 raise AssertionError(f"no way to do {other}")
 
     def _wait(self, attempt: SdkAttempt, delay_s: float, answer: Any) -> None:
-        """Wait; if the client gives up meanwhile, its request is still on the way."""
+        """Wait; if the client gives up meanwhile, its request is still sent."""
         if not _gives_up(attempt, delay_s):
             self._clock.sleep(delay_s)
             return

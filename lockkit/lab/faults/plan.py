@@ -26,7 +26,7 @@ ENDINGS = ("drop", "reset", "hang")
 EVERY = "every"
 
 HANG_CAP_S = 120.0
-"""How long a hang lasts for a client that never gives up."""
+"""The longest hang, for a client that never gives up."""
 WAIT_S_MAX = 3600.0
 FAULTS_MAX = 1000
 PLAN_CHARACTERS_MAX = 1_000_000
@@ -38,7 +38,7 @@ class FaultError(LockkitError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """What a fault can be aimed at."""
+    """The facts that select a fault's requests."""
 
     client: str
     """The name behind `lockkit-client/` in the User-Agent; "" if there is none."""
@@ -67,25 +67,25 @@ class Fault:
     what: str
     _: KW_ONLY
     when: str | None = None
-    """before or after the store applied it. Unless told: before for `late`, `delay` and refusals
-    (a 4xx status), after for the rest."""
+    """before or after the store applied it. The default is before for `late`, `delay` and refusals
+    (a 4xx status), and after for the rest."""
     client: str | None = None
     operation: str | None = None
     key: str | None = None
     """A glob for bucket/key, or for its end from any slash on: `table_lock.json`, `.locks/*`."""
     nth: int = 1
     next: int | str | None = None
-    """How often, or "every". Unless told: once; every time where there is a chance or a delay."""
+    """How often, or "every". The default is once, or every time with a chance or a delay."""
     chance: float = 1.0
     code: int | None = None
     body: str | None = None
-    """Sent with `code` as it is; unless told, an error in the shape of the provider asked."""
+    """Sent with `code` as it is; by default an error in the provider's format."""
     retry_after_s: int | None = None
     delay_s: float | None = None
     ending: str | None = None
     cap_s: float | None = None
     applied: bool | None = None
-    """True: only where the store applied it (2xx); another answer passes, and the fault waits."""
+    """True: only if the store applied it (2xx); else the answer passes, and the fault waits."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -158,7 +158,7 @@ class FaultPlan:
     _: KW_ONLY
     seed: int = 0
     why: str = ""
-    """Which published failure, or which question, this plan stands for."""
+    """The published failure, or the question, that this plan represents."""
 
     def match(self, request: RequestFacts, counts: Counts) -> Fault | None:
         """The first fault that is due for this request; only `counts` changes."""
@@ -320,7 +320,7 @@ def _check_types(fault: Fault) -> None:
 
 
 def _check_fit(fault: Fault) -> None:
-    """A field without a meaning here is the author's mistake: refuse it, do not ignore it."""
+    """Refuse a field without a meaning for this fault, instead of ignoring it."""
     fits = _FITS[fault.what]
     for name in ("code", "body", "retry_after_s", "delay_s", "ending", "cap_s"):
         if getattr(fault, name) is not None and name not in fits:

@@ -47,7 +47,7 @@ REFUSED_BODY_S_MAX = 5.0
 
 
 class ProxyError(LockkitError):
-    """The proxy cannot run as asked: says what, and what next."""
+    """The proxy cannot run; the message says why, and what to do."""
 
 
 class Proxy(ArmedFaults):
@@ -118,7 +118,7 @@ class Proxy(ArmedFaults):
         self.close()
 
     def close(self) -> None:
-        """Stop the thread that `with` started; connections are cut. Safe to call twice."""
+        """Stop the thread that `with` started, and cut its connections. Safe to call twice."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._loop.call_soon_threadsafe(self._stop_requested.set)
@@ -150,7 +150,7 @@ class Proxy(ArmedFaults):
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Stop listening, cut all connections, forget late requests."""
+        """Stop listening, cut all connections, and discard late requests."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -266,7 +266,7 @@ class Proxy(ArmedFaults):
     # --- control over HTTP ----------------------------------------------------------------------
 
     def _control(self, head: MessageHead, payload: bytes) -> bytes:
-        """GET what is armed and what was done, POST a fault or a plan, DELETE all that is armed."""
+        """GET the armed faults and past ones, POST a fault or a plan, DELETE all armed faults."""
         match head.method:
             case "GET":
                 pass

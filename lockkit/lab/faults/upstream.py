@@ -1,4 +1,4 @@
-"""The proxy's connection to the store: each request is sent once, whatever happens."""
+"""The proxy's connection to the store, which sends each request exactly once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Upstream:
         raise ConnectionResetError("the upstream closed the connection without an answer")
 
     async def swallow(self, head: MessageHead, *, method: str) -> None:
-        """Read the rest of an answer and keep it from the client."""
+        """Read the rest of an answer without passing it on."""
         async for _ in self._pieces(head, method):
             pass
 

@@ -58,11 +58,11 @@ def probe(
     numbers of `rounds` or `racers` that would test nothing, or too much.
     """
     _refuse_outside("rounds", rounds, 1, ROUNDS_MAX, "races of each kind")
-    least = max(RACERS_MIN, 1 + len(also))  # no way to the place stays untried
+    least = max(RACERS_MIN, 1 + len(also))  # each address is tried
     _refuse_outside("racers", racers, least, RACERS_MAX, "writers in each race")
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
-    for way in (store, *also):  # a node that is down would lose each race, and never be convicted
+    for way in (store, *also):  # a node that is down would lose each race, and seem safe
         _probe_access(way, f"{place}/nothing")
     checks: list[Check] = []
     try:

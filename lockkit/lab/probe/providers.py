@@ -35,12 +35,12 @@ LEAVES_OPEN = {
 OWN_PLACES = {"s3": "AWS S3", "s3a": "AWS S3", "gs": "Google Cloud Storage"} | dict.fromkeys(
     ("az", "abfs", "abfss"), "Azure Blob Storage"
 )
-"""Who serves a URL whose requests go to the provider's own servers."""
+"""The provider of a URL whose requests go to its own servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRow:
-    """One store: as its maker documents it, or as a probe found it on a date."""
+    """One store, as its provider documents it, or as a probe found it on a date."""
 
     store: str
     known_by: str = ""
@@ -50,7 +50,7 @@ class ProviderRow:
     compare_and_set: str
     conditional_delete: str
     verdict: str = ""
-    """Of a probed row only: documentation is no verdict."""
+    """Only for a probed row: documentation gives no verdict."""
     limits_and_traps: str = ""
     as_of: str
     source: str
@@ -144,7 +144,7 @@ def differences(found: ProviderRow, row: ProviderRow) -> list[str]:
 
 
 def compared(found: ProviderRow, row: ProviderRow) -> str:
-    """One sentence: whether the store does what its maker documents."""
+    """One sentence that says whether the store behaves as documented."""
     where = f"what {row.store} documents (as of {row.as_of})"
     if differs := differences(found, row):
         return f"That is not {where}; {'; '.join(differs)}."

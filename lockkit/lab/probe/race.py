@@ -59,7 +59,7 @@ def _race(
     clock: Clock,
     reader: Store,
 ) -> Check:
-    """Per aim: all clients write at once under one condition; at most one may get *applied*."""
+    """For each target all clients write at once under one condition; one at most is *applied*."""
     tally = {"rounds": 0, "clients": len(clients), "winners": 0, "throttled": 0}
     tally |= {"unknown": 0, "no_winner": 0, "double_winners": 0, "wrong_body": 0}
     start = threading.Barrier(len(clients))

@@ -30,7 +30,7 @@ from lockkit.stores import Store
 
 SCRATCH = ".lockkit_bench"
 SIZES = (1 << 10, 1 << 20)
-"""A lock's record, and a view that somebody keeps in memory, in bytes."""
+"""The sizes of a lock's record and of a cached view, in bytes."""
 SIZE_BYTES_MAX = 64 << 20
 REPORT_MS = 5_000
 

@@ -2,7 +2,7 @@
 
 One SQLite file, three addresses. Every version is kept and every request recorded as a `request`
 event: that record is the truth lane of every picture. `with Emulator() as server:` runs it in a
-thread; `lockkit serve` as a process. Loopback only unless told otherwise.
+thread; `lockkit serve` as a process. It listens on loopback unless another address is passed.
 """
 
 from lockkit.lab.server.profiles import PROFILES as PROFILES

@@ -60,7 +60,7 @@ _ACCOUNT = re.compile(r"(?:SharedKey|SharedKeyLite) ([^:]+):")
 
 
 class Azure:
-    """`answer(call)` for `/account/container/blob`; what no SDK was seen to send is a 501."""
+    """`answer(call)` for `/account/container/blob`; a request that no SDK sends is a 501."""
 
     def __init__(self, objects: Objects, profile: ServerProfile) -> None:
         self.objects = objects
@@ -106,7 +106,7 @@ class Azure:
     def _route(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         comp, kind = call.query.get("comp", ""), call.query.get("restype", "")
         if "action" in call.query or call.query.get("resource") == "filesystem":
-            # The Data Lake API: pyarrow asks so whether directories are real, and takes no for it.
+            # The Data Lake API: pyarrow asks here whether directories are real, and accepts no.
             raise DialectError(
                 400, "HierarchicalNamespaceNotEnabled",
                 "This server has a flat namespace, and none of the Data Lake API.",
@@ -312,7 +312,7 @@ class Azure:
         return reply
 
     def _tags(self, call: DialectRequest, deed: RequestEffect) -> Reply:
-        """Get Blob Tags, Set Blob Tags: beside the blob, whose ETag stays."""
+        """Get Blob Tags, Set Blob Tags: tags are not part of the blob, so its ETag stays."""
         found = self._wanted(call, deed)
         azure_lease.guard(self.objects, call, deed)
         if call.method == "GET":
@@ -374,7 +374,7 @@ class Azure:
 
 
 def _place(call: DialectRequest, path: str) -> tuple[str, str]:
-    """Container and blob, still quoted. Before them stands the account, unless Host names it."""
+    """Container and blob, still quoted. The account comes first, unless Host names it."""
     first, _, rest = path.removeprefix("/").partition("/")
     named = _ACCOUNT.match(call.headers.get("authorization", ""))
     if ".blob." in call.host or (named is not None and named[1] != first):

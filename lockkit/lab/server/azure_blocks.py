@@ -1,4 +1,4 @@
-"""Azure's blocks: staged one by one, a blob once their list is put."""
+"""Azure's blocks: staged one by one; putting their list makes the blob."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
 def joined(
     objects: Objects, call: DialectRequest, deed: RequestEffect
 ) -> tuple[bytes, list[list[object]]]:
-    """The bytes that the list names, in its order, and the blocks that they are now made of."""
+    """The bytes that the list names, in its order, and the blocks that they consist of now."""
     committed = _committed(objects, deed)
     upload, pieces, blocks = _upload(deed), [], []
     for each in markup.read(call.body, "BlockList", "InvalidXmlDocument"):
@@ -53,7 +53,7 @@ def joined(
 
 
 def end(objects: Objects, deed: RequestEffect) -> None:
-    """The blob was written: what is still uncommitted goes."""
+    """Discard the uncommitted blocks, because the blob was written."""
     objects.end_upload(_upload(deed))
 
 

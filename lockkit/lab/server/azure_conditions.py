@@ -12,7 +12,7 @@ from lockkit.lab.server.profiles import ServerProfile, throttle
 def of_write(
     objects: Objects, profile: ServerProfile, call: DialectRequest, deed: RequestEffect
 ) -> Check:
-    """A write's condition, to be judged inside the store's transaction."""
+    """A write's condition, which is evaluated inside the store's transaction."""
     absent, match = call.headers.get("if-none-match"), call.headers.get("if-match")
     if absent == "*":
         deed.condition = "if-absent"

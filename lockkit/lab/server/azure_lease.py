@@ -1,4 +1,4 @@
-"""Azure's leases on blobs: taken for 15 to 60 s or for ever; meanwhile the blob is its holder's.
+"""Azure's leases on blobs, for 15 to 60 s or for ever; only the holder may write the blob.
 
 learn.microsoft.com/rest/api/storageservices/lease-blob, its tables of outcomes. The state of a
 lease follows from its row and the time: leased, expired, breaking, broken; available has no row.
@@ -20,7 +20,7 @@ SECONDS_MIN, SECONDS_MAX, FOR_EVER = 15, 60, -1
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """`ends_ms` is infinite for a lease for ever; a broken one ends at `breaks_ms`."""
+    """`ends_ms` is infinite for a lease without an end; a broken one ends at `breaks_ms`."""
 
     id: str
     seconds: int
@@ -46,7 +46,7 @@ def read(objects: Objects, bucket: str, key: str) -> tuple[Lease | None, str]:
 
 
 def lease_headers(lease: Lease | None, state: str) -> dict[str, str]:
-    """What a reader is told of a lease."""
+    """The headers that show a lease to a reader."""
     status = "locked" if state in ("leased", "breaking") else "unlocked"
     said = {"x-ms-lease-status": status, "x-ms-lease-state": state}
     if lease is not None and state == "leased":
@@ -55,7 +55,7 @@ def lease_headers(lease: Lease | None, state: str) -> dict[str, str]:
 
 
 def guard(objects: Objects, call: DialectRequest, deed: RequestEffect) -> None:
-    """Raises unless the lease lets this write pass, or its header fits (also of a read)."""
+    """Raise unless the lease allows this write, or the header of a read matches it."""
     named = call.headers.get("x-ms-lease-id", "").lower()
     lease, state = read(objects, deed.bucket, deed.key)
     is_read = call.method in ("GET", "HEAD")
@@ -72,7 +72,7 @@ def guard(objects: Objects, call: DialectRequest, deed: RequestEffect) -> None:
 
 
 def written(objects: Objects, deed: RequestEffect) -> None:
-    """The blob changed: a lease that was over is forgotten, nobody can renew it any more."""
+    """Forget an expired lease, because the blob changed: it can no longer be renewed."""
     if read(objects, deed.bucket, deed.key)[1] in ("expired", "broken"):
         objects.set_lease(deed.bucket, deed.key, None)
 
@@ -121,7 +121,7 @@ def _change(call: DialectRequest, lease: Lease | None, state: str, now_ms: float
         raise _malformed("x-ms-proposed-lease-id")
     if lease is None or state in ("expired", "broken"):
         raise _not_present()
-    if state == "breaking" or lease.id != proposed:  # else it is changed already, and asked again
+    if state == "breaking" or lease.id != proposed:  # else a repetition
         lease = _of_its_holder(call, lease)
     if state == "breaking":
         raise _refused(409, "LeaseIsBreakingAndCannotBeChanged", "The lease ID matched, but the "

@@ -110,7 +110,7 @@ def _row(objects: Objects, object: Object, include: list[str], leased: Collectio
 
 
 def _name(key: str) -> str:
-    """What XML cannot carry is percent-encoded, and says so."""
+    """Percent-encode what XML cannot contain, with an attribute that says so."""
     if markup.writable(key):
         return f"<Name>{escape(key)}</Name>"
     return f'<Name Encoded="true">{quote(key)}</Name>'

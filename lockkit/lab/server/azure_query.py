@@ -1,4 +1,4 @@
-"""What a query of Azure's may say: anything else is a 501, so that nothing is silently ignored."""
+"""The parameters of Azure's queries: any other is a 501, so that none is silently ignored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INCLUDED = {
     "", "metadata", "versions", "snapshots", "tags", "copy", "deleted", "immutabilitypolicy",
     "legalhold", "deletedwithversions", "permissions",
 }  # fmt: skip
-"""What a listing may be asked to include; of some there is never any here."""
+"""What a listing can include; some of these never exist here."""
 
 
 def check(call: DialectRequest) -> None:
@@ -47,5 +47,5 @@ def check(call: DialectRequest) -> None:
 
 
 def wanted_headers(call: DialectRequest) -> dict[str, str]:
-    """Headers that a signed link asks for, in place of the blob's own."""
+    """Headers that a signed link sets in place of the blob's own."""
     return {header: call.query[name] for name, header in _WANTED.items() if name in call.query}

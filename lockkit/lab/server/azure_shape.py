@@ -12,7 +12,7 @@ from lockkit.lab.server.call import DialectError, DialectRequest
 from lockkit.lab.server.objects import Object
 
 SNAPSHOTS = "\0snapshots"
-"""Behind a container's name: the bucket of its snapshots, which no client can name."""
+"""The suffix of a container's name for the bucket of its snapshots; no client can use it."""
 _CONTENT = {
     "x-ms-blob-content-type": "content-type",
     "x-ms-blob-content-encoding": "content-encoding",
@@ -23,8 +23,7 @@ _CONTENT = {
 
 
 def tag(object: Object) -> str:
-    """Of the write, not of the bytes: the same bytes again have another one. A snapshot has that
-    of its blob.
+    """Identifies the write, not the bytes: equal bytes get another one. A snapshot has its blob's.
     """
     return f"0x8{object.meta.get('of', object.id):014X}"
 
@@ -34,7 +33,7 @@ def etag(object: Object) -> str:
 
 
 def version_id(object: Object) -> str:
-    """A time to 100 ns, as Azure's are; ours is the object's id in microseconds and a zero."""
+    """A time to 100 ns, as Azure's are: the object's id in microseconds and a zero."""
     moment = datetime.fromtimestamp(object.id // 1_000_000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{object.id % 1_000_000:06}0Z"
 
@@ -73,6 +72,6 @@ def meta_headers(meta: dict[str, Any]) -> dict[str, str]:
 
 
 def md5_of(object: Object) -> str:
-    """Of a blob that was put whole or in blocks; a multipart one of S3 has none."""
+    """The MD5 of a blob that was put whole or in blocks; S3's multipart objects have none."""
     raw = bytes.fromhex(object.etag) if len(object.etag) == 32 else b""
     return base64.b64encode(raw).decode()

@@ -1,7 +1,7 @@
 """Azure's snapshots: copies of a blob that stay as they are, each named by its time.
 
-They are objects in a bucket beside the container, whose name no client can write. The blob cannot
-be deleted without them.
+They are objects in a second bucket, whose name no client can use. A blob cannot be deleted without
+its snapshots.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lockkit.lab.server.call import DialectError, DialectRequest, Reply, Request
 from lockkit.lab.server.objects import Object, Objects
 
 _LAST = 10**18
-"""Above every id: where the blob itself stands, behind its snapshots."""
+"""Above every id, so that a blob sorts after its snapshots."""
 
 
 def make(objects: Objects, call: DialectRequest, deed: RequestEffect, found: Object) -> Reply:
@@ -41,7 +41,7 @@ def of(objects: Objects, bucket: str, key: str) -> list[Object]:
 
 
 def guard(objects: Objects, call: DialectRequest, deed: RequestEffect) -> None:
-    """Raises unless the blob may be deleted as far as its snapshots are concerned."""
+    """Raise if the blob's snapshots do not allow its deletion."""
     wanted = call.headers.get("x-ms-delete-snapshots", "").lower()
     if wanted not in ("include", "only") and of(objects, deed.bucket, deed.key):
         raise DialectError(
@@ -51,7 +51,7 @@ def guard(objects: Objects, call: DialectRequest, deed: RequestEffect) -> None:
 
 
 def remove(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
-    """The snapshot that the query names, or else all of the blob's."""
+    """The snapshot that the query names, or all snapshots of the blob."""
     one = call.query.get("snapshot")
     found = of(objects, deed.bucket, deed.key)
     if one is not None:
@@ -67,7 +67,7 @@ def remove(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply
 def listed(
     objects: Objects, bucket: str, prefix: str, behind: tuple[str, int], limit: int
 ) -> tuple[list[Object], tuple[str, int] | None]:
-    """Snapshots, oldest first, and then their blob; and where the next page starts."""
+    """Snapshots, oldest first, then their blob; and where the next page starts."""
     found = [(each.key, each.id, each)
              for each in objects.generations(bucket + SNAPSHOTS, prefix, behind, limit + 1)]
     found += [

@@ -1,4 +1,4 @@
-"""One request and its answer, as values: what a dialect is given, and what it gives back."""
+"""One request and its answer, as values: the input and the output of a dialect."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class DialectRequest:
     body: bytes
     host: str = ""
     target: str = ""
-    """As it stood in the request line, for a signature."""
+    """The target as in the request line, for a signature."""
     id: str = ""
-    """What the answer calls this request, in its headers and its errors; ends with its number."""
+    """The request's id in the answer's headers and errors; it ends with its number."""
     at_ms: float = 0.0
-    """When it had arrived."""
+    """When it arrived."""
 
 
 @dataclass(slots=True)
 class RequestEffect:
-    """What a request did to which object, for the record of truth."""
+    """What a request did to which object, for the request record."""
 
     method: str
     """put, get, head, list, delete, copy, patch, upload, part, abort, bucket, batch"""
@@ -50,13 +50,13 @@ class RequestEffect:
     """An object changed."""
     generation: int = 0
     body: bytes | None = None
-    """What a write wanted to write, also where it was refused."""
+    """The bytes that a write sent, even if it was refused."""
     at_ms: float | None = None
 
 
 @dataclass(slots=True)
 class Reply:
-    """An answer, and what the record says of the request."""
+    """An answer, and the request's entry in the record."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Reply:
     length: int | None = None
     """Content-Length of a HEAD, whose body is not sent."""
     inner: list[Reply] = field(default_factory=list)
-    """The answers to the requests of a batch: each is recorded, in place of the batch."""
+    """The answers to the requests of a batch: each one is recorded instead of the batch."""
 
 
 class DialectError(Exception):
@@ -99,7 +99,7 @@ def call_of(
 
 
 def key_of(quoted: str) -> str:
-    """A key as the client meant it; one that is no UTF-8 is refused."""
+    """The decoded key; a key that is not UTF-8 is refused."""
     try:
         return checked_key(unquote(quoted, errors="strict"))
     except UnicodeDecodeError:
@@ -115,7 +115,7 @@ def checked_key(key: str) -> str:
 
 
 def wrote(deed: RequestEffect, after: Object) -> None:
-    """What the record says of a write; the dialect names the versions before and after."""
+    """The record's entry for a write; the dialect gives the versions before and after."""
     deed.answer, deed.applied = "applied", True
     deed.generation, deed.at_ms = after.id, after.at_ms
 
@@ -136,7 +136,7 @@ def _http_date(at_s: int) -> str:
 
 
 def by_date(headers: Mapping[str, str], at_ms: float) -> Literal["", "unchanged", "failed"]:
-    """The date conditions; each counts only where its ETag condition is absent (RFC 9110)."""
+    """The date conditions; each counts only if its ETag condition is absent (RFC 9110)."""
     at_s = int(at_ms // 1000)
     since = epoch_ms(headers.get("if-unmodified-since"))
     if since is not None and "if-match" not in headers and at_s > since // 1000:
@@ -154,7 +154,7 @@ def same_tag(header: str, etag: str) -> bool:
 
 
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """`bytes=a-b` as (start, end exclusive); None: the whole, also of several (RFC 9110)."""
+    """`bytes=a-b` as (start, end exclusive); None: the whole, or several ranges (RFC 9110)."""
     found = re.fullmatch(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", header or "", re.ASCII)
     if found is None or not found[1] + found[2]:
         return None

@@ -40,7 +40,7 @@ _REASONS = {
 
 
 class Gcs:
-    """`answer(call)` for every request that the SDKs were seen to send; the rest is a 501."""
+    """`answer(call)` for every request that the SDKs send; any other is a 501."""
 
     def __init__(self, objects: Objects, profile: ServerProfile) -> None:
         self.objects = objects
@@ -64,7 +64,7 @@ class Gcs:
         status = refusal.status
         if status == 304:
             return Reply(304, {}, b"", deed)
-        if call.path.startswith("/download/"):  # Google tells it in plain text there
+        if call.path.startswith("/download/"):  # Google answers in plain text there
             text = {"Content-Type": "text/html; charset=UTF-8"}
             return Reply(status, text, refusal.message.encode("utf-8", "replace"), deed)
         error = {

@@ -20,7 +20,7 @@ _NAMES = {
     "contentDisposition": "content-disposition",
     "contentLanguage": "content-language",
 }
-"""Google's names for what every dialect keeps under HTTP's."""
+"""Google's names for the metadata that is stored under HTTP's names."""
 _MADE = "2024-01-01T00:00:00.000Z"
 
 
@@ -36,7 +36,7 @@ def fields_of(body: bytes) -> dict[str, Any]:
 
 
 def meta_of(fields: dict[str, Any], kept: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The metadata of a resource; of a patch, laid over what was `kept` (null takes away)."""
+    """The metadata of a resource; a patch changes what was `kept` (null removes a field)."""
     meta = dict(kept or {})
     for name, header in _NAMES.items():
         if fields.get(name):
@@ -59,7 +59,7 @@ def meta_of(fields: dict[str, Any], kept: dict[str, Any] | None = None) -> dict[
 def resource(
     call: DialectRequest, object: Object, objects: Objects | None = None
 ) -> dict[str, Any]:
-    """An object; with `objects`, as one of a list of versions (only those tell when they ended)."""
+    """An object; with `objects`, as one of a list of versions (only those have an end time)."""
     name, bucket = quote(object.key, safe=""), quote(object.bucket, safe="")
     made = iso(object.at_ms)
     fields: dict[str, Any] = {
@@ -86,7 +86,7 @@ def resource(
 
 
 def _digests(object: Object) -> dict[str, Any]:
-    """A composed or multipart object has no MD5, at Google's neither."""
+    """A composed or multipart object has no MD5, as at Google."""
     found: dict[str, Any] = {}
     if re.fullmatch("[0-9a-f]{32}", object.etag):
         found["md5Hash"] = base64.b64encode(bytes.fromhex(object.etag)).decode()
@@ -103,7 +103,7 @@ def hash_header(object: Object) -> str:
 
 
 def headers(object: Object) -> dict[str, str]:
-    """What comes with the bytes."""
+    """The headers that accompany the bytes."""
     headers = {
         "ETag": etag(object),
         "Content-Type": "application/octet-stream",

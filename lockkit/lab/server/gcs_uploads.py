@@ -63,9 +63,9 @@ def start(
 
 
 def receive(objects: Objects, call: DialectRequest, upload: str) -> int | None:
-    """Take a chunk in; how many bytes there are, or None once that is all of them.
+    """Add a chunk; return how many bytes there are, or None when the upload is complete.
 
-    A chunk that was sent again after a lost answer may overlap what is here.
+    A chunk that is sent again after a lost answer may overlap the stored bytes.
     """
     had = sum(size for _, _, _, size in objects.parts(upload))
     header = call.headers.get("content-range")
@@ -76,7 +76,7 @@ def receive(objects: Objects, call: DialectRequest, upload: str) -> int | None:
             raise DialectError(400, "badContent", f"cannot use Content-Range {header[:100]!r}")
         total = -1 if span[3] == "*" else int(span[3])
         first = int(span[1]) if span[1] else had
-        # Behind a gap nothing is taken; the answer says where to continue.
+        # A chunk after a gap is not stored; the answer says where to continue.
         body = body[had - first :] if span[1] and first <= had else b""
     elif had:
         raise DialectError(400, "badContent", "a chunk behind others needs a Content-Range")
@@ -98,6 +98,6 @@ def incomplete(had: int, deed: RequestEffect) -> Reply:
 
 
 def finish(objects: Objects, upload: str, deed: RequestEffect) -> None:
-    """Only which generation it became is kept, for a client that lost the answer and asks again."""
+    """Keep only its generation, for a client that lost the answer and asks again."""
     objects.end_upload(upload)
     objects.start_upload(upload, deed.bucket, deed.key, {"done": deed.generation})

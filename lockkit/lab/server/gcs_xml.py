@@ -1,4 +1,4 @@
-"""Google's XML API, which object_store speaks: S3's words, judged by generations."""
+"""Google's XML API, which object_store uses: S3's requests, with generations as conditions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""HTTP/1.1 as a server needs it: requests in, whole bodies, answers out in order.
+"""HTTP/1.1 for a server: it reads requests with whole bodies, and sends the answers in order.
 
-Written here because every lock costs round trips: a request is parsed and answered inside the
-socket's own callback, without a task, a future or a second turn of the loop.
+It is not a library because latency matters here: a request is parsed and answered in the socket's
+own callback, without a task, a future or a second turn of the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from http import HTTPStatus
 HEAD_BYTES_MAX = 64 * 1024
 CHUNK_LINE_BYTES_MAX = 1024
 PIPELINED_BYTES_MAX = 1 << 20
-"""What a client may send ahead while its last request is being answered."""
+"""The bytes that a client may send ahead while its last request is being answered."""
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e\x80-\xff]{1,16384}) HTTP/1\.([01])")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*")
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?")
@@ -25,7 +25,7 @@ _BODILESS = (204, 304)
 
 
 class Malformed(Exception):
-    """No HTTP, or HTTP that two readers could understand differently: answered, then hung up."""
+    """Not HTTP, or ambiguous HTTP: it is answered, and then the connection is closed."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -49,7 +49,7 @@ class HttpResponse:
     headers: dict[str, str]
     body: bytes = b""
     length: int | None = None
-    """Of a HEAD's body, which is not sent."""
+    """The length of a HEAD's body, which is not sent."""
 
 
 Handler = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
@@ -96,8 +96,8 @@ def length_of(request: HttpRequest, most: int) -> int | None:
 class Connection(asyncio.BufferedProtocol):
     """One client's requests, answered one after another.
 
-    `buffer` is where what arrives is put first; all connections of a loop may share it. (Without
-    one, asyncio maps and unmaps 256 KiB of memory for every packet.)
+    `buffer` receives arriving bytes; all connections of a loop may share it. (Without it, asyncio
+    maps and unmaps 256 KiB of memory for every packet.)
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         self._open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._open.discard(self)  # a request under way is still carried out: it may be applied
+        self._open.discard(self)  # a running request is still carried out, so it may be applied
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._buffer
@@ -133,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
 
     def close(self) -> asyncio.Task[None] | None:
-        """Hang up, unless a request is under way: then that is what to wait for."""
+        """Close the connection, or return the running request to wait for."""
         if self._task is None:
             self._transport.close()
         elif self._request is not None:
@@ -163,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
             )
 
     def _read_head(self) -> bool:
-        while self._waiting[:2] == b"\r\n":  # some clients end a body with one too many
+        while self._waiting[:2] == b"\r\n":  # some clients send one too many after a body
             del self._waiting[:2]
         end = self._waiting.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
         if end < 0:
@@ -188,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         return body
 
     def _read_chunks(self) -> bytes | None:
-        """The body once its last chunk is here; trailers are read and let go."""
+        """The body once its last chunk has arrived; trailers are read and ignored."""
         while True:
             end = self._waiting.find(b"\r\n", 0, CHUNK_LINE_BYTES_MAX)
             if end < 0:

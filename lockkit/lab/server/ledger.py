@@ -13,7 +13,7 @@ from lockkit.lab.server.objects import Objects
 from lockkit.sinks import overheard
 
 KEPT_IN_MEMORY = 50_000
-"""Requests remembered by a server without a file: about 30 MB."""
+"""The number of requests that a server without a file keeps: about 30 MB."""
 PARSED_BYTES_MAX = 64 * 1024
 SHOWN_BYTES_MAX = 4 * 1024
 _CLIENT = re.compile(r"lockkit-client/([^\s;()]{1,100})")
@@ -29,13 +29,13 @@ class RequestLedger:
         self._since_forgotten = 0
 
     def save(self, now: list[Event]) -> None:
-        """Write down what is still unsaved, then `now`; inside a transaction it shares its fate."""
+        """Save the unsaved lines, then `now`, in the current transaction if there is one."""
         lines = [each.to_json() for each in (*self._unsaved, *now)]
         if lines:
             self._objects.record(lines)
 
     def saved(self) -> None:
-        """The transaction of the last `save` is certain."""
+        """Call it when the transaction of the last `save` has committed."""
         self._unsaved.clear()
 
     def later(self, events: list[Event]) -> None:
@@ -43,7 +43,7 @@ class RequestLedger:
         self._unsaved += events
 
     def drop(self) -> int:
-        """Forget what could not be saved; how many that were."""
+        """Discard the lines that could not be saved; return how many."""
         lost = len(self._unsaved)
         self._unsaved.clear()
         return lost
@@ -59,12 +59,12 @@ class RequestLedger:
             self._objects.forget(self._keep)
 
     def read(self, since: int = 0) -> list[Event]:
-        """Every request behind the first `since`, in the order in which they were decided."""
+        """Every request after the first `since`, in the order of their decisions."""
         return [parse(line) for line in self._objects.recorded(since)]
 
 
 def events(call: DialectRequest, reply: Reply, began_ms: float, now_ms: float) -> list[Event]:
-    """What a request did; of a batch, what each of its requests did."""
+    """What a request did; for a batch, what each of its requests did."""
     named = _CLIENT.search(call.headers.get("user-agent", ""))
     client = named[1] if named else ""
     return [_event(call, each, client, began_ms, now_ms) for each in reply.inner or [reply]]

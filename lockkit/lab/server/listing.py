@@ -19,10 +19,10 @@ def page(
     limit: int,
     start: str = "",
 ) -> tuple[list[Object], list[str], str | None]:
-    """Objects and common prefixes behind `after`, and where the next page starts (None: all told).
+    """Objects and common prefixes after `after`, and where the next page starts (None: no more).
 
     `start` is inclusive (GCS startOffset), `after` is not. A common prefix that `after` names, or
-    lies in, was told before.
+    lies in, was listed before.
     """
     contents: list[Object] = []
     prefixes: list[str] = []
@@ -51,7 +51,7 @@ def page(
 
 
 def _common(key: str, prefix: str, delimiter: str) -> str:
-    """What this key is rolled up into: `prefix` and the rest up to the delimiter; "" if nothing."""
+    """The common prefix of this key: `prefix` and the rest up to the delimiter; "" if none."""
     if not delimiter or not key.startswith(prefix):
         return ""
     head, found, _ = key[len(prefix) :].partition(delimiter)
@@ -74,7 +74,7 @@ def version_token(last: Object) -> str:
 
 
 def version_place(text: str | None) -> tuple[str, int]:
-    """Where a page of versions continues: behind this key and id."""
+    """Where a page of versions continues: after this key and id."""
     if not text:
         return "", 0
     id, _, key = untoken(text).partition("\n")

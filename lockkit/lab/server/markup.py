@@ -1,4 +1,4 @@
-"""XML as the services write it, and read from strangers without expanding an entity."""
+"""Writes XML as the services do, and reads untrusted XML without expanding entities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockkit.lab.server.call import DialectError, Reply, RequestEffect
 
 BYTES_MAX = 4 << 20
 _UNWRITABLE = re.compile("[\x00-\x08\x0b-\x1f\ufffe\uffff]")
-"""XML 1.0 cannot carry these; a carriage return it would turn into a line feed."""
+"""XML 1.0 cannot contain these, and would turn a carriage return into a line feed."""
 
 
 def document(text: str, deed: RequestEffect | None, status: int = 200) -> Reply:
@@ -25,7 +25,7 @@ def read(body: bytes, root: str, code: str) -> ElementTree.Element:
     """The document's root element, or a 400 with this code."""
     if len(body) > BYTES_MAX:
         raise DialectError(400, code, f"the XML is longer than {BYTES_MAX} bytes")
-    # No SDK sends a document type, and a UTF-16 one would hide it: neither is read.
+    # No SDK sends a document type, and UTF-16 could hide one: both are refused.
     if b"<!" in body or b"\x00" in body:
         raise DialectError(400, code, "a document type, comment or section is not accepted")
     try:
@@ -51,12 +51,12 @@ def writable(text: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """Escaped; what XML cannot carry at all becomes a question mark."""
+    """Escaped; characters that XML cannot contain become question marks."""
     return _UNWRITABLE.sub("?", escape(text))
 
 
 def shower(encoding: str | None) -> Callable[[str], str]:
-    """How a listing writes a key: `encoding-type=url` is S3's way out for what XML cannot carry."""
+    """How a listing writes a key: with `encoding-type=url` S3 quotes what XML cannot contain."""
     return (lambda text: quote(text, safe="/")) if encoding == "url" else plain
 
 

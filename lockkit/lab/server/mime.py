@@ -23,7 +23,7 @@ class MimePart:
 
 
 def parts(body: bytes, content_type: str) -> list[MimePart]:
-    """The parts between the boundaries; a broken frame is refused with 400."""
+    """The parts between the boundaries; a broken body is refused with 400."""
     named = _BOUNDARY.search(content_type)
     if named is None:
         raise DialectError(
@@ -40,7 +40,7 @@ def parts(body: bytes, content_type: str) -> list[MimePart]:
 
 
 def _split(text: bytes) -> tuple[dict[str, str], bytes]:
-    """Headers and body; there may be no headers at all."""
+    """Headers and body; headers may be missing."""
     head, *body = _BLANK.split(b"\n" + text, maxsplit=1)
     return _headers(head), b"".join(body)
 
@@ -55,7 +55,7 @@ def _headers(head: bytes) -> dict[str, str]:
 
 
 def request(part: MimePart, batch: DialectRequest) -> DialectRequest:
-    """The HTTP request that one part of a batch holds; it speaks for the batch's client."""
+    """The HTTP request in one part of a batch, with the client of the batch."""
     line, _, rest = part.body.lstrip(b"\r\n").partition(b"\n")
     parsed = _REQUEST_LINE.match(line)
     if parsed is None:

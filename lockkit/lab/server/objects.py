@@ -1,7 +1,7 @@
 """What the server keeps: every version of every object, in one SQLite file.
 
-A request is one transaction (`BEGIN IMMEDIATE`), so that its condition is judged and acted on as
-one step, also between several server processes on one file. WAL with synchronous=NORMAL survives
+A request is one transaction (`BEGIN IMMEDIATE`), so its condition and its write are one step, even
+with several server processes on one file. WAL with synchronous=NORMAL survives
 `kill -9` of the server (not a power cut).
 
 One file because each operation is one transaction over the same tables.
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from lockkit.clock import Clock
 
 OLD_BODY_BYTES_MAX = 1 << 20
-"""Past versions larger than this keep their place in the history, but not their bytes."""
+"""Past versions larger than this stay in the history without their bytes."""
 BUSY_S_MAX = 10.0
 """The longest wait for another process that is writing to the same file."""
 OPEN_TRIES_MAX = 100
@@ -72,7 +72,7 @@ class Object(NamedTuple):
 
 
 Check = Callable[[Object | None], None]
-"""Raises what the dialect answers if the object's present state does not suit the request."""
+"""Raises the dialect's answer if the object's current state does not match the condition."""
 
 
 def anything(_present: Object | None) -> None:
@@ -106,12 +106,12 @@ class Objects:
         self._db.close()
 
     def limit_pages(self, pages: int) -> None:
-        """Stand-in for a full disk: the file may not grow beyond this many pages."""
+        """Limit the file to this many pages, to simulate a full disk."""
         self._db.execute(f"PRAGMA max_page_count={int(pages)}")
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One atomic step: everything inside is applied, or nothing. The outermost one counts."""
+        """One atomic step: everything inside is applied, or nothing. The outermost one decides."""
         if self._db.in_transaction:
             yield self._db
             return
@@ -155,7 +155,7 @@ class Objects:
         return self._one("FROM versions v WHERE id = ? AND bucket = ? AND key = ?", id, bucket, key)
 
     def superseded_ms(self, object: Object) -> float | None:
-        """When the next version of this object (or its delete marker) came; None: it is current."""
+        """When this object's next version (or delete marker) was made; None: it is current."""
         at_ms: float | None = self._db.execute(
             "SELECT min(at_ms) FROM versions WHERE bucket = ? AND key = ? AND id > ?",
             (object.bucket, object.key, object.id),
@@ -183,7 +183,7 @@ class Objects:
         etag: str | None = None,
         meta: dict[str, Any] | None = None,
     ) -> tuple[Object | None, Object]:
-        """Judge the condition and write, as one step: the object before, and after."""
+        """Check the condition and write, as one step; return the object before and after."""
         with self.writing() as db:
             before = self.current(bucket, key)
             check(before)
@@ -222,7 +222,7 @@ class Objects:
         return before, marker
 
     def remove_version(self, bucket: str, key: str, id: int) -> None:
-        """Forget one past version for good."""
+        """Delete one past version permanently."""
         with self.writing() as db:
             db.execute(
                 "DELETE FROM versions WHERE id = ? AND bucket = ? AND key = ?", (id, bucket, key)
@@ -266,7 +266,7 @@ class Objects:
         )
 
     def _next_id(self) -> int:
-        """Microseconds since 1970, and always above the last one: as GCS numbers generations."""
+        """Microseconds since 1970, always above the last one, as GCS numbers generations."""
         last = self._db.execute("SELECT max(id) FROM versions").fetchone()[0] or 0
         return max(last + 1, round(self.clock.stamp_ms() * 1000))
 
@@ -286,7 +286,7 @@ class Objects:
     def history(
         self, bucket: str, prefix: str, after: tuple[str, int] = ("", 0), limit: int = 1000
     ) -> list[Object]:
-        """Every version, by key, newest first within a key; continues behind (key, id)."""
+        """Every version, by key, newest first within a key; continues after (key, id)."""
         return self._versions(
             "(key > ? OR (key = ? AND id < ?)) ORDER BY key, id DESC", bucket, prefix, after, limit
         )
@@ -294,7 +294,7 @@ class Objects:
     def generations(
         self, bucket: str, prefix: str, after: tuple[str, int] = ("", 0), limit: int = 1000
     ) -> list[Object]:
-        """Every version, by key, oldest first within a key; continues behind (key, id)."""
+        """Every version, by key, oldest first within a key; continues after (key, id)."""
         return self._versions(
             "(key > ? OR (key = ? AND id > ?)) ORDER BY key, id", bucket, prefix, after, limit
         )
@@ -313,7 +313,7 @@ class Objects:
         return [row[0] for row in self._db.execute("SELECT name FROM buckets ORDER BY name")]
 
     def lacks(self, bucket: str) -> bool:
-        """Is this a bucket that must be made before anything is done in it, and was not?"""
+        """Whether this bucket must be made before it is used, and was not."""
         named = "SELECT 1 FROM buckets WHERE name = ?"
         return self._strict and self._db.execute(named, (bucket,)).fetchone() is None
 
@@ -327,7 +327,7 @@ class Objects:
             db.execute("DELETE FROM buckets WHERE name = ?", (name,))
 
     def set_versioned(self, bucket: str, on: bool) -> None:
-        """What its owner asked for; every version is kept all the same."""
+        """The owner's setting; every version is kept in any case."""
         with self.writing() as db:
             db.execute("DELETE FROM versioned WHERE bucket = ?", (bucket,))
             if on:
@@ -403,7 +403,7 @@ class Objects:
         return None if row is None else (row[0], row[1], row[2], row[3])
 
     def leased(self, bucket: str) -> set[str]:
-        """The keys that were ever leased and not yet given back."""
+        """The keys that were leased and not released."""
         rows = self._db.execute("SELECT key FROM leases WHERE bucket = ?", (bucket,))
         return {row[0] for row in rows}
 
@@ -424,12 +424,12 @@ class Objects:
                 db.execute("INSERT INTO requests (line) VALUES (?)", (line,))
 
     def recorded(self, since: int = 0) -> list[str]:
-        """The record's lines behind the first `since`."""
+        """The record's lines after the first `since`."""
         rows = self._db.execute("SELECT line FROM requests WHERE n > ? ORDER BY n", (since,))
         return [row[0] for row in rows]
 
     def forget(self, keep: int) -> None:
-        """Let the record's oldest lines go, so that a long run in memory does not fill it."""
+        """Delete the record's oldest lines, so that a long run in memory does not fill it."""
         with self.writing() as db:
             db.execute("DELETE FROM requests WHERE n <= (SELECT max(n) FROM requests) - ?", (keep,))
 

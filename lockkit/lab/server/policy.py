@@ -1,7 +1,7 @@
 """AWS policy documents, judged as S3 judges them: a denial first, then a grant, else a 403.
 
-Only what the documents in datasets/policies need; a document with anything else is refused, so that
-nothing in it is silently ignored. https://docs.aws.amazon.com/service-authorization/ names actions.
+It supports what the documents in datasets/policies need, and refuses any other document, so that
+nothing is silently ignored. https://docs.aws.amazon.com/service-authorization/ names actions.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """Several documents together. If none of them grants anything, all is granted that none denies:
-    they are a bucket's policies then, beside an identity with every right.
+    """Several documents together. If none of them grants anything, everything that none denies is
+    granted: they are then a bucket's policies, for an identity with every right.
     """
 
     statements: tuple[Statement, ...]
@@ -68,7 +68,7 @@ class AccessPolicy:
             self._check(action, resource, _context(call))
 
     def missing(self, bucket: str) -> None:
-        """403 of a missing object for who may not list: S3 keeps its absence secret."""
+        """403 for a missing object if the caller may not list: S3 does not reveal its absence."""
         self._check("s3:ListBucket", ARN + bucket, {})
 
     def _check(self, action: str, resource: str, context: Mapping[str, str]) -> None:
@@ -82,7 +82,7 @@ class AccessPolicy:
 
 
 def read_policy(documents: Iterable[str]) -> AccessPolicy:
-    """Raises `ValueError` naming what cannot be judged here."""
+    """Raises `ValueError`, which names what is not supported."""
     statements: list[Statement] = []
     for text in documents:
         said = json.loads(text)

@@ -12,7 +12,7 @@ from lockkit.lab.server.objects import Objects
 class ServerProfile:
     name: str
     write_interval_ms: float = 0.0
-    """Writes to one object closer together than this get 429, whoever sends them."""
+    """Writes to one object closer together than this get 429, from any client."""
     put_conditions: bool = True
     """False: conditions on PUT are silently ignored."""
     delete_conditions: bool = True
@@ -22,11 +22,11 @@ class ServerProfile:
     versioned_conditions: bool = True
     """False: in a versioned S3 bucket If-None-Match is ignored, and If-Match never holds."""
     race_ms: float = 0.0
-    """Every request is under way for so long before it is decided, so that there are races."""
+    """Every request is delayed by this before it is decided, so that there are races."""
     losers_get_500: bool = False
-    """Of those that lose a race, every second is told 500."""
+    """Every second loser of a race gets a 500."""
     atomic: bool = True
-    """False: a condition on an S3 PUT is judged when the request arrives, and written later."""
+    """False: the condition of an S3 PUT is checked when it arrives, and the write comes later."""
     why: str
 
 

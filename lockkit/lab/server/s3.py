@@ -36,12 +36,12 @@ _ASPECTS = {
     "replication", "requestPayment", "restore", "retention", "select", "tagging", "torrent",
     "uploadId", "uploads", "versioning", "versions", "website",
 }  # fmt: skip
-"""Query words that make it another operation."""
+"""Query parameters that select another operation."""
 _HOSTED = re.compile(r"^([a-z0-9][a-z0-9.-]*)\.localhost(?::\d+)?$")
 
 
 class S3:
-    """`answer(call)` for every request that the SDKs were seen to send; the rest is a 501."""
+    """`answer(call)` for every request that the SDKs send; any other is a 501."""
 
     def __init__(
         self, objects: Objects, profile: ServerProfile, policy: AccessPolicy | None = None
@@ -155,7 +155,7 @@ class S3:
         raise _not_built(call)
 
     def _versioning(self, call: DialectRequest, deed: RequestEffect) -> Reply:
-        """Every version is kept, whatever is asked; only some conditions mind what was."""
+        """Every version is kept, whatever the setting; only some conditions depend on it."""
         deed.answer = "found"
         if self.profile.versioned_conditions:
             return s3_lists.answer("VersioningConfiguration", "<Status>Enabled</Status>", deed)

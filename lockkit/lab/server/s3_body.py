@@ -1,4 +1,4 @@
-"""The bytes of an S3 upload: aws-chunked framing taken off, trailers read, checksums verified."""
+"""The bytes of an S3 upload, without aws-chunked framing, and with verified checksums."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def _encoded(digest: bytes) -> str:
 
 
 def crc32_of(body: bytes) -> str:
-    """As Amazon tells it with an object that the SDKs of today wrote."""
+    """The checksum type that Amazon reports for objects of current SDKs."""
     return _encoded(zlib.crc32(body).to_bytes(4, "big"))
 
 
-# Taken on trust: Python has none, and a 16-line one would be too slow.
+# Not verified: Python has none of these, and a short one would be too slow.
 _TRUSTED = "x-amz-checksum-crc64nvme"
 _CHECKSUMS: Mapping[str, Callable[[bytes], str | None]] = {
     "x-amz-checksum-crc32": crc32_of,
@@ -78,7 +78,7 @@ def sums_of_parts(algorithm: str, bodies: Sequence[bytes]) -> dict[str, str]:
 
 
 def checksum_headers(kept: Mapping[str, str]) -> dict[str, str]:
-    """What an answer says of the checksums in an object's metadata."""
+    """The answer's headers for the checksums in an object's metadata."""
     said = {f"x-amz-{name}": v for name, v in kept.items() if name.startswith("checksum-")}
     if said:
         composite = any("-" in value for value in said.values())

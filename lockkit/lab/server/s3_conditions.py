@@ -10,7 +10,7 @@ from lockkit.lab.server.profiles import ServerProfile, throttle
 def of_write(
     objects: Objects, profile: ServerProfile, call: DialectRequest, deed: RequestEffect
 ) -> Check:
-    """A PUT's condition, to be judged inside the store's transaction."""
+    """A PUT's condition, which is evaluated inside the store's transaction."""
     absent, match = call.headers.get("if-none-match"), call.headers.get("if-match")
     if absent is not None:
         deed.condition = "if-absent"
@@ -82,7 +82,7 @@ def _judge_match(
 
 
 def _lost(profile: ServerProfile, call: DialectRequest, winner: Object) -> DialectError:
-    """412; by some profiles, every second loser of a race is told 500 instead.
+    """412; in some profiles every second loser of a race gets a 500 instead.
 
     A race: the winner's write landed while this request was under way.
     """

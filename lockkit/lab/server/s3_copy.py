@@ -36,7 +36,7 @@ def no_bucket() -> DialectError:
 
 
 def _judge(call: DialectRequest, found: Object) -> None:
-    """Amazon answers 412 where a read would be answered with 304, too."""
+    """Amazon answers 412, even where a read would get a 304."""
     said = {name.removeprefix(f"{_NAMED}-"): value for name, value in call.headers.items()
             if name.startswith(f"{_NAMED}-if-")}  # fmt: skip
     match, unless = said.get("if-match"), said.get("if-none-match")

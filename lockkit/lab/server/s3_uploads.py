@@ -13,7 +13,7 @@ from lockkit.lab.server.s3_body import received, sums_of, sums_of_parts
 ALGORITHMS = ("crc32", "crc32c", "crc64nvme", "sha1", "sha256")
 PARTS_MAX = 10_000
 PART_BYTES_MIN = 5 << 20
-"""Of every part but the last."""
+"""The smallest size of every part but the last."""
 
 
 def start(
@@ -100,7 +100,7 @@ def checksum_fields(after: Object) -> str:
 
 
 def completed(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Object | None:
-    """What this upload has become, for a client that lost the answer and completes it again.
+    """The object of this upload, for a client that lost the answer and completes it again.
 
     Amazon answers as it did the first time (adobe/S3Mock, issue 2586). That it does not judge the
     condition again is unverified.

@@ -213,7 +213,7 @@ class Emulator:
         began_ms: float,
         credentials: Credentials | None,
     ) -> Reply:
-        """Answer a request; what changes something is recorded in the same transaction."""
+        """Answer a request; a change is recorded in the same transaction."""
 
         def recorded(reply: Reply) -> list[Event]:
             return ledger.events(call, reply, began_ms, self._clock.stamp_ms())
@@ -232,7 +232,7 @@ class Emulator:
                     changed = any(each["applied"] for each in events)
                     if changed:
                         self._ledger.save(events)
-        except Exception as error:  # noqa: BLE001 - told on stderr, and to the client as a 5xx
+        except Exception as error:  # noqa: BLE001 - reported on stderr, and to the client as a 5xx
             changed = False
             reply = dialect.refuse(
                 call, self._fault(call, error), RequestEffect(call.method.lower())
@@ -246,7 +246,7 @@ class Emulator:
         return reply
 
     def _fault(self, call: DialectRequest, error: Exception) -> DialectError:
-        """What a client is told when this server itself is in trouble: nothing was applied."""
+        """The answer if this server itself failed: nothing was applied."""
         match error:
             case DialectError():
                 return error
@@ -288,7 +288,7 @@ class Emulator:
     # --- the record ------------------------------------------------------------------------------
 
     def requests(self, since: int = 0) -> list[Event]:
-        """Every request behind the first `since`, in the order in which they were decided."""
+        """Every request after the first `since`, in the order of their decisions."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return self._kept[since:]

@@ -1,4 +1,4 @@
-"""AWS Signature Version 4, checked where the server was given a key (else it takes any)."""
+"""AWS Signature Version 4, checked if the server has a key (otherwise it accepts any)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Credentials:
 def verify(call: DialectRequest, credentials: Credentials, now_ms: float) -> None:
     """403 unless the request is signed with these credentials and is neither too old nor too new.
 
-    Signed by headers, it is good for 15 minutes; a presigned link, for as long as it says.
+    A request signed by headers is valid for 15 minutes, a presigned link as long as it says.
     """
     link = "X-Amz-Algorithm" in call.query
     access_key, day, region, names, signature = _of_link(call) if link else _of_headers(call)

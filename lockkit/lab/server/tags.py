@@ -32,7 +32,7 @@ def of(object: Object) -> list[tuple[str, str]]:
 
 
 def document(object: Object) -> str:
-    """What stands inside the root element."""
+    """The content of the root element."""
     rows = (f"<Tag><Key>{markup.plain(key)}</Key><Value>{markup.plain(value)}</Value></Tag>"
             for key, value in of(object))  # fmt: skip
     return f"<TagSet>{''.join(rows)}</TagSet>"

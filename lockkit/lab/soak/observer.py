@@ -47,7 +47,7 @@ class ObserverPlan:
 
 
 def reader(plan: ObserverPlan, store: Store, channel: Channel) -> Callable[[], None]:
-    """A function that reads the table and records what each file group shows, as one event."""
+    """A function that reads the table and records the content of each file group as one event."""
     seen: list[Snapshot | None] = [None]
     clock = Clock()
 

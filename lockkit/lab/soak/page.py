@@ -1,6 +1,6 @@
-"""A soak's report: one self-contained page of figures, with the drawing of its most telling moment.
+"""A soak's report: one self-contained page of figures, with a drawing of its most relevant moment.
 
-Nothing in it comes unescaped from a bucket, a log or a history.
+All text from a bucket, a log or a history is escaped.
 """
 
 from __future__ import annotations

@@ -32,13 +32,13 @@ CHECK_EVERY_S = 10.0
 POLL_S = 0.5
 
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
-"""For glibc: what a process has is then what it keeps, not what its threads' heaps are worn to."""
+"""For glibc: the resident memory then shows what a process uses, without fragmented heaps."""
 
 Report = Callable[[str], None]
 
 
 class SoakFailed(LockkitError):
-    """A soak that could not be run, or not to its end: says what happened and what to do next."""
+    """A soak that could not start or end; the message says what happened and what to do next."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class SoakOutcome:
     memory: list[tally.Growth]
     orphans: int
     ended: list[str] = field(default_factory=list)
-    """Processes that ended by themselves, each with its last words."""
+    """Processes that ended by themselves, each with its last output."""
     rows: int | None = None
     """Of the table, read by a server that was started anew on the file; None: it cannot be read."""
     unread: str = ""
@@ -87,7 +87,7 @@ def soak(
     plan: Plan, settings: SoakSettings, *, seconds: float, until_invalid: bool = False,
     report: Report = lambda _line: None,
 ) -> SoakOutcome:  # fmt: skip
-    """Run it and judge it; Ctrl-C ends it early. Raises `SoakFailed`."""
+    """Run the soak and check its history; Ctrl-C ends it early. Raises `SoakFailed`."""
     run_dir, clock = Path(plan.run_dir), Clock()
     run_dir.mkdir(parents=True, exist_ok=True)
     session = SoakSession(plan, settings, report)

@@ -34,7 +34,7 @@ SERVER_READY_S = 20.0
 SAMPLE_S = 5.0
 PROGRESS_S = 5.0
 ARMED_S_MAX = 30.0
-"""A writer that was to stop at its next commit, and does not commit, is let go."""
+"""A writer that should stop at its next commit continues if it does not commit in this time."""
 RELAUNCH_S = (0.5, 2.0)
 OFFSET = "clock offset"
 
@@ -46,7 +46,7 @@ class SoakSettings:
     plan: str
     """As JSON."""
     spark: int = 0
-    """The last so many writers are PySpark processes."""
+    """This many writers, the last ones, are PySpark processes."""
     groups: int = 2
     heartbeat_ms: int = 1000
     heartbeat_misses: int = 5
@@ -64,7 +64,7 @@ class SoakSupervisor(Supervisor):
         now_ms = self._clock.boot_ms()
         self._due = [(now_ms + self._pause_ms(each), each) for each in self._soak_plan.processes]
         self._later: list[tuple[float, str, Any]] = []
-        """When, what and whom: the second halves of troubles."""
+        """The scheduled ends of process faults: when, what, and which process."""
         self._offsets: dict[str, int] = {}
         self._stall_s: dict[str, tuple[float, float]] = {}
         self._made: Counter[str] = Counter()

@@ -17,7 +17,7 @@ SERVER = "server"
 STOPS = {"at its commit, holding the lock": "before its commit",
          "its commit decided and not yet visible": "in its commit"}  # fmt: skip
 WARM_UP_S = 60.0
-"""A process's first minute tells nothing of its growth: it imports and reads."""
+"""A process's first minute does not show its growth, because it imports and reads."""
 MEMORY_SAMPLES_MIN = 6
 WEIGHED = ("applied", "precondition_failed")
 

@@ -25,11 +25,11 @@ LOG_LINES = 12
 
 
 class ServiceUnavailable(LockkitError, RuntimeError):
-    """Something that this service needs is missing: says what, and how to get it."""
+    """Something that this service needs is missing; the message says what, and how to get it."""
 
 
 class ServiceStartFailed(LockkitError, RuntimeError):
-    """It was started and does not serve: quotes its last output."""
+    """The service was started and does not answer; the message quotes its last output."""
 
 
 class Service(ABC):
@@ -56,7 +56,7 @@ class Service(ABC):
 
     @abstractmethod
     def recipe(self) -> dict[str, str]:
-        """Hudi's configuration of a lock here; empty if Hudi knows none."""
+        """Hudi's configuration for a lock of this service; empty if Hudi has none."""
 
     @property
     @abstractmethod

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lockkit.lab.processes.services.service import Service, ask, jars, java
 
 TICK_MS = 500
-"""Sessions are granted two ticks at least; with ZooKeeper's own 2 s none would end while somebody
-looks on."""
+"""A session lasts at least two ticks; with ZooKeeper's default of 2 s an expiry takes too long to
+watch."""
 SESSION_MS_MAX = 300_000
 
 
