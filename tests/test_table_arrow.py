@@ -16,7 +16,9 @@ from table_world import rows as orders
 
 from lockkit.errors import TableError
 from lockkit.runtime import run
+from lockkit.stores import open_store
 from lockkit.table import CommitConflict, Table, commit, load_snapshot
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.properties import FENCED, HUDI
 from lockkit.table.occ.mode import switch_mode
 
@@ -89,6 +91,30 @@ def test_changes_go_on_where_the_last_ones_ended() -> None:
         table.upsert(rows(("b", "US", 2, 2)))
         then, _ = table.changes(increment.end)
     assert (len(contents(first)), contents(then)) == (2, [("b", "US", 2, 2)])
+
+
+@pytest.mark.parametrize(
+    "how", [{"hive_style": "no"}, {"urlencode": 0}, {"buckets": "4"}, {"precombine": ["at", "v"]}]
+)
+def test_an_argument_of_the_wrong_type_makes_no_table(how: dict[str, Any]) -> None:
+    """`hive_style="no"` was read as True."""
+    url = f"memory://arrow{next(_NAMES)}"
+    with pytest.raises(RefusedOption):
+        Table.create(url, **{"record_key": "id", "precombine": "at", **how})
+    assert not open_store(url).list("")
+
+
+def test_retries_and_partitions_that_cannot_be_meant_are_refused() -> None:
+    wrong: Any = 5
+    with made() as table:
+        for retries in (-1, "3"):
+            for write in (table.append, table.upsert):
+                with pytest.raises(RefusedOption, match="retries"):
+                    write(rows(("a", "EU", 1, 1)), retries=retries)
+        for partitions in ((), (wrong,)):
+            with pytest.raises(RefusedOption, match="takes one or more paths"):
+                table.delete_partition(*partitions)
+        assert table.history() == []
 
 
 @pytest.mark.parametrize("bound", [None, 5, "yesterday"])

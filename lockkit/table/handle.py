@@ -22,6 +22,7 @@ from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import Store, open_store
+from lockkit.table.errors import RefusedOption
 from lockkit.table.format.base_file import (
     BaseFile,
     Target,
@@ -173,6 +174,12 @@ class Table:
         `how` are the keywords of `Table`. Raises `TableError` if a different table is there,
         `UnsafeStore` if the store ignores conditions, and `StoreError`.
         """
+        from lockkit.table.occ.creation import create_table, refuse_mistyped
+
+        refuse_mistyped(
+            (*_fields(record_key), *_fields(partition_by), precombine), (buckets, version),
+            hive_style=hive_style, urlencode=urlencode,
+        )  # fmt: skip
         config = TableConfig(
             name=url.rstrip("/").rpartition("/")[2] if name is None else name,
             record_key=",".join(_fields(record_key)),
@@ -180,8 +187,6 @@ class Table:
             version=version, mode=mode, commit=commit, table_type=table_type, buckets=buckets,
             hive_style=hive_style, urlencode=urlencode,
         )  # fmt: skip
-        from lockkit.table.occ.creation import create_table
-
         table = cls(url, **how)
         try:
             if table._described:
@@ -255,6 +260,8 @@ class Table:
         """
         import pyarrow as pa
 
+        if not partitions or not all(isinstance(each, str) for each in partitions):
+            raise RefusedOption("delete_partition", "takes one or more paths, as region=EU")
         return self._write("delete_partition", pa.table({}), retries, frozenset(partitions))
 
     def read(

@@ -109,7 +109,7 @@ def _checked(found: WriteOptions) -> WriteOptions:
         )  # fmt: skip
     if found.partitions and found.operation != "delete_partition":
         raise RefusedOption(PARTITIONS, "is for the operation delete_partition", "leave it out")
-    if not 0 <= found.retries <= RETRIES_MAX:
+    if type(found.retries) is not int or not 0 <= found.retries <= RETRIES_MAX:
         raise RefusedOption("retries", f"must be from 0 to {RETRIES_MAX}", value=str(found.retries))
     for name, value in (("buckets", found.buckets), ("tasks", found.tasks)):
         if value is not None and not 0 < value <= 100_000:

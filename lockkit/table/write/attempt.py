@@ -16,7 +16,7 @@ from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockBusy, LockLost, StoreError, TableError
 from lockkit.runtime import Procedure
 from lockkit.sinks import Emit
-from lockkit.table.errors import CommitConflict, CommitUnknown
+from lockkit.table.errors import CommitConflict, CommitUnknown, RefusedOption
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import FENCED, GROUP, HUDI
 from lockkit.table.occ.commit import Committed, EpochGuard, commit
@@ -272,6 +272,8 @@ def _stays_open(_prepared: Prepared) -> Procedure[bool]:
 
 def retried(once: Callable[[], T], retries: int, clock: Clock, emit: Emit) -> T:
     """Call `once` until it returns, or until the last of `retries` further attempts conflicts."""
+    if type(retries) is not int or retries < 0:
+        raise RefusedOption("retries", "must be a whole number from 0", value=repr(retries)[:60])
     for tries in range(retries):
         try:
             return once()
