@@ -22,7 +22,7 @@ from lockkit.protocol.policy import Expiry
 from lockkit.runtime import SiblingInterrupted, run
 from lockkit.stores import Store, open_store
 from lockkit.table import CommitConflict, Table, read_table
-from lockkit.table.errors import EarlyConflict
+from lockkit.table.errors import EarlyConflict, TableChanged
 from lockkit.table.format.avro import encode
 from lockkit.table.format.compaction_plan import (
     CompactionInput,
@@ -241,15 +241,27 @@ def test_a_plan_stands_only_with_every_log_file_that_was_completed_before_it() -
     assert not stands(plan, snapshot("1", "6"), "5")
 
 
-def test_a_commit_between_the_look_and_the_plan_makes_the_plan_void() -> None:
+def test_after_a_commit_between_the_look_and_the_plan_it_looks_again() -> None:
     url = fresh()
     with with_logs(url) as table, Table(url) as other:
         service = table._upkeep.service
         before = service.inspect()
         other.upsert(rows(("b", "EU", 3, 3)))
-        assert compact(service.context, before) is None
+        done = compact(service.context, before)
+        assert done is not None and done.logs == 3
         assert not timeline(table.store).pending
-        assert shown(table.read()) == [STANDING[0], ("b", "EU", 3, 3)] and table.compact()
+        expected = [STANDING[0], ("b", "EU", 3, 3)]
+        assert shown(table.read()) == expected == shown(table.read(query="read_optimized"))
+
+
+def test_a_compaction_that_never_finds_the_table_at_rest_says_so(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_logs(fresh()) as table:
+        monkeypatch.setattr("lockkit.table.services.compact.stands", lambda *_: False)
+        with pytest.raises(TableChanged, match="nothing was merged"):
+            table.compact()
+        assert shown(table.read()) == STANDING and not timeline(table.store).pending
 
 
 def test_an_overslept_compaction_is_refused_and_leaves_nothing() -> None:

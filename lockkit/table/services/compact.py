@@ -3,8 +3,9 @@
 The plan is durable before a row is merged. Writers go on meanwhile, because a reader decides by
 completion times: a log file that is completed after the instant T of the compaction stays behind
 the new base file. So the compaction merges exactly the log files that were completed before T. A
-commit that adds one more of those, by a slow clock, is a conflict (`missed_a_log`). After the
-compaction is decided there is none: the fence makes completion times rise.
+commit that adds one more of those is a conflict (`missed_a_log`): its writer has a slow clock, or
+decided it right before T and published it after the compaction's listing. After the compaction is
+decided there is none: the fence makes completion times rise.
 
 Rows keep their keys, commit times and sequence numbers. A compaction that is refused, fails or is
 interrupted is rolled back at once.
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockkit.runtime import run
-from lockkit.table.errors import UnsupportedTable
+from lockkit.table.errors import TableChanged, UnsupportedTable
 from lockkit.table.format.base_file import BaseFileWriter
 from lockkit.table.format.compaction_plan import (
     CompactionInput,
@@ -41,9 +42,10 @@ from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.rewrite import carried_out
 from lockkit.table.services.rules import ServiceRules
-from lockkit.table.services.view import TableView
+from lockkit.table.services.view import TableView, look_at
 from lockkit.table.write.contract import AttemptHeartbeat
 
+PLANS_MAX = 10
 AT_ONCE = 4
 """File groups that are merged at one time."""
 
@@ -85,14 +87,24 @@ def choose(snapshot: Snapshot, busy: Collection[FileGroup] = ()) -> CompactionPl
 
 
 def compact(context: ServiceContext, view: TableView) -> Compacted | None:
-    """None if there are no log files, or if the table changed since it was inspected.
+    """None if there are no log files.
 
-    Raises `CommitConflict` if a commit came in between by a slow clock, or replaced an input;
-    `CommitUnknown`, and what a commit raises.
+    A commit between the look and the plan makes the plan void; then it looks and plans again.
+    Raises `TableChanged` after `PLANS_MAX` void plans, `CommitConflict` if it missed a log file or
+    an input was replaced; `CommitUnknown`, and what a commit raises.
     """
-    plan = plan_for(context, view)
-    if plan is None:
-        return None
+    for _ in range(PLANS_MAX):
+        plan = plan_for(context, view)
+        if plan is None or (done := _carried_out(context, view, plan)) is not None:
+            return None if plan is None else done
+        view, _saved = context.run(look_at(view.snapshot, view.snapshot.covered.count))
+    why = f"changed between each of {PLANS_MAX} looks and plans of a compaction; nothing was merged"
+    raise TableChanged(f"table {view.config.name!r}", why, "try again when fewer writers commit")
+
+
+def _carried_out(
+    context: ServiceContext, view: TableView, plan: CompactionPlan
+) -> Compacted | None:
     prepared = carried_out(
         context, after_its_inputs(view), "compaction", format_compaction_plan(plan),
         lambda transaction, heart: _merged(context, plan, view.snapshot, transaction, heart),
