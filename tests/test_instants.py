@@ -22,7 +22,7 @@ from table_world import AVRO, CLOCK, Hasty, Holder, new_table, prepare_inserts, 
 
 from lockkit.clock import Clock
 from lockkit.errors import LockLost, TableError
-from lockkit.protocol.outcome import Found, IfAbsent, Missing, Throttled, Unknown
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing, Throttled, Unknown
 from lockkit.runtime import run
 from lockkit.sinks import ObserverFailed
 from lockkit.stores import Store
@@ -492,6 +492,7 @@ def test_ctrl_c_at_any_request_leaves_nothing_pending_and_says_what_became_of_it
             assert not mine.lock.locked(), (at, notes)
         visible = read_table(store).num_rows == 2
         unknown = mode == "hudi" and "is not known" in notes
+        assert not (visible and "was not committed" in notes), (at, notes)
         assert visible or unknown or "not committed" in notes, (at, notes)
         assert unknown or not pending(store, config.names), (at, notes)
         if next(sent) < at:
@@ -601,6 +602,16 @@ def test_an_instant_that_a_rollback_under_way_names_is_not_used(version: int) ->
     later = replace(known_of(store), newest=taken.instant)
     run(take(later, action="rollback", plan=plan), store, CLOCK)
     assert run(survey(taken), store, CLOCK)[0] is None
+
+
+@VERSIONS
+def test_an_instant_that_another_action_requested_too_is_not_used(version: int) -> None:
+    store, config, _ = table(version)
+    taken = run(take(known_of(store)), store, CLOCK)
+    other = config.names.requested(taken.instant, "replacecommit")
+    assert isinstance(store.put(other, b"", IfAbsent()), Applied)
+    found, now = run(survey(taken), store, CLOCK)
+    assert found is None and taken.instant in now.doubled
 
 
 @VERSIONS
