@@ -104,6 +104,15 @@ def test_an_argument_of_the_wrong_type_makes_no_table(how: dict[str, Any]) -> No
     assert not open_store(url).list("")
 
 
+def test_compaction_of_a_table_without_log_files_is_refused() -> None:
+    options = {"hoodie.compact.inline": "true"}
+    with made() as table, Table(table.url, options=options) as mine:
+        with pytest.raises(RefusedOption, match="no log files"):
+            mine.append(rows(("a", "EU", 1, 1)))
+    with made(table_type="MERGE_ON_READ", options=options) as merged:
+        merged.append(rows(("a", "EU", 1, 1)))
+
+
 def test_retries_and_partitions_that_cannot_be_meant_are_refused() -> None:
     wrong: Any = 5
     with made() as table:

@@ -158,13 +158,14 @@ _KEYGEN = (
     "hoodie.datasource.write.keygenerator.class", "hoodie.table.keygenerator.class",
     "hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type",
 )  # fmt: skip
+_COMPACTS = "hoodie.compact.inline"
 _ENCODING = "hoodie.write.complex.keygen.new.encoding"
 _ORDERS_LOWER = {name.lower(): ordered for name, ordered in _ORDERS.items()}
 
 
 def described(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that describe the table."""
-    keys = {*_ORDERING, *_KEYGEN, _ENCODING}.union(*_DESCRIBES.values())
+    keys = {*_ORDERING, *_KEYGEN, _ENCODING, _COMPACTS}.union(*_DESCRIBES.values())
     return {key: value for key, value in options.items() if key in keys}
 
 
@@ -173,6 +174,9 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
 
     `options` are in lower case, as `check_options` returns them.
     """
+    if str(options.get(_COMPACTS)).lower() == "true" and not config.merged:
+        why = "is refused: a copy-on-write table has no log files that could be compacted"
+        raise RefusedOption(_COMPACTS, why, "leave it out", value="true")
     for field, keys in _DESCRIBES.items():
         theirs = getattr(config, field)
         said = "" if theirs is None else str(theirs)
