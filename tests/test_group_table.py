@@ -298,10 +298,10 @@ def test_a_writer_killed_at_any_request_loses_and_doubles_nothing(url: str) -> N
             assert status == 0 and {"mine", "other"} <= set(found)
             break
         killed += 1
-    assert killed > 12, "it has more requests than that"
+    assert killed > 8, "it has more requests than that"
 
 
-@pytest.mark.parametrize("number", [5, 6, 7, 9, 11, 14])
+@pytest.mark.parametrize("number", [5, 9, 10, 11])
 def test_a_writer_stopped_in_its_commit_ends_it_once_when_it_goes_on(url: str, number: int) -> None:
     child = in_child(append_and(url, number, signal.SIGSTOP))
     _, status = os.waitpid(child, os.WUNTRACED)
@@ -362,7 +362,7 @@ def test_an_offer_without_an_answer_may_still_be_committed(url: str) -> None:
                 raise TableError("the listing fails")
 
         spy(one, before)
-        with pytest.raises(CommitUnknown, match=r"\.offer"):
+        with pytest.raises(CommitUnknown, match=r"\.append"):
             one.append(rows("c"))
     config = TableConfig(name="orders", record_key="id", partition_by="region", commit="group")
     assert config.commit == "group"

@@ -57,6 +57,8 @@ class Committer(Protocol):
 class Lockkit:
     """A table in Hudi's layout, committed to through the lock and the fence."""
 
+    COMMIT = "serial"
+
     def __init__(self, endpoint: str, bucket: str, home: Path) -> None:
         from lockkit.table.handle import Table
 
@@ -75,7 +77,7 @@ class Lockkit:
         from lockkit.table import TableConfig, create_table
 
         mine = cls(endpoint, bucket, home)
-        config = TableConfig(name="orders", record_key="id", precombine="at")
+        config = TableConfig(name="orders", record_key="id", precombine="at", commit=cls.COMMIT)
         run(create_table(config), mine.table.store, mine.table.clock)
         return mine
 
@@ -91,6 +93,12 @@ class Lockkit:
         return int(read_table(self.table.store).num_rows)
 
     def again(self) -> None: ...
+
+
+class LockkitGroup(Lockkit):
+    """The same with group commit: no lock, writers decide together."""
+
+    COMMIT = "group"
 
 
 class DeltaLake:
@@ -228,6 +236,10 @@ COMMITTERS: dict[str, type[Any]] = {
     "pyiceberg": Iceberg,
 }
 
+GROUP = {"lockkit group": LockkitGroup}
+"""Beside those in one benchmark of its own."""
+EVERY = COMMITTERS | GROUP
+
 
 def bucket_of(name: str) -> str:
     return "b-" + name.lower().replace(" ", "-")
@@ -235,4 +247,4 @@ def bucket_of(name: str) -> str:
 
 def create(name: str, endpoint: str, home: Path, bucket: str) -> None:
     client(endpoint).create_bucket(Bucket=bucket)
-    COMMITTERS[name].create(endpoint, bucket, home)
+    EVERY[name].create(endpoint, bucket, home)

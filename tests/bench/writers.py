@@ -12,13 +12,14 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tests.bench.committers import COMMITTERS, Committer, bucket_of, create, rows
+from tests.bench.committers import COMMITTERS, EVERY, Committer, bucket_of, create, rows
 from tests.bench.server import Server, serving
 
 LATENCY_MS = 60
@@ -45,7 +46,7 @@ def _write(name: str, endpoint: str, bucket: str, home: str, me: int, seconds: f
     aborts, error = 0, ""
     logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it tells each of its own retries
     try:
-        mine = COMMITTERS[name](endpoint, bucket, Path(home))
+        mine = EVERY[name](endpoint, bucket, Path(home))
         _append(mine, rows(1_000_000 * (me + 1), ROWS))  # first use, and whatever is loaded by it
     except BaseException:
         gate.abort()
@@ -75,10 +76,15 @@ def _append(mine: Committer, new: pa.Table) -> list[str]:
     return refusals
 
 
-def contend(server: Server, name: str, writers: int, home: Path, seconds: float) -> dict[str, Any]:
-    """One run of one committer by `writers` processes. First uses are at 0 ms, and not counted."""
+def contend(
+    server: Server, name: str, writers: int, home: Path, seconds: float, again: str = ""
+) -> dict[str, Any]:
+    """One run of one committer by `writers` processes. First uses are at 0 ms, and not counted.
+
+    `again` makes the bucket of a further run.
+    """
     spawn = multiprocessing.get_context("spawn")
-    bucket = bucket_of(f"{name} {writers}")
+    bucket = bucket_of(f"{name} {writers}{again}")
     create(name, server.s3, home, bucket)
     server.latency(0)
     gate, out = spawn.Barrier(writers + 1), spawn.Queue()
@@ -92,7 +98,7 @@ def contend(server: Server, name: str, writers: int, home: Path, seconds: float)
         each.start()
     while gate.n_waiting < writers and not gate.broken:
         time.sleep(0.05)
-    found = COMMITTERS[name](server.s3, bucket, home).count()
+    found = EVERY[name](server.s3, bucket, home).count()
     server.latency(LATENCY_MS)
     before = server.requests(bucket)
     gate.wait(LONGEST_RUN_S)
@@ -103,8 +109,8 @@ def contend(server: Server, name: str, writers: int, home: Path, seconds: float)
     for error in {each.error for each in told} - {""}:
         print(f"{name}, {writers} writers: {error}", file=sys.stderr)
     server.latency(0)
-    there = COMMITTERS[name](server.s3, bucket, home).count() - found
-    return _figures(told, sent.total()) | {"rows_lost": ROWS * committed(told) - there}
+    there = EVERY[name](server.s3, bucket, home).count() - found
+    return _figures(told, sent) | {"rows_lost": ROWS * committed(told) - there}
 
 
 def committed(told: list[Told]) -> int:
@@ -112,7 +118,7 @@ def committed(told: list[Told]) -> int:
     return sum(len(each.spans) for each in told)
 
 
-def _figures(told: list[Told], sent: int) -> dict[str, Any]:
+def _figures(told: list[Told], sent: Counter[str]) -> dict[str, Any]:
     spans = [span for each in told for span in each.spans]
     took = sorted(end - began for began, end in spans)
     whole_s = max(end for _, end in spans) - min(began for began, _ in spans)
@@ -122,7 +128,11 @@ def _figures(told: list[Told], sent: int) -> dict[str, Any]:
         "p50_s": round(statistics.median(took), 2),
         "longest_s": round(took[-1], 2),
         "aborts": sum(each.aborts for each in told),
-        "requests": round(sent / len(spans), 1),
+        "requests": round(sent.total() / len(spans), 1),
+        "by_kind": " ".join(
+            f"{kind} {count / len(spans):.1f}" for kind, count in sorted(sent.items())
+        ),
+        "least_share": round(min(len(each.spans) for each in told) * len(told) / len(spans), 2),
     }
 
 

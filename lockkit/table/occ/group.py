@@ -159,12 +159,18 @@ def decide(
     """
     after = replace(fence, attempt=attempt, combiner=combiner, round=fence.round + 1,
                     published=proven_until(fence, proven))  # fmt: skip
-    room = UNPUBLISHED_MAX - sum(not is_proven(after, each, proven) for each in fence.window)
+    room = has_room(after, proven)
     in_order = sorted({each.instant: each for each in offers}.items())
     judged = [each for _, each in in_order if may_judge(fence, each)]
-    for offer in judged[: max(0, min(room, BATCH_MAX))]:
+    for offer in judged[: min(room, BATCH_MAX)]:
         after = follow(after, judge(after, offer, timely), now)
     return evict(after, proven, window_max)
+
+
+def has_room(fence: GroupFence, proven: Collection[int]) -> int:
+    """How many more decisions there may be before one is published."""
+    unproven = sum(not is_proven(fence, each, proven) for each in fence.window)
+    return max(0, UNPUBLISHED_MAX - unproven)
 
 
 def refuse(fence: GroupFence, instant: str, attempt: str, *, why: str = "") -> GroupFence:

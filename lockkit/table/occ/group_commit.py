@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from lockkit.errors import TableError
-from lockkit.protocol.outcome import Found, IfVersion, Missing, Version
-from lockkit.runtime import Parallel, Procedure, Sleep, Unique, WallMs
+from lockkit.protocol.outcome import Applied, Found, IfVersion, Missing, Throttled, Version
+from lockkit.runtime import Parallel, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read, settle_write
+from lockkit.runtime.proven import pause_s as throttled_s
 from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.timeline import HOODIE, instant_ms, instant_of
@@ -29,12 +30,15 @@ from lockkit.table.occ.group import (
     Offer,
     conflicts,
     decide,
+    has_room,
     is_proven,
     may_judge,
     reaches,
     refuse,
 )
 from lockkit.table.occ.group_fence import (
+    blind_name,
+    blind_offer,
     format_group_fence,
     format_offer,
     is_tombstone,
@@ -49,7 +53,13 @@ RESERVATIONS_MAX = 10
 TURNS_MAX = 40
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
+WAITS_MAX = 6
+"""How many times a client looks whether others have published what they decided before."""
+PATIENCE_MAX = 3
+"""So many turns a client leaves the decision to the owner of an older offer."""
+TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
 INSTANT_DIGITS = 17
+CONTENDED_FOR = 4
 FAST_RUN_MAX = 4
 """After so many commits without a listing a writer lists, and decides what others offered."""
 
@@ -65,17 +75,34 @@ class GroupClient:
     """Up to this instant everything is over and published; listings begin after it."""
     known: GroupFence | None = None
     version: Version = ""
+    contended: int = 0
+    """For how many more commits it counts that another client has replaced the fence."""
+    trip_ms: int = TRIP_LEAST_MS
+    """How long the last round trip took."""
     wins: int = 0
-    won: int = 0
-    """The last round that this client decided."""
+    won: set[int] = field(default_factory=set)
+    """Rounds of the window that this client decided."""
     checked_ms: int = 0
     """When the table's properties were read last, by this client's clock."""
     proven: set[int] = field(default_factory=set)
     """Numbers of the decisions whose outcome file this client has seen or written."""
 
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    """Of this client's own inflight files that are not published yet."""
+
     def knows(self, fence: GroupFence, version: Version) -> None:
         self.known, self.version = fence, version
-        self.proven = {each for each in self.proven if each >= fence.first}
+        self.proven = {each for each in frozenset(self.proven) if each >= fence.first}
+        self.won = {each for each in self.won if fence.window and each >= fence.window[0].round}
+
+
+@dataclass(slots=True)
+class ListedBeside:
+    """The fence that was known before a commit's listing began, and the one read beside it."""
+
+    before: GroupFence | None
+    fence: GroupFence | None
+    version: Version = ""
 
 
 @dataclass(slots=True)
@@ -166,8 +193,9 @@ def look(client: GroupClient) -> Procedure[GroupView]:
     """The listing and the fence, read in parallel; a gap between two fences costs a listing."""
     before = client.known
     after = f"{GROUP_TIMELINE}{client.horizon}~" if client.horizon else ""
-    listed = listing(GROUP_TIMELINE, after=after)
+    listed, sent_ms = listing(GROUP_TIMELINE, after=after), (yield WallMs())
     entries, (fence, version) = yield Parallel((listed, read_group_fence()))
+    client.trip_ms = min(TRIP_MOST_MS, max(TRIP_LEAST_MS, (yield WallMs()) - sent_ms))
     if has_gap(before, fence):
         entries = yield from listing(GROUP_TIMELINE, after=after)
     client.knows(fence, version)
@@ -177,7 +205,34 @@ def look(client: GroupClient) -> Procedure[GroupView]:
     done = view.completed()
     client.proven |= {each.seq for each in fence.window if each.kind == COMMIT
                       and (each.instant in done or each.instant <= client.horizon)}  # fmt: skip
+    client.bodies = {each: body for each, body in client.bodies.items()
+                     if each not in done and each > client.horizon}  # fmt: skip
     return view
+
+
+def read_beside(client: GroupClient, listed: ListedBeside) -> Procedure[None]:
+    """Read the fence in parallel with a commit's listing, where it may have been replaced."""
+    if client.contended and listed.before is not None:
+        found = yield from read(FENCE_KEY, unless=listed.version, limit=FENCE_BYTES_MAX)
+        if isinstance(found, Found):
+            listed.fence, listed.version = parse_group_fence(found.body), found.version
+
+
+def view_beside(
+    client: GroupClient, listed: ListedBeside, keys: frozenset[str]
+) -> GroupView | None:
+    """The listing of the commit under way, and the fence; None if a decision may be missing."""
+    before, fence = listed.before, listed.fence
+    if client.known is None or before is None or fence is None:
+        return None
+    if fence.round > client.known.round:
+        client.contended = CONTENDED_FOR
+        client.knows(fence, listed.version)
+    if has_gap(before, client.known):
+        return None
+    client.wins = 0
+    decided = known_decisions(before, client.known)
+    return GroupView(client.known, client.version, decided, keys, client.horizon)
 
 
 def known_decisions(before: GroupFence | None, fence: GroupFence) -> dict[str, GroupDecision]:
@@ -250,26 +305,32 @@ def commit(client: GroupClient, write: GroupWrite, files: dict[str, bytes]) -> P
     return (yield from decided(client, write))
 
 
-def decided(client: GroupClient, write: GroupWrite) -> Procedure[str]:
-    """Have an instant decided whose data and inflight file are proven."""
+def decided(
+    client: GroupClient, write: GroupWrite, *, view: GroupView | None = None
+) -> Procedure[str]:
+    """Have an instant decided whose data and inflight file are proven.
+
+    `view` has a listing that was made with the reservation: what it shows as offered is decided
+    with this commit. A client without one lists after `FAST_RUN_MAX` commits in a row.
+    """
     if kind := decision_in(client.known, write.instant):
         return kind
-    view, offers = None, list[Offer]()
-    if client.known is None or client.wins >= FAST_RUN_MAX:
+    client.bodies[write.instant] = write.body
+    if view is None and (client.known is None or client.wins >= FAST_RUN_MAX):
         client.wins = 0
         view = yield from look(client)
-        if kind := (yield from outcome(view, write.instant)):
-            return kind
-        offers += yield from open_offers(view)
-        write.see(view.fence)
-    elif goes_alone(client, client.known, write):
+    elif view is None and client.known and goes_alone(client, client.known, write):
         view = GroupView(client.known, client.version, {}, frozenset(), client.horizon)
     if view is not None:
-        replaced = yield from decide_once(client, view, [write.offer(), *offers])
-        client.wins += replaced
-        write.sent = True
-        if replaced and (kind := decision_in(client.known, write.instant)):
+        if kind := (yield from outcome(view, write.instant)):
             return kind
+        write.see(view.fence)
+        if may_judge(view.fence, write.offer()):
+            others = yield from open_offers(view)
+            won = yield from decide_once(client, view, [write.offer(), *others], write)
+            client.wins += won
+            if won and (kind := decision_in(client.known, write.instant)):
+                return kind
     client.wins = 0
     return (yield from offer(client, write))
 
@@ -287,26 +348,29 @@ def prove_data(objects: dict[str, bytes]) -> Procedure[None]:
 def goes_alone(client: GroupClient, known: GroupFence, write: GroupWrite) -> bool:
     """Whether no listing is needed: every decision since the reservation is known."""
     undecided = all(each.instant != write.instant for each in known.window)
-    return client.wins < FAST_RUN_MAX and reaches(known, write.base) and undecided
+    fresh = not client.contended and client.wins < FAST_RUN_MAX
+    return fresh and reaches(known, write.base) and undecided
 
 
 def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     """Offer the instant, then help to decide what is offered until it is decided.
 
-    A client that loses to another one reads what that one decided, and pauses before it tries
-    again, so that many clients do not replace the fence against each other.
+    The owner of the oldest offer decides; the others wait for it, and decide if it does not. A
+    client that loses the fence finds its decision in the fence that it reads next, or tries again.
     """
-    if client.known:
-        write.see(client.known)
-    key = timeline_key(write.instant, "offer")
-    settled: Version | Found | Missing = yield from create(key, format_offer(write.offer()))
+    if not write.blind:  # its offer says what its owner has seen
+        write.see((yield from look(client)).fence)
     write.sent = True
+    key, body = offered_as(write.offer())
+    made, view = yield Parallel((create(key, body), look(client)))
+    settled: Version | Found | Missing = made
     if isinstance(settled, Found):  # an earlier call offered it, or a tombstone refuses it
         before = parse_offer(settled.body)
         write.base, settled = (before.base if before else write.base), settled.version
     version = settled if isinstance(settled, Version) else ""
     for turn in range(TURNS_MAX):
-        view = yield from look(client)
+        if turn:
+            view = yield from look(client)
         if kind := (yield from outcome(view, write.instant)):
             return kind
         if not may_judge(view.fence, write.offer()):
@@ -318,13 +382,45 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
             if isinstance(settled, Found | Missing):
                 continue  # a tombstone: the next look finds the decision
             version = settled
-        yield from decide_once(client, view, (yield from open_offers(view)))
-        if kind := decision_in(client.known, write.instant):
-            return kind
-        if turn % 3 == 2:
+        if not has_room(view.fence, client.proven):
             yield from publish(client)  # a full window takes no more decisions
-        yield Sleep((yield from pause_s(turn)))
+            continue
+        if kind := (yield from take_turn(client, view, write, turn)):
+            return kind
     return (yield from withdraw(client, write.instant))
+
+
+def take_turn(
+    client: GroupClient, view: GroupView, write: GroupWrite, turn: int
+) -> Procedure[str]:
+    """Decide what is open, or wait for the owner of an older offer; '' if nothing was decided."""
+    others = yield from open_offers(view)
+    if turn < PATIENCE_MAX and min((each.instant for each in others), default="~") < write.instant:
+        return (yield from await_decision(client, write.instant))
+    if (yield from decide_once(client, view, [write.offer(), *others], write)):
+        return decision_in(client.known, write.instant)
+    if turn >= PATIENCE_MAX:
+        yield Sleep((yield from pause_s(turn)))
+    return ""
+
+
+def await_decision(client: GroupClient, instant: str) -> Procedure[str]:
+    """Read the fence at the pace of round trips, until it moves or two have passed."""
+    for _ in range(2):
+        yield Sleep(client.trip_ms / 2000)
+        found = yield from read(FENCE_KEY, unless=client.version, limit=FENCE_BYTES_MAX)
+        if isinstance(found, Found):
+            fence = parse_group_fence(found.body)
+            client.knows(fence, found.version)
+            return decision_in(fence, instant)
+    return ""
+
+
+def offered_as(offer: Offer) -> tuple[str, bytes]:
+    """The object that offers it; a blind offer says everything by its name."""
+    if offer.blind:
+        return GROUP_TIMELINE + blind_name(offer), b""
+    return timeline_key(offer.instant, "offer"), format_offer(offer)
 
 
 def pause_s(turn: int) -> Procedure[float]:
@@ -364,14 +460,16 @@ def withdraw(client: GroupClient, instant: str) -> Procedure[str]:
 
 def open_offers(view: GroupView) -> Procedure[list[Offer]]:
     """Offers that no decision in the windows, no completed file and no tombstone has ended."""
-    found: list[Offer] = []
+    found, keys = list[Offer](), list[str]()
     for key in sorted(view.keys):
-        instant = instant_in(key)
-        if key.endswith(".offer") and is_open(view, instant):
-            body = yield from read(key)
-            parsed = parse_offer(body.body) if isinstance(body, Found) else None
-            found += [parsed] if parsed else []
-    return found
+        if key.endswith(".offer") and is_open(view, instant_in(key)):
+            keys.append(key)
+        elif key.endswith(".append") and (by_name := blind_offer(key[len(GROUP_TIMELINE) :])):
+            refused = timeline_key(by_name.instant, "offer") in view.keys
+            found += [by_name] if is_open(view, by_name.instant) and not refused else []
+    bodies = yield from all_of([read(key) for key in keys])
+    parsed = [parse_offer(each.body) for each in bodies if isinstance(each, Found)]
+    return found + [each for each in parsed if each]
 
 
 def is_open(view: GroupView, instant: str) -> bool:
@@ -397,13 +495,32 @@ def combine(client: GroupClient) -> Procedure[bool]:
     return (yield from decide_once(client, view, (yield from open_offers(view))))
 
 
-def decide_once(client: GroupClient, view: GroupView, offers: list[Offer]) -> Procedure[bool]:
-    """Replace this very fence by one that decides these offers; False: that decided nothing."""
+def decide_once(
+    client: GroupClient, view: GroupView, offers: list[Offer], write: GroupWrite | None = None
+) -> Procedure[bool]:
+    """Replace this very fence by one that decides these offers; False: that decided nothing yet.
+
+    It is sent once. Without an answer it may land later; then the fence that is read next shows
+    what it decided. `write` is the caller's own among the offers.
+    """
     after = decide(
         view.fence, offers, attempt=(yield Unique()), timely=timely(view),
         proven=client.proven, now=instant_of((yield WallMs())), window_max=client.window_max,
     )  # fmt: skip
-    return after.last > view.fence.last and (yield from replace_group_fence(client, view, after))
+    if after.last == view.fence.last:
+        return False
+    answer = yield Put(FENCE_KEY, format_group_fence(after), IfVersion(view.version))
+    if write is not None and not isinstance(answer, Throttled):
+        write.sent = True
+    if isinstance(answer, Applied):
+        client.knows(after, answer.version)
+        client.won.add(after.round)
+        client.contended = max(0, client.contended - 1)
+        return True
+    client.contended = CONTENDED_FOR
+    if isinstance(answer, Throttled):
+        yield Sleep(throttled_s(0, answer.retry_after_s))
+    return False
 
 
 def replace_group_fence(
@@ -418,33 +535,40 @@ def replace_group_fence(
     if isinstance(settled, Found | Missing):
         return False
     client.knows(after, settled)
-    client.won = after.round
+    client.won.add(after.round)
     return True
 
 
 # --- publishing -----------------------------------------------------------------------------------
 
 
-def publish(client: GroupClient) -> Procedure[None]:
+def publish(
+    client: GroupClient, view: GroupView | None = None, *, until: int | None = None
+) -> Procedure[None]:
     """Create the outcome files of all decisions: a round only after every earlier round.
 
     In table version 9 one by one, in the order of their completion times: a reader of increments
-    that sees one has seen all before it.
+    that sees one has seen all before it. `until` is the number of the last decision to publish.
     """
-    view = yield from look(client)
-    bodies = yield from unpublished_bodies(client, view)
-    for together in rounds(view.fence):
+    view = view or (yield from look(client))
+    due = [each for each in view.fence.window if until is None or each.seq <= until]
+    bodies = yield from unpublished_bodies(client, view, due)
+    for together in rounds(replace(view.fence, window=tuple(due))):
         yield from all_of([publish_one(client, view, each, bodies) for each in together])
 
 
-def unpublished_bodies(client: GroupClient, view: GroupView) -> Procedure[dict[str, bytes]]:
+def unpublished_bodies(
+    client: GroupClient, view: GroupView, due: list[GroupDecision]
+) -> Procedure[dict[str, bytes]]:
     """The inflight files of the commits that have no completed file, read in parallel."""
-    left = [each.instant for each in view.fence.window
+    left = [each.instant for each in due
             if each.kind == COMMIT and not is_proven(view.fence, each, client.proven)
             and not is_completed(view, each.instant)]  # fmt: skip
-    found = yield from all_of([read(timeline_key(each, "inflight")) for each in left])
-    return {instant: each.body for instant, each in zip(left, found, strict=True)
-            if isinstance(each, Found)}  # fmt: skip
+    own = {each: client.bodies[each] for each in left if each in client.bodies}
+    others = [each for each in left if each not in own]
+    found = yield from all_of([read(timeline_key(each, "inflight")) for each in others])
+    return own | {instant: each.body for instant, each in zip(others, found, strict=True)
+                  if isinstance(each, Found)}  # fmt: skip
 
 
 def rounds(fence: GroupFence) -> list[list[GroupDecision]]:
@@ -473,6 +597,25 @@ def publish_one(
                 "nothing more is published until one of them is restored"
             )
     client.proven.add(each.seq)
+    client.bodies.pop(each.instant, None)
+
+
+def publish_round(client: GroupClient, mine: GroupDecision) -> Procedure[None]:
+    """Publish what was decided together with `mine`, after all that was decided before.
+
+    The clients that decided that publish it. If they do not, it is published here.
+    """
+    assert client.known is not None
+    view = GroupView(client.known, client.version, {}, frozenset(), client.horizon)
+    last = max([mine.seq, *(each.seq for each in view.fence.window if each.round == mine.round)])
+    for _ in range(WAITS_MAX):
+        if all(each.seq >= mine.seq or each.round == mine.round
+               or is_proven(view.fence, each, client.proven)
+               for each in view.fence.window):  # fmt: skip
+            break
+        yield Sleep(client.trip_ms / 2000)
+        view = yield from look(client)
+    yield from publish(client, view, until=last)
 
 
 def bury(instant: str) -> Procedure[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
@@ -96,6 +97,22 @@ def parse_offer(body: bytes) -> Offer | None:
     found = _object(body)
     made = None if found is None or REFUSED in found else _made(Offer, found)
     return made if made and made.writes is not None and is_instant(made.instant) else None
+
+
+_BLIND = re.compile(r"([0-9]{17})\.([0-9a-f]*)-([0-9a-f]{64})\.append")
+
+
+def blind_name(offer: Offer) -> str:
+    """The name of an offer that is compared with nothing: it says all that a decider must know."""
+    return f"{offer.instant}.{offer.schema}-{offer.sha256}.append"
+
+
+def blind_offer(name: str) -> Offer | None:
+    """The offer of that name; None if it is none."""
+    parts = _BLIND.fullmatch(name)
+    if parts is None or not is_instant(parts[1]):
+        return None
+    return Offer(parts[1], 0, sha256=parts[3], schema=parts[2], reserved=True, blind=True)
 
 
 def tombstone(instant: str) -> bytes:

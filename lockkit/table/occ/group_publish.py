@@ -6,20 +6,20 @@ For a table whose fence has format 3. No lock is taken; docs/concepts/group_comm
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Sleep, WallMs, run
-from lockkit.runtime.proven import all_of, create, listing, read
+from lockkit.runtime.proven import all_of, listing, read
 from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, parse_commit
 from lockkit.table.format.properties import recheck_config
 from lockkit.table.format.schema import arrow_schema
-from lockkit.table.format.timeline import V9, parse_timeline
+from lockkit.table.format.timeline import V9, Timeline, parse_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK, digest
@@ -28,12 +28,16 @@ from lockkit.table.occ.group_commit import (
     GROUP_TIMELINE,
     GroupClient,
     GroupWrite,
+    ListedBeside,
     bury,
     completed_key,
     decided,
     known_decisions,
-    publish,
+    offered_as,
+    publish_round,
+    read_beside,
     timeline_key,
+    view_beside,
 )
 from lockkit.table.occ.group_fence import read_group_fence
 from lockkit.table.occ.news import taken_back
@@ -42,8 +46,19 @@ from lockkit.table.occ.publish import deferred, note_if_interrupted
 
 CONFIG_EVERY_MS = 10_000
 """How often a client reads the table's properties again."""
-WAITS_MAX, WAIT_S = 4, 0.1
+WAITS_MAX, WAIT_LEAST_S = 8, 0.02
 """How often, and how long, a commit waits for the client that decided it to publish it."""
+
+
+class GroupContext(Protocol):
+    """What a process commits with."""
+
+    together: list[GroupClient]
+    store: Store
+    clock: Clock
+
+    @property
+    def emit(self) -> Emit: ...
 
 
 def groups_of(body: bytes) -> frozenset[FileGroup]:
@@ -54,9 +69,21 @@ def new_client() -> GroupClient:
     return GroupClient(groups_of)
 
 
+def beside_listing(
+    clients: list[GroupClient],
+) -> tuple[tuple[Procedure[None], ...], ListedBeside | None]:
+    """What runs in parallel with an append's listing, and where it says what it read."""
+    if not clients:
+        return (), None
+    known, version = clients[0].known, clients[0].version
+    listed = ListedBeside(known, known, version)
+    return (read_beside(clients[0], listed),), listed
+
+
 def publish_together(
-    client: GroupClient, prepared: Prepared, strategy: ConflictStrategy = SIMPLE
-) -> Procedure[Committed]:
+    client: GroupClient, prepared: Prepared, strategy: ConflictStrategy = SIMPLE,
+    listed: ListedBeside | None = None,
+) -> Procedure[Committed]:  # fmt: skip
     """Have the transaction decided, by itself or by another client, and see it published.
 
     A second call finds out what became of the first. Raises `CommitConflict`, `LockLost` (another
@@ -73,7 +100,10 @@ def publish_together(
     client.horizon = prepared.transaction.horizon
     write = _write_of(client, prepared)
     try:
-        kind = yield from decided(client, write)
+        view = None
+        if listed is not None:
+            view = view_beside(client, listed, _keys_of(prepared.transaction.timeline))
+        kind = yield from decided(client, write, view=view)
         entry = yield from _entry_of(client, instant, kind)
         if kind == COMMIT and entry is not None:
             yield from _see_published(client, entry, prepared.body)
@@ -84,7 +114,7 @@ def publish_together(
     except Exception as error:
         if not write.sent and _is_not_done(error):
             raise
-        open_outcome = CommitUnknown(instant, str(error), _shown_in(instant))
+        open_outcome = CommitUnknown(instant, str(error), _shown_in(write))
         open_outcome.prepared = prepared
         raise open_outcome from error
     with suppress(StoreError, Unanswered):  # otherwise it is left to the next client
@@ -96,16 +126,24 @@ def publish_together(
 
 
 def publish_in_group(
-    clients: list[GroupClient], prepared: Prepared, store: Store, clock: Clock, emit: Emit,
-    strategy: ConflictStrategy,
+    context: GroupContext, prepared: Prepared, strategy: ConflictStrategy,
+    listed: ListedBeside | None = None,
 ) -> Committed:  # fmt: skip
     """The same on a store, by this process's client, which is made with its first commit."""
+    clients = context.together
     if not clients:
         clients.append(new_client())
-    with note_if_interrupted(prepared), deferred(emit) as later:
-        way = publish_together(clients[0], prepared, strategy)
-        committed: Committed = run(way, store, clock, later)
+    with note_if_interrupted(prepared), deferred(context.emit) as later:
+        way = publish_together(clients[0], prepared, strategy, listed)
+        committed: Committed = run(way, context.store, context.clock, later)
     return committed
+
+
+def _keys_of(now: Timeline) -> frozenset[str]:
+    """The keys of a listing that was made of the transaction, as far as a decision needs them."""
+    names = {f"{each}.inflight" for each in now.inflight} | {f"{e}.requested" for e in now.pending}
+    names |= {f"{each}_{now.completion.get(each)}.commit" for each in now.commits}
+    return frozenset(GROUP_TIMELINE + each for each in (*names, *now.foreign))
 
 
 def _recheck(client: GroupClient, prepared: Prepared) -> Procedure[None]:
@@ -172,20 +210,17 @@ def _see_published(client: GroupClient, mine: GroupDecision, body: bytes) -> Pro
     client decided waits for that client a little, so that not all publish the same files.
     """
     assert client.known is not None
-    before = [each for each in client.known.window if each.seq < mine.seq
-              and not is_proven(client.known, each, client.proven)]  # fmt: skip
-    if client.won != mine.round:
-        for _ in range(WAITS_MAX + len(before)):
+    if mine.round not in client.won:
+        wait_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
+        ahead = sum(not is_proven(client.known, each, client.proven)
+                    for each in client.known.window if each.seq <= mine.seq)  # fmt: skip
+        yield Sleep(wait_s * min(ahead, WAITS_MAX))
+        for _ in range(WAITS_MAX):
             if isinstance((yield from read(completed_key(mine))), Found):
                 client.proven.add(mine.seq)
                 return
-            yield Sleep(WAIT_S)
-    if not before and client.known.last == mine.seq:
-        if isinstance((yield from create(completed_key(mine), body)), Found):
-            raise TableError(f"{completed_key(mine)} is there, and is not what was decided")
-        client.proven.add(mine.seq)
-    else:
-        yield from publish(client)
+            yield Sleep(wait_s)
+    yield from publish_round(client, mine)
     yield Note("published", {"instant": mine.instant, "epoch": 0})
 
 
@@ -195,8 +230,9 @@ def _is_not_done(error: Exception) -> bool:
     )
 
 
-def _shown_in(instant: str) -> tuple[str, ...]:
-    return FENCE_KEY, timeline_key(instant, "offer"), f"{timeline_key(instant, '')[:-1]}_*.commit"
+def _shown_in(write: GroupWrite) -> tuple[str, ...]:
+    done = f"{timeline_key(write.instant, '')[:-1]}_*.commit"
+    return FENCE_KEY, offered_as(write.offer())[0], done
 
 
 def _refusal(instant: str, kind: str, entry: GroupDecision | None) -> Exception:

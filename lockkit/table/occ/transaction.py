@@ -86,7 +86,7 @@ class TakenInstant:
         return Target(self.instant, self.known.config)
 
 
-Trying = Callable[[TakenInstant], None]
+Trying = Callable[[TakenInstant], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +132,9 @@ class Transaction:
 # --- begin --------------------------------------------------------------------------------------
 
 
-def untold(_taken: TakenInstant) -> None:
-    """For a writer whose instant is never withdrawn."""
-
-
 def begin(
     known: TableCache | None = None, *, action: str = "commit", plan: bytes = b"",
-    trying: Trying = untold, began: Callable[[TakenInstant], Procedure[None]] | None = None,
+    trying: Trying = bool, began: Callable[[TakenInstant], Procedure[None]] | None = None,
 ) -> Procedure[Transaction]:  # fmt: skip
     """Take an instant on the timeline; `TableError` if this is no writable table.
 
@@ -177,7 +173,7 @@ def overtaken(taken: TakenInstant) -> TableError:
 
 def take(
     known: TableCache, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0,
-    trying: Trying = untold,
+    trying: Trying = bool,
 ) -> Procedure[TakenInstant]:  # fmt: skip
     """Create a requested file that holds this attempt: then the instant belongs to it alone.
 

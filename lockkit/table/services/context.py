@@ -95,6 +95,7 @@ class StoreHost:
 
     context: ServiceContext
     rules: HeartbeatRules
+    listed: Any = None  # of group commit: the fence beside the listing of this attempt
 
     @property
     def own(self) -> set[str]:
@@ -118,11 +119,8 @@ class StoreHost:
 
     def _heartbeat(self, taken: TakenInstant, *, quiet_s: float | None = None) -> Heartbeat:
         from lockkit.table.occ.heartbeat import Heartbeat  # only writers need it
-
-        context = self.context
-        return Heartbeat(
-            taken.instant, context.store, clock=context.clock, rules=self.rules, quiet_s=quiet_s
-        )
+        store, clock = self.context.store, self.context.clock
+        return Heartbeat(taken.instant, store, clock=clock, rules=self.rules, quiet_s=quiet_s)
 
     def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
         with self.context.taking_an_instant(config):
@@ -133,15 +131,17 @@ class StoreHost:
         with deferred(context.emit) as later, context.concurrency_control.hold() as held:
             return (yield from block(StoreHost(replace(context, emit=later), self.rules), held))
 
+    def beside_listing(self) -> tuple[Procedure[None], ...]:
+        from lockkit.table.occ.group_publish import beside_listing
+        way, self.listed = beside_listing(self.context.together)
+        return way
+
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         yield from ()
         context = self.context
         if prepared.transaction.config.commit == GROUP:
             from lockkit.table.occ.group_publish import publish_in_group
-
-            return publish_in_group(
-                context.together, prepared, context.store, context.clock, context.emit, strategy
-            )
+            return publish_in_group(context, prepared, strategy, self.listed)
         return context.concurrency_control.publish(
             prepared, context.store, context.clock, context.emit, strategy=strategy
         )

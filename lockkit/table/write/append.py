@@ -41,6 +41,7 @@ class NewRows:
     """Whether `schema` has columns that the table has not."""
     schema_at: str
     """The newest commit that is known to have no other columns than `schema`."""
+    beside: Callable[[], tuple[Procedure[None], ...]] = tuple  # in parallel with the listing
 
 
 def prepare_append(
@@ -83,7 +84,8 @@ def _prepare(
     drafted = draft(
         taken, stats, schema=new.schema, operation="INSERT", known_partitions=new.partitions
     )
-    surveyed, body, _ = yield Parallel((survey(taken), drafted, create_files(files)))
+    sent = create_files(files)
+    surveyed, body, *_ = yield Parallel((survey(taken), drafted, sent, *new.beside()))
     transaction, now = surveyed
     if transaction is None:
         yield from discard(taken, now, [stat.path for stat in stats])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from lockkit.clock import Clock, back_off_s
@@ -108,6 +108,8 @@ class WriteAttempt:
     def _prepare_append(
         self, host: AttemptHost, known: TableCache, new: NewRows
     ) -> Procedure[Prepared]:
+        if known.config.commit == GROUP:
+            new = replace(new, beside=self.host.beside_listing)
         way = prepare_append(known, new, self._tries, self._begins_quietly, self._wrote)
         self.prepared, self.known = yield from host.run(way)
         return self.prepared

@@ -63,6 +63,9 @@ class AttemptHost(Protocol):
         """Carry out `block` while holding the turn: on the host that it is given, which defers
         events between a decision and its acknowledgement. Raises `LockBusy`."""
 
+    def beside_listing(self) -> tuple[Procedure[None], ...]:
+        """With group commit: what runs in parallel with the listing of an append."""
+
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         """Take the turn and commit, once."""
 

@@ -289,7 +289,7 @@ def refused(*_: Any) -> Procedure[str]:
     return REFUSED
 
 
-def written_once(key: str, body: bytes, condition: Any) -> Procedure[Any]:
+def written_once(key: str, body: bytes, condition: Any, **_: Any) -> Procedure[Any]:
     answer = yield Put(key, body, condition)
     return answer.version if isinstance(answer, Applied) else Missing()
 

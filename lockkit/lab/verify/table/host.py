@@ -25,9 +25,9 @@ from lockkit.table.occ.commit import Committed, EpochGuard, trust
 from lockkit.table.occ.concurrency import StateChange, commit_alone
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
-from lockkit.table.occ.group_commit import GroupClient
+from lockkit.table.occ.group_commit import GroupClient, ListedBeside
 from lockkit.table.occ.group_fence import parse_group_fence
-from lockkit.table.occ.group_publish import new_client, publish_together
+from lockkit.table.occ.group_publish import beside_listing, new_client, publish_together
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher, publish_under
 from lockkit.table.occ.transaction import TakenInstant
@@ -52,6 +52,8 @@ class SimHost:
     own: set[str] = field(default_factory=set)
     base: str = "memory://t"
     together: GroupClient = field(default_factory=new_client)
+    listed: ListedBeside | None = None
+    """The fence beside the listing of the attempt under way."""
     interruption: Interruption | None = None
     """What cuts the attempt under way short."""
     late: LateWrite | None = None
@@ -116,10 +118,15 @@ class SimHost:
         yield from hold.leave(None)
         return result
 
+    def beside_listing(self) -> tuple[Procedure[None], ...]:
+        way, self.listed = beside_listing([self.together])
+        return way
+
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         """Publish; without a lock, like a process that is the only writer by its options."""
         if self.table.config.commit == GROUP:
-            way = publish_together(self.together, prepared, strategy)
+            way = publish_together(self.together, prepared, strategy, self.listed)
+            self.listed = None
         elif not self.table.locked:
             way = commit_alone(prepared, strategy=strategy)
         else:
