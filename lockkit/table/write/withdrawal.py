@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from lockkit.errors import LockBusy, TableError
 from lockkit.runtime import Procedure
 from lockkit.table.format.properties import FENCED, HUDI, load_config
+from lockkit.table.occ import rollback
 from lockkit.table.occ.commit import EpochGuard
-from lockkit.table.occ.rollback import RollbackRefused, settle_own, withdraw
 from lockkit.table.occ.transaction import TakenInstant
 
 if TYPE_CHECKING:
@@ -43,14 +43,16 @@ def _withdraw(
     instant = taken.instant
     if taken.known.config.mode == FENCED:
         if certain:
-            yield from host.run(withdraw(taken, EpochGuard(0), paths=paths))
-        elif isinstance((yield from host.run(settle_own(taken, paths))), RollbackRefused):
-            _add_note(error, f"{instant} was committed before the interrupt.")
-            return True
+            yield from host.run(rollback.withdraw(taken, EpochGuard(0), paths=paths))
+        else:
+            settled = yield from host.run(rollback.settle_own(taken, paths))
+            if isinstance(settled, rollback.RollbackRefused):
+                _add_note(error, f"{instant} was committed before the interrupt.")
+                return True
     elif not certain or isinstance(error, LockBusy):
         return False
     else:
-        yield from host.hold(lambda host, held: host.run(withdraw(
+        yield from host.hold(lambda host, held: host.run(rollback.withdraw(
             taken, held.guard, believe=held.believe, base=host.base, paths=paths
         )))  # fmt: skip
     if not isinstance(error, Exception):
