@@ -236,6 +236,7 @@ class ServiceClient(LeaseClient):
         if self.taken is not None:
             self._abandon()
             return [self._end(proven=False)]
+        self.emit("note", text="gave up", gave_up=True)
         unanswered, self._unanswered = self._unanswered, None
         if unanswered is not None and not patient:
             raise unanswered  # the service did not say that another owner holds it

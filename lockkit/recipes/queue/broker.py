@@ -47,6 +47,7 @@ from lockkit.recipes.queue.wire import (
 )
 from lockkit.recipes.queue.write import NotDone, QueueRead, Unsure
 from lockkit.runtime import run
+from lockkit.sinks.batches import report_batch
 from lockkit.stores import open_store
 
 LOOPBACK = "127.0.0.1"
@@ -114,6 +115,7 @@ class BrokerServer:
         )
         try:
             self._seen = run(batch, self.store, self.clock)
+            report_batch(self.store.url, self.id, len(tickets))
         except (WriterDeposed, StoreError, QueueError) as error:
             self.stop(str(error))
             for each in tickets:

@@ -30,6 +30,7 @@ from lockkit.recipes.queue.write import (
     load,
 )
 from lockkit.runtime import Procedure, Sleep, run
+from lockkit.sinks.batches import report_batch
 
 BATCH_MAX = 512
 CLOSE_S_MAX = 60.0
@@ -225,6 +226,7 @@ class GroupQueue(Queue):
             )
             try:
                 seen = run(batch, self.store, self.clock)
+                report_batch(self.store.url, self.who, len(tickets))
             except Exception as error:  # noqa: BLE001 - told to those who asked
                 seen = None
                 for each in tickets:

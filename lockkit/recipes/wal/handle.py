@@ -19,6 +19,7 @@ from lockkit.recipes.wal.slot import BATCH_BYTES_MAX, LogTail, encode_record
 from lockkit.recipes.wal.writer import append, in_doubt, open_log
 from lockkit.runtime import run
 from lockkit.runtime.proven import AT_ONCE_MAX
+from lockkit.sinks.batches import report_batch
 from lockkit.stores import Store, open_store
 
 __all__ = [
@@ -130,6 +131,8 @@ class Wal:
                         each.outcome = Position(what, index) if isinstance(what, int) else what
                 self._crowd.writing = False
                 self._crowd.turn.notify_all()
+        for batch in batches:
+            report_batch(self.store.url, "", len(batch))
 
     def __repr__(self) -> str:
         return f"<Wal {self.store.url}: epoch {self.log.epoch}, next slot {self.log.next}>"

@@ -20,7 +20,7 @@ from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Found, NotModified
 from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import all_of, read
-from lockkit.sinks import Emit, silent, warn_of
+from lockkit.sinks import Emit, EventSink, silent, warn_of
 from lockkit.stores import Store
 from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import FENCED, recheck_config
@@ -159,7 +159,8 @@ def deferred(emit: Emit) -> Iterator[Emit]:
         elif kept is None:
             emit(kind, **fields)
         else:
-            kept.append((kind, fields))
+            stamp = {"stamped_ms": Clock().stamp_ms()} if isinstance(emit, EventSink) else {}
+            kept.append((kind, fields | stamp))
 
     try:
         yield keep

@@ -86,6 +86,7 @@ class EventSink:
                 warn_of(kind, error)
 
     def _emit(self, kind: str, fields: dict[str, Any]) -> None:
+        at_ms = fields.pop("stamped_ms", 0.0)  # of an event that was kept back for a while
         if _listeners:
             from lockkit.events import event  # only a recording needs the schema
 
@@ -93,7 +94,7 @@ class EventSink:
             shown = dict(fields)
             if until_ms is not None:  # undo the wrong clock: a history has one clock
                 shown["until_ms"] = until_ms - self.clock.offset_ms
-            overheard(self.url, event(Clock().stamp_ms(), self.who, kind, **shown))
+            overheard(self.url, event(at_ms or Clock().stamp_ms(), self.who, kind, **shown))
         self.emit(kind, **fields)
 
 
