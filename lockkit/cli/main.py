@@ -16,6 +16,9 @@ from typing import NoReturn
 from lockkit import __version__
 from lockkit.cli import COMMANDS, module_of
 
+RUNS = ("lock acquire", "tflock run", "tflock move")
+"""Commands that run another one, which follows `--`."""
+
 
 class CommandParser(argparse.ArgumentParser):
     """Names the mistake and the help; exits with 64, since 2 means UNKNOWN here."""
@@ -62,9 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from lockkit.cli.terminal import USAGE, addressed
     from lockkit.events import plain
 
-    if unknown or (after and args.name not in ("lab", "lock acquire", "tflock run")):
+    if unknown or (after and args.name not in ("lab", *RUNS)):
         too_many = plain(" ".join(unknown or after))
-        runs = args.name in ("lock acquire", "tflock run")
+        runs = args.name in RUNS
         remedy = "put -- before the command" if runs else "see its --help"
         top.exit(USAGE, f"lockkit {args.name}: cannot read {too_many!r} here; {remedy}\n")
     args.after = after

@@ -61,8 +61,18 @@ stopped (SIGTERM, then SIGKILL); what Terraform sent before may still arrive. Ex
 own code (128 + n for signal n); 75 if another owner had the lock until the time-out; 3 if the store
 did not answer; 76 if the lease was lost."""
 
+MOVE = """\
+Move a state's lock from Terraform's DynamoDB table to the lock file, without a gap. The item in the
+table is taken and stays as a marker: it refuses every run that is still configured for the table,
+and tells it what to set. Then the lock file is taken, the command (if one is named) runs with both
+held, and the lock file is released: from then on only the lock file counts. If the lock file cannot
+be had, or the command fails, the marker is taken back and the table counts as before. An
+interrupted move is repeated. --undo removes the marker while the lock file is held. Exit: 0, the
+command's own code, or 75 if another run holds one of the locks."""
+
 EXAMPLE = """\
 lockkit tflock run s3://bucket/prod/terraform.tfstate --ttl 60 -- terraform apply
+lockkit tflock move s3://bucket/prod/terraform.tfstate --table dynamodb://us-east-1/terraform-locks
 lockkit tflock show s3://bucket/prod/terraform.tfstate
 lockkit tflock lock s3://bucket/prod/terraform.tfstate --lock-timeout 60
 lockkit tflock force-unlock s3://bucket/prod/terraform.tfstate 3f1c0d9e-..."""
@@ -76,6 +86,7 @@ def add(commands: Any) -> None:
     for name, run, about, help in (
         ("show", show, SHOW, "who holds it"),
         ("run", run_command, RUN, "run a command with it, as a lease that is renewed"),
+        ("move", move, MOVE, "move it from Terraform's DynamoDB table to the lock file"),
         ("lock", lock, LOCK, "take it"),
         ("unlock", unlock, UNLOCK, "remove one's own"),
         ("force-unlock", force_unlock, FORCE, "remove anybody's, by its ID"),
@@ -84,7 +95,14 @@ def add(commands: Any) -> None:
         parser.add_argument("url", metavar="URL", help="of the state: s3://bucket/key, gs://, ...")
         if name.endswith("unlock"):
             parser.add_argument("id", metavar="ID", help="of the lock, as show prints it")
-        if name == "lock":
+        if name == "move":
+            parser.usage = "lockkit tflock move [options] URL --table URL [-- COMMAND ...]"
+            parser.add_argument(
+                "--table", required=True, metavar="URL",
+                help="dynamodb://REGION/TABLE, with ?endpoint=URL for another server",
+            )  # fmt: skip
+            parser.add_argument("--undo", action="store_true", help="back to the table")
+        if name in ("lock", "move"):
             parser.add_argument(
                 "--lock-timeout", type=float, default=0.0, metavar="S", help="wait (default 0 s)"
             )
@@ -105,9 +123,8 @@ def add(commands: Any) -> None:
             add_store(parser, per_request=False)
         else:
             parser.add_argument("--json", action="store_true", help="JSON, for programs")
-            add_store(
-                parser, time_is="per request" if name == "lock" else "for all requests together"
-            )
+            alone = name in ("lock", "move")
+            add_store(parser, time_is="per request" if alone else "for all requests together")
         parser.set_defaults(run=run, name=f"tflock {name}", extra="s3,gcs,azure")
 
 
@@ -127,7 +144,7 @@ def opened(args: argparse.Namespace) -> Iterator[StateLock]:
         emit=report, **store_options(args),
     )  # fmt: skip
     # `lock` has its own limit, and time afterwards to prove or to undo what it has written.
-    limit_s = math.inf if args.name == "tflock lock" else args.timeout_s
+    limit_s = math.inf if args.name in ("tflock lock", "tflock move") else args.timeout_s
     with closing(state), within(limit_s):
         try:
             yield state
@@ -178,6 +195,45 @@ def run_command(args: argparse.Namespace) -> int:
             lease, args.lock_timeout,
             lambda: under(lease, args.after, without_locking(os.environ), args.name), args.name,
         )  # fmt: skip
+
+
+class _CommandFailed(Exception):
+    """The command of a move ended with another code than 0."""
+
+
+def move(args: argparse.Namespace) -> int:
+    from lockkit.cli.acquire import start
+    from lockkit.recipes.terraform.lease import without_locking
+    from lockkit.recipes.terraform.move import DynamoItems, StateMove
+
+    try:
+        table = DynamoItems(args.table, timeout_s=args.timeout_s)
+    except ValueError as error:
+        raise CommandError(plain(error), code=USAGE) from None
+    with closing(table), opened(args) as state:
+        way = StateMove(state, table, acquire_timeout=args.lock_timeout)
+        if args.undo:
+            done: dict[str, Any] = {"undone": way.undo()}
+            line = "the table counts again" if done["undone"] else "there was no marker"
+        else:
+            code = 0
+            try:
+                with way:
+                    if args.after:
+                        code = start(args.after, without_locking(os.environ)).wait()
+                    if code:
+                        raise _CommandFailed
+            except _CommandFailed:
+                warn(f"lockkit {args.name}: the command failed: the table counts as before")
+                return code if code > 0 else 128 - code
+            marker = way.marker
+            done = {"moved": True, "marker": marker.id if marker else ""}
+            line = f"moved: only the lock file counts; the table keeps the marker {done['marker']}"
+    if args.json:
+        say_json({"url": args.url, "key": state.key, "table": table.url} | done)
+    else:
+        say(plain(line))
+    return OK
 
 
 def lock(args: argparse.Namespace) -> int:

@@ -1,0 +1,232 @@
+"""From Terraform's DynamoDB lock to the lock file, without a moment in which neither counts.
+
+Terraform's S3 backend locks a state by an item of a DynamoDB table: `LockID` is `bucket/key`, and
+`Info` is the `LockInfo` of the lock file. `DynamoItems` shows such items as objects, so the
+procedures of the lock file run on them unchanged.
+
+A move takes the item and never gives it back: it stays as a marker that refuses every run which is
+still configured for the table, and tells it what to set. Then the lock file is taken as well. Once
+it is released, runs that use the lock file go on, and no run can lock by the table alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, NoReturn, TypeVar
+
+from lockkit import __version__
+from lockkit.clock import Clock, process_name, utc
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.protocol.outcome import (
+    Applied,
+    Condition,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    ReadAnswer,
+    Unknown,
+    Version,
+    WriteAnswer,
+)
+from lockkit.providers.dynamodb_table import DynamoTable
+from lockkit.providers.lease_events import LeaseEvents
+from lockkit.providers.urls import split
+from lockkit.recipes.errors import NotLocked
+from lockkit.recipes.terraform.lockinfo import LockInfo, who
+from lockkit.recipes.terraform.statelock import StateLock, lock, read_state, unlock
+from lockkit.runtime import Procedure, run
+from lockkit.sinks import Emit, silent
+from lockkit.stores import Capabilities, ObjectVersion, StoreOptions
+
+KEY, INFO = "LockID", "Info"
+MOVED = "moved to the lock file"
+TELLS = (
+    "this state is locked by its lock file only: set use_lockfile = true and remove dynamodb_table "
+    "from the backend (undo: lockkit tflock move --undo)"
+)
+TABLE_URL = "dynamodb://region/table"
+
+T = TypeVar("T")
+
+
+class DynamoItems:
+    """The items of a Terraform lock table as objects: the key is `LockID`, the body is `Info`.
+
+    The version is a hash of `Info`, which has an ID of its own for each lock. A write or a delete
+    of a version is a condition on exactly that `Info`.
+    """
+
+    capabilities = Capabilities(name="dynamodb", poll_min_s=1.0)
+
+    def __init__(
+        self, url: str, *, timeout_s: float = 10.0, clock: Clock | None = None,
+        emit: Emit = silent, aws: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        at = split(url)
+        if at.scheme != "dynamodb" or not at.host:
+            raise ValueError(f"a lock table is named as {TABLE_URL}, not {url!r:.200}")
+        (name,) = at.parts("table")
+        endpoint = at.query(endpoint=str).get("endpoint")
+        self.url, self.server = f"dynamodb://{at.host}/{name}", endpoint or ""
+        self.options = StoreOptions(
+            endpoint=endpoint, timeout_s=timeout_s, extra={"region_name": at.host} | dict(aws or {})
+        )
+        self._seen: dict[Version, str] = {}
+        self._table = DynamoTable(
+            name, f"the lock table {self.url}", self.options, clock=clock or Clock(),
+            events=LeaseEvents(emit, self.url), billing_mode="PAY_PER_REQUEST",
+            read_capacity=1, write_capacity=1, creation_timeout_s=0.0,
+        )  # fmt: skip
+
+    def get(
+        self, key: str, *, unless: Version | None = None, limit: int | None = None
+    ) -> ReadAnswer:
+        try:
+            said = self._table.ask("read it", "get_item", Key=_key(key), ConsistentRead=True)
+        except NoAnswer as error:
+            return Unknown(str(error))
+        if said is None:
+            raise self._no_table()
+        item = said.get("Item")
+        if not item:
+            return Missing()
+        info = str(item.get(INFO, {}).get("S", ""))
+        return Found(info.encode(), self._version(info))
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        info = body.decode()
+        guard = self._guard(condition)
+        item = {**_key(key), INFO: {"S": info}}
+        answer = self._table.write("write it", "put_item", Item=item, **guard)
+        return Applied(self._version(info)) if isinstance(answer, Applied) else answer
+
+    def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+        guard = {} if condition is None else self._guard(condition)
+        return self._table.write("delete it", "delete_item", Key=_key(key), **guard)
+
+    def close(self) -> None:
+        self._table.close()
+
+    def _guard(self, condition: Condition) -> dict[str, Any]:
+        if isinstance(condition, IfAbsent):
+            return {"ConditionExpression": f"attribute_not_exists({KEY})"}
+        seen = {"S": self._seen[condition.version]}
+        return {
+            "ConditionExpression": f"{INFO} = :seen", "ExpressionAttributeValues": {":seen": seen}
+        }  # fmt: skip
+
+    def _version(self, info: str) -> Version:
+        version = hashlib.sha256(info.encode()).hexdigest()[:32]
+        self._seen[version] = info
+        return version
+
+    def _no_table(self) -> StoreError:
+        return StoreError(
+            f"{self.url} does not exist: name Terraform's lock table (its dynamodb_table)"
+        )
+
+    # --- what a table of locks does not have -----------------------------------------------------
+
+    def list(self, prefix: str, after: str = "") -> NoReturn:
+        raise StoreError(f"{self.url}: a lock table is not listed")
+
+    def put_file(self, key: str, source: BinaryIO, size: int) -> NoReturn:
+        raise StoreError(f"{self.url}: a lock table has no files")
+
+    def get_file(self, key: str, into: BinaryIO) -> NoReturn:
+        raise StoreError(f"{self.url}: a lock table has no files")
+
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
+        return ()
+
+    def get_version(self, key: str, version: ObjectVersion) -> bytes:
+        raise StoreError(f"{self.url}: a lock table keeps no versions")
+
+
+class StateMove:
+    """The move of one state's lock, from the table to the lock file. `with` holds both.
+
+    After the block only the lock file counts; if the block raises, only the table does, as before.
+    A move that was interrupted is repeated: it finds its marker, and goes on from there.
+
+    :param state: the lock file.
+    :param table: the table that locked the state until now.
+    :param acquire_timeout: the longest wait for each of the two, in seconds; 0 tries once.
+    :raises StateLocked: if another holds one of them; then nothing was changed.
+    """
+
+    def __init__(
+        self, state: StateLock, table: DynamoItems, *, acquire_timeout: float = 0.0
+    ) -> None:
+        self.state, self.table, self._wait_s = state, table, acquire_timeout
+        self.marker: LockInfo | None = None
+        self._new = False
+        """Whether this move wrote the marker, so that it may take it back."""
+
+    def __enter__(self) -> StateMove:
+        mine = LockInfo(
+            id=self.state.clock.unique(), operation=MOVED, info=f"{TELLS}; {process_name()}",
+            who=who(), version=f"lockkit {__version__}", created=utc(self.state.clock.wall_ms()),
+            path=self.state.path,
+        )  # fmt: skip
+        self.marker, self._new = self._run(mark(self.state.path, mine, timeout_s=self._wait_s))
+        try:
+            self.state.lock(operation="lockkit tflock move", acquire_timeout=self._wait_s)
+        except BaseException:
+            self._take_back()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            if kind is not None:
+                self._take_back()  # while the file is held no run can lock by the file alone
+        finally:
+            self.state.unlock()
+
+    def undo(self) -> bool:
+        """Remove the marker while the lock file is held; False: there was none."""
+        self.state.lock(operation="lockkit tflock move --undo", acquire_timeout=self._wait_s)
+        try:
+            found = self._run(read_state(self.state.path)).info
+            if not is_marker(found):
+                return False
+            assert isinstance(found, LockInfo)
+            self._run(unlock(self.state.path, found.id))
+            return True
+        finally:
+            self.state.unlock()
+
+    def _take_back(self) -> None:
+        if self._new and self.marker is not None:
+            try:
+                self._run(unlock(self.state.path, self.marker.id))
+            except NotLocked:
+                pass  # somebody removed it
+
+    def _run(self, way: Procedure[T]) -> T:
+        return run(way, self.table, self.state.clock)
+
+
+def is_marker(found: object) -> bool:
+    """Whether an item is a move's marker, which no run gives back."""
+    return isinstance(found, LockInfo) and found.operation == MOVED
+
+
+def mark(path: str, mine: LockInfo, *, timeout_s: float) -> Procedure[tuple[LockInfo, bool]]:
+    """Lock the table's item for good; False: an earlier move already did.
+
+    Waits for the run that holds it. Raises `StateLocked`, `LockUnknown`.
+    """
+    found = (yield from read_state(path)).info
+    if is_marker(found):
+        assert isinstance(found, LockInfo)
+        return found, False
+    yield from lock(path, mine, timeout_s=timeout_s)
+    return mine, True
+
+
+def _key(value: str) -> dict[str, Any]:
+    return {KEY: {"S": value}}

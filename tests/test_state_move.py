@@ -1,0 +1,148 @@
+"""From Terraform's DynamoDB table to the lock file: both held during the move, one counts after."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from lockkit.cli.main import main
+from lockkit.lab.server import Emulator
+from lockkit.protocol.outcome import Applied, IfAbsent, IfVersion, PreconditionFailed
+from lockkit.recipes.errors import StateLocked
+from lockkit.recipes.terraform.move import MOVED, DynamoItems, StateMove
+from lockkit.recipes.terraform.statelock import StateLock
+from lockkit.stores import StoreOptions, aws
+
+pytestmark = pytest.mark.xdist_group("dynamodb")
+TABLE = "terraform-locks"
+_NAMES = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Emulator]:
+    with Emulator() as running:
+        yield running
+
+
+@pytest.fixture
+def sdk(dynamodb: Any) -> Any:
+    """With a table as Terraform's documentation asks for it."""
+    client = aws.client("dynamodb", StoreOptions(endpoint=dynamodb.endpoint), dynamodb.endpoint)
+    if TABLE not in client.list_tables()["TableNames"]:
+        client.create_table(
+            TableName=TABLE, BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "LockID", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "LockID", "AttributeType": "S"}],
+        )  # fmt: skip
+    return client
+
+
+@pytest.fixture
+def path() -> str:
+    return f"states/move-{next(_NAMES)}/terraform.tfstate"
+
+
+@pytest.fixture
+def state(server: Emulator, path: str) -> Iterator[StateLock]:
+    with closing(StateLock(f"s3://{path}", endpoint=server.s3)) as found:
+        yield found
+
+
+@pytest.fixture
+def table(dynamodb: Any) -> str:
+    return f"dynamodb://us-east-1/{TABLE}?endpoint={dynamodb.endpoint}"
+
+
+@pytest.fixture
+def items(sdk: Any, table: str) -> Iterator[DynamoItems]:
+    with closing(DynamoItems(table)) as found:
+        yield found
+
+
+def terraform(sdk: Any, path: str, id: str = "run-1") -> bool:
+    """Terraform's own request for the lock in the table; whether it got it."""
+    info = {"LockID": {"S": path}, "Info": {"S": json.dumps({"ID": id, "Who": "ci@runner"})}}
+    try:
+        sdk.put_item(TableName=TABLE, Item=info, ConditionExpression="attribute_not_exists(LockID)")
+    except sdk.exceptions.ConditionalCheckFailedException:
+        return False
+    return True
+
+
+def marker(sdk: Any, path: str) -> dict[str, Any]:
+    item = sdk.get_item(TableName=TABLE, Key={"LockID": {"S": path}}).get("Item")
+    return json.loads(item["Info"]["S"]) if item else {}
+
+
+def test_after_a_move_a_run_that_uses_the_table_is_refused_and_told_what_to_set(
+    server: Emulator, sdk: Any, state: StateLock, path: str, table: str
+) -> None:
+    line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
+    assert main(line) == 0
+    found = marker(sdk, path)
+    assert found["Operation"] == MOVED and "use_lockfile = true" in found["Info"]
+    assert found["Path"] == path and not terraform(sdk, path)
+    assert state.show().info is None, "runs that use the lock file go on"
+    assert main(line) == 0 and marker(sdk, path) == found, "a repeated move finds its marker"
+    assert main([*line, "--undo"]) == 0
+    assert terraform(sdk, path) and state.show().info is None
+    assert main([*line, "--undo"]) == 0
+    assert marker(sdk, path)["ID"] == "run-1", "a run's own lock is no marker"
+
+
+def test_both_are_held_during_the_move_and_a_failure_leaves_the_table_in_force(
+    sdk: Any, state: StateLock, path: str, items: DynamoItems
+) -> None:
+    with pytest.raises(ZeroDivisionError), StateMove(state, items):
+        assert state.show().info is not None and not terraform(sdk, path)
+        raise ZeroDivisionError
+    assert state.show().info is None and marker(sdk, path) == {}
+
+
+def test_a_run_that_holds_the_table_or_the_file_prevents_the_move_and_nothing_is_changed(
+    server: Emulator, sdk: Any, state: StateLock, path: str, items: DynamoItems
+) -> None:
+    other = StateLock(f"s3://{path}", endpoint=server.s3)
+    with closing(other):
+        other.lock()
+        with pytest.raises(StateLocked), StateMove(state, items):
+            pass
+        assert marker(sdk, path) == {}, "the marker was taken back"
+        other.unlock()
+    assert terraform(sdk, path)
+    with pytest.raises(StateLocked, match="run-1"), StateMove(state, items):
+        pass
+    assert state.show().info is None and marker(sdk, path)["ID"] == "run-1"
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_the_command_runs_under_both_and_its_failure_undoes_the_move(
+    server: Emulator, sdk: Any, path: str, table: str, code: int
+) -> None:
+    line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
+    assert main([*line, "--", sys.executable, "-c", f"raise SystemExit({code})"]) == code
+    assert bool(marker(sdk, path)) is (code == 0)
+
+
+def test_a_table_that_is_none_and_a_url_that_names_none_are_refused(
+    server: Emulator, path: str, dynamodb: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["tflock", "move", f"s3://{path}", "--endpoint", server.s3, "--table"]
+    assert main([*line, "s3://lake/x"]) == 64
+    assert main([*line, f"dynamodb://us-east-1/absent?endpoint={dynamodb.endpoint}"]) == 3
+    assert "dynamodb_table" in capsys.readouterr().err
+
+
+def test_an_item_is_replaced_and_deleted_only_as_it_was_read(items: DynamoItems, path: str) -> None:
+    first = items.put(path, b"one", IfAbsent())
+    assert isinstance(first, Applied)
+    assert isinstance(items.put(path, b"two", IfAbsent()), PreconditionFailed)
+    assert isinstance(items.put(path, b"two", IfVersion(first.version)), Applied)
+    assert isinstance(items.put(path, b"three", IfVersion(first.version)), PreconditionFailed)
+    assert isinstance(items.delete(path, IfVersion(first.version)), PreconditionFailed)
