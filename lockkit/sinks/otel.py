@@ -86,7 +86,7 @@ class HandleTelemetry:
     wants_ms: float | None = None
     wants_in: Any = None
     held_ms: float | None = None
-    asked: dict[Any, tuple[str, str]] = field(default_factory=dict)
+    requests: dict[Any, tuple[str, str]] = field(default_factory=dict)
     """By request: its operation and its attempt."""
     unsettled: tuple[str, str] | None = None
     """The operation and the attempt of a write without an answer."""
@@ -95,7 +95,7 @@ class HandleTelemetry:
     @property
     def idle(self) -> bool:
         waits = self.wants_ms is not None or self.held_ms is not None
-        return not (waits or self.asked or self.unsettled or self.commits)
+        return not (waits or self.requests or self.unsettled or self.commits)
 
 
 def instrument(
@@ -247,10 +247,10 @@ class Telemetry:
                 self._settle(one, "sent again", labels)
             if op == "acquire":
                 self._wants(one, event)
-            one.asked[event["request"]] = op, attempt
+            one.requests[event["request"]] = op, attempt
             return
         outcome = str(event["outcome"]).lower()
-        op, attempt = one.asked.pop(event["request"], (op, ""))
+        op, attempt = one.requests.pop(event["request"], (op, ""))
         self._add["lockkit.requests"](1, labels | {OP: op, OUTCOME: outcome})
         if outcome == "unknown" and op in WRITES:
             one.unsettled = op, attempt
