@@ -48,6 +48,7 @@ PLAYED = {
     "election": Played(120, Policy, 250),
     "statelock": Played(200, None, 200),
     "group": Played(24, None, 900),
+    "shared": Played(60, None, 200),
 }
 EACH = [
     pytest.param(name, marks=pytest.mark.xdist_group(f"worlds of {name}")) for name in PLAYED

@@ -1,0 +1,124 @@
+"""Granular locks on object storage: shared and exclusive, in order, with a limit for a holder."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from lock_world import until
+
+from lockkit.errors import LockBusy, LockLost
+from lockkit.recipes.errors import OutOfOrder, StripesDiffer
+from lockkit.recipes.granular.operations import (
+    BUCKET_OPERATIONS,
+    KEY_OPERATIONS,
+    VOLUME_OPERATIONS,
+    Level,
+)
+from lockkit.recipes.granular.queued import NotAQueue, decode
+from lockkit.recipes.granular.stored import StoredGranularLocks
+from lockkit.recipes.stripes import index_of
+
+COMMIT, BUCKET = KEY_OPERATIONS["CommitKey"], BUCKET_OPERATIONS["SetProperty"]
+STRIPES = dict.fromkeys(Level, 16)
+_NAMES = itertools.count()
+Make = Callable[..., StoredGranularLocks]
+
+
+@pytest.fixture
+def locks() -> Iterator[Make]:
+    url, made = f"memory://granular-{next(_NAMES)}", []
+
+    def one(**options: Any) -> StoredGranularLocks:
+        made.append(StoredGranularLocks(url, **{"stripes": STRIPES} | options))
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.close()
+
+
+def other_key(key: str) -> str:
+    """A key of another stripe."""
+    names = (f"k{n}" for n in range(99))
+    at = index_of(f"v\0b\0{key}", 16)
+    return next(each for each in names if index_of(f"v\0b\0{each}", 16) != at)
+
+
+def test_two_clients_share_a_bucket_and_exclude_each_other_from_a_key(locks: Make) -> None:
+    one, other = locks(), locks()
+    with one.hold(COMMIT, "v", "b", ["a"]) as held:
+        held.assert_held()
+        with other.hold(COMMIT, "v", "b", [other_key("a")]):
+            queue = other.look(Level.BUCKET, index_of("v\0b", 16))
+            assert [each.mode.name for each in queue.entries] == ["READ", "READ"]
+        with pytest.raises(LockBusy, match="v/b/a") as busy:
+            with other.hold(COMMIT, "v", "b", ["a"], acquire_timeout=0):
+                pass
+        assert "CommitKey" in str(busy.value)
+        with pytest.raises(LockBusy), other.hold(BUCKET, "v", "b", acquire_timeout=0):
+            pass
+    with other.hold(BUCKET, "v", "b", acquire_timeout=0):
+        with pytest.raises(LockBusy), one.hold(COMMIT, "v", "b", ["a"], acquire_timeout=0):
+            pass
+    assert one.look(Level.BUCKET, index_of("v\0b", 16)).entries == (), "nothing is left"
+
+
+def test_a_reader_that_comes_later_does_not_overtake_a_writer_that_waits(locks: Make) -> None:
+    reader, writer, late = locks(), locks(), locks()
+    stripe = index_of("v\0b", 16)
+    order: list[str] = []
+
+    def write() -> None:
+        with writer.hold(BUCKET, "v", "b"):
+            order.append("writer")
+
+    with reader.hold(COMMIT, "v", "b", ["a"]):
+        thread = threading.Thread(target=write)
+        thread.start()
+        until(lambda: len(reader.look(Level.BUCKET, stripe).entries) == 2, 10)
+        with pytest.raises(LockBusy):
+            with late.hold(COMMIT, "v", "b", ["z"], acquire_timeout=0):
+                pass
+    thread.join(20)
+    assert order == ["writer"]
+
+
+def test_a_holder_that_takes_too_long_is_reported_and_then_loses_the_lock(locks: Make) -> None:
+    slow: list[float] = []
+    mine = locks(
+        ttl_s=3.0, warn_s=0.0, limit_s=0.0, on_slow=lambda _lock, seconds: slow.append(seconds)
+    )
+    with pytest.raises(LockLost, match="limit is 0 s"), mine.hold(BUCKET, "v", "b") as held:
+        (lock,) = held.locks.values()
+        with pytest.raises(LockLost):
+            lock.renew()
+        held.assert_held()
+    patient = locks(ttl_s=3.0, warn_s=0.0, on_slow=lambda _lock, seconds: slow.append(seconds))
+    with patient.hold(VOLUME_OPERATIONS["SetProperty"], "w") as held:
+        (lock,) = held.locks.values()
+        lock.renew()
+        lock.renew()
+        assert len(slow) == 1, "one warning for each grant"
+
+
+def test_an_order_that_could_deadlock_is_refused_and_so_are_other_numbers(locks: Make) -> None:
+    mine = locks()
+    with mine.hold(COMMIT, "v", "b", ["a"]):
+        with pytest.raises(OutOfOrder), mine.hold(BUCKET, "v", "b"):
+            pass
+    other = locks(stripes=dict.fromkeys(Level, 8))
+    with pytest.raises(StripesDiffer), other.hold(BUCKET, "v", "b"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[1]", b'{"format":2}', b'{"format":1,"epoch":1,"entries":[{}]}'],
+)
+def test_what_is_no_queue_is_never_a_free_lock(body: bytes) -> None:
+    with pytest.raises(NotAQueue):
+        decode("key/1.json", body, "v1")
