@@ -31,7 +31,8 @@ KINDS = [
 INTERNAL = {
     # caught before they reach a caller, or ends of a simulated process
     "Cancelled", "CommandError", "DatabaseBusy", "DeadlinePassed", "DialectError",
-    "DiskFull", "EntryGone", "GrantOver", "Interrupted", "LaterFormat", "Malformed", "NoAnswerYet", "_CommandFailed",
+    "DiskFull", "EntryGone", "GrantOver", "Interrupted", "LaterFormat", "Malformed", "NoAnswerYet",
+    "_CommandFailed",
     "ProtocolDeparture", "SiblingInterrupted", "StopSignal", "TableMoved", "Unreachable",
     "Unreadable", "Violated", "WireError", "WriterDeposed",
 }  # fmt: skip

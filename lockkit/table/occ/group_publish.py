@@ -219,19 +219,12 @@ def _see_published(client: GroupClient, mine: GroupDecision, body: bytes) -> Pro
             if isinstance((yield from read(completed_key(mine))), Found):
                 client.proven.add(mine.seq)
                 return
-            yield Sleep(WAIT_S)
-    if not before and client.known.last == mine.seq:
-        if isinstance((yield from create(completed_key(mine), body)), Found):
-            raise TableError(f"{completed_key(mine)} is there, and is not what was decided")
-        client.proven.add(mine.seq)
-    else:
-        yield from publish(client)
-    batch = sum(each.round == mine.round for each in client.known.window)
-    decided = {"batch": batch} if client.won == mine.round else {}
-    yield Note("published", {"instant": mine.instant, "epoch": 0} | decided)
             yield Sleep(wait_s)
     yield from publish_round(client, mine)
-    yield Note("published", {"instant": mine.instant, "epoch": 0})
+    assert client.known is not None
+    batch = sum(each.round == mine.round for each in client.known.window)
+    decided = {"batch": batch} if mine.round in client.won else {}
+    yield Note("published", {"instant": mine.instant, "epoch": 0} | decided)
 
 
 def _is_not_done(error: Exception) -> bool:
