@@ -159,9 +159,10 @@ def mistakes() -> str:
 def repairs() -> str:
     """The rows of tests/repair_seeds.json."""
     found = json.loads((ROOT / "tests" / "repair_seeds.json").read_text(encoding="utf-8"))
-    lines = ["| taken away | seed | moves | breaks |", "|---|--:|--:|---|"]
+    lines = ["| taken away | scenario | seed | moves | breaks |", "|---|---|--:|--:|---|"]
     lines += [
-        f"| {name} | {row['seed']:,} | {row['steps']:,} | {row['violation']} |"
+        f"| {name} | `{row['scenario']}` | {row['seed']:,} | {row['steps']:,} "
+        f"| {row['violation']} |"
         for name, row in found.items()
     ]
     return "\n".join(lines)

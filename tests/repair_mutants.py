@@ -1,7 +1,8 @@
 """Planted mistakes: the repairs of the table's commit, each of them taken away again.
 
-The scenario `table` finds each of them (`python -m tests.repair_mutants` prints the table). They
-replace functions by what stood there before, or by what is plausible and wrong.
+The scenario `table` finds each of them, and `hudi-table` what matters only beside Hudi's writers.
+`python -m tests.repair_mutants` prints the table. They replace functions by what stood there
+before, or by what is plausible and wrong.
 """
 
 from __future__ import annotations
@@ -18,14 +19,23 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from lockkit.lab.verify.sim import SeedOutcome, simulate
-from lockkit.lab.verify.table.scenario import SCENARIO
+from lockkit.lab.verify.sim import SeedOutcome, SimScenario, simulate
+from lockkit.lab.verify.table.scenario import BESIDE_HUDI, SCENARIO
 from lockkit.protocol.outcome import IfAbsent, IfVersion
 from lockkit.runtime import Delete, Note, Procedure, Put, Unique, WallMs
+from lockkit.runtime.proven import listing
 from lockkit.table.format.layout import NOWHERE
-from lockkit.table.format.timeline import _after, instant_of, load_timeline
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import (
+    COMMITS,
+    _after,
+    instant_of,
+    load_timeline,
+    parse_timeline,
+)
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.transaction import TakenInstant, Transaction, first_file, is_ours
+from lockkit.table.write.batch import own_attempt
 
 BUDGET_S = 60.0
 ROOT = Path(__file__).parents[1]
@@ -105,6 +115,21 @@ def discarded_by_name(taken: TakenInstant, now: Any, paths: Any = ()) -> Procedu
         yield Delete(taken.requested, IfVersion(taken.version))
 
 
+def without_heartbeat(attempt: Any, taken: TakenInstant) -> Procedure[None]:
+    attempt._spent = attempt._spent or attempt._heart
+    attempt._taken, attempt._heart, attempt._paths = taken, None, ()
+    attempt._sent_ms = attempt.host.boot_ms()
+    yield from ()
+
+
+def whatever_is_completed(instant: str, marker: str) -> Procedure[str]:
+    config, _ = yield from load_config()
+    now = parse_timeline((yield from listing(config.names.folder + instant)), config.names)
+    if now.completed.get(instant) in COMMITS:
+        return "committed"
+    return (yield from own_attempt(instant, marker))
+
+
 _BY_NAME = {
     "transaction.next_instant_ms": no_lanes,
     "transaction.is_ours": pending_is_ours,
@@ -122,7 +147,9 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "a refused attempt gives its instant up by name, without a rollback": {
         "rollback.withdraw": withdrawn_by_name,
     },
-    "a refused attempt is left to others": {"rollback.withdraw": nothing},
+    "a refused attempt is left to others": {
+        "rollback.withdraw": nothing,
+    },
     "an instant that is there is taken for one's own": {
         "transaction.take": take_whatever_is_there, "append.take": take_whatever_is_there,
         "transaction.is_ours": pending_is_ours,
@@ -161,6 +188,22 @@ REPAIRS: dict[str, dict[str, Any]] = {
     },
     "a grant is used below the fence's epoch": {"publish._rise_above_fence": nothing},
 }
+HUDI_REPAIRS: dict[str, dict[str, Any]] = {
+    "beside Hudi an instant is taken before it has a heartbeat": {
+        "attempt.WriteAttempt._tries": without_heartbeat,
+    },
+    "beside Hudi the lock is released before every clock has passed the instant": {
+        "hudi_clocks.wait_out": nothing,
+    },
+}
+PLACES: dict[str, tuple[SimScenario, dict[str, Any]]] = {
+    name: (scenario, parts)
+    for scenario, repairs in (
+        (SCENARIO, REPAIRS), (BESIDE_HUDI, HUDI_REPAIRS),
+    )
+    for name, parts in repairs.items()
+}  # fmt: skip
+"""Each mistake: the scenario that looks for it, and what it replaces."""
 
 
 ROOMS = {
@@ -168,6 +211,8 @@ ROOMS = {
     for path in (ROOT / "lockkit" / "table").rglob("*.py")
 }
 """Where each module of a table is; their names are unique."""
+for _module in ROOMS.values():
+    import_module(_module)  # else one that is first loaded under a mistake keeps the wrong function
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -180,7 +225,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @contextmanager
 def removed(name: str) -> Iterator[None]:
     """While it lasts, this repair is not there."""
-    with replaced({**SETTINGS.get(name, {}), **REPAIRS[name]}):
+    with replaced({**SETTINGS.get(name, {}), **PLACES[name][1]}):
         yield
 
 
@@ -207,7 +252,7 @@ def search(name: str, budget_s: float = BUDGET_S) -> tuple[SeedOutcome | None, i
     while time.process_time() - began < budget_s:
         seed += 1
         with removed(name):
-            outcome = simulate(SCENARIO, seed, judge=False)
+            outcome = simulate(PLACES[name][0], seed, judge=False)
         steps += outcome.steps
         if outcome.violation:
             return outcome, seed, steps, time.process_time() - began
@@ -218,20 +263,26 @@ def main() -> None:
     """The table; with `--rewrite` each seed is written down once it is found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only these (default: all)")
+    parser.add_argument("--scenario", help="only those of this scenario")
     parser.add_argument("--rewrite", action="store_true", help=f"write {SEEDS_FILE.name}")
     args = parser.parse_args()
     seeds = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
-    print("| repair removed | seeds | steps | of all | s | what it breaks |")
-    print("|---|--:|--:|--:|--:|---|")
-    for name in args.names or REPAIRS:
+    print("| repair removed | scenario | seeds | steps | of all | s | what it breaks |")
+    print("|---|---|--:|--:|--:|--:|---|")
+    for name in args.names or PLACES:
+        scenario = PLACES[name][0].name
+        if args.scenario not in (None, scenario):
+            continue
         outcome, count, steps, seconds = search(name)
         if outcome is None or outcome.violation is None:
-            print(f"| {name} | not found in {count} | | {steps:,} | {seconds:.0f} | |", flush=True)
+            print(f"| {name} | {scenario} | not found in {count} | | {steps:,} | {seconds:.0f} | |",
+                  flush=True)  # fmt: skip
             continue
         broken = outcome.violation.partition(":")[0]
-        seeds[name] = {"seed": count, "steps": outcome.steps, "violation": broken}
-        print(f"| {name} | {count} | {outcome.steps:,} | {steps:,} | {seconds:.1f} | {broken} |",
-              flush=True)  # fmt: skip
+        seeds[name] = {"scenario": scenario, "seed": count, "steps": outcome.steps,
+                       "violation": broken}  # fmt: skip
+        print(f"| {name} | {scenario} | {count} | {outcome.steps:,} | {steps:,} | {seconds:.1f} "
+              f"| {broken} |", flush=True)  # fmt: skip
         if args.rewrite:
             SEEDS_FILE.write_text(json.dumps(seeds, indent=1) + "\n")
 

@@ -82,7 +82,7 @@ ORDER = {
     ),
     "table.occ": (
         "fence group group_fence group_commit conflicting covered pending conflict heartbeat_rules "
-        "liveness heartbeat locks "
+        "liveness heartbeat locks hudi_clocks "
         "creation decide markers transaction failed prepared news rewriting metadata_off outgrown "
         "commit condition mode ahead "
         "publish group_publish rollback concurrency passed_lock contract"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -23,25 +23,34 @@ from table_world import (
     rows,
 )
 
+from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost, TableError
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import Lock
-from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Missing
+from lockkit.protocol.outcome import (
+    Applied,
+    Condition,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    WriteAnswer,
+)
 from lockkit.runtime import Parallel, Procedure, Put, perform, run
 from lockkit.runtime.proven import RETRY_AFTER_S_MAX, pause_s
 from lockkit.sinks import silent
 from lockkit.stores import open_store
-from lockkit.table import begin, commit, prepare, read_table
-from lockkit.table.errors import CommitConflict
+from lockkit.table import Committed, begin, commit, prepare, read_table
+from lockkit.table.errors import CommitConflict, HeartbeatExpired
 from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.layout import hadoop_base
 from lockkit.table.format.plans import parse_rollback_plan
 from lockkit.table.format.properties import PROPERTIES_KEY, load_config, to_properties
-from lockkit.table.format.timeline import V6, load_timeline
+from lockkit.table.format.timeline import V6, instant_ms, load_timeline
 from lockkit.table.handle import Table
 from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SHARED
 from lockkit.table.occ.fence import NO_INSTANT, read_fence
-from lockkit.table.occ.heartbeat_rules import heartbeat_rules
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules, heartbeat_rules
 from lockkit.table.occ.liveness import lives
 from lockkit.table.occ.publish import publish
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back
@@ -186,6 +195,23 @@ def test_on_a_table_that_hudi_writes_too_an_append_is_one_grant(server: Emulator
     assert [each for each in seen if "fence.json" in each] == ["get .hoodie/.locks/fence.json"]
 
 
+@pytest.mark.parametrize("write", [Table.append, Table.upsert])
+def test_beside_hudi_an_instant_has_a_heartbeat_first_and_every_clock_has_passed_it_at_the_end(
+    server: Emulator, write: Callable[..., Committed]
+) -> None:
+    """Hudi rolls back what has no heartbeat, and its clocks may be 200 ms behind."""
+    url = f"s3://lake/publish-{next(NAMES)}"
+    new_table(url, replace(CONFIG, mode="hudi"), endpoint=server.s3)
+    with Table(url, endpoint=server.s3) as table:
+        before = len(server.requests())
+        committed = write(table, rows([0]))
+        assert Clock().wall_ms() > instant_ms(committed.instant) + 200
+    sent = requests(server, url, before)
+    beat, first = f"put .hoodie/.heartbeat/{committed.instant}", f"put .hoodie/{committed.instant}"
+    assert sent.index(beat) < sent.index(f"{first}.commit.requested")
+    assert sent.index(f"{first}.commit") < sent.index(beat.replace("put", "delete"))
+
+
 def test_a_handle_that_is_refused_since_the_table_changed_appends_to_it_as_it_is_now(
     server: Emulator, url: str
 ) -> None:
@@ -308,6 +334,39 @@ def test_a_long_append_has_a_heartbeat_and_a_short_one_needs_none(
         waits.join()
     assert read_table(store).num_rows == 2
     assert not store.list(".hoodie/.heartbeat/")
+
+
+@dataclass
+class Leaping(Clock):
+    """The machine's clock, which a test moves ahead."""
+
+    ahead_ms: int = 0
+
+    def boot_ms(self) -> int:
+        return super().boot_ms() + self.ahead_ms
+
+
+@pytest.mark.parametrize("write", [Table.append, Table.upsert])
+def test_a_writer_counts_the_age_of_its_instant_from_the_sending_of_its_request(
+    memory: str, write: Callable[..., object]
+) -> None:
+    """Other writers count it from when the store applied the request."""
+    clock = Leaping()
+    with Table(memory, clock=clock) as table:
+        table.append(rows([0]))
+        send = table.store.put
+
+        def answered_late(key: str, body: bytes, condition: Condition) -> WriteAnswer:
+            answer = send(key, body, condition)
+            if key.endswith(".requested"):
+                clock.ahead_ms += HeartbeatRules().belief_ms
+            return answer
+
+        table.store.put = answered_late  # type: ignore[method-assign]
+        with pytest.raises(HeartbeatExpired):
+            write(table, rows([1]))
+    assert read_table(open_store(memory))["id"].to_pylist() == ["k0"]
+    assert not run(load_timeline(V6), open_store(memory), CLOCK).pending
 
 
 # --- a rollback ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from repair_mutants import REPAIRS, SEEDS_FILE, SETTINGS, removed, replaced
+from repair_mutants import PLACES, SEEDS_FILE, SETTINGS, removed, replaced
 
 from lockkit.cli.main import main
 from lockkit.lab.verify.sim import simulate
@@ -198,17 +198,18 @@ def test_the_table_is_right_in_twenty_worlds() -> None:
 @pytest.mark.parametrize("name", FOUND)
 def test_the_scenario_finds_a_repair_that_is_removed_and_nothing_with_it(name: str) -> None:
     """`python -m tests.repair_mutants --rewrite` looks for the seeds anew."""
-    entry = FOUND[name]
+    entry, scenario = FOUND[name], PLACES[name][0]
+    assert entry["scenario"] == scenario.name
     with removed(name):
-        outcome = simulate(SCENARIO, entry["seed"], judge=False)
+        outcome = simulate(scenario, entry["seed"], judge=False)
     assert outcome.violation is not None
     assert outcome.violation.startswith(entry["violation"])
     with replaced(SETTINGS.get(name, {})):
-        assert simulate(SCENARIO, entry["seed"], judge=False).violation is None
+        assert simulate(scenario, entry["seed"], judge=False).violation is None
 
 
 def test_every_repair_has_a_seed_that_misses_it() -> None:
-    assert FOUND.keys() == REPAIRS.keys()
+    assert FOUND.keys() == PLACES.keys()
 
 
 def test_the_command_plays_the_scenario(capsys: pytest.CaptureFixture[str]) -> None:

@@ -505,13 +505,6 @@ def test_a_commit_that_may_have_been_made_is_nobodys_prey_before_its_heartbeat_e
     assert run(lives(T, HeartbeatRules()), memory, CLOCK)
 
 
-def test_it_goes_on_from_a_beat_that_was_made_before_the_instant_was_taken(memory: Store) -> None:
-    begun = run(start(HeartbeatState(T, QUICK.ttl_ms)), memory, CLOCK)
-    with Heartbeat(T, memory, rules=QUICK, begun=begun) as heart:
-        heart.assert_alive()
-        assert run(read_heartbeat(T), memory, CLOCK).version != begun.version
-
-
 @pytest.mark.parametrize("where", ["memory", "s3"])
 def test_a_writer_whose_heartbeat_was_ended_fails_at_once(
     where: str, shared_emulator: Any, bucket: str

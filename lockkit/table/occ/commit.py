@@ -267,13 +267,16 @@ def _commit_unfenced(
             from lockkit.table.occ.metadata_off import switch_metadata_off  # rarely on
 
             yield from switch_metadata_off(config, believe)
-        believe()
-        yield _checked(prepared, guard, found.covered)
         nothing = FenceRead(None, None)
         # A resend after an unknown outcome keeps its time: two names would complete it twice.
         completion = prepared.sent_as.get(COMPLETION) or (yield from completion_time(
             prepared.names, nothing, *_later_than(prepared), *now.completion.values()
         ))  # fmt: skip
+        if transaction.config.mode != FENCED:
+            from lockkit.table.occ.hudi_clocks import wait_out  # only where Hudi writes too
+            yield from wait_out(max(prepared.instant, completion or ""))
+        believe()
+        yield _checked(prepared, guard, found.covered)
         landed = Decided(COMMIT, prepared.instant, transaction.action, completion)
     key = completed_key(prepared.names, landed)
     try:

@@ -122,8 +122,9 @@ class HeartbeatSchedule:
     now: HeartbeatState
     rules: HeartbeatRules
     clock: Clock
-    quiet: bool = False
-    """Whether there may be no beat at all, because the write is short."""
+    quiet_since_ms: int | None = None
+    """Of a short write, which may need none: when its instant was requested. Others count its age
+    from when the store applied that request, maybe long before the answer."""
     lost: str | None = None
     """Why other writers may treat this one as dead."""
     since_ms: int = field(init=False)
@@ -133,7 +134,8 @@ class HeartbeatSchedule:
     _failures: int = 0
 
     def __post_init__(self) -> None:
-        self.since_ms = self.proven_ms = self.clock.boot_ms()
+        self.since_ms = self.clock.boot_ms()
+        self.proven_ms = self.since_ms if self.quiet_since_ms is None else self.quiet_since_ms
 
     @property
     def until_ms(self) -> int:
@@ -191,7 +193,7 @@ class HeartbeatSchedule:
 
     def finish(self) -> Procedure[None]:
         """The instant is committed: its heartbeat is not needed any more."""
-        if not (self.quiet and self._is_silent()):
+        if self.quiet_since_ms is None or not self._is_silent():
             yield from forget(self.now.instant)
 
     def give_up(self) -> Procedure[None]:
@@ -212,9 +214,8 @@ class Heartbeat:
     :param store: the table's.
     :param clock: the source of time.
     :param rules: how often it beats, and after how many missed beats a writer counts as dead.
-    :param begun: a beat that was made before; continues from it.
-    :param quiet_s: the first beat comes only after so many seconds. An instant counts as dead only
-        after its time to live, so a short write needs no heartbeat. None: at once.
+    :param sent_ms: None: the first beat is sent at once. Else when the instant was requested, by
+        `boot_ms`: the first beat comes half an interval later, and a short write needs none.
     :raises HeartbeatExpired: if another writer ended the instant's heartbeat or has the instant.
     :raises Unanswered: if the store does not answer.
     """
@@ -226,22 +227,21 @@ class Heartbeat:
         *,
         clock: Clock | None = None,
         rules: HeartbeatRules = HeartbeatRules(),
-        begun: HeartbeatState | None = None,
-        quiet_s: float | None = None,
+        sent_ms: int | None = None,
     ) -> None:
         self.instant, self.rules = instant, rules
         self.on_lost: Callable[[], object] = bool
         """Called from the thread that watches the clock; it may end what the writer waits for."""
         self._store, self._clock = store, clock or Clock()
-        now = begun or HeartbeatState(instant, rules.ttl_ms, holder=process_name())
-        self._beats = HeartbeatSchedule(now, rules, self._clock, quiet=quiet_s is not None)
-        if quiet_s is None:
+        now = HeartbeatState(instant, rules.ttl_ms, holder=process_name())
+        self._beats = HeartbeatSchedule(now, rules, self._clock, sent_ms)
+        if sent_ms is None:
             run(self._beats.start(), store, self._clock)
         held = Pulsing(self._beats, store)
         self._turn, self._stopped = held.turn, False
         self._renewer = Renewer(
             held, threading.current_thread(), lives=lambda: True, report=self._report,
-            first_ms=None if quiet_s is None else quiet_s * 1000,
+            first_ms=None if sent_ms is None else rules.interval_ms / 2,
         )  # fmt: skip
 
     @property
@@ -270,7 +270,7 @@ class Heartbeat:
     def finish(self) -> None:
         """The instant is committed: its heartbeat is not needed any more."""
         self.stop()
-        if self._beats.quiet:
+        if self._beats.quiet_since_ms is not None:
             with self._turn:  # the first beat may be in progress
                 run(self._beats.finish(), self._store, self._clock)
         else:

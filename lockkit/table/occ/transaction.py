@@ -86,7 +86,7 @@ class TakenInstant:
         return Target(self.instant, self.known.config)
 
 
-Trying = Callable[[TakenInstant], object]
+Trying = Callable[[TakenInstant], Procedure[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Transaction:
 
 def begin(
     known: TableCache | None = None, *, action: str = "commit", plan: bytes = b"",
-    trying: Trying = bool, began: Callable[[TakenInstant], Procedure[None]] | None = None,
+    trying: Trying | None = None, began: Callable[[TakenInstant], Procedure[None]] | None = None,
 ) -> Procedure[Transaction]:  # fmt: skip
     """Take an instant on the timeline; `TableError` if this is no writable table.
 
@@ -173,13 +173,13 @@ def overtaken(taken: TakenInstant) -> TableError:
 
 def take(
     known: TableCache, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0,
-    trying: Trying = bool,
+    trying: Trying | None = None,
 ) -> Procedure[TakenInstant]:  # fmt: skip
     """Create a requested file that holds this attempt: then the instant belongs to it alone.
 
     The file's content proves that it is ours, also after a lost answer or a 412 caused by a hidden
-    retry of our own request. `trying` is called with each instant before its file is sent, without
-    a version: after an interrupt the file may exist.
+    retry of our own request. `trying` runs with each instant before its file is sent, without a
+    version: after an interrupt the file may exist.
     """
     attempt = yield Unique()
     body = first_file(action, plan, attempt, known.config.version)
@@ -188,7 +188,8 @@ def take(
     at_ms = next_instant_ms(known.newest, wall_ms, action, lead_ms)
     for tries in range(TAKES_MAX):
         instant = instant_of(at_ms)
-        trying(TakenInstant(instant, attempt, action, known, body, ""))
+        if trying is not None:
+            yield from trying(TakenInstant(instant, attempt, action, known, body, ""))
         made = yield from create(known.config.names.requested(instant, action), body)
         if not isinstance(made, Found):
             return TakenInstant(instant, attempt, action, known, body, made)

@@ -112,15 +112,15 @@ class StoreHost:
 
     def beat(self, taken: TakenInstant) -> Procedure[Heartbeat]:
         yield from ()
-        return self._heartbeat(taken)
+        return self.beat_later(taken, None)
 
-    def beat_later(self, taken: TakenInstant) -> Heartbeat:
-        return self._heartbeat(taken, quiet_s=self.rules.interval_ms / 2000)
+    def boot_ms(self) -> int:
+        return self.context.clock.boot_ms()
 
-    def _heartbeat(self, taken: TakenInstant, *, quiet_s: float | None = None) -> Heartbeat:
+    def beat_later(self, taken: TakenInstant, sent_ms: int | None) -> Heartbeat:
         from lockkit.table.occ.heartbeat import Heartbeat  # only writers need it
         store, clock = self.context.store, self.context.clock
-        return Heartbeat(taken.instant, store, clock=clock, rules=self.rules, quiet_s=quiet_s)
+        return Heartbeat(taken.instant, store, clock=clock, rules=self.rules, sent_ms=sent_ms)
 
     def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
         with self.context.taking_an_instant(config):

@@ -49,6 +49,7 @@ class WriteAttempt:
     _undecided: bool = True
     """Whether the write that decides has certainly not been sent yet."""
     _taken: TakenInstant | None = None
+    _sent_ms: int = 0  # when `_taken` was requested
     _heart: AttemptHeartbeat | None = None
     _spent: AttemptHeartbeat | None = None
     """That of the previous, useless instant."""
@@ -83,8 +84,6 @@ class WriteAttempt:
             prepared = yield from self._prepare_append(self.host, known, new)
             ready(prepared)
             return (yield from self._publish(prepared))
-        # Hudi's writers take instants under the lock and roll back those without a heartbeat. So a
-        # few rows are written within one grant.
         return (yield from self.host.hold(
             lambda host, held: self._append_under_lock(host, held, known, new)
         ))  # fmt: skip
@@ -122,8 +121,7 @@ class WriteAttempt:
             raise TableError(f"group commit takes no {action} yet: only appends, upserts, deletes")
 
         def take() -> Procedure[Transaction]:
-            # Hudi's s3a creates a requested file without a condition, so two could have one
-            # instant; and it rolls back at once what has no heartbeat.
+            # Hudi's s3a creates a requested file without a condition: two could have one instant.
             way = begin(
                 known, action=action, plan=plan, trying=self._tries,
                 began=self._begins_quietly if short else None,
@@ -131,8 +129,11 @@ class WriteAttempt:
             transaction = yield from host.run(way)
             host.own.add(transaction.instant)
             self._taken = transaction.taken
-            if not short:
+            if self._heart is None:
                 self._heart = yield from host.beat(transaction.taken)
+            if known.config.mode == HUDI:
+                from lockkit.table.occ.hudi_clocks import wait_out  # only where Hudi writes too
+                yield from host.run(wait_out(transaction.instant))
             return transaction
 
         transaction = yield from host.take_instant(known.config, take)
@@ -143,13 +144,18 @@ class WriteAttempt:
 
     # --- its instant -----------------------------------------------------------------------------
 
-    def _tries(self, taken: TakenInstant) -> None:
+    def _tries(self, taken: TakenInstant) -> Procedure[None]:
         """Another instant, because the one before was of no use; it is about to be taken."""
         self._spent = self._spent or self._heart
         self._taken, self._heart, self._paths = taken, None, ()
+        self._sent_ms = self.host.boot_ms()
+        if taken.known.config.mode == HUDI:
+            # Without the lock Hudi looks for pending instants without one, and rolls them back.
+            yield from self._finish_spent()
+            self._heart = yield from self.host.beat(taken)
 
     def _begins_quietly(self, taken: TakenInstant) -> Procedure[None]:
-        self._taken, self._heart = taken, self.host.beat_later(taken)
+        self._taken, self._heart = taken, self._heart or self.host.beat_later(taken, self._sent_ms)
         yield from self._finish_spent()
 
     def _finish_spent(self) -> Procedure[None]:

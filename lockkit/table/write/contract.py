@@ -53,8 +53,11 @@ class AttemptHost(Protocol):
     def beat(self, taken: TakenInstant) -> Procedure[AttemptHeartbeat]:
         """A heartbeat whose first beat is proven."""
 
-    def beat_later(self, taken: TakenInstant) -> AttemptHeartbeat:
-        """A heartbeat that begins only once the write takes long."""
+    def boot_ms(self) -> int:
+        """This process's monotonic clock."""
+
+    def beat_later(self, taken: TakenInstant, sent_ms: int) -> AttemptHeartbeat:
+        """One that begins once the write takes long; its instant was sent at `sent_ms`."""
 
     def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
         """Carry out `block`, under the lock where Hudi writes too."""

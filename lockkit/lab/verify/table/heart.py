@@ -30,11 +30,11 @@ class SimHeartbeat:
 
     @classmethod
     def of(
-        cls, instant: str, world: SimWorld, node: Node, *, quiet: bool = False,
+        cls, instant: str, world: SimWorld, node: Node, *, quiet_since_ms: int | None = None,
         rules: HeartbeatRules = RULES,
     ) -> SimHeartbeat:  # fmt: skip
         now = HeartbeatState(instant, rules.ttl_ms, f"{node.name}.{node.life}")
-        return cls(world, node, HeartbeatSchedule(now, rules, node.clock, quiet))
+        return cls(world, node, HeartbeatSchedule(now, rules, node.clock, quiet_since_ms))
 
     def begin(self) -> Procedure[None]:
         """Send the first beat and prove it; then one beat in each interval."""
@@ -58,7 +58,7 @@ class SimHeartbeat:
 
     def finished(self) -> Procedure[None]:
         self.stop()
-        if self.beats.quiet:
+        if self.beats.quiet_since_ms is not None:
             yield from self._no_beat_under_way()
         yield from self.beats.finish()
 

@@ -59,6 +59,9 @@ class SimHost:
     late: LateWrite | None = None
     """A decision that was sent while a clustering began beside it, and has not landed yet."""
 
+    def __post_init__(self) -> None:
+        self.together.window_max = self.table.window_max
+
     def run(self, way: Procedure[T]) -> Procedure[T]:
         return way if self.interruption is None else self.interruption.through(way)
 
@@ -84,13 +87,18 @@ class SimHost:
         yield from heart.begin()
         return heart
 
-    def beat_later(self, taken: TakenInstant) -> SimHeartbeat:
-        heart = self._heart(taken, quiet=True)
+    def boot_ms(self) -> int:
+        return self.session.node.clock.boot_ms()
+
+    def beat_later(self, taken: TakenInstant, sent_ms: int) -> SimHeartbeat:
+        heart = self._heart(taken, sent_ms)
         heart.go_on(heart.beats.interval_s / 2)
         return heart
 
-    def _heart(self, taken: TakenInstant, *, quiet: bool = False) -> SimHeartbeat:
-        heart = SimHeartbeat.of(taken.instant, self.table.world, self.session.node, quiet=quiet)
+    def _heart(self, taken: TakenInstant, quiet_since_ms: int | None = None) -> SimHeartbeat:
+        heart = SimHeartbeat.of(
+            taken.instant, self.table.world, self.session.node, quiet_since_ms=quiet_since_ms
+        )
         self.table.hearts[taken.instant] = heart
         return heart
 

@@ -32,6 +32,7 @@ from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lab.verify.table.heart import SimHeartbeat
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
+from lockkit.lab.verify.table.hudi_writer import SKEW_MS, HudiWriter
 from lockkit.lab.verify.table.ledger import AttemptLedger, Stream, TrackedAttempt
 from lockkit.lab.verify.table.operator import Operator
 from lockkit.lab.verify.table.owners import Owners
@@ -47,6 +48,7 @@ from lockkit.table.format.properties import FENCED, GROUP, HUDI, TableConfig
 from lockkit.table.occ.concurrency import commit_alone
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence
+from lockkit.table.occ.group import GROUP_WINDOW_MAX
 from lockkit.table.occ.group_publish import new_client, publish_together
 from lockkit.table.occ.liveness import HEARTBEATS, heartbeat_of
 from lockkit.table.occ.prepared import prepare
@@ -105,6 +107,10 @@ class TableRun:
     """How many clusterings may begin beside a decision that is still on its way."""
     warm: bool = False
     """Whether a writer goes on from its own last commit without reading the table anew."""
+    window_max: int = GROUP_WINDOW_MAX
+    """How many decisions the fence of group commit remembers."""
+    foreign: int = 0
+    """Writers by Hudi's rules. Then clocks differ by no more than Hudi requires."""
     queries: int = 0
     """Runs of one streaming query; a second one is an old run that was not stopped."""
     stopped_runs: set[str] = field(default_factory=set)
@@ -206,7 +212,7 @@ class TableRun:
         """Whether a writer still works, or will restart."""
         at_work = [each.node for each in self.world.tasks]
         down = [each for each in self.world.nodes if each.down]
-        return any(each.name.startswith(("W", "Q")) for each in (*at_work, *down))
+        return any(each.name.startswith(("W", "Q", "F")) for each in (*at_work, *down))
 
     def end(self) -> None:
         """Let all tasks end; then one more writer commits, and every stream is read to its end."""
@@ -244,7 +250,7 @@ class TableRun:
 
 
 def _set_up(
-    seed: str, steps: int, mutant: Mutant | None, *, together: bool = False
+    seed: str, steps: int, mutant: Mutant | None, *, only: str = ""
 ) -> TableRun:
     import fastavro  # noqa: F401 - if it is missing, say so before anything else
 
@@ -253,8 +259,8 @@ def _set_up(
     profile = PROFILES[dice.choice(SOUND)]
     fault_profile = CALM if dice.random() < 0.5 else FaultProfile.of(dice)
     play = dice.choices(("fenced", HUDI, "switch"), (0.86, 0.06, 0.08))[0]
-    if together:
-        play = FENCED
+    if only:
+        play = HUDI if only == HUDI else FENCED
     # Without a fence a writer that is stopped under the lock loses rows, as in Hudi.
     schedules = SCHEDULES if play == FENCED else tuple(SCHEDULES[each] for each in PROMPT)
     world = SimWorld(seed, steps, profile, CALM if play != FENCED else fault_profile, uniform=True)
@@ -265,7 +271,7 @@ def _set_up(
         name="t", record_key="id", version=dice.choice((6, 9)), buckets=2,
         mode=HUDI if play == HUDI else FENCED, partition_by="region" if partitioned else None,
     )
-    if together:
+    if only == GROUP:
         config = replace(config, version=9, commit=GROUP)
     locked, hasty = dice.random() < 0.5 or play != FENCED, dice.random() < 0.2 and play == FENCED
     run = TableRun(
@@ -274,6 +280,11 @@ def _set_up(
     )
     _more_faults(run, random.Random(f"table trouble {seed}"), play)
     run.warm = random.Random(f"table warm {seed}").random() < 0.5
+    if only == GROUP:
+        run.window_max = random.Random(f"table window {seed}").choice((1, 2, 4, 30))
+    if play == HUDI:
+        beside = random.Random(f"table hudi {seed}")
+        run.foreign = beside.choice((1, 1, 2)) if only or beside.random() < 0.5 else 0
     world.run(create_table(config))
     world.memory_store.on_write, world.on_crash, world.on_note = (
         run.on_write,
@@ -305,19 +316,22 @@ def _more_faults(run: TableRun, dice: random.Random, play: str) -> None:
 
 def _populate(run: TableRun, dice: random.Random, play: str) -> None:
     world = run.world
-    ahead_ms = dice.choice(AHEAD_MS)
+    ahead_ms, off_ms = dice.choice(AHEAD_MS), CLOCK_OFF_MS
+    if run.foreign:
+        ahead_ms, off_ms = 0, SKEW_MS // 2
     births = [("W", partial(_writer, run))] * (2 + int(dice.random() * 3))
     births += [("S", partial(_service, run))] * int(dice.random() * 3)
+    births += [("F", partial(_foreign, run))] * run.foreign
     for number, (letter, birth) in enumerate(births, 1):
         node = world.node(
             f"{letter}{number}", rate=1 + around(dice, RATE_OFF),
-            offset_ms=int(around(dice, CLOCK_OFF_MS)) + (ahead_ms if number == 1 else 0),
+            offset_ms=int(around(dice, off_ms)) + (ahead_ms if number == 1 else 0),
         )  # fmt: skip
-        node.clock_steps_ms, node.birth = CLOCK_OFF_MS, birth
+        node.clock_steps_ms, node.birth = off_ms, birth
         birth(node)
     for number in range(1, run.queries + 1):
-        node = world.node(f"Q{number}", offset_ms=int(around(dice, CLOCK_OFF_MS)))
-        node.clock_steps_ms, node.birth = CLOCK_OFF_MS, partial(_query, run)
+        node = world.node(f"Q{number}", offset_ms=int(around(dice, off_ms)))
+        node.clock_steps_ms, node.birth = off_ms, partial(_query, run)
         _query(run, node)
     world.spawn(world.node("R"), read_table(run))
     stream = Stream("P")
@@ -340,6 +354,10 @@ def _query(run: TableRun, node: Node) -> None:
     run.world.spawn(node, SimQuery(run, SimHost(run, run.leases.join(node))).live())
 
 
+def _foreign(run: TableRun, node: Node) -> None:
+    run.world.spawn(node, HudiWriter(run, SimHost(run, run.leases.join(node))).live())
+
+
 def _service(run: TableRun, node: Node) -> None:
     run.world.spawn(node, SimService(run, SimHost(run, run.leases.join(node))).live())
 
@@ -353,6 +371,12 @@ SCENARIO = SimScenario(
 
 TOGETHER = SimScenario(
     "group-table", "the same for a table with group commit: writers, services and readers", STEPS,
-    partial(_set_up, together=True),
+    partial(_set_up, only=GROUP),
     ("refused commit", "clean", "rollback", "stall", "restart", "interrupt"),
+)  # fmt: skip
+
+BESIDE_HUDI = SimScenario(
+    "hudi-table", "the same for a table in mode hudi, beside writers by Hudi's rules", STEPS,
+    partial(_set_up, only=HUDI),
+    ("refused commit", "clean", "rollback", "Hudi's commit", "Hudi's rollback", "repeated batch"),
 )  # fmt: skip

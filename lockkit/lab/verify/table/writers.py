@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
 
 KINDS = ("append",) * 5 + ("upsert",) * 5 + ("delete",) + ("overwrite",) * 3 + ("overwrite all",)
-GROUP_KINDS = tuple(each for each in KINDS if not each.startswith("overwrite"))
+PLAIN_KINDS = tuple(each for each in KINDS if not each.startswith("overwrite"))
 KEYS = tuple(f"k{number}" for number in range(5))
 OPERATIONS_MAX, HURRIED_MAX, OVERTAKING_MAX, RETRIES_MAX = 5, 10, 30, 3
 HUDI = {
@@ -71,7 +71,9 @@ class SimWriter:
         most = HURRIED_MAX if hurried else OPERATIONS_MAX
         for _ in range(OVERTAKING_MAX if self.run.overtaken else most):
             self.operations += 1
-            kinds = GROUP_KINDS if self.run.config.commit == GROUP else KINDS
+            # Beside an overwrite Hudi inserts a key again: new file groups never conflict there.
+            plain = self.run.config.commit == GROUP or self.run.foreign
+            kinds = PLAIN_KINDS if plain else KINDS
             yield from self._operation("append" if hurried else dice.choice(kinds))
             yield Sleep(0.0 if hurried else dice.random())
 
@@ -198,7 +200,7 @@ class SimWriter:
         if mine.kind == "delete":
             return self._deleted(mine, instant, found, keys), frozenset()
         mine.writes = tuple((partition, key) for key in keys)
-        return self._merged(mine, instant, snapshot, partition, found, keys), frozenset()
+        return self.merged(mine, instant, snapshot, partition, found, keys), frozenset()
 
     def _deleted(
         self, mine: TrackedAttempt, instant: str, found: list[tuple[Slice, list[TableRow]]],
@@ -213,7 +215,7 @@ class SimWriter:
         mine.removes = tuple(gone)
         return files
 
-    def _merged(
+    def merged(
         self, mine: TrackedAttempt, instant: str, snapshot: Snapshot, partition: str,
         found: list[tuple[Slice, list[TableRow]]], keys: Sequence[str],
     ) -> list[BaseFile]:  # fmt: skip

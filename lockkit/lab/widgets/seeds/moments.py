@@ -139,11 +139,12 @@ def scenario_of(name: str) -> SimScenario:
 def scenarios() -> dict[str, SimScenario]:
     """All of them by name, but for the sweep's."""
     from lockkit.lab.verify.scenarios import SCENES
-    from lockkit.lab.verify.table.scenario import SCENARIO, TOGETHER
+    from lockkit.lab.verify.table.scenario import BESIDE_HUDI, SCENARIO, TOGETHER
     from lockkit.lab.verify.table_scenario import SCENARIOS
 
     patterns = [scene.SCENARIO for scene in SCENES.values()]
-    return {each.name: each for each in (LEASE, *SCENARIOS, SCENARIO, TOGETHER, *patterns)}
+    tables = (*SCENARIOS, SCENARIO, TOGETHER, BESIDE_HUDI)
+    return {each.name: each for each in (LEASE, *tables, *patterns)}
 
 
 def mutant_of(name: str, scenario: str) -> Mutant | None:
