@@ -50,6 +50,7 @@ from lockkit.table.format.timeline import (
 )
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import FENCE_KEY, WINDOW_MAX
+from lockkit.table.occ.liveness import heartbeat_key
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.publish import _ReleaseThread
 from lockkit.table.occ.rollback import withdraw
@@ -72,10 +73,11 @@ class Standing(Hasty):
         return self.at_ms
 
 
-def table(version: int = 9) -> tuple[Store, TableConfig, str]:
+def table(version: int = 9, mode: str = "fenced") -> tuple[Store, TableConfig, str]:
     config = TableConfig(
-        name="orders", record_key="id", partition_by="region", precombine="at", version=version
-    )
+        name="orders", record_key="id", partition_by="region", precombine="at", version=version,
+        mode=mode,
+    )  # fmt: skip
     url = f"memory://instants-{next(NUMBERS)}/t"
     return new_table(url, config), config, url
 
@@ -113,6 +115,23 @@ def test_no_two_actions_ask_for_one_instant(version: int) -> None:
     }
     assert len(set(found.values())) == 2
     assert [instant_ms(at) % len(LANES) for at in found.values()] == [0, 1]
+
+
+@VERSIONS
+def test_beside_hudi_an_instant_with_somebody_elses_heartbeat_is_left_alone(version: int) -> None:
+    """In mode hudi a writer has its heartbeat before its instant: one may be there already."""
+    store, config, url = table(version, mode="hudi")
+    still = Standing(CLOCK.wall_ms())
+    theirs = run(take(known_of(store)), store, still)
+    store.delete(theirs.requested)
+    beat = heartbeat_key(theirs.instant)
+    store.put(beat, b"", IfAbsent())
+    with Table(url, clock=still) as writer:
+        committed = writer.upsert(rows([1]))
+    assert committed is not None and committed.instant > theirs.instant
+    assert isinstance(store.get(theirs.requested), Missing)
+    assert isinstance(store.get(beat), Found)
+    assert pending(store, config.names) == []
 
 
 @VERSIONS

@@ -86,7 +86,7 @@ class TakenInstant:
         return Target(self.instant, self.known.config)
 
 
-Trying = Callable[[TakenInstant], Procedure[None]]
+Trying = Callable[[TakenInstant], Procedure[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def take(
 
     The file's content proves that it is ours, also after a lost answer or a 412 caused by a hidden
     retry of our own request. `trying` runs with each instant before its file is sent, without a
-    version: after an interrupt the file may exist.
+    version: after an interrupt the file may exist. Returns False if the instant is not free.
     """
     attempt = yield Unique()
     body = first_file(action, plan, attempt, known.config.version)
@@ -188,11 +188,11 @@ def take(
     at_ms = next_instant_ms(known.newest, wall_ms, action, lead_ms)
     for tries in range(TAKES_MAX):
         instant = instant_of(at_ms)
-        if trying is not None:
-            yield from trying(TakenInstant(instant, attempt, action, known, body, ""))
-        made = yield from create(known.config.names.requested(instant, action), body)
-        if not isinstance(made, Found):
-            return TakenInstant(instant, attempt, action, known, body, made)
+        offer = TakenInstant(instant, attempt, action, known, body, "")
+        if trying is None or (yield from trying(offer)):
+            made = yield from create(known.config.names.requested(instant, action), body)
+            if not isinstance(made, Found):
+                return replace(offer, version=made)
         # Writers that collide at one instant spread over the next ones.
         at_ms += len(LANES) * (1 + zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
     raise TableChanged(instant, f"was taken by others, as {TAKES_MAX} instants were", "try again")

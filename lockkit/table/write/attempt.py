@@ -144,15 +144,16 @@ class WriteAttempt:
 
     # --- its instant -----------------------------------------------------------------------------
 
-    def _tries(self, taken: TakenInstant) -> Procedure[None]:
-        """Another instant, because the one before was of no use; it is about to be taken."""
+    def _tries(self, taken: TakenInstant) -> Procedure[bool]:
+        """Another instant, because the one before was of no use. False: another writer has it."""
         self._spent = self._spent or self._heart
         self._taken, self._heart, self._paths = taken, None, ()
         self._sent_ms = self.host.boot_ms()
         if taken.known.config.mode == HUDI:
-            # Without the lock Hudi looks for pending instants without one, and rolls them back.
+            from lockkit.table.occ.hudi_clocks import first_beat  # only where Hudi writes too
             yield from self._finish_spent()
-            self._heart = yield from self.host.beat(taken)
+            self._heart = yield from first_beat(self.host, taken)
+        return self._heart is not None or taken.known.config.mode != HUDI
 
     def _begins_quietly(self, taken: TakenInstant) -> Procedure[None]:
         self._taken, self._heart = taken, self._heart or self.host.beat_later(taken, self._sent_ms)

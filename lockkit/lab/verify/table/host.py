@@ -85,6 +85,7 @@ class SimHost:
     def beat(self, taken: TakenInstant) -> Procedure[SimHeartbeat]:
         heart = self._heart(taken)
         yield from heart.begin()
+        self.table.hearts[taken.instant] = heart  # not before: another client may have one
         return heart
 
     def boot_ms(self) -> int:
@@ -92,15 +93,14 @@ class SimHost:
 
     def beat_later(self, taken: TakenInstant, sent_ms: int) -> SimHeartbeat:
         heart = self._heart(taken, sent_ms)
+        self.table.hearts[taken.instant] = heart
         heart.go_on(heart.beats.interval_s / 2)
         return heart
 
     def _heart(self, taken: TakenInstant, quiet_since_ms: int | None = None) -> SimHeartbeat:
-        heart = SimHeartbeat.of(
+        return SimHeartbeat.of(
             taken.instant, self.table.world, self.session.node, quiet_since_ms=quiet_since_ms
         )
-        self.table.hearts[taken.instant] = heart
-        return heart
 
     def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
         if config.mode == FENCED:

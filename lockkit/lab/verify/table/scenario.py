@@ -111,6 +111,8 @@ class TableRun:
     """How many decisions the fence of group commit remembers."""
     foreign: int = 0
     """Writers by Hudi's rules. Then clocks differ by no more than Hudi requires."""
+    expired: bool = False
+    """Whether a writer ended because its heartbeat had expired."""
     queries: int = 0
     """Runs of one streaming query; a second one is an old run that was not stopped."""
     stopped_runs: set[str] = field(default_factory=set)
@@ -216,12 +218,13 @@ class TableRun:
 
     def end(self) -> None:
         """Let all tasks end; then one more writer commits, and every stream is read to its end."""
-        # Leases run out and stores throttle in a calm world, too: then a withdrawal may fail.
+        # Leases run out and stores throttle in a calm world, too: then a withdrawal may fail. So
+        # may that of a writer whose steps took longer than its heartbeat lives.
         interval_ms = self.world.profile.write_interval_ms
         fails = self.locked or interval_ms or self.interrupts  # Ctrl-C may end a withdrawal, too
         calm = self.world.fault_profile == CALM and not fails
         self.world.finish()
-        if calm:
+        if calm and not self.expired:
             self.ledger.nothing_pending()
         try:
             self.world.run(self._last())

@@ -13,7 +13,7 @@ from lockkit.lab.verify.table.ledger import FEW_INSTANTS, Place, TrackedAttempt
 from lockkit.lab.verify.table.reader import TableRow
 from lockkit.lab.verify.table.rows import SCHEMA, base_file, put_files, read_rows
 from lockkit.runtime import Procedure, Sleep
-from lockkit.table.errors import CommitUnknown
+from lockkit.table.errors import CommitUnknown, HeartbeatExpired
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import GROUP
@@ -100,6 +100,7 @@ class SimWriter:
                 if self.run.prompt and "overtaken" in str(error):
                     raise Violated(FEW_INSTANTS, str(error)) from error
                 self.known = None
+                self.run.expired |= isinstance(error, HeartbeatExpired)
                 ledger.refused(mine, type(error).__name__)
                 self.host.land()
                 if isinstance(error, CommitUnknown):
