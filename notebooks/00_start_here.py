@@ -14,18 +14,23 @@
 # # Start here: several writers, one lock, and one writer is paused
 #
 # Several processes commit to one table in object storage. A small JSON object beside the table is
-# the lock that keeps them apart. What happens if the lock's holder is paused in the middle of a
-# commit, for longer than its lease, and then continues? And what happens if a write succeeds, but
-# its response is lost?
+# the lock that keeps them apart. What happens if the lock's
+# <abbr title="holder: the client to which the lock was granted last">holder</abbr> is paused in the
+# middle of a commit, for longer than its
+# <abbr title="lease: a grant that ends by itself unless its holder renews it in time">lease</abbr>,
+# and then continues? And what happens if a write succeeds, but its response is lost?
 #
-# The first picture comes a few seconds after you press **Launch**.
+# The first picture comes a few seconds after you press **Launch**. A dotted line below a word
+# means that it is explained when you point at it.
 
 # %% [markdown]
 # ## Predict
 #
 # While W1 is paused, its lease expires. W2 takes the lock and commits. W1 then continues. It has
 # not noticed the pause, so it finishes its commit: it creates its completed file, *only if absent*.
-# There is no fence yet: only the lock protects the table.
+# There is no
+# <abbr title="fence: the object that a commit must replace; the store refuses a commit whose
+# conflict check is out of date">fence</abbr> yet: only the lock protects the table.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
@@ -46,15 +51,16 @@ bench
 # %% [markdown]
 # 1. **Launch.** Real processes start and commit orders to one table. The table is on an object
 #    server on this machine, which speaks the protocol of the provider that you chose. The writers
-#    are plain Python programs, which start at once. Choose PySpark under *Writers* for Spark
-#    programs with the same lock and the same commit: they take up to half a minute to start.
+#    are plain Python programs, which start at once. **PySpark** starts Spark programs with the same
+#    lock and the same commit. They take up to half a minute to start, in the background: the
+#    writers that run go on until then. If nothing runs, a recorded run plays meanwhile.
 # 2. **Stall W1.** At its next commit, while W1 holds the lock and has just passed its conflict
 #    check, its process is paused (SIGSTOP). It does nothing and notices nothing.
 # 3. Wait until another writer takes over the lock, then press **Resume W1**.
 # 4. **Lose next response.** The store applies one write of the lock or of the commit, and its
 #    response is dropped on the way back.
 # 5. **Stop.** Drag the slider through everything that happened, or press Tab and use the arrow
-#    keys.
+#    keys. **Export** saves the run as a page that you can send to a colleague.
 # 6. Now untick **Fence** and run it again.
 
 # %% [markdown]
@@ -62,10 +68,11 @@ bench
 #
 # Time runs downwards. The lane on the left is **what is true**: the lock object as the store
 # recorded it, in the colour of its owner. Each label such as `g7 9f1c` is one successful write, a
-# *generation*, with the first characters of its ETag. The table beside the picture lists the
-# generations; click one to see it in the picture. The writers' lanes show **what each writer
-# knows**. A writer that wrongly counts on the lock is red. The lane on the right shows what readers
-# of the table see.
+# <abbr title="generation: one state of the lock object, made by one successful
+# write">generation</abbr>, with the first characters of its ETag. The table beside the picture
+# lists the generations; click one to see it in the picture. The writers' lanes show **what each
+# writer knows**. A writer that wrongly counts on the lock is red. The lane on the right shows what
+# readers of the table see.
 #
 # The next picture was recorded with the fence off. It is shown after you have picked a guess.
 # Follow W1 downwards from where it resumes, or press **Show the evidence**.

@@ -83,7 +83,9 @@ except LockLost as lost:
     print(lost)
 
 # %% [markdown]
-# That is all: `Lock`, `LockBusy`, `LockLost`, and `fence.epoch`, which rises with every grant.
+# That is all: `Lock`, `LockBusy`, `LockLost`, and `fence.epoch`. The
+# <abbr title="epoch: the number of a grant; each grant has a higher one">epoch</abbr> rises with
+# every grant.
 #
 # ## Predict: what it does not promise
 #
@@ -184,3 +186,29 @@ THEN = "give up"
 mine = late(guarded=True, then=THEN)
 print(mine.verdict.kind, repr(mine))
 print("solved" if mine.balance == 30 and mine.verdict.kind == "VALID" else "not yet")
+
+# %% [markdown]
+# Now write `pay` without a lock: add `amount` to the balance of the account, exactly once. The
+# account is JSON with `balance` and `receipts`, a list that you may use as you like. `receipt` is
+# an id that no other call has. The simulator calls your function in 200 small worlds of three
+# clients, in which answers are lost, writes land late, and something on the way sends a request
+# twice. `judge` draws the shortest world that went wrong.
+#
+# `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
+# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`.
+# A solution is in `solutions/pay.py`.
+
+# %%
+import json
+from lockkit.lab.course.exercises import Applied, IfVersion, Put, Sleep, judge, read
+
+
+def pay(key, amount, receipt):
+    seen = yield from read(key)
+    account = json.loads(seen.body)
+    account["balance"] += amount
+    yield Put(key, json.dumps(account).encode(), IfVersion(seen.version))
+
+
+judge(pay)

@@ -177,3 +177,26 @@ LEFT = {"expired": True, "validUntil": 0, "owner": "copied"}
 mine = resume(**LEFT)
 print(repr(mine))
 print("solved" if mine.epochs == (42,) and mine.verdict.kind == "VALID" else "not yet")
+
+# %% [markdown]
+# Now write `release`: end the grant whose lock object is `record` (`owner`, `epoch`, `free`) and
+# has this `version`. Return once the grant is over, by your write or because another client took
+# the lock over. The next client reads the object and grants itself the epoch after that one; if
+# there is no object, it begins with epoch 1. The simulator calls your function in 200 small worlds
+# of three clients, in which answers are lost, writes land late, and clients are paused.
+#
+# `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
+# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`.
+# A solution is in `solutions/release.py`.
+
+# %%
+import json
+from lockkit.lab.course.exercises import Applied, Delete, IfVersion, Put, Sleep, judge, read
+
+
+def release(key, version, record):
+    yield Delete(key, IfVersion(version))
+
+
+judge(release)

@@ -99,20 +99,28 @@ print(repr(right))
 # %% [markdown]
 # ## Who gives way without a pause
 #
-# Here are the same two operations in other orders, and once more with Hudi's *PreferWriter*
-# strategy. **Guess first:** in how many of the four does the upsert lose, and in which can both
-# succeed?
+# Here are the same two operations in four orders, and once more with Hudi's *PreferWriter*
+# strategy. The write is an upsert of `k1` in three of them, and adds new rows only in the fourth.
 
 # %%
-all_orders = matrix()
+from lockkit.lab.course.upkeep import COUNT_GUESSES
+
+yields = Predict("By default, in how many of the four does the write lose?", COUNT_GUESSES)
+yields
+
+# %%
+all_orders = yields.run(matrix)
 all_orders
 
+# %% jupyter={"source_hidden": true}
+yields.explain("""
+By default the second one loses. The clustering counts as first once its *plan* is written, before
+any row is copied. A write that begins after the plan is refused, even though nothing is committed
+yet. With PreferWriter the plan stops no writer. Instead the service looks for living writers
+(their heartbeats and markers) before it commits.
+""")
+
 # %% [markdown]
-# By default the second one loses. The clustering counts as first once its *plan* is written, before
-# any row is copied. A write that begins after the plan is refused, even though nothing is committed
-# yet. With PreferWriter the plan stops no writer. Instead the service looks for living writers
-# (their heartbeats and markers) before it commits.
-#
 # ## Check
 
 # %%
@@ -161,3 +169,21 @@ RETAINED = 10
 tried = read_slowly(RETAINED)
 print("solved" if tried.solved and tried.verdict.kind == "VALID" else f"not yet: {tried}, "
       f"and {tried.files} data files are left")
+
+# %% [markdown]
+# Now write the rule itself, `clean`: the set of files that may be deleted. `commits` is a list,
+# oldest first, of pairs of sets: the files that a commit added, and the files that it replaced. A
+# reader may have opened the table after any of the newest `retained` commits. The simulator runs
+# two writers and a service with your function in 200 small worlds. It finds files that a reader
+# still needs, and files that are kept without a reason. A solution is in `solutions/clean.py`.
+
+# %%
+from lockkit.lab.course.exercises import judge
+
+
+def clean(commits, retained):
+    too_old = commits[:-retained]
+    return {file for added, replaced in too_old for file in added}
+
+
+judge(clean)

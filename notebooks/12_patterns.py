@@ -30,6 +30,7 @@
 # %%
 from lockkit.lab.widgets import PatternStepper, PatternSteps, Predict
 from lockkit.lab.course.worst import AS_NO, AS_YES, FORGETFUL, GUESSES, UNASKED, UNLOOKED, play
+from lockkit.lab.course.worst import JOB_GUESSES, LOG_GUESSES
 
 late = Predict("What does resource.json contain in the end?", GUESSES)
 late
@@ -75,28 +76,31 @@ fenced
 # ## Run: a write-ahead log
 #
 # A writer claims the next slot, `wal/00000000000000000001.json`, by creating it. Slots are never
-# overwritten, so all readers replay the same order. Lose W1's answer: press **Next** under W1 until
-# it *PUT*s slot 1, then **Next, answer lost**, then **To the end**. Then do the same with **Next,
-# request lost**.
-#
-# **Decide first:** if a writer treats *a lost answer to a claim* as a failure, what does a reader
-# find in each case?
+# overwritten, so all readers replay the same order. The store applies W1's claim, and its answer is
+# lost. W1 treats a lost answer as a failure.
 
 # %%
-PatternStepper("wal")
+claim = Predict("How often does a reader of the log find W1's record?", LOG_GUESSES)
+claim
 
 # %% [markdown]
-# ## See
-#
-# A lost answer means neither success nor failure. If it is treated as a failure, the record is in
-# the log twice, or the log has a gap that no reader passes. If it is treated as success, the record
-# may be missing. The slot itself has the answer: W1 reads it back and looks for its own `attempt`.
+# Try it: plant the mistake *a lost answer to a claim is a no*, and press **Next** under W1 until it
+# *PUT*s slot 1. Then press **Answer lost** and **To the end**. Do the same with **Request lost**.
 
 # %%
-for mistake in (AS_NO, AS_YES, ""):
-    log = play("wal", mistake)
-    print(repr(log))
-    assert log.well is (mistake == "")
+claim.reveal(PatternStepper("wal", AS_NO))
+
+# %%
+doubled = claim.run(play, "wal", AS_NO)
+print(repr(play("wal", AS_YES)), repr(play("wal")), sep="\n")
+doubled
+
+# %% jupyter={"source_hidden": true}
+claim.explain("""
+A lost answer means neither success nor failure. If it is treated as a failure, the record is in
+the log twice, or the log has a gap that no reader passes. If it is treated as success, the record
+may be missing. The slot itself has the answer: W1 reads it back and looks for its own `attempt`.
+""")
 
 # %% [markdown]
 # A second writer can stop the first one inside the log itself. It takes the next epoch and puts an
@@ -115,16 +119,20 @@ assert "Fenced" in asleep.actors["W1"].ended and asleep.verdict.well
 #
 # A client reads `queue.json`, changes it, and replaces it if unchanged. W1 pushes a job, and the
 # answer is lost. Before W1 reads the file again, W2 claims the job, does it and completes it. The
-# file that W1 then reads contains no trace of its push. **Decide:** was it applied?
+# file that W1 then reads contains no trace of its push.
 
 # %%
-PatternStepper("queue")
+job = Predict("W1 reads the file again. What does it do?", JOB_GUESSES)
+job
 
 # %%
-doubled, remembered = play("queue", FORGETFUL), play("queue")
-print(repr(doubled))
+job.reveal(PatternStepper("queue", FORGETFUL))
+
+# %%
+twice, remembered = job.run(play, "queue", FORGETFUL), play("queue")
 print(repr(remembered))
-assert remembered.well and not doubled.well
+assert remembered.well and not (twice.well or doubled.well)
+twice
 
 # %% [markdown]
 # ## Run: Terraform's lock file
@@ -140,7 +148,7 @@ PatternStepper("statelock")
 # %%
 alone = play("statelock", UNASKED)
 assert not alone.well
-print(alone.because)
+alone
 
 # %% [markdown]
 # ## Why

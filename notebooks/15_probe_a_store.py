@@ -137,3 +137,26 @@ from lockkit.lab.course.honest import sort_out
 
 UNSAFE = ("spaces", "two-steps")
 sort_out(*UNSAFE)
+
+# %% [markdown]
+# Now write a probe yourself. `honours` returns True if the store honours both conditions of a
+# write, `IfAbsent()` and `IfVersion(version)`, and False if it ignores one of them. You may write
+# to `key`, which nobody else uses. The simulator calls your function in 200 small worlds with
+# stores of both kinds, in which answers are lost and something on the way sends a request twice.
+#
+# `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
+# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`.
+# A solution is in `solutions/honours.py`.
+
+# %%
+from lockkit.lab.course.exercises import Applied, IfAbsent, IfVersion, Put, Sleep, judge
+
+
+def honours(key):
+    yield Put(key, b"first", IfAbsent())
+    answer = yield Put(key, b"second", IfAbsent())
+    return not isinstance(answer, Applied)
+
+
+judge(honours)

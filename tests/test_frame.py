@@ -194,7 +194,7 @@ def test_a_first_run_takes_plain_writers_where_memory_is_bounded(
 ) -> None:
     """Binder says how much there is: 2 GB at most, in MEM_LIMIT."""
     pytest.importorskip("ipywidgets", reason="make lab installs ipywidgets")
-    from lockkit.lab.widgets.panels import memory_bytes, usual
+    from lockkit.lab.widgets.launch import memory_bytes, usual
 
     monkeypatch.delenv("LOCKKIT_FAST", raising=False)
     monkeypatch.setenv("MEM_LIMIT", str(2 << 30))

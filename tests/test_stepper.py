@@ -10,6 +10,8 @@ from lockkit.lab.widgets.stage.steps import VARIANTS, Steps
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from lockkit.lab.widgets.stage.panel import requests_so_far
+from lockkit.lab.widgets.stage.picture import picture
+from lockkit.lab.widgets.stage.scenarios import PatternSteps
 from lockkit.lab.widgets.stage.stepper import PatternStepper, Stepper
 
 
@@ -151,3 +153,34 @@ def test_every_name_of_the_workbench_is_where_its_table_says() -> None:
 
     for name in widgets._EXPORTS:
         assert getattr(widgets, name).__name__ == name
+
+
+def test_the_picture_of_a_protocol_shows_each_request_and_what_became_of_it() -> None:
+    run = PatternSteps("wal")
+    run.until("W1", "1.json", "PUT")
+    run.step("W1", lose=True)
+    run.pause("W2")
+    run.finish("W1")
+    drawn = picture(run)
+    lost = [each for each in drawn["arrows"] if each["look"] == "lost"]
+    assert [(each["lane"], each["t"][2]) for each in lost] == [("W1", None)]
+    assert lost[0]["label"] == "PUT if absent …1: answer lost"
+    rows = {each["id"]: each for each in drawn["rows"]}
+    assert rows[lost[0]["row"]]["answer"] == "200, answer lost"
+    assert [each["lane"] for each in drawn["bars"]] == ["W2"]
+    assert [each["title"] for each in drawn["lanes"]] == ["store", "W1", "W2"]
+    assert len(drawn["arrows"]) == sum(
+        not each.request.startswith("-") for each in run.actors["W1"].lines
+    )
+    ended = [each for each in drawn["marks"] if each["kind"] == "exited"]
+    assert [each["lane"] for each in ended] == ["W1"] and "appended" in ended[0]["detail"]
+
+
+def test_a_late_write_is_drawn_on_its_way_and_then_where_it_landed() -> None:
+    run = PatternSteps("wal")
+    run.until("W1", "1.json", "PUT")
+    run.late("W1")
+    assert picture(run)["arrows"][-1]["label"].endswith("on its way")
+    run.land("W1")
+    (late,) = [each for each in picture(run)["arrows"] if each["look"] == "late"]
+    assert late["label"].endswith("landed late") and late["t"][1] > late["t"][0]

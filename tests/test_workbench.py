@@ -11,6 +11,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from lockkit.events import STORE, Event, event, read
-from lockkit.lab.processes.fleet import Fleet, FleetError, leftovers
+from lockkit.lab.processes.fleet import Fleet, FleetError, Plan, leftovers
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.control import WINDOW_MS, window
 from lockkit.lab.widgets.export import embedded, export_html, judged, page_of
@@ -26,7 +27,8 @@ from lockkit.lab.widgets.models import RING, HistoryModel, place, short
 from lockkit.lab.widgets.scene import Grant, Scene, hues, overtaken_at, scene, whole
 from lockkit.table.errors import CommitConflict
 
-HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
+ROOT = Path(__file__).parents[1]
+HISTORIES = ROOT / "datasets" / "histories"
 LOCK = "lake/orders/.hoodie/.locks/table_lock.json"
 HOSTILE = '</script><img src=x onerror="alert(1)">\x1b[31m\u202e\u0000{"a":1}' + "x" * 500
 
@@ -374,11 +376,11 @@ def test_nothing_starts_before_a_click(bench: Workbench) -> None:
     assert all(each.disabled for each in (bench.lose_button, *bench.stall_buttons.children))
 
 
-def test_there_are_at_most_eight_controls_counting_each_row_as_one(bench: Workbench) -> None:
+def test_there_are_at_most_nine_controls_counting_each_row_as_one(bench: Workbench) -> None:
     stalls = list(bench.stall_buttons.children)
     launch_and_stop = [bench.launch_button, bench.stop_button]
     rest = [each for each in controls(bench.view) if each not in stalls + launch_and_stop]
-    assert len(rest) + 1 + 1 == 8
+    assert len(rest) + 1 + 1 == 9
 
 
 def test_stop_works_when_nothing_runs(bench: Workbench) -> None:
@@ -456,6 +458,133 @@ def test_only_a_page_that_was_seen_can_fall_silent() -> None:
             bench.launch()
     bench.close()
     assert asked[0] is None and asked[1] >= 90
+
+
+@dataclass(kw_only=True)
+class WritersToCome:
+    """Writers that start and never work, until a test says that they do: a fleet's own plan."""
+
+    plan: Plan
+    run_dir: Path = Path("nowhere")
+    alive: bool = False
+    error: str | None = None
+    state: str = "starting"
+    said: list[Event] = field(default_factory=list)
+
+    @property
+    def writers(self) -> dict[str, str]:
+        return {"W1": self.state}
+
+    def launch(self) -> None:
+        self.alive = True
+
+    def stop(self) -> None:
+        self.alive = False
+
+    def fence(self, on: bool) -> None:
+        """Nothing to switch."""
+
+    def events(self, since: int = 0) -> list[Event]:
+        return self.said[since:]
+
+    def work(self) -> None:
+        """The first request of W1."""
+        self.state = "running"
+        self.said.append(event(1.0, "W1", "began", instant="20260101000000001"))
+        self.said += write(5.0, "acquire", "a", 1)
+
+
+@pytest.fixture
+def slow_start() -> Iterator[tuple[Workbench, list[WritersToCome]]]:
+    made: list[WritersToCome] = []
+
+    def fleet_of(*, kind: str, **_: Any) -> WritersToCome:
+        made.append(WritersToCome(plan=Plan(fleet="f", run_dir="", url="", kind=kind)))
+        return made[-1]
+
+    bench = Workbench(fleet_of=fleet_of)
+    yield bench, made
+    bench.close()
+
+
+def test_a_recorded_run_plays_while_a_launch_takes_long_to_start(
+    slow_start: tuple[Workbench, list[WritersToCome]],
+) -> None:
+    bench, made = slow_start
+    bench.launch()
+    until(lambda: bench.lanes.status.get("recorded"))
+    assert bench.state == "starting" and not bench.lanes.live
+    assert bench.lanes.scene["events"] == 47 and "verdict" not in bench.lanes.status
+    made[0].work()
+    until(lambda: not bench.lanes.status["recorded"])
+    assert bench.lanes.live and bench.lanes.scene["events"] == 4
+
+
+def test_pyspark_starts_beside_the_writers_that_run_and_replaces_them_once_it_works(
+    slow_start: tuple[Workbench, list[WritersToCome]],
+) -> None:
+    bench, made = slow_start
+    bench.launch()
+    plain = made[0]
+    plain.work()
+    until(lambda: bench.state == "running")
+    bench.spark_button.click()
+    until(lambda: len(made) == 2 and made[1].alive)
+    until(lambda: "in the background" in bench.lanes.status["said"])
+    assert plain.alive and bench._control.fleet is plain and bench.spark_button.disabled
+    made[1].state = "running"
+    made[1].said.append(event(1.0, "W1", "began", instant="20260101000000001"))
+    bench.fence(on=False)  # the controller looks at both
+    assert bench._control.fleet is plain, "PySpark runs, and has not asked for the lock yet"
+    made[1].work()
+    until(lambda: bench._control.fleet is made[1])
+    assert not plain.alive and made[1].plan.kind == "connect"
+    until(lambda: bench.team.value == ("connect", 3))
+    bench.stop()
+    assert not made[1].alive and bench.state == "stopped"
+
+
+def test_pyspark_that_does_not_start_leaves_the_writers_that_run(
+    slow_start: tuple[Workbench, list[WritersToCome]],
+) -> None:
+    bench, made = slow_start
+    bench.launch()
+    made[0].work()
+    bench.spark_button.click()
+    until(lambda: len(made) == 2)
+    made[1].error = "no Java"
+    until(lambda: "did not start: no Java" in bench.lanes.status["said"])
+    assert made[0].alive and not made[1].alive
+    until(lambda: not bench.spark_button.disabled)
+    bench.spark_button.click()
+    until(lambda: len(made) == 3 and made[2].alive)
+    bench.stop()
+    assert not made[0].alive and not made[2].alive, "Stop ends those that are only starting"
+
+
+def test_a_run_is_saved_as_a_page_by_a_button() -> None:
+    lanes = Workbench.replay(HISTORIES / "bad" / "stalled_commit_accepted.jsonl")
+    sent: list[Any] = []
+    lanes.send = lambda content, buffers: sent.append((content, buffers))
+    lanes._handle_custom_msg({"type": "export"}, [])
+    ((content, (page,)),) = sent
+    assert content == {"type": "page", "name": "lockkit-run.html"}
+    events = recorded("bad/stalled_commit_accepted")
+    assert page.decode() == page_of(events, check(events), title="lockkit: what happened")
+
+
+def test_a_term_is_explained_in_a_notebook_as_in_the_picture() -> None:
+    script = (ROOT / "lockkit" / "lab" / "widgets" / "lanes.js").read_text()
+    terms = dict(re.findall(r'^  "?([a-z -]+)"?: "(.+)",$', script, re.M))
+    assert {"holder", "ghost", "roll-forward", "generation", "lease", "epoch"} <= set(terms)
+    shown = []
+    for each in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(each.read_text())["cells"]
+        text = " ".join("".join(cell["source"]) for cell in cells)
+        shown += re.findall(r'<abbr title="([^"]+)">(.+?)</abbr>', text)
+    for title, word in shown:
+        assert " ".join(title.split()) == f"{word}: {terms[word]}"
+    assert {word for _, word in shown} == {"holder", "lease", "fence", "generation", "epoch"}
 
 
 def test_a_recorded_history_is_replayed_with_its_verdict() -> None:

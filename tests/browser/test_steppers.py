@@ -66,6 +66,8 @@ def test_a_lost_answer_is_seen_to_double_a_record_of_the_log(lab: Server, page: 
     """Each pattern of the page has its own stage; a mistake is chosen, and shows."""
     run_all_cells(page, lab, "12_patterns.ipynb")
     guess(page)
+    seen(page, page.locator(".lockkit-predict").nth(1).locator("input").first).check()
+    seen(page, page.locator(".lockkit-reveal").nth(1)).click()  # the first: the election
     log = seen(page, page.locator(".lockkit-stepper").nth(1))
     shot(page, "9-patterns-before")
     for mistake, said in (("a lost answer to a claim is a no", "does not agree"),

@@ -25,6 +25,7 @@ AT_ONCE, SOON, LATE, NEVER = (
     "in the first seed", "within 20 seeds", "within 300 seeds", "not in 300 seeds",
 )  # fmt: skip
 GUESSES = (AT_ONCE, SOON, LATE, NEVER)
+LAST_GUESSES = ("drift", "claim_412 lost", "confirm", "fence off")
 SEEDS, SOON_SEEDS = 300, 20
 AFTER_MS = 500.0
 SIMULATOR = "according to the simulator, which sees more than the history"
@@ -198,6 +199,10 @@ class ScenarioSurvey:
     def hidden(self) -> list[str]:
         """Rules whose absence did no harm with any seed."""
         return [rule for rule, first in self.firsts if first is None]
+
+    def __str__(self) -> str:
+        """The rule without which harm takes longest."""
+        return self.firsts[-1][0]
 
     def __repr__(self) -> str:
         return "\n".join(f"{rule:28} {_seed(first):>5}  {rules_of(self.scenario)[rule].says}"

@@ -1,4 +1,4 @@
-"""The worlds of the exercises: three clients that call the reader's function, and the rules.
+"""The worlds of the first exercises: three clients that call the reader's function, and the rules.
 
 A class's docstring is its task. A broken rule raises `Violated` as soon as it can be seen.
 One file because the worlds share their form, and none is longer than a page.
@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-from lockkit.lab.course.trial import Exercise, Trial
+from lockkit.lab.course.trial import CALLS, CLIENTS, Trial
 from lockkit.lab.verify.sim.fault_profile import FaultKind
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.runtime import Delete, Procedure, Put, Sleep
 from lockkit.runtime.proven import read, settle_write
-
-CALLS = 3
-"""How often each client calls the function, but for a lock, which it wants once."""
-CLIENTS = ("W1", "W2", "W3")
 
 
 class Acquire:
@@ -423,9 +418,3 @@ class Order:
 
     def end(self) -> None:
         """Nothing to do: a deadlock is found when it occurs."""
-
-
-EXERCISES: dict[str, Callable[[Trial], Exercise]] = {
-    "acquire": Acquire, "publish": Publish, "free": Free, "conflicts": Conflicts,
-    "campaign": Campaign, "append": Append, "order": Order,
-}  # fmt: skip

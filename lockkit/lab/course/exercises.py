@@ -17,8 +17,7 @@ from html import escape
 from typing import Any
 
 from lockkit.events import Event
-from lockkit.lab.course import sequence
-from lockkit.lab.course.exercise_worlds import EXERCISES
+from lockkit.lab.course import exercise_objects, exercise_tables, exercise_worlds, sequence
 from lockkit.lab.course.trial import Exercise, Trial
 from lockkit.lab.verify.sim.fault_profile import FaultKind, FaultProfile
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
@@ -34,13 +33,24 @@ from lockkit.protocol.outcome import (
     Throttled,
     Unknown,
 )
-from lockkit.runtime import Get, Put, Sleep
+from lockkit.runtime import Delete, Get, Put, Sleep
 from lockkit.runtime.proven import listing, read
 
 __all__ = [
-    "Applied", "Found", "Get", "IfAbsent", "IfVersion", "Missing", "PreconditionFailed", "Put",
-    "Sleep", "Throttled", "Unknown", "judge", "listing", "read",
+    "Applied", "Delete", "Found", "Get", "IfAbsent", "IfVersion", "Missing",
+    "PreconditionFailed", "Put", "Sleep", "Throttled", "Unknown", "judge", "listing", "read",
 ]  # fmt: skip
+
+EXERCISES: dict[str, Callable[[Trial], Exercise]] = {
+    "acquire": exercise_worlds.Acquire, "publish": exercise_worlds.Publish,
+    "free": exercise_worlds.Free, "conflicts": exercise_worlds.Conflicts,
+    "campaign": exercise_worlds.Campaign, "append": exercise_worlds.Append,
+    "order": exercise_worlds.Order,
+    "pay": exercise_objects.Balance, "release": exercise_objects.HandOver,
+    "honours": exercise_objects.Promise,
+    "roll_back": exercise_tables.SilentWriter, "clean": exercise_tables.Retention,
+}  # fmt: skip
+"""The function's name -> its world. A class's docstring is its task."""
 
 WORLDS = 200
 FAILED_MAX = 10

@@ -30,7 +30,7 @@ from lockkit.lab.course.program_control import ClaimTrap, ProgramProcess
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import check
-from lockkit.lab.widgets.panels import usual
+from lockkit.lab.widgets.launch import usual
 from lockkit.runtime import run
 from lockkit.spark.process import FLEET, kill_tree, leftovers
 from lockkit.stores import open_store

@@ -15,7 +15,8 @@ from lockkit.events import STORE, Event
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.processes.fleet import Fleet
 from lockkit.lab.verify.check import check
-from lockkit.lab.widgets.panels import Workbench, usual
+from lockkit.lab.widgets.launch import usual
+from lockkit.lab.widgets.panels import Workbench
 from lockkit.protocol.outcome import Found
 from lockkit.spark.orders import TABLE
 from lockkit.stores import open_store

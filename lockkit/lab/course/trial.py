@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import isgenerator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from lockkit.errors import Unanswered
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.protocol.outcome import IfAbsent
+from lockkit.protocol.outcome import Condition, IfAbsent
 from lockkit.runtime import Delete, Get, List, Procedure, Put, Sleep
+from lockkit.runtime.proven import settle_write
 
+T = TypeVar("T")
+CALLS = 3
+"""How often each client calls the function, but for a lock, which it wants once."""
+CLIENTS = ("W1", "W2", "W3")
 REQUESTS_MAX = 200
 """Of one call; one that sends more is not coming to an end."""
 
@@ -61,6 +67,20 @@ class Trial:
 
     def note(self, node: Node, text: str) -> None:
         self.world.record(node.name, "note", {"text": text})
+
+
+def for_sure(attempt: Callable[[], Procedure[T]]) -> Procedure[T]:
+    """The result of a procedure of a world, begun again until the store answers."""
+    while True:
+        try:
+            return (yield from attempt())
+        except Unanswered:
+            yield Sleep(1)
+
+
+def settle(key: str, body: bytes, condition: Condition) -> Procedure[Any]:
+    """Write and prove the outcome, however long the store does not answer."""
+    return (yield from for_sure(lambda: settle_write(key, body, condition)))
 
 
 def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:

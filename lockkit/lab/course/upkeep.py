@@ -37,6 +37,7 @@ BEFORE, AFTER, LATE, OTHER = (
     "adds new rows only, during the rewrite",
 )  # fmt: skip
 ORDERS = (BEFORE, AFTER, LATE, OTHER)
+COUNT_GUESSES = ("in none", "in one", "in two", "in three", "in all four")
 SMALL = ClusterRules(small_file_bytes=1_000_000)
 COMMITS, BEGAN_AT = 7, 2
 """Of the challenge: so many commits, and the reader begins after that one."""
@@ -263,7 +264,8 @@ class StrategyMatrix:
     verdicts: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return repr(self)
+        """In how many orders the write loses by default."""
+        return COUNT_GUESSES[sum(one == UPSERT for _, one, _ in self.rows)]
 
     def __repr__(self) -> str:
         return "\n".join(f"{order:52}{one:28}{two}" for order, one, two in self.rows)

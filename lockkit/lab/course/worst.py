@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 
 import ipywidgets as widgets
 
+from lockkit.lab.widgets.lanes import Lanes
+from lockkit.lab.widgets.scene import Scene
+from lockkit.lab.widgets.stage.picture import picture
 from lockkit.lab.widgets.stage.scenarios import RESOURCE_KEY, PatternSteps
+from lockkit.lab.widgets.ui import Shown
 from lockkit.recipes.guarded import read_guarded
+from lockkit.recipes.wal.reader import poll
 
 UNLOOKED = "the resource does not look at the epoch"
 AS_NO, AS_YES = "a lost answer to a claim is a no", "a lost answer to a claim is a yes"
@@ -20,10 +25,14 @@ UNASKED, UNGUARDED = (
 OF_W2, OF_W1 = "the value of W2, the current leader", "the value of W1, the former leader"
 GUESSES = (OF_W2, OF_W1)
 """The final content of the resource after a leader was late."""
+LOG_GUESSES = ("never", "once", "twice")
+"""How often a reader of the log finds W1's record."""
+DONE_ONCE, DONE_TWICE = "it knows that the push was applied", "it pushes the job a second time"
+JOB_GUESSES = (DONE_ONCE, DONE_TWICE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorstCase:
+class WorstCase(Shown):
     """How both clients ended, and whether that agrees with the store."""
 
     pattern: str
@@ -31,18 +40,19 @@ class WorstCase:
     ended: Mapping[str, str]
     well: bool
     because: str
-    stands: str = ""
-    """For the election: whose value is in the resource."""
+    outcome: str
+    """What happened, in the words of a guess."""
+    scene: Scene = field(repr=False, hash=False)
 
     def __str__(self) -> str:
-        return {"W1": OF_W1, "W2": OF_W2}.get(self.stands, self.because)
+        return self.outcome
 
     def __repr__(self) -> str:
         reported = "; ".join(f"{who}: {said}" for who, said in self.ended.items() if said)
         mark, planted = "✓" if self.well else "✗", self.mistake or "as it should be"
         return f"{mark} {self.because} ({planted})\n  {reported}"
 
-    def _repr_html_(self) -> str:
+    def _html(self) -> str:
         reported = "".join(
             f"<div><b>{escape(who)}</b> {escape(said)}</div>" for who, said in self.ended.items()
         )
@@ -54,8 +64,11 @@ class WorstCase:
         )
 
     @property
-    def view(self) -> widgets.HTML:
-        return widgets.HTML(self._repr_html_())
+    def view(self) -> widgets.VBox:
+        """The same in words, and its picture."""
+        return widgets.VBox([
+            widgets.HTML(self._html()), Lanes(scene=self.scene, status={"state": "replay"}),
+        ])  # fmt: skip
 
 
 def play(pattern: str, mistake: str = "") -> WorstCase:
@@ -68,13 +81,28 @@ def play(pattern: str, mistake: str = "") -> WorstCase:
     steps = PatternSteps(pattern, mistake)
     WORST[pattern](steps)
     well, because = steps.verdict
-    stands = steps.read(read_guarded(RESOURCE_KEY)).value if pattern == "election" else ""
     played = WorstCase(
-        pattern=pattern, mistake=mistake, well=well, because=because, stands=stands,
+        pattern=pattern, mistake=mistake, well=well, because=because,
+        outcome=_outcome(steps, because), scene=picture(steps),
         ended={name: actor.ended for name, actor in steps.actors.items()},
     )  # fmt: skip
     steps.close()
     return played
+
+
+def _outcome(steps: PatternSteps, because: str) -> str:
+    match steps.play_name:
+        case "election":
+            stands = steps.read(read_guarded(RESOURCE_KEY)).value
+            return {"W1": OF_W1, "W2": OF_W2}.get(stands, because)
+        case "wal":
+            _, entries = steps.read(poll())
+            records = [each.record for each in entries]
+            return LOG_GUESSES[min(2, records.count("W1 was here"))]
+        case "queue":
+            return DONE_ONCE if steps.verdict.well else DONE_TWICE
+        case _:
+            return because
 
 
 def _late_leader(steps: PatternSteps) -> None:

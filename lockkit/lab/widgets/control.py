@@ -20,8 +20,9 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.events import Event, HistoryNarrator
-from lockkit.lab.widgets.models import HistoryModel, short
-from lockkit.lab.widgets.scene import Scene, grants, scene, text
+from lockkit.lab.widgets.launch import LaunchSettings
+from lockkit.lab.widgets.models import HistoryModel
+from lockkit.lab.widgets.scene import Scene, facts, scene, text
 
 TICK_S = 0.25
 WINDOW_MS = 15_000.0
@@ -37,22 +38,9 @@ DEADMAN_S = 120.0
 VERDICT_SHARE = 0.1
 """At most this part of the time goes into checking: a long history is checked less often."""
 VERDICT_PAUSE_MS_MIN = 1_000.0
+STARTING = {"starting"}
 COMMAND_TIMEOUT_S = 30.0
 CLOSED = "This workbench was closed because a newer one was made. Use the newer one."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchSettings:
-    """What Launch launches."""
-
-    provider: str = "s3"
-    kind: str = "plain"
-    writers: int = 3
-    overlap: float = 0.5
-    lease_s: float = 4.0
-    fence: bool = True
-    rounds: int | None = None
-    latency_ms: float = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +57,12 @@ class PanelUpdate:
     error: str = ""
     trace: str = ""
     live: bool = False
+    kind: str = ""
+    """Of the writers: plain, connect or jvm; "" if nothing was launched."""
+    coming: str = ""
+    """Of the writers that start beside them, to replace them."""
+    starting_ms: float = 0.0
+    """How long a launch has waited for the first request of a writer; 0 once that came."""
 
 
 @dataclass(slots=True)
@@ -97,7 +91,10 @@ class Controller:
         self._page_spoke = threading.Event()
         self._closed = False
         self.fleet: Any = None
+        self._coming: Any = None
+        """Writers that start while others run; they replace them with their first request."""
         self.verdict: Any = None
+        self._launched_ms = 0.0
         self._reset()
 
     def _reset(self) -> None:
@@ -187,7 +184,11 @@ class Controller:
                 self._stop()
             case "close":
                 self._stop()
-                self._discard()
+                self._discard(self.fleet)
+            case "prepare" if self._running():
+                self._prepare(args["settings"])
+            case "prepare":
+                self._launch(args["settings"])
             case "snapshot":
                 pass
             case _ if not self._running():
@@ -215,10 +216,26 @@ class Controller:
 
     def _launch(self, settings: LaunchSettings) -> None:
         self._stop()
-        self._discard()
+        self._discard(self.fleet)
         self._reset()
         self.fleet = None
-        fleet = self._fleet_of(
+        self.fleet = self._made(settings)
+        self._launched_ms = self._clock.boot_ms()
+        self.fleet.launch()
+        slow = "" if settings.kind == "plain" else "; Spark takes some 10 to 30 s to start"
+        self._said = f"launched {settings.writers} writers on {settings.provider}{slow}"
+
+    def _prepare(self, settings: LaunchSettings) -> None:
+        """Start other writers beside those that run, on a table of their own."""
+        self._drop_coming()
+        self._coming = self._made(settings)
+        self._coming.launch()
+        self._said = (
+            "PySpark starts in the background, in some 10 to 30 s; these writers go on until then"
+        )
+
+    def _made(self, settings: LaunchSettings) -> Any:
+        return self._fleet_of(
             kind=settings.kind,
             writers=settings.writers,
             provider=settings.provider,
@@ -230,12 +247,30 @@ class Controller:
             latency_ms=settings.latency_ms,
             deadman_s=DEADMAN_S if self._page_seen.is_set() else None,
         )
-        self.fleet = fleet
-        fleet.launch()
-        slow = "" if settings.kind == "plain" else "; Spark takes some 10 to 30 s to start"
-        self._said = f"launched {settings.writers} writers on {settings.provider}{slow}"
+
+    def _switch(self) -> None:
+        """Show the prepared writers as soon as one of them works; end the others."""
+        if self._coming is None:
+            return
+        if self._coming.error:
+            self._said = text(f"PySpark did not start: {self._coming.error}", limit=500)
+            self._drop_coming()
+        elif any(each.kind == "ask" for each in self._coming.events()):
+            fleet, self._coming = self._coming, None
+            self.fleet.stop()
+            self._discard(self.fleet)
+            self._reset()
+            self.fleet = fleet
+            self._said = "PySpark has started: these are its writers, on a table of their own"
+
+    def _drop_coming(self) -> None:
+        if self._coming is not None:
+            self._coming.stop()
+            self._discard(self._coming)
+            self._coming = None
 
     def _stop(self) -> None:
+        self._drop_coming()
         if self.fleet is None:
             return
         if self.fleet.alive:
@@ -246,11 +281,12 @@ class Controller:
         keys = "drag the slider, or press Tab and the arrow keys"
         self._said = f"stopped; {self._story.seen} events: {keys}"
 
-    def _discard(self) -> None:
-        """Remove the earlier run's files from the temporary directory: its store and its logs."""
-        if self.fleet is None or self.fleet.error:
+    @staticmethod
+    def _discard(fleet: Any) -> None:
+        """Remove an earlier run's files from the temporary directory: its store and its logs."""
+        if fleet is None or fleet.error:
             return  # its message names the logs
-        run_dir = Path(self.fleet.run_dir)
+        run_dir = Path(fleet.run_dir)
         if run_dir.parent == Path(tempfile.gettempdir()):
             shutil.rmtree(run_dir, ignore_errors=True)
 
@@ -265,9 +301,12 @@ class Controller:
         if self.fleet is None:
             self._show(self._news("idle", self._said))
             return
+        self._switch()
         if self._page_spoke.is_set():
             self._page_spoke.clear()
             self.fleet.beat()
+            if self._coming is not None:
+                self._coming.beat()
         fresh = self._take()
         if self.fleet.error:
             self._error = text(" ".join(self.fleet.error.split()), limit=2_000)
@@ -316,7 +355,7 @@ class Controller:
         states = set(self.fleet.writers.values())
         if "stalled" in states:
             return "stalled"
-        return "starting" if states == {"starting"} else "running"
+        return "starting" if states == STARTING else "running"
 
     def _news(self, state: str, said: str) -> PanelUpdate:
         live = self._running()
@@ -330,10 +369,14 @@ class Controller:
         writers = dict(self.fleet.writers) if self.fleet is not None else {}
         for name in self._armed & set(writers):
             writers[name] = "armed"
+        waits = live and state != "stopping" and not self._story.exchanges
+        waited_ms = self._clock.boot_ms() - self._launched_ms if waits else 0.0
         return PanelUpdate(
             state=state, said=said, scene=drawn, writers=writers, verdict=self.verdict,
             facts=facts(self._story), log=tuple(self._log), error=self._error,
-            trace=self._trace, live=live,
+            trace=self._trace, live=live, starting_ms=waited_ms,
+            kind="" if self.fleet is None else self.fleet.plan.kind,
+            coming="" if self._coming is None else self._coming.plan.kind,
         )  # fmt: skip
 
 
@@ -345,17 +388,3 @@ def window(story: HistoryModel, now_ms: float) -> dict[str, Any]:
     since_ms = now_ms - min(stalled_ms) + STALL_LEAD_MS
     wide_ms = max(WINDOW_MS, min(STALL_WINDOW_MS, since_ms))
     return {"window_ms": wide_ms, "arrows_max": STALL_ARROWS_MAX}
-
-
-def facts(story: HistoryModel) -> tuple[str, ...]:
-    """The lock object's newest state, in a few words."""
-    newest = story.holder()
-    if newest is None:
-        return ()
-    said = [f"generation g{newest.n}, version {text(short(newest.version))}"]
-    owner, epoch, _, _, ended_ms = deque(grants(story), maxlen=1).pop()
-    if ended_ms is None:
-        said.append(f"held by {text(owner)}" + (f", epoch {epoch}" if epoch else ""))
-    else:
-        said.append("free")
-    return tuple(said)

@@ -18,6 +18,19 @@ const KEYS = [
   ["Escape", "nothing chosen; leaves the search, and this help"],
   ["?", "this help"],
 ];
+// Explained where they appear: the words of this subject that are no everyday English.
+const TERMS = {
+  holder: "the client to which the lock was granted last",
+  lease: "a grant that ends by itself unless its holder renews it in time",
+  epoch: "the number of a grant; each grant has a higher one",
+  fence: "the object that a commit must replace; the store refuses a commit whose conflict check is out of date",
+  generation: "one state of the lock object, made by one successful write",
+  ghost: "a write that its sender had given up, and that the store applied later",
+  takeover: "a grant that follows a lease which ended without a release",
+  "roll-forward": "a commit that was decided, but not yet visible, was made visible by another writer",
+  "lost response": "the store applied a write, and its answer never arrived",
+};
+const TERM = new RegExp(`\\b(${Object.keys(TERMS).join("|")})s?\\b`, "gi");
 let instances = 0;
 
 function svg(name, attributes = {}, parent = null) {
@@ -33,6 +46,24 @@ function html(name, className = "", text = "", parent = null) {
   if (text) node.textContent = text;
   if (parent) parent.appendChild(node);
   return node;
+}
+
+/** Text, in which each term is explained on hover where it first appears. */
+function explained(text) {
+  const seen = new Set();
+  const nodes = [];
+  let from = 0;
+  for (const found of text.matchAll(TERM)) {
+    const term = found[1].toLowerCase();
+    if (seen.has(term)) continue;
+    seen.add(term);
+    nodes.push(text.slice(from, found.index));
+    const word = html("abbr", "", found[0]);
+    word.title = `${term}: ${TERMS[term]}`;
+    nodes.push(word);
+    from = found.index + found[0].length;
+  }
+  return [...nodes, text.slice(from)];
 }
 
 /** anywidget's entry, and the export's: `model` needs get, set, save_changes, on, off, send. */
@@ -60,6 +91,9 @@ class View {
       model.on(`change:${name}`, heard);
       return [`change:${name}`, heard];
     });
+    const told = (message, buffers) => { if (message.type === "page") save(message.name, buffers[0]); };
+    model.on("msg:custom", told);
+    this.listeners.push(["msg:custom", told]);
     const connected = () => setTimeout(() => this.connected());
     model.on("comm_live_update", connected);
     this.listeners.push(["comm_live_update", connected]);
@@ -96,6 +130,9 @@ class View {
     this.status();
     this.draw();
   }
+
+  /** Up to when the picture is shown. A recorded run that plays by itself is no business of the kernel. */
+  get cursor() { return this.preview.hidden ? this.model.get("cursor") : this.ownCursor; }
 
   get live() { return Boolean(this.model.get("live")) && !this.gone; }
 
@@ -154,6 +191,8 @@ class View {
   controls() {
     this.badge = html("span", "lk-badge", "paused while you look", this.bar);
     this.badge.hidden = true;
+    this.preview = html("span", "lk-badge", "a recorded run, until yours begins", this.bar);
+    this.preview.hidden = true;
     this.window = html("span", "lk-clock", "live, the last 15 s", this.bar);
     const back = this.button("\u25C0", "Previous event", () => this.step(-1));
     this.play = this.button("\u25B6 Play", "Play", () => this.toggle());
@@ -173,6 +212,7 @@ class View {
     Object.assign(this.box, { type: "checkbox", checked: false });
     label.append(" reads");
     this.box.addEventListener("change", () => this.showReads(this.box.checked));
+    this.saves = this.button("Export", "Save this run as one HTML page, which needs no kernel", () => this.model.send({ type: "export" }));
     this.ask = this.button("?", "Keys", () => this.help(this.keys.hidden));
   }
 
@@ -214,6 +254,7 @@ class View {
     for (const node of this.replaying) node.hidden = live || !any;
     this.window.hidden = !live || !any;
     if (!live) this.held = false;
+    this.saves.hidden = !this.model.get("exports") || !this.preview.hidden || this.gone;
     this.bar.hidden = !any;
     this.root.classList.toggle("lk-live", live);
   }
@@ -245,7 +286,7 @@ class View {
     ]) {
       const item = html("li", "", "", list);
       html("b", "", sign, item);
-      item.append(`: ${words}`);
+      item.append(": ", ...explained(words));
     }
   }
 
@@ -254,17 +295,22 @@ class View {
     const state = this.gone && this.model.get("beats") ? "disconnected" : status.state || "idle";
     this.pill.className = `lk-pill lk-state-${word(state)}`;
     this.pill.textContent = state;
-    this.facts.replaceChildren(...(status.facts || []).map((fact) => html("span", "", fact)));
+    this.facts.replaceChildren(...(status.facts || []).map((fact) => {
+      const part = html("span");
+      part.append(...explained(fact));
+      return part;
+    }));
     if (this.said.textContent !== (status.said || "")) this.said.textContent = status.said || "";
     const verdict = status.verdict || "";
     this.verdict.hidden = !verdict;
     this.verdict.className = `lk-verdict lk-${word(verdict)}`;
     this.verdict.replaceChildren(html("b", "", `${GLYPHS[verdict] || ""} ${verdict}`));
-    if (status.because) this.verdict.append(`  ${status.because}`);
+    if (status.because) this.verdict.append("  ", ...explained(status.because));
     const log = (status.log || []).join("\n");
     this.fold.hidden = !log;
     if (this.log.textContent !== log) this.log.textContent = log;
     this.fail(status.error);
+    this.playRecorded(Boolean(status.recorded));
     this.root.dataset.state = state;
     this.root.dataset.verdict = verdict;
     this.root.dataset.said = status.said || "";
@@ -304,6 +350,7 @@ class View {
     if (!scene) return;
     const any = Boolean(scene.lanes && scene.lanes.some((lane) => lane.role === "writer"));
     this.scene = scene;
+    if (scene.reads && !this.asked) { this.asked = this.reads = this.box.checked = true; }
     this.empty.hidden = any;
     for (const part of [this.scroller, this.titles, this.detail, this.side]) part.hidden = !any;
     this.root.dataset.events = String(scene.events || 0);
@@ -311,6 +358,7 @@ class View {
     if (any) this.paint(scene);
     else { this.canvas.replaceChildren(); this.plan = this.hay = this.times = null; }
     this.mode();
+    this.rows.caption.textContent = scene.caption || GENERATIONS;
     this.rows.fill(scene.rows || [], this.live);
     this.root.dataset.ready = "true";
   }
@@ -355,7 +403,7 @@ class View {
     const selected = this.model.get("selected");
     if (!this.scroller.clientHeight) return;   // not in the page yet: it cannot be scrolled
     if (selected && !this.shownHarm) { this.shownHarm = true; this.reveal(); }
-    const asked = selected || this.model.get("cursor") >= 0;
+    const asked = selected || this.cursor >= 0;
     const harm = this.plan.stops.filter((stop) => stop.evidence).at(-1);
     if (this.shownHarm || asked || !invalid || !harm || this.live) return;
     this.shownHarm = true;
@@ -700,15 +748,17 @@ class View {
   }
 
   move(t) {
-    this.model.set("cursor", t);
-    this.model.save_changes();
+    if (this.preview.hidden) {
+      this.model.set("cursor", t);
+      this.model.save_changes();
+    } else this.ownCursor = t;
     this.scrub();
   }
 
   scrub() {
     if (this.live || !this.plan) return;
     const [from, to] = this.scene.span;
-    const t = this.model.get("cursor");
+    const t = this.cursor;
     const now = t < 0 ? to : Math.min(t, to);
     this.slider.value = to > from ? ((now - from) / (to - from)) * 1000 : 1000;
     this.clock.textContent = seconds(now);
@@ -719,7 +769,7 @@ class View {
 
   shadeFrom() {
     if (!this.shade) return;
-    const t = this.live ? -1 : this.model.get("cursor");
+    const t = this.live ? -1 : this.cursor;
     const y = t < 0 ? this.plan.height : interpolate(this.plan.anchors, t) + 2;
     this.shade.setAttribute("y", y);
     this.shade.setAttribute("height", Math.max(0, this.plan.height - y));
@@ -735,7 +785,7 @@ class View {
     if (!this.plan) return;
     this.stop();
     const times = this.moments();
-    const t = this.model.get("cursor");
+    const t = this.cursor;
     const now = t < 0 ? times.length - 1 : upTo(times, t);
     this.move(times[Math.max(0, Math.min(times.length - 1, now + by))]);
   }
@@ -743,15 +793,25 @@ class View {
   toggle() {
     if (this.playing) { this.stop(); return; }
     const [from, to] = this.scene.span;
-    const t = this.model.get("cursor");
+    const t = this.cursor;
     if (t < 0 || t >= to) this.move(from);
     this.play.textContent = "\u275A\u275A Pause";
     this.play.setAttribute("aria-label", "Pause");
     this.playing = setInterval(() => {
-      const next = this.moments()[upTo(this.moments(), this.model.get("cursor")) + 1];
-      if (next === undefined) this.stop();
-      else this.move(next);
+      const next = this.moments()[upTo(this.moments(), this.cursor) + 1];
+      if (next !== undefined) this.move(next);
+      else if (this.preview.hidden) this.stop();
+      else this.move(from);
     }, this.still ? 600 : 120);
+  }
+
+  /** While writers start, a recorded run plays by itself, again and again. */
+  playRecorded(on) {
+    if (on !== this.preview.hidden) return;
+    this.preview.hidden = !on;
+    this.stop();
+    this.ownCursor = -1;
+    if (on) setTimeout(() => { if (!this.preview.hidden && this.plan) this.toggle(); });
   }
 
   stop() {
@@ -769,6 +829,15 @@ class View {
     this.reveal();
     if (!id) this.detail.textContent = `generation ${row.n} is not drawn: it is older, or its lane is hidden`;
   }
+}
+
+/** Give the reader a file to keep. */
+function save(name, content) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([content], { type: "text/html" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
 function named(node) {

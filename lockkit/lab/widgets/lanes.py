@@ -14,6 +14,7 @@ import traitlets
 from lockkit.lab.widgets.export import drawing
 
 HERE = Path(__file__).parent
+PAGE_NAME = "lockkit-run.html"
 PACKED_MIN = 5_000
 """Events of a scene from which on it travels compressed: a tenth, and outside of the JSON."""
 
@@ -36,12 +37,17 @@ class Lanes(anywidget.AnyWidget):
     status = traitlets.Dict().tag(sync=True)
     live = traitlets.Bool(False).tag(sync=True)
     beats = traitlets.Bool(False).tag(sync=True)
+    exports = traitlets.Bool(False).tag(sync=True)
+    """Whether there is a button that saves the run as a page."""
     selected = traitlets.Unicode("").tag(sync=True)
     cursor = traitlets.Float(-1.0).tag(sync=True)
 
-    def __init__(self, *, on_beat: Callable[[], None] | None = None, **traits: Any) -> None:
-        super().__init__(**traits)
-        self._on_beat = on_beat
+    def __init__(
+        self, *, on_beat: Callable[[], None] | None = None,
+        on_export: Callable[[], str] | None = None, **traits: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**{"exports": on_export is not None} | traits)
+        self._on_beat, self._on_export = on_beat, on_export
         self.on_plotted: Callable[[], None] | None = None
         self.on_msg(self._on_message)
 
@@ -54,6 +60,9 @@ class Lanes(anywidget.AnyWidget):
                 self._beat()
             case {"type": "hb"}:
                 self._beat()
+            case {"type": "export"} if self._on_export is not None:
+                page = self._on_export().encode()
+                self.send({"type": "page", "name": PAGE_NAME}, [page])
             case {"type": "plotted"} if self.on_plotted is not None:
                 self.on_plotted()
 

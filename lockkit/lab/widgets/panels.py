@@ -1,4 +1,4 @@
-"""The workbench: eight controls, the diagram below them, and the same actions by code.
+"""The workbench: nine controls, the diagram below them, and the same actions by code.
 
     bench = Workbench()
     bench
@@ -10,25 +10,25 @@ the cell again closes the previous workbench. Without a browser `repr` shows the
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
 
+from lockkit.cli.shipped import located
 from lockkit.clock import Clock
 from lockkit.events import Event, read
 from lockkit.lab.widgets.charts import Charts
-from lockkit.lab.widgets.control import CLOSED, Controller, LaunchSettings, PanelUpdate
-from lockkit.lab.widgets.export import export_html, judged, log_lines
+from lockkit.lab.widgets.control import CLOSED, Controller, PanelUpdate
+from lockkit.lab.widgets.export import export_html, judged, log_lines, page_of
 from lockkit.lab.widgets.lanes import Lanes
-from lockkit.lab.widgets.scene import whole
-from lockkit.lab.widgets.ui import FAST, Newest, button, choice, column, row
-
-FAST_LEASE_S = 2.0
+from lockkit.lab.widgets.launch import LaunchSettings, usual
+from lockkit.lab.widgets.scene import Scene, whole
+from lockkit.lab.widgets.ui import Newest, button, choice, column, row
 
 PROVIDERS = [("Amazon S3", "s3"), ("Google Cloud Storage", "gcs"), ("Azure Blob", "azure")]
 CREWS = [
@@ -39,20 +39,19 @@ CREWS = [
     ("2 plain Python", ("plain", 2)),
     ("5 plain Python", ("plain", 5)),
 ]
+SPARK = ("connect", 3)
 OVERLAPS = [("never overlap", 0.0), ("sometimes overlap", 0.5), ("always overlap", 1.0)]
 LEASES = [("2 s", 2.0), ("4 s", 4.0), ("10 s", 10.0), ("30 s", 30.0)]
-SPARK_BYTES_MIN = 4_000_000_000
-"""A shared Spark with three clients needs 1.4 GB; on less than this machine, plain writers."""
-MEMORY_LIMITS = (
-    "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)  # fmt: skip
-"""A container's, in either version of control groups."""
 EMPTY = """\
 Nothing runs yet.
 1. Launch: concurrent writers commit orders to one table, under one lock object.
 2. Stall W1: its process is paused in the middle of a commit. Watch who takes the lock, and when.
 3. Resume W1: it continues as if it still held the lock. Is its commit accepted?
 4. Lose next response: the store applies a write, and its writer gets no answer."""
+TITLE = "lockkit: what happened"
+PREVIEW = "datasets/histories/good/lost_response_recovered.jsonl"
+PREVIEW_AFTER_MS = 700.0
+"""A recorded run plays while a launch takes longer than this until its first event."""
 UNTIL_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 
@@ -111,8 +110,14 @@ class Workbench(Newest):
             "Lose next response", self._clicked_lose, icon="unlink",
             tip="The store applies the next write of the lock or the fence, and its answer is lost",
         )  # fmt: skip
+        self.spark_button = button(
+            "PySpark", self._clicked_spark, icon="bolt",
+            tip="Start PySpark writers; the ones that run go on until PySpark is ready",
+        )  # fmt: skip
         self.stall_buttons = row()
-        self.lanes = Lanes(live=True, beats=True, on_beat=self._control.beat)
+        self.lanes = Lanes(
+            live=True, beats=True, on_beat=self._control.beat, on_export=self._page
+        )
         self._parameters = (self.provider, self.team, self.overlap, self.lease)
         self.lose_button.disabled = True
         self._show_writers({}, live=False)
@@ -120,7 +125,10 @@ class Workbench(Newest):
         self.view = column(
             "workbench",
             row(*self._parameters, self.fence_on),
-            row(self.launch_button, self.stop_button, self.stall_buttons, self.lose_button),
+            row(
+                self.launch_button, self.stop_button, self.spark_button, self.stall_buttons,
+                self.lose_button,
+            ),
             self.lanes,
             Charts(self.lanes),
         )
@@ -139,6 +147,12 @@ class Workbench(Newest):
         self.launch_button.disabled = True
         self._mark = 0
         self._control.ask("launch", settings=self.settings())
+
+    def _clicked_spark(self) -> None:
+        self.spark_button.disabled = True
+        kind, writers = SPARK
+        self._mark = 0
+        self._control.ask("prepare", settings=replace(self.settings(), kind=kind, writers=writers))
 
     def _clicked_lose(self) -> None:
         self.lose_button.disabled = True
@@ -162,22 +176,27 @@ class Workbench(Newest):
         """Runs in the controller's thread, the only one to change widgets while writers run."""
         self._news = news
         live = news.live
+        recorded = previewed() if live and news.starting_ms > PREVIEW_AFTER_MS else None
+        preview = recorded is not None
         status = {
-            "state": news.state, "said": news.said,
+            "state": news.state, "said": news.said, "recorded": preview,
             "facts": list(news.facts), "log": list(news.log),
             "empty": "Waiting for the first event." if live else EMPTY,
             "error": {"summary": news.error, "traceback": news.trace} if news.error else None,
             **judged(news.verdict if news.scene.get("rows") else None),  # nothing to judge yet
         }  # fmt: skip
         with self.lanes.hold_sync():
-            self.lanes.live = live or not news.scene["events"]
-            self.lanes.scene = news.scene
+            self.lanes.live = not preview and (live or not news.scene["events"])
+            self.lanes.scene = recorded or news.scene
             self.lanes.status = status
-            if live:
+            if live and not preview:
                 self.lanes.cursor = -1.0
+        if news.kind == SPARK[0] and self.team.value[0] != news.kind:
+            self.team.value = SPARK
         for each in self._parameters:
             each.disabled = live
         self.launch_button.disabled = live
+        self.spark_button.disabled = bool(news.coming) or (live and news.kind != "plain")
         self.lose_button.disabled = not live
         self._show_writers(news.writers, live=live)
 
@@ -292,7 +311,10 @@ class Workbench(Newest):
     def state(self) -> str:
         return self._news.state if self._news is not None else "idle"
 
-    def export(self, path: str | Path, title: str = "lockkit: what happened") -> Path:
+    def _page(self) -> str:
+        return page_of(self.events, self.verdict, title=TITLE)
+
+    def export(self, path: str | Path, title: str = TITLE) -> Path:
         """Write the run as one self-contained HTML page."""
         export_html(self.events, self.verdict, path, title=title)
         return Path(path)
@@ -312,13 +334,15 @@ class Workbench(Newest):
             return Lanes(
                 scene=whole(events, evidence=verdict.evidence),
                 status={"state": "replay", "log": log_lines(events), **judged(verdict)},
+                on_export=lambda: page_of(events, verdict, title=TITLE),
             )
 
     def close(self) -> None:
         """Stop the writers and disable the panel. Does not wait."""
         self._control.ask("close")
         with suppress(Exception):  # the page and its comm may be gone; the processes are not
-            for each in (self.launch_button, self.stop_button, self.lose_button, *self._parameters):
+            buttons = (self.launch_button, self.stop_button, self.spark_button, self.lose_button)
+            for each in (*buttons, *self._parameters):
                 each.disabled = True
             self.lanes.status = {"state": "stopped", "said": CLOSED, "empty": CLOSED}
 
@@ -329,33 +353,14 @@ class Workbench(Newest):
         return f"Workbench({self.state}{', ' + facts if facts else ''}{said})"
 
 
-def usual(**settings: Any) -> LaunchSettings:
-    """The default settings: PySpark if the machine has enough memory, else plain writers."""
-    if os.environ.get(FAST):
-        settings = {"kind": "plain", "lease_s": FAST_LEASE_S, **settings}
-    if "kind" not in settings:
-        settings["kind"] = "connect" if memory_bytes() >= SPARK_BYTES_MIN else "plain"
-    return LaunchSettings(**settings)
-
-
-def memory_bytes() -> int:
-    """The memory that this machine or container allows."""
+@cache
+def previewed() -> Scene | None:
+    """The recorded run that plays while writers start; None if its file is not there."""
     try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        total = 0
-    limits = (os.environ.get("MEM_LIMIT", ""), *map(_first_line, MEMORY_LIMITS))
-    for limit in limits:
-        if limit.isdigit():
-            total = min(total, int(limit))
-    return total
-
-
-def _first_line(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
+        with located(PREVIEW).open(encoding="utf-8") as lines:
+            return whole(read(lines))
     except OSError:
-        return ""
+        return None
 
 
 def _fleet(**options: Any) -> Any:

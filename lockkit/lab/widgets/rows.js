@@ -2,6 +2,7 @@
 // in the page. Arrow keys walk through it; Enter, or a click, chooses.
 
 const ROW_H = 22;             // as lanes.css has it
+const GENERATIONS = "Generations of the lock object";
 const ROWS_AROUND = 12;       // that are drawn above and below what is in view
 
 class Rows {
@@ -10,10 +11,10 @@ class Rows {
     this.choose = choose;
     this.all = [];
     this.selected = this.active = "";
-    html("div", "lk-caption", "Generations of the lock object", parent);
+    this.caption = html("div", "lk-caption", GENERATIONS, parent);
     this.box = html("div", "lk-rows", "", parent);
     const table = html("table", "", "", this.box);
-    table.setAttribute("aria-label", "Generations of the lock object");
+    table.setAttribute("aria-label", GENERATIONS);
     const head = html("tr", "", "", html("thead", "", "", table));
     for (const name of ["#", "time", "version", "by", "epoch", "write", "answer"]) {
       html("th", "", name, head).setAttribute("scope", "col");

@@ -552,6 +552,20 @@ def _grant(
     return owner, 0, began_ms, until_ms, ended_ms
 
 
+def facts(story: HistoryModel) -> tuple[str, ...]:
+    """The lock object's newest state, in a few words."""
+    newest = story.holder()
+    if newest is None:
+        return ()
+    said = [f"generation g{newest.n}, version {text(short(newest.version))}"]
+    owner, epoch, _, _, ended_ms = deque(grants(story), maxlen=1).pop()
+    if ended_ms is None:
+        said.append(f"held by {text(owner)}" + (f", epoch {epoch}" if epoch else ""))
+    else:
+        said.append("free")
+    return tuple(said)
+
+
 def appearance(each: Exchange) -> tuple[str, str]:
     """How a request looks and what is written on its arrow."""
     op = text(each.op) or "write"

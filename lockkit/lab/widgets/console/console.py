@@ -88,6 +88,7 @@ class Console(Shown):
         panel.look.on_click(lambda _: self._start(self._looked))
         panel.read.on_click(lambda _: self._start(self._named_files))
         panel.upload.observe(lambda _: self._start(self._dropped), "value")
+        panel.upload.observe(lambda _: self._refused_drop(), "problem")
         panel.dry.on_click(lambda _: self._start(self.dry_run))
         panel.break_it.on_click(lambda _: self._start(self._break))
         panel.epoch.observe(lambda _: self._allow(), "value")
@@ -194,6 +195,10 @@ class Console(Shown):
         if files:
             self._forget()
             self._take(files)
+
+    def _refused_drop(self) -> None:
+        if problem := self.panel.upload.problem:
+            self._failed(ValueError(problem))
 
     def _named_files(self) -> None:
         self.read(*_names(self.panel.paths.value))

@@ -7,11 +7,13 @@ from typing import Any
 import ipywidgets as widgets
 
 from lockkit.lab.widgets.console import html
+from lockkit.lab.widgets.console.drop import DropFiles
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.ui import Status, button, choice, column, error_html, named, row
 
 WATCHES = [("3 s", 3.0), ("10 s", 10.0), ("30 s", 30.0), ("not at all", 0.0)]
 EMPTY = "Press Look, or drop in what was recorded."
+KINDS = "Histories, Hudi's audit files, listings of versions, SDKs' debug logs"
 
 
 class Panel:
@@ -26,10 +28,7 @@ class Panel:
         self.look = button(
             "Look", name="console-look", icon="search", style="success", tip="Reads only"
         )
-        self.upload = _named("upload", widgets.FileUpload(
-            multiple=True, description="Drop in files", layout=widgets.Layout(width="auto"),
-            tooltip="Histories, Hudi's audit files, listings of versions, SDKs' debug logs",
-        ))  # fmt: skip
+        self.upload = _named("upload", DropFiles(hint=KINDS))
         self.paths = _named("paths", _text("or name them", "", "boto3.log audit/*.jsonl", "330px"))
         self.read = button(
             "Read", name="console-read", icon="file-text", tip="Files of the kernel's machine"

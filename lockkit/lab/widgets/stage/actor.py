@@ -35,9 +35,9 @@ class Actor:
     waits: Request | None = None
     lines: list[RequestLine] = field(default_factory=list)
     paused: bool = False
-    flying: list[tuple[Put | Delete, float]] = field(default_factory=list)
-    """Writes that it was told nothing of, with when they were sent: they land when a reader says
-    so."""
+    flying: list[tuple[Put | Delete, Any]] = field(default_factory=list)
+    """Writes without an answer that are still on their way, with their trips: they land when a
+    reader says so."""
     ended: str = ""
     """"" while it is under way, then how it ended, in a sentence."""
 

@@ -34,9 +34,9 @@ DIFFERS = "<td title='this line differs between the two runs'>≠ differs</td>"
 
 BUTTONS = (
     (Choice.ANSWER, "Next", "carry out the next request, and let it be answered"),
-    (Choice.LOSE, "Next, answer lost", "carry out the next request; its answer is lost"),
-    (Choice.DROP, "Next, request lost", "the next request never arrives"),
-    (Choice.LATE, "Next, applied late",
+    (Choice.LOSE, "Answer lost", "carry out the next request; its answer is lost"),
+    (Choice.DROP, "Request lost", "the next request never arrives"),
+    (Choice.LATE, "Applied late",
      "no answer comes, and the write is still on its way: you decide when it arrives"),
     (Choice.LAND, "Let it land", "the write that was on its way arrives now"),
     (Choice.PAUSE, "Pause", "pause the process, as by SIGSTOP; its clock goes on"),
@@ -90,10 +90,13 @@ class StagePanel:
                 text, partial(self._press, Decision(name, what)), name=f"{word}-{name}",
                 tip=f"{name}: {says}",
             )  # fmt: skip
-        order = [self.buttons[name, what] for what, _, _ in BUTTONS]
-        order.insert(1, self._ends[name])
+        first, *faults = (self.buttons[name, what] for what, _, _ in BUTTONS)
+        first.button_style = "primary"
         title = widgets.HTML(f"<b>{escape(name)}</b>")
-        column = widgets.VBox([row(title, *order), self._lines[name]])
+        wrong = widgets.HTML("<span class='lk-note'>or let something go wrong:</span>")
+        column = widgets.VBox([
+            row(title, first, self._ends[name]), row(wrong, *faults), self._lines[name],
+        ])  # fmt: skip
         column.add_class("lockkit-stage-actor")
         return column
 
@@ -114,6 +117,8 @@ class StagePanel:
             html.value = requests_so_far(self.run.actors[name], marks.get(name, ()))
         for (name, what), each in self.buttons.items():
             each.disabled = what not in self.run.choices(name)
+            if what is Choice.LAND:
+                each.layout.display = "none" if each.disabled else None
             if what in (Choice.PAUSE, Choice.WAKE):
                 stands = self.run.actors[name].paused
                 each.layout.display = "none" if stands == (what is Choice.PAUSE) else None
@@ -155,8 +160,8 @@ def _colour(answered: str) -> str:
 
 
 def _lanes_of(run: Stage) -> Any:
-    """The space-time view, for a play whose clients record their beliefs."""
-    if run.play_name != "lock":
+    """The space-time view; of two commits, the requests' lists alone."""
+    if run.play_name == "commit":
         return None
     from lockkit.lab.widgets.lanes import Lanes
 
@@ -167,11 +172,12 @@ def _draw(lanes: Any, run: Any) -> None:
     from lockkit.lab.widgets.export import log_lines
     from lockkit.lab.widgets.models import HistoryModel
     from lockkit.lab.widgets.scene import scene, text
+    from lockkit.lab.widgets.stage.picture import picture
 
     events, story = run.events, HistoryModel()
     story.add(events)
     well, because = run.verdict
     judged = {"verdict": "VALID" if well else "INVALID", "because": text(because)}
     with lanes.hold_sync():
-        lanes.scene = scene(story)
+        lanes.scene = scene(story) if run.play_name == "lock" else picture(run)
         lanes.status = {"state": "replay", "log": log_lines(events), **judged}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,21 @@ TRIP_MS = 20.0
 UNANSWERED = "nobody answered"
 
 
+@dataclass(slots=True)
+class Trip:
+    """One request of an actor, with the store's answer; a time is None if that never happened."""
+
+    id: str
+    who: str
+    request: Request
+    sent_ms: float
+    decided_ms: float | None = None
+    answered_ms: float | None = None
+    answer: Any = None
+    late: bool = False
+    """Whether it was on its way when its sender gave up."""
+
+
 class Stage:
     """Actors by name, over one store. Raises `ValueError` for an impossible decision, and says why.
 
@@ -61,6 +77,10 @@ class Stage:
         self._asks: dict[str, Any] = {}
         """What an actor is about to ask, by its name: told once it is sent."""
         self._clocks: dict[str, VirtualClock] = {}
+        self.trips: list[Trip] = []
+        self.pauses: list[tuple[str, float, float | None]] = []
+        """Who was paused, from when, until when."""
+        self.ends_ms: dict[str, float] = {}
 
     def act(self, name: str, procedure: Procedure[Any]) -> None:
         """Add an actor: its procedure runs to its first request."""
@@ -101,10 +121,14 @@ class Stage:
         match what:
             case Choice.PAUSE | Choice.WAKE:
                 actor.paused = what is Choice.PAUSE
+                self._paused(who, ends=what is Choice.WAKE)
                 self._process(actor, "stalled" if actor.paused else "resumed")
             case Choice.KILL:
                 actor.close()
+                if actor.paused:
+                    self._paused(who, ends=True)
                 actor.waits, actor.paused, actor.ended = None, False, "killed"
+                self.ends_ms[who] = self.time.now_ms
                 self._process(actor, "killed")
             case Choice.LAND:
                 return self._land(actor)
@@ -213,6 +237,13 @@ class Stage:
 
         return emit
 
+    def _paused(self, who: str, *, ends: bool) -> None:
+        if ends:
+            place = max(n for n, each in enumerate(self.pauses) if each[0] == who)
+            self.pauses[place] = (who, self.pauses[place][1], self.time.now_ms)
+        else:
+            self.pauses.append((who, self.time.now_ms, None))
+
     def _process(self, actor: Actor, kind: str) -> None:
         self.emit(actor.name)(kind, pid=0, **({"why": "by hand"} if kind == "stalled" else {}))
 
@@ -237,17 +268,22 @@ class Stage:
         request = actor.waits
         assert request is not None
         sent_ms = self.time.now_ms
+        trip = Trip(f"x{len(self.trips)}", actor.name, request, sent_ms, late=what is Choice.LATE)
+        self.trips.append(trip)
         if actor.name in self._asks:
             self._reported.append((sent_ms, actor.name, "ask", self._asks.pop(actor.name)))
         self.time.now_ms += TRIP_MS / 2
         if what is Choice.LATE:
             assert isinstance(request, Put | Delete)
-            actor.flying.append((request, sent_ms))
+            actor.flying.append((request, trip))
         answer: Any = None
         if what in (Choice.ANSWER, Choice.LOSE):
-            answer = self._answer(actor, request, sent_ms)
+            trip.decided_ms = self.time.now_ms
+            answer = trip.answer = self._answer(actor, request, sent_ms)
         self.time.now_ms += TRIP_MS / 2
-        if what is not Choice.ANSWER:
+        if what is Choice.ANSWER:
+            trip.answered_ms = self.time.now_ms
+        else:
             answer = NoAnswer("no answer") if isinstance(request, List) else Unknown(UNANSWERED)
         said = "no answer" if what is not Choice.ANSWER else plain(answer)
         if what is Choice.LATE:
@@ -259,9 +295,12 @@ class Stage:
         return line
 
     def _land(self, actor: Actor) -> RequestLine:
-        request, sent_ms = actor.flying.pop(0)
+        request, trip = actor.flying.pop(0)
         self.time.now_ms += TRIP_MS / 2
-        answer = self.memory_store.decide(actor.name, guarded(request, self.memory_store), sent_ms)
+        trip.decided_ms = self.time.now_ms
+        answer = trip.answer = self.memory_store.decide(
+            actor.name, guarded(request, self.memory_store), trip.sent_ms
+        )
         line = RequestLine(f"late: {shown(request)}", f"{plain(answer)}, and no client receives it")
         actor.lines.append(line)
         return line
@@ -279,5 +318,7 @@ class Stage:
                     actor.waits = actor.procedure.send(self._answer(actor, actor.waits))
         except StopIteration as done:
             actor.waits, actor.ended = None, self.outcome_of(done.value)
+            self.ends_ms[actor.name] = self.time.now_ms
         except self.refusals as error:
             actor.waits, actor.ended = None, f"{type(error).__name__}: {error}"
+            self.ends_ms[actor.name] = self.time.now_ms

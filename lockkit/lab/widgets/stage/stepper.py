@@ -262,7 +262,8 @@ class PatternStepper(StageView):
         well, because = run.verdict
         colour, word = ("good", "agrees") if well else ("bad", "does not agree")
         said = f"{'✓' if well else '✗'} What was told and what is there {word}:"
+        there = table((), rows, "lockkit-objects")
         return (
-            f"<i>{escape(run.play.says)}</i>{table((), rows, 'lockkit-objects')}"
-            f"<b class='{colour}'>{said}</b> {escape(because)}"
+            f"<i>{escape(run.play.says)}</i><br><b class='{colour}'>{said}</b> {escape(because)}"
+            f"<details><summary>The objects in the store</summary>{there}</details>"
         )

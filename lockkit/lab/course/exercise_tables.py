@@ -1,0 +1,205 @@
+"""Exercises about a table's services: to roll back a silent writer, to delete old files."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, for_sure, settle
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
+from lockkit.runtime import Procedure, Sleep
+from lockkit.runtime.proven import delete, read
+
+SERVICE = CLIENTS[-1]
+ROUNDS_MAX = 40
+COMMITTED, ROLLED_BACK = "committed", "rolled back"
+
+
+class SilentWriter:
+    """`roll_back(fence, instant, files)`: undo the instant of a writer that has been silent.
+
+    The object `fence` is JSON: the lists `committed` and `rolled back` of instants. A writer makes
+    its files, and then adds its instant to `committed`, if the fence is as it read it and its
+    instant is in neither list. Return True if the instant was rolled back, and its files are
+    deleted. Return False if it was committed: then its files stay.
+    """
+
+    FENCE = "fence.json"
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.open: dict[str, list[str]] = {}
+        """The files of each instant that nobody has decided."""
+        self.files: dict[str, list[str]] = {}
+        self.deleted: set[str] = set()
+        """A late copy of a writer's request may bring a file back, and nobody reads it then."""
+        trial.put(self.FENCE, json.dumps({COMMITTED: [], ROLLED_BACK: []}).encode())
+        self.decided: dict[str, list[str]] = {COMMITTED: [], ROLLED_BACK: []}
+        trial.world.memory_store.on_write = self.on_write
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            work = self.service if name == SERVICE else self.writer
+            trial.world.spawn(node, work(node))
+
+    def writer(self, node: Node) -> Procedure[None]:
+        for number in range(1, CALLS + 1):
+            instant = f"{node.name}-{number}"
+            files = self.files[instant] = [f"files/{instant}-{each}" for each in ("a", "b")]
+            for each in files:
+                yield from settle(each, instant.encode(), IfAbsent())
+            self.open[instant] = files
+            yield Sleep(3 * self.trial.world.dice.random())
+            yield from self.commit(instant)
+            self.open.pop(instant, None)
+
+    def commit(self, instant: str) -> Procedure[None]:
+        while True:
+            found = yield from read(self.FENCE)
+            assert isinstance(found, Found)
+            decided = json.loads(found.body)
+            if instant in decided[COMMITTED] or instant in decided[ROLLED_BACK]:
+                return
+            decided[COMMITTED].append(instant)
+            yield from settle(
+                self.FENCE, json.dumps(decided).encode(), IfVersion(found.version)
+            )
+
+    def service(self, node: Node) -> Procedure[None]:
+        for _ in range(ROUNDS_MAX):
+            yield Sleep(self.trial.world.dice.random())
+            if not self.open:
+                continue
+            instant = self.trial.world.dice.choice(sorted(self.open))
+            files = self.open.pop(instant)
+            done = yield from self.trial.call(node, bool, self.FENCE, instant, list(files))
+            there = [each for each in files if each not in self.deleted]
+            if done and instant not in self.decided[ROLLED_BACK]:
+                raise Violated(
+                    "what is rolled back is decided",
+                    f"roll_back() returned True, and {instant} may still commit",
+                )
+            if done and there:
+                raise Violated(
+                    "what is rolled back is deleted",
+                    f"roll_back() returned True, and {there[0]} is there",
+                )
+            if not done and instant not in self.decided[COMMITTED]:
+                raise Violated(
+                    "no means committed", f"roll_back() returned False, and {instant} is undecided"
+                )
+
+    def on_write(self, decided: DecidedRequest, after: StoredObject | None) -> None:
+        key = getattr(decided.request, "key", "")
+        if key == self.FENCE:
+            self.replaced(decided.client, after)
+        elif after is None:
+            self.deleted.add(key)
+        objects = self.trial.world.memory_store.objects
+        for instant in self.decided[COMMITTED]:
+            for each in self.files[instant]:
+                if each not in objects:
+                    raise Violated(
+                        "a commit has its files", f"{instant} is committed, and {each} is gone"
+                    )
+
+    def replaced(self, client: str, after: StoredObject | None) -> None:
+        try:
+            new = json.loads(after.body) if after else {}
+            lists = {each: list(new[each]) for each in (COMMITTED, ROLLED_BACK)}
+        except (ValueError, TypeError, KeyError):
+            raise Violated("others can read the fence", f"{client} wrote no two lists") from None
+        for name, instants in self.decided.items():
+            if gone := [each for each in instants if each not in lists[name]]:
+                raise Violated("no decision is lost", f"{client} dropped {gone[0]} from {name!r}")
+        if both := sorted(set(lists[COMMITTED]) & set(lists[ROLLED_BACK])):
+            raise Violated("one decision", f"{both[0]} is committed and rolled back")
+        self.decided = lists
+
+    def end(self) -> None:
+        """Nothing to do: each rollback was judged when it returned."""
+
+
+class Retention:
+    """`clean(commits, retained)`: the set of files that may be deleted.
+
+    `commits` is a list, oldest first. Each is a pair of sets: the files that it added, and the
+    files that it replaced. A reader may have opened the table after any of the newest `retained`
+    commits, and reads the files of that commit and of all before it that were not replaced by then.
+    """
+
+    KEY = "table.json"
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.retained = trial.world.dice.choice((1, 2, 3, 5))
+        trial.put(self.KEY, b"[]")
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            work = self.service if name == SERVICE else self.writer
+            trial.world.spawn(node, work(node))
+
+    def writer(self, node: Node) -> Procedure[None]:
+        dice = self.trial.world.dice
+        for number in range(1, CALLS + 1):
+            new = f"{node.name}-{number}"
+            yield from settle(new, b"rows", IfAbsent())
+            while True:
+                commits, version = yield from self.commits()
+                if any(new in added for added, _ in commits):
+                    break  # it was committed before, and another commit is there by now
+                live = sorted(self.snapshot(commits))
+                old = dice.sample(live, min(len(live), dice.choice((0, 1, 1, 2))))
+                body = json.dumps([*commits, [[new], sorted(old)]]).encode()
+                settled = yield from settle(self.KEY, body, IfVersion(version))
+                if isinstance(settled, str):
+                    break
+            yield Sleep(dice.random())
+
+    def service(self, node: Node) -> Procedure[None]:
+        for _ in range(2 * CALLS):
+            yield Sleep(self.trial.world.dice.random())
+            commits, _ = yield from self.commits()
+            pairs = [(set(added), set(replaced)) for added, replaced in commits]
+            chosen = self.trial.decide(set, pairs, self.retained)
+            said = f"clean({len(commits)} commits, {self.retained}) returns {sorted(chosen)}"
+            self.trial.note(node, said)
+            self.check(commits, chosen)
+            for each in sorted(chosen):
+                yield from for_sure(partial(delete, each))
+
+    def check(self, commits: list[Any], chosen: set[str]) -> None:
+        oldest = max(0, len(commits) - self.retained)
+        for number in range(oldest, len(commits)):
+            if harmed := sorted(chosen & self.snapshot(commits[: number + 1])):
+                raise Violated(
+                    "a retained commit can be read",
+                    f"{harmed[0]} would be deleted, and a reader of commit {number + 1} of "
+                    f"{len(commits)} reads it (retained: {self.retained})",
+                )
+        needed = {file for n in range(oldest, len(commits))
+                  for file in self.snapshot(commits[: n + 1])}  # fmt: skip
+        added = {file for each in commits for file in each[0]}
+        if commits and (kept := sorted(added - needed - chosen)):
+            raise Violated(
+                "what no reader needs is deleted",
+                f"{kept[0]} is kept, and none of the newest {self.retained} commits reads it",
+            )
+
+    def commits(self) -> Procedure[tuple[list[Any], str]]:
+        found = yield from read(self.KEY)
+        assert isinstance(found, Found)
+        return json.loads(found.body), found.version
+
+    @staticmethod
+    def snapshot(commits: list[Any]) -> set[str]:
+        """The files that a reader of the last of these commits reads."""
+        live: set[str] = set()
+        for added, replaced in commits:
+            live = (live | set(added)) - set(replaced)
+        return live
+
+    def end(self) -> None:
+        """Nothing to do: each clean was judged when it was planned."""

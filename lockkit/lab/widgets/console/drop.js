@@ -1,0 +1,48 @@
+// Files for the kernel: dropped here, or chosen with the button. They are text to the kernel only.
+
+export function render({ model, el }) {
+  const zone = document.createElement("label");
+  zone.className = "lk-drop";
+  const input = document.createElement("input");
+  input.type = "file";
+  input.multiple = true;
+  input.setAttribute("aria-label", "Drop in files, or choose them");
+  zone.append(input, "Drop in files, or choose them");
+  zone.title = model.get("hint");
+  let sent = 0;
+  const send = async (files) => {
+    const found = [];
+    for (const file of files) {
+      try {
+        const part = file.slice(0, model.get("bytes_max") + 1);
+        found.push({ name: file.name, content: new DataView(await part.arrayBuffer()), number: ++sent });
+      } catch {
+        model.set("problem", `${file.name} could not be read; drop in files, not folders`);
+      }
+    }
+    if (found.length) model.set("value", found);
+    model.save_changes();
+  };
+  input.addEventListener("change", async () => { await send([...input.files]); input.value = ""; });
+  const over = (on) => (event) => {
+    if (!event.dataTransfer || ![...event.dataTransfer.types].includes("Files")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    zone.classList.toggle("lk-over", on);
+  };
+  zone.addEventListener("dragenter", over(true));
+  zone.addEventListener("dragover", over(true));
+  zone.addEventListener("dragleave", over(false));
+  zone.addEventListener("drop", (event) => {
+    over(false)(event);
+    if (!input.disabled && event.dataTransfer) send([...event.dataTransfer.files]);
+  });
+  const enable = () => {
+    input.disabled = model.get("disabled");
+    zone.classList.toggle("lk-off", input.disabled);
+  };
+  model.on("change:disabled", enable);
+  enable();
+  el.append(zone);
+  return () => model.off("change:disabled", enable);
+}
