@@ -109,7 +109,7 @@ def test_what_a_hunt_found_is_one_of_the_guesses(seed: int | None, guess: str) -
 
 
 def test_every_scenario_has_rules_and_no_harm_with_all_of_them_on() -> None:
-    assert len(SCENARIOS) == 9
+    assert len(SCENARIOS) == 10
     for name in SCENARIOS:
         assert rules_of(name) and not play(name, "", 1).harm
 

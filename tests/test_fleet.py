@@ -544,8 +544,8 @@ def test_a_writer_that_fails_shows_its_last_words(fleets, tmp_path):
         ended = saw(fleet, "W1", "exited")
         assert ended["code"] == 1
         assert until(lambda: fleet.error is not None)
-        assert "no orders in" in fleet.error and "generate.py" in fleet.error
-        assert "no orders in" in ended["stderr"]
+        assert "holds no orders" in ended["stderr"] and "generate.py" in ended["stderr"]
+        assert "--dataset" in fleet.error
 
 
 def test_an_unknown_writer_is_refused_with_the_names_that_exist(fleets):

@@ -22,7 +22,8 @@ class Rows {
     this.table = table;
     this.body = html("tbody", "", "", table);
     this.box.addEventListener("scroll", () => this.draw(false));
-    this.body.addEventListener("click", (event) => this.clicked(event));
+    // Not "click": during a live run the rows are drawn anew between the press and the release.
+    this.body.addEventListener("mousedown", (event) => { if (event.button === 0) this.clicked(event); });
     this.body.addEventListener("keydown", (event) => this.key(event));
   }
 
