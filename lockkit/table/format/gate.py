@@ -10,7 +10,9 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from lockkit.table.errors import RefusedOption
@@ -35,6 +37,13 @@ _PREFIXES = sorted(
     key=lambda found: -len(found[0]),
 )
 _SPELT = {key.lower(): key for each in TABLE for key in each.keys if not key.endswith("*")}
+_FAMILIES = Path(__file__).with_name("hudi_families.txt")
+"""The keys of Hudi 1.2 that a rule with `*` stands for, from the constants of its Spark bundle."""
+_OPEN = (
+    "hoodie.aws.glue.", "hoodie.deltastreamer.", "hoodie.streamer.",
+    "hoodie.record.merge.property.", "hoodie.datasource.read.table.valued.function.",
+)  # fmt: skip
+"""Families whose keys are chosen by users or are not in that bundle."""
 
 
 class UnknownOption(UserWarning):
@@ -84,15 +93,26 @@ def check_append_options(given: Mapping[str, Any]) -> None:
 
 
 def entry_of(key: str) -> OptionRule | None:
-    """The rule for `key`, in lower case."""
+    """The rule for `key`, in lower case; None if neither Hudi nor lockkit has such an option."""
     if key in _EXACT:
         return _EXACT[key]
-    return next((each for prefix, each in _PREFIXES if key.startswith(prefix)), None)
+    found = next((each for prefix, each in _PREFIXES if key.startswith(prefix)), None)
+    if found is None or found.fate == "refused" or key.startswith(_OPEN) or key in _in_families():
+        return found
+    return None
+
+
+@cache
+def _in_families() -> dict[str, str]:
+    """As Hudi spells them, by their names in lower case."""
+    lines = _FAMILIES.read_text(encoding="utf-8").splitlines()
+    return {each.lower(): each for each in lines if each}
 
 
 def _unknown(key: str, stacklevel: int) -> None:
-    near = difflib.get_close_matches(key, _SPELT, n=1, cutoff=0.6)
-    meant = f"; did you mean {_SPELT[near[0]]}?" if near else ""
+    spelt = _SPELT | _in_families()
+    near = difflib.get_close_matches(key, spelt, n=1, cutoff=0.6)
+    meant = f"; did you mean {spelt[near[0]]}?" if near else ""
     if not key.startswith("hoodie."):
         raise RefusedOption(
             key[:SHOWN], f"is none of Hudi's or lockkit's options{meant}",
@@ -246,8 +266,8 @@ This page lists Hudi's options and says for each what lockkit does with it, befo
   readers are the same with it and without it.
 
 A `hoodie.` key that is not listed gives a warning (`UnknownOption`) with the nearest key that is.
-Any other unknown key is refused. `*` stands for every key that begins so. Writes ignore options of
-reads, and reads those of writes.
+Any other unknown key is refused. `*` stands for every key of Hudi 1.2 that begins so. Writes ignore
+options of reads, and reads those of writes.
 
 <!-- Made by `lockkit.table.format.gate.options_page`; a test compares. -->
 """
