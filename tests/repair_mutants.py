@@ -93,12 +93,14 @@ def survey_that_gives_up(taken: TakenInstant) -> Procedure[tuple[Any, Any]]:
 
 
 def take_whatever_is_there(
-    known: Any, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0, **_: Any
+    known: Any, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0, trying: Any = None
 ) -> Procedure[TakenInstant]:
     """An instant whose requested file is there counts as taken, whoever made the file."""
     attempt = yield Unique()
     body = first_file(action, plan, attempt, known.config.version)
     instant = instant_of(no_lanes(known.newest, (yield WallMs()), action, lead_ms))
+    if trying is not None:
+        yield from trying(TakenInstant(instant, attempt, action, known, body, ""))
     key = known.config.names.requested(instant, action)
     answer = yield Put(key, body, IfAbsent())
     return TakenInstant(instant, attempt, action, known, body, getattr(answer, "version", ""))
@@ -115,11 +117,12 @@ def discarded_by_name(taken: TakenInstant, now: Any, paths: Any = ()) -> Procedu
         yield Delete(taken.requested, IfVersion(taken.version))
 
 
-def without_heartbeat(attempt: Any, taken: TakenInstant) -> Procedure[None]:
+def without_heartbeat(attempt: Any, taken: TakenInstant) -> Procedure[bool]:
     attempt._spent = attempt._spent or attempt._heart
     attempt._taken, attempt._heart, attempt._paths = taken, None, ()
     attempt._sent_ms = attempt.host.boot_ms()
     yield from ()
+    return True
 
 
 def whatever_is_completed(instant: str, marker: str) -> Procedure[str]:

@@ -101,9 +101,10 @@ def test_a_request_that_lands_below_the_horizon_of_others_is_of_no_use_and_is_ro
     store, config, url = table(version)
     clock, late, tried = Jumping(), Late(store), list[TakenInstant]()
 
-    def keep(taken: TakenInstant) -> Procedure[None]:
+    def keep(taken: TakenInstant) -> Procedure[bool]:
         yield from ()
         tried.append(taken)
+        return True
 
     with Table(url, clock=clock) as warm:
         pass_by(warm.append(rows([0])).instant)

@@ -1,18 +1,9 @@
-"""How an instant is taken on a table that Hudi writes too: its heartbeat first, and a wait until
-every clock has passed it.
-"""
+"""Waiting until every clock has passed an instant, on a table that Hudi writes too."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lockkit.runtime import Procedure, Sleep, WallMs
-from lockkit.table.errors import HeartbeatExpired
 from lockkit.table.format.timeline import instant_ms
-
-if TYPE_CHECKING:
-    from lockkit.table.occ.transaction import TakenInstant
-    from lockkit.table.write.contract import AttemptHeartbeat, AttemptHost
 
 HUDI_SKEW_MS, HUDI_WAIT_MAX_MS = 200, 2_000
 """How far Hudi's clocks may be apart (`hoodie.time.generator.max_expected_clock_skew_ms`). If the
@@ -30,14 +21,3 @@ def wait_out(instant: str) -> Procedure[None]:
     ahead_ms = instant_ms(instant) + HUDI_SKEW_MS + 1 - (yield WallMs())
     if ahead_ms > 0:
         yield Sleep(min(ahead_ms, HUDI_WAIT_MAX_MS) / 1000)
-
-
-def first_beat(host: AttemptHost, taken: TakenInstant) -> Procedure[AttemptHeartbeat | None]:
-    """The heartbeat of an instant that is about to be taken; None if another writer has it.
-
-    Without the lock Hudi looks for pending instants without a heartbeat, and rolls them back.
-    """
-    try:
-        return (yield from host.beat(taken))
-    except HeartbeatExpired:
-        return None

@@ -150,7 +150,7 @@ class WriteAttempt:
         self._taken, self._heart, self._paths = taken, None, ()
         self._sent_ms = self.host.boot_ms()
         if taken.known.config.mode == HUDI:
-            from lockkit.table.occ.hudi_clocks import first_beat  # only where Hudi writes too
+            from lockkit.table.write.first_beat import first_beat  # only where Hudi writes too
             yield from self._finish_spent()
             self._heart = yield from first_beat(self.host, taken)
         return self._heart is not None or taken.known.config.mode != HUDI
