@@ -179,7 +179,7 @@ def take(
 
     The file's content proves that it is ours, also after a lost answer or a 412 caused by a hidden
     retry of our own request. `trying` runs with each instant before its file is sent, without a
-    version: after an interrupt the file may exist. Returns False if the instant is not free.
+    version: after an interrupt the file may exist. It returns False if the instant is not free.
     """
     attempt = yield Unique()
     body = first_file(action, plan, attempt, known.config.version)
