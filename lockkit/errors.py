@@ -1,9 +1,8 @@
 """The base of all errors, and the errors of locks, stores and tables.
 
-An error says what happened, who is involved and what to do next. Its facts are fields. Its text is
-built from them, and neither contains credentials. Errors can be pickled (for Spark and
-multiprocessing). The errors of a commit are in `table.errors`, those of the recipes in
-`recipes.errors`; a program that only locks loads neither.
+An error says what happened, who is involved and what to do next. Its facts are fields, and its text
+is built from them. Errors can be pickled. Those of a commit are in `table.errors`, those of the
+recipes in `recipes.errors`; a program that only locks loads neither.
 """
 
 from __future__ import annotations
@@ -30,6 +29,14 @@ def _restored(kind: type[LockkitError], args: tuple[Any, ...], facts: dict[str, 
     error.args = args
     error.__dict__.update(facts)
     return error
+
+
+class StatedError(LockkitError):
+    """An error in three parts: `what` (a file, an option) `why` (is wrong); `cure` (do this)."""
+
+    def __init__(self, what: str, why: str = "", cure: str = "") -> None:
+        self.what, self.why, self.cure = what, why, cure
+        super().__init__(f"{what}{why and f' {why}'}{cure and f'; {cure}'}")
 
 
 # --- locks ----------------------------------------------------------------------------------------
@@ -103,8 +110,8 @@ class LockLost(LockkitError):
         super().__init__(f"{what}: {why}; {cure}")
 
 
-class BreakRefused(LockkitError):
-    """The lock was not broken, and nothing was written over it."""
+class BreakRefused(StatedError):
+    """The lock was not broken, and nothing was written over it. `what` names the lock."""
 
 
 # --- stores ---------------------------------------------------------------------------------------
@@ -146,15 +153,8 @@ class UnknownKeyword(LockkitError, TypeError):
 # --- tables ---------------------------------------------------------------------------------------
 
 
-class TableError(LockkitError):
-    """The table, or a file of it, is not what it should be. Nothing was published by this call.
-
-    `what` (a file, an instant, an option, a column) `why` (is wrong); `cure` says what to do next.
-    """
-
-    def __init__(self, what: str, why: str = "", cure: str = "") -> None:
-        self.what, self.why, self.cure = what, why, cure
-        super().__init__(f"{what}{why and f' {why}'}{cure and f'; {cure}'}")
+class TableError(StatedError):
+    """The table, or a file of it, is not what it should be. Nothing was published by this call."""
 
 
 class Unanswered(TableError):

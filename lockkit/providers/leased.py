@@ -486,7 +486,7 @@ class LeasedLock(BaseLock):
         """
         self._guard_process()
         if not self._break_grant(version):
-            raise BreakRefused(f"{self}: it changed since it was shown; look again")
+            raise BreakRefused(f"{self}", "changed since it was shown", "look again")
 
     @property
     def fence(self) -> FencingToken | None:

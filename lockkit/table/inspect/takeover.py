@@ -29,6 +29,7 @@ BREAKS = ".hoodie/.locks/breaks/"
 """A file for each attempted break: who, when, and what it replaces. The attempt in the lock object
 or its generations shows whether the break happened."""
 BY_MAX = 200
+AGAIN = "look again before you break"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +62,23 @@ def guard(holder: LockHolder, *, shown: Version, epoch: int | None) -> Version:
     """
     record, version = holder.observation.record, holder.observation.version
     if record is None or version is None or (isinstance(record, Record) and record.expired):
-        raise BreakRefused(f"not broken: {holder.why}")
+        raise _refused(holder.why)
     if isinstance(record, Garbled) and epoch is not None:
-        raise BreakRefused("not broken: it is not a lock record and has no epoch; omit --epoch")
+        raise _refused("it is not a lock record and has no epoch", "omit --epoch")
     if isinstance(record, Record) and epoch is not None and epoch != record.epoch:
-        raise BreakRefused(
-            f"not broken: it is epoch {record.epoch}, and not {epoch}; look again before you break"
-        )
+        raise _refused(f"it is epoch {record.epoch}, and not {epoch}", AGAIN)
     if version != shown and not epoch:
-        raise BreakRefused(
-            "not broken: the lock object has changed since it was shown; look again before you "
-            "break"
-        )
+        raise _refused("the lock object has changed since it was shown", AGAIN)
     if not holder.breakable and epoch is None:
-        raise BreakRefused(f"not broken: {holder.why}{_by_epoch(record)}")
+        raise _refused(holder.why, "" if isinstance(record, Garbled) else (
+            "if its holder must be stopped all the same, name the grant by its epoch "
+            f"(--epoch {record.epoch})"
+        ))  # fmt: skip
     return version
 
 
-def _by_epoch(record: Record | Garbled) -> str:
-    if isinstance(record, Garbled):
-        return ""
-    return (
-        f"; if its holder must be stopped all the same, name the grant by its epoch "
-        f"(--epoch {record.epoch})"
-    )
+def _refused(why: str, cure: str = "") -> BreakRefused:
+    return BreakRefused("the lock", f"was not broken: {why}", cure)
 
 
 def planned(
@@ -96,7 +90,7 @@ def planned(
     """
     was, version = holder.observation.record, holder.observation.version
     if was is None or version is None or (isinstance(was, Record) and was.expired):
-        raise BreakRefused(f"not broken: {holder.why}")
+        raise _refused(holder.why)
     try:
         guard(holder, shown=version, epoch=None)
         refused = ""
@@ -139,7 +133,7 @@ def take_over(
         LOCK_KEY, encode(plan.tombstone), IfVersion(version), limit=RECORD_BYTES_MAX
     )
     if not isinstance(now, Version):
-        raise BreakRefused("not broken: the lock object changed in the same moment; look again")
+        raise _refused("the lock object changed in the same moment", AGAIN)
     return BrokenLock(now, plan.tombstone.epoch, plan.log)
 
 

@@ -284,7 +284,7 @@ def reserve(client: GroupClient) -> Procedure[GroupWrite]:
             yield from delete(timeline_key(instant, "requested"), taken)
             newest = max(view.fence.newest, *map(instant_in, view.keys))
         newest = max(newest, instant)  # what was given up is never used again
-    raise TableError(f"no instant was free in {RESERVATIONS_MAX} tries; try again")
+    raise TableError("no instant", f"was free in {RESERVATIONS_MAX} tries", "try again")
 
 
 def reservation_ended(view: GroupView, instant: str) -> Procedure[str]:
@@ -588,13 +588,14 @@ def publish_one(
         body = bodies.get(each.instant, b"")
         if digest(body) != each.sha256:
             raise TableError(
-                f"{each.instant} is decided, and {timeline_key(each.instant, 'inflight')} is "
-                "missing or is not what was decided: restore it from its versions"
+                each.instant,
+                f"is decided, and {timeline_key(each.instant, 'inflight')} is missing or is not "
+                "what was decided", "restore that object from its versions",
             )
         if isinstance((yield from create(completed_key(each), body)), Found):
             raise TableError(
-                f"{completed_key(each)} differs from its inflight file, which the fence names; "
-                "nothing more is published until one of them is restored"
+                completed_key(each), "differs from its inflight file, which the fence names",
+                "restore one of them: until then nothing more is published",
             )
     client.proven.add(each.seq)
     client.bodies.pop(each.instant, None)

@@ -47,9 +47,9 @@ def parse_group_fence(body: bytes) -> GroupFence:
     written = found.pop("format", None)
     if type(written) is int and written > GROUP_FORMAT:
         raise NewerFence(
-            f"{FENCE_KEY} has format {written}: a newer lockkit wrote it; nothing was committed. "
-            "Upgrade lockkit here, and leave the fence as it is"
-        )
+            FENCE_KEY, f"has format {written}: a newer lockkit wrote it; nothing was committed",
+            "upgrade lockkit here, and leave the fence as it is",
+        )  # fmt: skip
     if written != GROUP_FORMAT:
         raise _broken(f"format {str(written)[:20]!r}, expected {GROUP_FORMAT}")
     window = found.pop("window", None)
@@ -68,19 +68,19 @@ def parse_group_fence(body: bytes) -> GroupFence:
 
 def _broken(why: str) -> BrokenFence:
     return BrokenFence(
-        f"{FENCE_KEY} is not a fence of group commit ({why}); nothing was committed. Do not "
-        "delete it: a commit that it decided may not be visible yet. Restore an earlier version "
-        "of this object only if no writer has committed since"
-    )
+        FENCE_KEY, f"is not a fence of group commit ({why}); nothing was committed",
+        "do not delete it: a commit that it decided may not be visible yet. Restore an earlier "
+        "version of this object only if no writer has committed since",
+    )  # fmt: skip
 
 
 def read_group_fence() -> Procedure[tuple[GroupFence, Version]]:
     found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
     if not isinstance(found, Found):
         raise BrokenFence(
-            f"{FENCE_KEY} is missing. It may have held commits that no reader sees yet, so none is "
-            "made and nothing was committed: restore its last version"
-        )
+            FENCE_KEY, "is missing. It may have held commits that no reader sees yet, so none is "
+            "made and nothing was committed", "restore its last version",
+        )  # fmt: skip
     return parse_group_fence(found.body), found.version
 
 

@@ -92,9 +92,10 @@ def publish_together(
     """
     if strategy != SIMPLE:
         raise TableError(
-            "a table with group commit has the conflict strategy of file groups only (`SIMPLE`): "
-            "other clients decide for this one; leave out the strategy"
-        )
+            "a table with group commit",
+            "has the conflict strategy of file groups only (`SIMPLE`): other clients decide for "
+            "this one", "leave out the strategy",
+        )  # fmt: skip
     yield from _recheck(client, prepared)
     instant = prepared.instant
     client.horizon = prepared.transaction.horizon
@@ -252,8 +253,8 @@ def _refusal(instant: str, kind: str, entry: GroupDecision | None) -> Exception:
         return CommitConflict(instant, instant=by or entry.instant, cause=cause,
                               cure="begin again with the table as it is now")  # fmt: skip
     if why == "closed":
-        return TableError(f"{instant} was not committed: the table leaves group commit")
+        return TableError(instant, "was not committed: the mode changes", "begin again")
     return Unanswered(
-        f"{instant} was not decided in time and is withdrawn; nothing was committed: try again",
+        instant, "was not decided in time and is withdrawn; nothing was committed", "try again",
         doubt=False,
-    )
+    )  # fmt: skip

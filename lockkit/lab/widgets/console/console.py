@@ -308,7 +308,7 @@ class Console(Shown):
             self.panel.say("Broken: the service ended that grant.")
             return None
         if self.planned is None:
-            raise BreakRefused("not broken: do a dry run first, to see what would be written")
+            raise BreakRefused("the lock", "was not broken", "do a dry run first")
         plan, self.planned = self.planned, None
         with closing(self._open(*self._at)) as store:
             holder = run(watch(self.panel.watch.value), store, Clock(), self._progress)
