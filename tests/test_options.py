@@ -16,9 +16,11 @@ from table_world import CONFIG, new_table, rows
 from lockkit import Lock, StoreError, open_store
 from lockkit.cli.main import main
 from lockkit.errors import TableError
+from lockkit.lock import hudi_keys
 from lockkit.providers import open_lock
 from lockkit.table import Table, read_table
 from lockkit.table.format.gate import (
+    _KEYGEN,
     UnknownOption,
     _in_families,
     check_options,
@@ -362,10 +364,19 @@ def test_the_table_of_options_has_each_of_them_once() -> None:
     assert len(keys) > 400
 
 
+def test_the_table_names_each_key_of_a_lock_and_each_key_generator() -> None:
+    fates = {key: each.fate for each in TABLE for key in each.keys}
+    assert {fates[key] for key in (*hudi_keys.LEASE, *hudi_keys.PLACES)} == {"obeyed"}
+    assert {fates[key] for key in (*hudi_keys.AZURE_LOGINS, *hudi_keys.AWS_ROLE)} == {"refused"}
+    assert set(hudi_keys.READ) <= set(fates)
+    values = {entry.values for key in _KEYGEN if (entry := entry_of(key))}
+    assert values == {"|".join(KEY_CLASSES), "|".join(KEY_CLASSES.values())}
+
+
 def test_every_option_that_the_code_names_is_in_the_table() -> None:
     own = {"hoodie.properties"}  # a file
     for path in sorted((ROOT / "lockkit").rglob("*.py")):
-        if path.name == "hudi_options.py" or path.parts[-2] == "java":
+        if path.parts[-2] == "java":
             continue
         for key in re.findall(r'"(hoodie(?:\.[A-Za-z_]+)+)"', path.read_text(encoding="utf-8")):
             assert key in own or entry_of(key.lower()) is not None, f"{path}: {key}"
