@@ -97,8 +97,8 @@ class StoreOptions:
     """The longest that one call may take in all, from name resolution to the last byte.
 
     A call whose body is longer than 256 KiB has one more second for each further 64 KiB, up to two
-    hours; an answer's body counts if its length is announced. A listing has this time for each
-    page. After it, a call is `Unknown` and a listing raises `NoAnswer`.
+    hours; an answer's body counts if its length is announced. A listing has this time again for
+    each 1000 keys. After it, a call is `Unknown` and a listing raises `NoAnswer`.
     """
     client: str = ""
     """This client's name; sent in the User-Agent, so that a server's request record shows it."""

@@ -57,6 +57,7 @@ from lockkit.stores.endpoint import (
     seconds,
     timeouts_s,
 )
+from lockkit.stores.pages import new_pages
 from lockkit.stores.tokens import TokenRenewal, is_good
 
 # learn.microsoft.com/rest/api/storageservices: "Blob service error codes", "Specifying conditional
@@ -218,7 +219,7 @@ class AzureStore:
     def list(self, prefix: str, after: str = "") -> Listing:
         """The server sends all of `prefix`: this API version cannot start at a name."""
         with self._translated(f"list {prefix}*") as call:
-            pages = list(self._pages(call, self._full(prefix)))
+            pages = list(self._pages(call, f"list {prefix}*", self._full(prefix)))
         entries = (
             ListEntry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))
             for page in pages
@@ -246,7 +247,7 @@ class AzureStore:
         with self._translated(f"list versions of {key}") as call:
             blobs = [
                 blob
-                for page in self._pages(call, full, include=["versions"])
+                for page in self._pages(call, f"list versions of {key}", full, include=["versions"])
                 for blob in page
                 if blob.name == full
             ]
@@ -285,10 +286,14 @@ class AzureStore:
         """The SDK's own client of one blob."""
         return self._client.get_blob_client(self._full(key))
 
-    def _pages(self, call: Deadline, prefix: str, **options: Any) -> Iterator[Sequence[Any]]:
-        for page in self._client.list_blobs(name_starts_with=prefix, **options).by_page():
-            yield list(page)
-            call.restart()
+    def _pages(
+        self, call: Deadline, doing: str, prefix: str, **options: Any
+    ) -> Iterator[Sequence[Any]]:
+        pages = self._client.list_blobs(name_starts_with=prefix, **options).by_page()
+        return new_pages(
+            map(list, pages), lambda blob: (blob.name, blob.version_id),
+            call=call, endpoint=self._endpoint, doing=doing,
+        )  # fmt: skip
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[Deadline]:

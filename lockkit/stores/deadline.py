@@ -50,13 +50,14 @@ class DeadlinePassed(Exception):
 class Deadline:
     """The deadline of one call: one request, or a few related ones. Starts with the first byte."""
 
-    __slots__ = ("_attempt_ends_ms", "_attempts", "_bytes", "_ends_ms", "_limit_ms", "_sent_bytes",
-                 "_timeout_ms", "_wanted_bytes")  # fmt: skip
+    __slots__ = ("_attempt_ends_ms", "_attempts", "_bytes", "_ends_ms", "_extended_ms",
+                 "_limit_ms", "_sent_bytes", "_timeout_ms", "_wanted_bytes")  # fmt: skip
 
     def __init__(self, timeout_s: float, attempts: int = 1, limit_ms: float = math.inf) -> None:
         self._timeout_ms, self._attempts, self._limit_ms = timeout_s * 1000, attempts, limit_ms
         self._ends_ms: float | None = None
         self._attempt_ends_ms = math.inf
+        self._extended_ms = 0.0
         self._bytes = self._sent_bytes = 0
         self._wanted_bytes = math.inf
 
@@ -64,14 +65,13 @@ class Deadline:
         """A request is about to be sent: the call's first one, a further one, or a retry."""
         now_ms = _clock.boot_ms()
         if self._ends_ms is None:
-            pauses_ms = PAUSE_S * 1000 * (self._attempts - 1)
-            self._ends_ms = now_ms + self._timeout_ms * self._attempts + pauses_ms
+            self._ends_ms = now_ms + self._whole_ms()
         self._attempt_ends_ms = now_ms + self._timeout_ms
         self._sent_bytes = self._bytes
 
-    def restart(self) -> None:
-        """Give the next request the whole time again, e.g. for the next page of a listing."""
-        self._ends_ms, self._bytes = None, 0
+    def extend(self, share: float) -> None:
+        """Add a share of the call's whole time: for keys of a listing, which are progress."""
+        self._extended_ms += share * self._whole_ms()
 
     def want(self, count: float) -> None:
         """The caller wants only `count` bytes: those beyond add no time."""
@@ -97,13 +97,17 @@ class Deadline:
             self.begin()
         assert self._ends_ms is not None
         now_ms = _clock.boot_ms()
-        call_ms = min(self._limit_ms, self._ends_ms + earned_ms(self._bytes)) - now_ms
+        earned = min(earned_ms(self._bytes) + self._extended_ms, EARNED_S_MAX * 1000)
+        call_ms = min(self._limit_ms, self._ends_ms + earned) - now_ms
         attempt_ms = self._attempt_ends_ms + earned_ms(self._bytes - self._sent_bytes) - now_ms
         if call_ms <= 0 or (attempt_ms <= 0 and self._attempts == 1):
             raise DeadlinePassed("the whole answer did not come in time")
         if attempt_ms <= 0:
             raise TimeoutError("the whole answer did not come in time")
         return min(call_ms, attempt_ms) / 1000
+
+    def _whole_ms(self) -> float:
+        return self._timeout_ms * self._attempts + PAUSE_S * 1000 * (self._attempts - 1)
 
 
 def earned_ms(moved: int) -> float:

@@ -67,6 +67,7 @@ from lockkit.stores.endpoint import (
     seconds,
     timeouts_s,
 )
+from lockkit.stores.pages import new_pages
 from lockkit.stores.tokens import Awaited, TokenRenewal, is_good
 
 # cloud.google.com/storage/docs/json_api/v1/status-codes and /docs/request-preconditions. GCS says
@@ -233,7 +234,7 @@ class GcsStore:
     def list(self, prefix: str, after: str = "") -> Listing:
         start = self._full(after) if after else None
         with self._translated(f"list {prefix}*") as call:
-            pages = list(self._pages(call, self._full(prefix), start=start))
+            pages = list(self._pages(call, f"list {prefix}*", self._full(prefix), start=start))
         entries = (
             ListEntry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
             for page in pages
@@ -260,10 +261,11 @@ class GcsStore:
         return Applied("")
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:
-        with self._translated(f"list versions of {key}") as call:
+        doing = f"list versions of {key}"
+        with self._translated(doing) as call:
             blobs = [
                 blob
-                for page in self._pages(call, self._full(key), versions=True)
+                for page in self._pages(call, doing, self._full(key), versions=True)
                 for blob in page
                 if blob.name == self._full(key)
             ]
@@ -317,21 +319,24 @@ class GcsStore:
     def _pages(
         self,
         call: Deadline,
+        doing: str,
         prefix: str,
         *,
         start: str | None = None,
         versions: bool | None = None,
     ) -> Iterator[Sequence[Any]]:
-        for page in self._client.list_blobs(
+        pages = self._client.list_blobs(
             self._bucket,
             prefix=prefix,
             start_offset=start,
             versions=versions,
             timeout=self._timeout,
             retry=None,
-        ).pages:
-            yield list(page)
-            call.restart()
+        ).pages
+        return new_pages(
+            map(list, pages), lambda blob: (blob.name, blob.generation),
+            call=call, endpoint=self._endpoint, doing=doing,
+        )  # fmt: skip
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[Deadline]:

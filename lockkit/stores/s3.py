@@ -43,6 +43,7 @@ from lockkit.stores.endpoint import (
     Table,
     epoch_ms,
 )
+from lockkit.stores.pages import new_pages
 from lockkit.stores.s3_parts import put_in_parts
 
 # docs.aws.amazon.com: S3 API "Error responses" and User Guide "Conditional writes" / "Conditional
@@ -212,7 +213,7 @@ class S3Store:
         entries = (
             ListEntry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
             for page in pages
-            for item in page.get("Contents", ())
+            for item in page
             # Directory buckets (S3 Express) do not know StartAfter.
             if item["Key"] > self._full(after)
         )
@@ -234,9 +235,7 @@ class S3Store:
         full = self._full(key)
         found: list[ObjectVersion] = []
         for page in self._pages("list_object_versions", f"list versions of {key}", Prefix=full):
-            for item in page.get("Versions", []) + page.get("DeleteMarkers", []):
-                if item["Key"] == full:
-                    found.append(_object_version(item))
+            found += [_object_version(item) for item in page if item["Key"] == full]
         # The two kinds come in two lists; within a second only the provider's order is known.
         return sorted(found, key=lambda v: (v.current, v.modified_ms), reverse=True)
 
@@ -259,14 +258,28 @@ class S3Store:
     def _full(self, key: str) -> str:
         return f"{self._prefix}/{key}" if self._prefix else key
 
-    def _pages(self, operation: str, doing: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+    def _pages(self, operation: str, doing: str, **parameters: Any) -> Iterator[Sequence[Any]]:
         paginator = self._client.get_paginator(operation)
         with self._translated(doing) as call:
-            for page in paginator.paginate(Bucket=self._bucket, **parameters):
-                if "IsTruncated" not in page:  # botocore reads an empty answer as an empty list
-                    raise botocore.parsers.ResponseParserError("this is no listing")
-                yield page
-                call.restart()
+            pages = paginator.paginate(Bucket=self._bucket, **parameters)
+            yield from new_pages(
+                (self._entries(page, doing) for page in pages),
+                lambda item: (item["Key"], item.get("VersionId")),
+                call=call, endpoint=self._endpoint, doing=doing,
+            )  # fmt: skip
+
+    def _entries(self, page: dict[str, Any], doing: str) -> Sequence[Any]:
+        if "IsTruncated" not in page:  # botocore reads an empty answer as an empty list
+            raise botocore.parsers.ResponseParserError("this is no listing")
+        # Without a token botocore ends the listing here, as if it were complete.
+        if page["IsTruncated"] and not ("NextContinuationToken" in page or "NextKeyMarker" in page):
+            raise self._endpoint.unusable(
+                f"cannot {doing}, the server says that more keys follow, but not from where",
+                "it may not know ListObjectsV2; use a server or a proxy that does",
+            )
+        return [
+            *page.get("Contents", ()), *page.get("Versions", ()), *page.get("DeleteMarkers", ())
+        ]  # fmt: skip
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[Deadline]:
