@@ -255,6 +255,38 @@ def test_inserts_of_one_key_by_three_processes_are_three_rows_and_without_duplic
     assert place.rows() == [("x", 0), ("x", 1), ("x", 2), ("y", 8)]
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("first", ["the overwrite", "the upsert"])
+@pytest.mark.parametrize("overwrite", ["insert_overwrite", "insert_overwrite_table"])
+def test_an_overwrite_and_an_upsert_of_one_new_key_by_two_processes_never_double_it(
+    writers: list[Writer], place: Place, overwrite: str, first: str, retries: int
+) -> None:
+    """Both have written their files before either commits, and then each order of the two."""
+    how = {**KEYS, **place.order}
+    writers[0].tell("write_rows", rows=[["old", "EU", 0, 0]], **how)
+    assert writers[0].hear()["instant"]
+    both = {"the overwrite": (writers[0], overwrite, 1), "the upsert": (writers[1], "upsert", 2)}
+    for writer, operation, v in both.values():
+        order = {"rows": [["k", "EU", 1, v]], "operation": operation, "retries": retries}
+        writer.tell("write_rows", pause=WROTE, **order, **how)
+    assert all(writer.hear()["at"] for writer, *_ in both.values())
+    told = {}
+    for each in sorted(both, key=lambda each: each != first):
+        both[each][0].tell()
+        told[each] = both[each][0].hear()
+    (last,) = both.keys() - {first}
+    assert told[first].get("instant"), told
+    refused = told[last].get("error") == "CommitConflict" and "begin again" in told[last]["text"]
+    assert told[last].get("instant") if retries else refused, told
+    v = both[last if retries else first][2]
+    # An overwrite removes the old row, also one that is retried after the upsert.
+    kept = [("old", 0)] if (first, retries) == ("the upsert", 0) else []
+    assert place.rows() == [("k", v), *kept]
+    writers[2].tell("write_rows", rows=[["k", "EU", 2, 9]], **how)
+    assert writers[2].hear()["instant"]
+    assert place.rows() == [("k", 9), *kept]
+
+
 def test_of_three_processes_one_adds_a_column_and_nobody_hides_or_changes_it(
     writers: list[Writer], place: Place
 ) -> None:

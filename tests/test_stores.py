@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -18,7 +17,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -37,10 +35,9 @@ from lockkit.protocol.outcome import (
     Throttled,
     Unknown,
 )
-from lockkit.stores import ListEntry, Store, local_listing, open_store, reopen
+from lockkit.stores import ListEntry, Store, open_store, reopen
 
 HTTP_STORES = ("s3", "gcs", "azure")
-scandir = os.scandir
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 
 
@@ -888,106 +885,6 @@ def test_the_files_of_a_directory_store_are_plain_files(tmp_path: Path) -> None:
     assert (tmp_path / "a b" / "part=US" / "f.parquet").read_bytes() == b"PAR1"
     assert store.delete("part=US/f.parquet") == Applied("")
     assert list((tmp_path / "a b").iterdir()) == [], "no empty directories, no scratch"
-
-
-@contextmanager
-def files_that_appear_while_a_folder_is_read(
-    folder: Path, names: list[str], times: int = 1
-) -> Iterator[None]:
-    """The kernel hands out a folder in pieces: here `names` are written between two of them.
-
-    Of these the reading shows only the last, as ext4 does where the hashes of the others' names lie
-    in the piece that was handed out before. The next readings find what is there.
-    """
-    readings = iter(range(times))
-
-    class Torn:
-        def __init__(self, path: Any) -> None:
-            self.path, self.torn = path, None
-            with scandir(path) as entries:
-                self.found = list(entries)
-            if Path(path) == folder:
-                self.torn = next(readings, None)
-            self.pieces = self.read()
-
-        def __enter__(self) -> Any:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def close(self) -> None:
-            pass
-
-        def __iter__(self) -> Any:
-            return self.pieces
-
-        def __next__(self) -> Any:
-            return next(self.pieces)
-
-        def read(self) -> Iterator[Any]:
-            yield from self.found
-            if self.torn is not None:
-                for name in names:
-                    (folder / f"{name}{self.torn or ''}").write_bytes(b"")
-                with scandir(self.path) as entries:
-                    last = f"{names[-1]}{self.torn or ''}"
-                    yield from [each for each in entries if each.name == last]
-
-    scandir = os.scandir
-    with patch.object(os, "scandir", Torn):
-        yield
-
-
-def test_a_listing_of_a_folder_is_a_snapshot_though_the_kernel_reads_it_in_pieces(
-    tmp_path: Path,
-) -> None:
-    store = open_store(f"file://{tmp_path}")
-    written(store.put("t/0", b"", IfAbsent()))
-    with files_that_appear_while_a_folder_is_read(tmp_path / "t", ["older", "newer"]):
-        found = store.list("t/")
-    assert [each.key for each in found] == ["t/0", "t/newer", "t/older"]
-    assert found.snapshot
-
-
-def test_a_file_that_is_gone_when_its_size_is_asked_for_costs_another_reading(
-    tmp_path: Path,
-) -> None:
-    store = open_store(f"file://{tmp_path}")
-    for name in ("a", "b"):
-        written(store.put(f"t/{name}", b"", IfAbsent()))
-    (tmp_path / "t/a").unlink()  # behind the two readings, the next one finds it
-    readings = [["t/a", "t/b"]] * 2 + [["t/b"]] * 2
-    with patch.object(local_listing, "_names", side_effect=readings) as read:
-        assert [each.key for each in store.list("t/")] == ["t/b"]
-    assert read.call_count == 4
-
-
-def test_a_folder_that_never_stands_still_is_not_listed_wrongly(tmp_path: Path) -> None:
-    store = open_store(f"file://{tmp_path}")
-    written(store.put("t/0", b"", IfAbsent()))
-    with files_that_appear_while_a_folder_is_read(tmp_path / "t", ["a", "b"], times=1000):
-        with pytest.raises(NoAnswer, match="changed between any two of 40 readings"):
-            store.list("t/")
-
-
-def test_a_listing_reads_no_folder_that_cannot_have_what_is_asked_for(tmp_path: Path) -> None:
-    store = open_store(f"file://{tmp_path}")
-    for key in ("t/2a", "t/2b/x", "t/locks/l", "u/2"):
-        written(store.put(key, b"", IfAbsent()))
-    read = []
-    with patch.object(os, "scandir", side_effect=lambda path: read.append(path) or scandir(path)):
-        assert [each.key for each in store.list("t/2")] == ["t/2a", "t/2b/x"]
-    assert {Path(path).name for path in read} == {"t", "2b"}
-
-
-def test_a_folder_that_cannot_be_read_is_not_taken_for_empty(tmp_path: Path) -> None:
-    store = open_store(f"file://{tmp_path}")
-    written(store.put("t/a", b"", IfAbsent()))
-    refused = PermissionError(errno.EACCES, "Permission denied")
-    with patch.object(os, "scandir", side_effect=refused):
-        with pytest.raises(StoreError, match=r"cannot list t/.*check who owns"):
-            store.list("t/")
 
 
 def test_two_writes_within_one_tick_have_two_versions(tmp_path: Path) -> None:
