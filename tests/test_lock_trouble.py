@@ -34,7 +34,6 @@ from lockkit.events import Event, event
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.verify.check import Kind, replay
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
-from lockkit.lab.verify.planting import planted
 from lockkit.lock import grant
 from lockkit.lock.handle import LOCK_KEY, Lock, UnprovenRelease
 from lockkit.lock.oddities import UnexpectedRecord
@@ -246,8 +245,7 @@ def test_with_that_rule_switched_off_the_same_lost_answer_loses_the_lock(
             return put(*arguments)
 
         lock.store.put = twice  # type: ignore[method-assign]
-    mistake = LEASE_MUTANTS[f"{rule} lost"]
-    with planted(mistake.off, mistake.wrong, threads="all"):
+    with LEASE_MUTANTS[f"{rule} lost"].planted(threads="all"):
         until(lambda: told)
     with pytest.raises(LockLost):
         lock.release()

@@ -121,12 +121,11 @@ def test_each_mistake_is_found_in_a_world_that_is_right_without(name: str, mista
 
 
 @pytest.mark.parametrize("name", PLAYED)
-def test_every_rule_is_switched_off_by_some_mistake(name: str) -> None:
-    off = {field for each in SCENES[name].MUTANTS.values() for field in each.off}
-    rules = {rule for rule, _ in getattr(SCENES[name], "WRONG", {})}
-    if PLAYED[name].rules is not None:
-        rules |= {each.name for each in fields(PLAYED[name].rules)}
-    assert off == rules - PLAYED[name].settings
+def test_every_choice_of_a_policy_is_wrong_in_some_mistake(name: str) -> None:
+    off = {field for each in SCENES[name].MUTANTS.values() for field in each.policy}
+    rules = PLAYED[name].rules
+    choices = set() if rules is None else {each.name for each in fields(rules)}
+    assert off == choices - PLAYED[name].settings
 
 
 @pytest.mark.parametrize(

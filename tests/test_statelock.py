@@ -171,7 +171,7 @@ def test_no_order_of_requests_goes_wrong(runs: int, faults: int, states: int) ->
     assert search(runs, faults) == (states, "")
 
 
-@pytest.mark.parametrize("name", [each for each in MUTANTS if MUTANTS[each].off])
+@pytest.mark.parametrize("name", [each for each in MUTANTS if MUTANTS[each].plants])
 def test_some_order_shows_each_mistake(name: str) -> None:
     with MUTANTS[name].planted():
         assert search(2, 2)[1] != ""

@@ -12,8 +12,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockkit.lab.verify.planting import planted
-from lockkit.lab.verify.scenarios.wal import WRONG, WalRun, view_of
+from lockkit.lab.verify.scenarios.wal import MUTANTS, WalRun, view_of
 from lockkit.lab.verify.sim.memory_store import Sent, SimStore
 from lockkit.lab.verify.sim.task import LateWrite, Task, TaskPhase, Violated
 from lockkit.lab.verify.sim.world import SimWorld
@@ -141,7 +140,7 @@ def orders(
     played = writes = 0
     while chosen is not None:
         assert played < most, f"more than {most} orders"
-        with planted({"proves": False}, WRONG):  # it would only make the orders more
+        with MUTANTS["ignores conditions"].planted():  # a proof would only make the orders more
             script, wrote, violation = play(chosen, size, fault, nth)
         played, writes = played + 1, max(writes, wrote)
         if violation:

@@ -181,8 +181,7 @@ class LockHandoff:
 def hand_on(release: str) -> LockHandoff:
     """`release` is what a release leaves: a tombstone, or nothing (conditional delete)."""
     way = Release(release)
-    off = {} if way is Release.TOMBSTONE else {"release": way}
-    with planted(off, wrong.LEASE):
+    with planted(wrong.plants({"release": way})):
         return _granted(("W1", "W2"))
 
 

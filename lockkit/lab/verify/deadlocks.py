@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from lockkit.lab.verify.explore import SearchResult, search
 from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.planting import Wrong
 from lockkit.recipes.errors import OutOfOrder
 from lockkit.recipes.granular.operations import (
     BUCKET_OPERATIONS,
@@ -236,22 +234,6 @@ class Mistake:
 
 
 _RULES, _TAKING = "lockkit.recipes.granular.operations", "lockkit.recipes.taking"
-WRONG: Wrong = {
-    ("ordered", False): {
-        f"{_RULES}:in_order": lambda wants: sorted(wants, key=lambda each: each.level)
-    },
-    ("once", False): {f"{_RULES}:each_once": list},
-    ("upgrades", True): {f"{_RULES}:may_follow": lambda lowest, top: lowest >= top},
-    ("rising", False): {f"{_RULES}:may_follow": lambda lowest, top: lowest != top},
-    ("deadline", False): {
-        f"{__name__}:ends_ms": lambda _began_ms, _most_s: None,
-        "lockkit.recipes.granular.locks:ends_ms": lambda _began_ms, _most_s: None,
-    },
-    ("reverse", False): {f"{_TAKING}:to_release": list},
-    ("give_back", False): {f"{_TAKING}:to_give_back": lambda _taken: ()},
-}
-
-_Of = partial(Mutant, wrong=WRONG)
 _COMMIT, _RENAME = KEY_OPERATIONS["CommitKey"], KEY_OPERATIONS["RenameKey"]
 _CREATE = GranularOperation(
     KEY_OPERATIONS["CreateKey"], ("a",), (GranularOperation(BUCKET_OPERATIONS["SetProperty"]),)
@@ -261,19 +243,23 @@ MISTAKES: dict[str, Mistake] = {
     each.mutant.name: each
     for each in (
         Mistake(
-            _Of("ordered", "keys are locked as they are named", {"ordered": False}),
+            Mutant("ordered", "keys are locked as they are named",
+                   {f"{_RULES}:in_order": lambda wants: sorted(wants, key=lambda w: w.level)}),
             (_Does(_RENAME, ("a", "b")), _Does(_RENAME, ("b", "a"))), CIRCLE,
         ),
         Mistake(
-            _Of("once", "a key that is named twice is locked twice", {"once": False}),
+            Mutant("once", "a key that is named twice is locked twice",
+                   {f"{_RULES}:each_once": list}),
             (_Does(KEY_OPERATIONS["DeleteKeys"], ("a", "a")),), CIRCLE,
         ),
         Mistake(
-            _Of("upgrades", "who reads a bucket may come to write it", {"upgrades": True}),
+            Mutant("upgrades", "who reads a bucket may come to write it",
+                   {f"{_RULES}:may_follow": lambda lowest, top: lowest >= top}),
             (_CREATE, _CREATE), CIRCLE,
         ),
         Mistake(
-            _Of("rising", "who has a key may ask for the volume", {"rising": False}),
+            Mutant("rising", "who has a key may ask for the volume",
+                   {f"{_RULES}:may_follow": lambda lowest, top: lowest != top}),
             (
                 _Does(_COMMIT, ("a",),
                 (_Does(VOLUME_OPERATIONS["SetProperty"]),)),
@@ -281,15 +267,19 @@ MISTAKES: dict[str, Mistake] = {
             ), CIRCLE,
         ),
         Mistake(
-            _Of("deadline", "locks are waited for without end", {"deadline": False}),
+            Mutant("deadline", "locks are waited for without end",
+                   {f"{module}:ends_ms": lambda _began_ms, _most_s: None
+                    for module in (__name__, "lockkit.recipes.granular.locks")}),
             (_Does(_COMMIT, ("a",)), _Does(_COMMIT, ("a",))), REPORTED, hangs=True,
         ),
         Mistake(
-            _Of("reverse", "the bucket is let go before the key", {"reverse": False}),
+            Mutant("reverse", "the bucket is let go before the key",
+                   {f"{_TAKING}:to_release": list}),
             (_Does(_COMMIT, ("a",)), _Does(BUCKET_OPERATIONS["DeleteBucket"])), DANGLING,
         ),
         Mistake(
-            _Of("give_back", "who cannot have all keeps what it has", {"give_back": False}),
+            Mutant("give_back", "who cannot have all keeps what it has",
+                   {f"{_TAKING}:to_give_back": lambda _taken: ()}),
             (_Does(_COMMIT, ("a",)), _Does(_COMMIT, ("a",))), LEFT,
         ),
     )

@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, Literal
 
-Wrong = Mapping[tuple[str, Any], Mapping[str, Callable[..., Any]]]
-"""By rule and its wrong value: what replaces which function (`lockkit.protocol.lease:step`)."""
+Plants = Mapping[str, Callable[..., Any]]
+"""What replaces which function, by its place (`lockkit.protocol.lease:step`)."""
 
 _LOCK = threading.Lock()
 _SWITCHES: dict[str, _Switch] = {}
@@ -60,14 +60,9 @@ def replaced(
 
 
 @contextmanager
-def planted(
-    off: Mapping[str, Any], wrong: Wrong, *, threads: Literal["this", "all"] = "this"
-) -> Iterator[None]:
-    """Replace the functions of these rules. A rule that `wrong` does not list is no function."""
-    known = {rule for rule, _ in wrong}
+def planted(plants: Plants, *, threads: Literal["this", "all"] = "this") -> Iterator[None]:
+    """Replace these functions."""
     with ExitStack() as stack:
-        for rule, value in off.items():
-            if rule in known:
-                for where, instead in wrong[rule, value].items():
-                    stack.enter_context(replaced(where, instead, threads=threads))
+        for where, instead in plants.items():
+            stack.enter_context(replaced(where, instead, threads=threads))
         yield

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from lockkit.errors import LossReason
-from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.planting import Plants
 from lockkit.protocol import actions as do
 from lockkit.protocol.actions import StepContext, applied
 from lockkit.protocol.ghosts import attempt_in
@@ -82,6 +82,8 @@ RIGHT: Mapping[str, Any] = {
 
 # --- other rows in the table ----------------------------------------------------------------------
 
+Wrong = Mapping[tuple[str, Any], Plants]
+"""What replaces which function, by rule and its wrong value."""
 Rows = Mapping[tuple[Phase, EventCase], Transition]
 
 
@@ -179,7 +181,7 @@ def _ambiguous(phase: Phase, case: EventCase) -> Wrong:
     }
 
 
-def _deletes(quit: Transition, **other: Transition) -> Mapping[str, Callable[..., Any]]:
+def _deletes(quit: Transition, **other: Transition) -> Plants:
     """A release that leaves no object: `quit` for what is our grant's, and what a look found."""
     found = {(Phase.RELEASING, EventCase[name]): row for name, row in other.items()}
     return {
@@ -219,3 +221,11 @@ LEASE: Wrong = {
     ),
     ("release", Release.DELETE_IF_MATCH): _deletes(Transition(Phase.RELEASING, remove)),
 }  # fmt: skip
+
+
+def plants(off: Mapping[str, Any]) -> Plants:
+    """What replaces which function where these rules are otherwise."""
+    found: dict[str, Callable[..., Any]] = {}
+    for rule in off.items():
+        found |= LEASE.get(rule, {})
+    return found

@@ -9,19 +9,16 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from lockkit.errors import NoAnswer, Unanswered
-from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
 from lockkit.lab.verify.sim.lease import TTL_MS, nodes_of, world_of
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, TaskPhase, Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.lab.verify.wrong_rules import Ambiguous, Recognise
 from lockkit.protocol.outcome import Unknown, Version, WriteAnswer
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import Identity
@@ -241,71 +238,42 @@ def highest(candidate: Candidate, _term: Term) -> Procedure[tuple[int, Version]]
 
 
 _RULES = "lockkit.recipes.election.candidate"
-WRONG: Wrong = {
-    ("keep_highest", False): {
-        "lockkit.recipes.election.epochs:past": lambda epochs, _keep: epochs,
-    },
-    ("create_412", Ambiguous.OURS): {f"{_RULES}:refused": leads},
-    ("create_412", Ambiguous.LOST): {f"{_RULES}:refused": is_beaten},
-    ("create_unknown", Ambiguous.OURS): {f"{_RULES}:unanswered": leads},
-    ("create_unknown", Ambiguous.LOST): {f"{_RULES}:unanswered": is_beaten},
-    ("renew_unknown", Ambiguous.OURS): {f"{_RULES}:renewed": renewed_unread},
-    ("recognise", Recognise.OWNER): {
-        f"{_RULES}:is_claimed": lambda record, identity, _: record.owner == identity.owner
-        and not record.expired,
-    },
-    ("look_again", False): {f"{_RULES}:is_over": never_over},
-    ("in_time", False): {f"{_RULES}:may_extend": lambda _: True},
-    ("judge_at_send", False): {f"{_RULES}:judged_at": lambda _sent, judged_at: judged_at},
-    ("resign_own", False): {f"{_RULES}:to_resign": highest},
-    ("count_from_send", False): {f"{_RULES}:counted_from_ms": lambda _sent_ms, now_ms: now_ms},
-    ("fence", False): {"lockkit.recipes.guarded:is_late": lambda _before, _epoch: False},
-}
-
 _STORE, _WALL = {"expiry": Expiry.STORE}, {"expiry": Expiry.WALL}
 
-_Of = partial(Mutant, wrong=WRONG)
-MUTANTS = {
-    each.name: each
-    for each in (
-        _Of(
-            "collect highest", "the highest epoch is collected too: its number comes again",
-            {"keep_highest": False},
-        ),
-        _Of("create_412 ours", "412 to a create is read as our own retry",
-            {"create_412": Ambiguous.OURS}),
-        _Of("create_412 lost", "412 to a create is read as a lost race",
-            {"create_412": Ambiguous.LOST}),
-        _Of("create_unknown ours", "a create without an answer counts as won",
-            {"create_unknown": Ambiguous.OURS}),
-        _Of("create_unknown lost", "a create without an answer counts as lost",
-            {"create_unknown": Ambiguous.LOST}),
-        _Of("renew_unknown ours", "a renewal without an answer counts as done",
-            {"renew_unknown": Ambiguous.OURS}),
-        _Of("recognise", "an epoch is recognised by its owner's name",
-            {"recognise": Recognise.OWNER}),
-        _Of("look_again", "a create is believed at once, though its epoch may be long past",
-            {"look_again": False}),
-        _Of("in_time", "a renewal that was answered late revives what had ended",
-            {"in_time": False}),
-        _Of("judge_at_send", "what a slow read found is judged by the time of its answer",
-            {**_WALL, "judge_at_send": False}),
-        _Of("resign_own", "resigning ends whatever epoch is the highest",
-            {"resign_own": False}),
-        _Of("count_from_send", "the validity is counted from the answer",
-            {"count_from_send": False}),
-        _Of("drift", "no drift is added, and clocks differ by one second",
-            {**_WALL, "drift_ms": 0}),
-        _Of("skew", "clocks differ by three seconds, and the drift is one", _WALL, skew_ms=3000),
-        _Of("slack", "no slack for a store whose front ends differ by one second",
-            {**_STORE, "slack_ms": 0}),
-        _Of("margin", "a leader believes until the very end of its validity",
-            {**_WALL, "margin_ms": 0}),
-        _Of("fence", "nothing is compared where a leader writes: a slow one overwrites",
-            {"fence": False}),
-        _Of("ignores conditions", "the store ignores the conditions of a write",
-            profile="ignores conditions"),
-        _Of("not atomic", "the store judges a condition first and writes afterwards",
-            profile="not atomic"),
-    )
-}  # fmt: skip
+MUTANTS = catalogue(
+    Mutant("collect highest", "the highest epoch is collected too: its number comes again",
+           {"lockkit.recipes.election.epochs:past": lambda epochs, _keep: epochs}),
+    Mutant("create_412 ours", "412 to a create is read as our own retry",
+           {f"{_RULES}:refused": leads}),
+    Mutant("create_412 lost", "412 to a create is read as a lost race",
+           {f"{_RULES}:refused": is_beaten}),
+    Mutant("create_unknown ours", "a create without an answer counts as won",
+           {f"{_RULES}:unanswered": leads}),
+    Mutant("create_unknown lost", "a create without an answer counts as lost",
+           {f"{_RULES}:unanswered": is_beaten}),
+    Mutant("renew_unknown ours", "a renewal without an answer counts as done",
+           {f"{_RULES}:renewed": renewed_unread}),
+    Mutant("recognise", "an epoch is recognised by its owner's name",
+           {f"{_RULES}:is_claimed": lambda record, identity, _: record.owner == identity.owner
+            and not record.expired}),
+    Mutant("look_again", "a create is believed at once, though its epoch may be long past",
+           {f"{_RULES}:is_over": never_over}),
+    Mutant("in_time", "a renewal that was answered late revives what had ended",
+           {f"{_RULES}:may_extend": lambda _: True}),
+    Mutant("judge_at_send", "what a slow read found is judged by the time of its answer",
+           {f"{_RULES}:judged_at": lambda _sent, judged_at: judged_at}, policy=_WALL),
+    Mutant("resign_own", "resigning ends whatever epoch is the highest",
+           {f"{_RULES}:to_resign": highest}),
+    Mutant("count_from_send", "the validity is counted from the answer",
+           {f"{_RULES}:counted_from_ms": lambda _sent_ms, now_ms: now_ms}),
+    Mutant("drift", "no drift is added, and clocks differ by one second",
+           policy={**_WALL, "drift_ms": 0}),
+    Mutant("skew", "clocks differ by three seconds, and the drift is one", policy=_WALL,
+           skew_ms=3000),
+    Mutant("slack", "no slack for a store whose front ends differ by one second",
+           policy={**_STORE, "slack_ms": 0}),
+    Mutant("margin", "a leader believes until the very end of its validity",
+           policy={**_WALL, "margin_ms": 0}),
+    Mutant("fence", "nothing is compared where a leader writes: a slow one overwrites",
+           {"lockkit.recipes.guarded:is_late": lambda _before, _epoch: False}),
+)  # fmt: skip

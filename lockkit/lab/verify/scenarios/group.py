@@ -15,7 +15,7 @@ from typing import Any
 
 from lockkit.errors import NoAnswer, TableError, Unanswered
 from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.planting import Plants
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.lease import nodes_of, world_of
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
@@ -421,7 +421,7 @@ RIGHT_JUDGE, RIGHT_EVICT = judge, evict
 _G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
 
 
-_SAYS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
+_SAYS: dict[str, tuple[str, Plants]] = {
     "data first": ("an instant is offered before its data is proven",
                    {f"{_G}:commit": commit_then_send}),
     "acknowledge offers": ("a commit is acknowledged when its offer landed",
@@ -466,7 +466,4 @@ _SAYS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
     "ended reservation": ("a writer does not ask whether its reservation was rolled back",
                           {f"{_G}:reservation_ended": not_rolled_back}),
 }  # fmt: skip
-WRONG: Wrong = {(name, False): wrong for name, (_, wrong) in _SAYS.items()}
-MUTANTS = {
-    name: Mutant(name, says, {name: False}, wrong=WRONG) for name, (says, _) in _SAYS.items()
-}
+MUTANTS = {name: Mutant(name, says, plants) for name, (says, plants) in _SAYS.items()}

@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.scenarios.queue_truth import QueueTruth
 from lockkit.lab.verify.sim import SimScenario
-from lockkit.lab.verify.sim.fault_profile import FaultProfile
-from lockkit.lab.verify.sim.lease import RATE_OFF, around
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
+from lockkit.lab.verify.sim.lease import RATE_OFF, around, drawn_world
 from lockkit.lab.verify.sim.task import Node, Task, Violated, WaitUntil
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import NotOurs, Ours, Version
@@ -273,9 +270,7 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> QueueRun:
     dice = random.Random(f"queue {seed}")
     policy = QueuePolicy(timeout_ms=TIMEOUT_MS, recent_max=RECENT)
     policy = policy if mutant is None else mutant.of(policy)
-    name, fault_profile = dice.choice(SOUND), FaultProfile.of(dice)
-    name = mutant.profile if mutant is not None and mutant.profile else name
-    world = SimWorld(seed, steps, PROFILES[name], fault_profile, dice.random() < 0.3)
+    world = drawn_world(dice, seed, steps, mutant)
     run = QueueRun(world, policy, QueueTruth(world, TIMEOUT_MS))
     world.memory_store.on_write = run.truth.on_write
     ways = (dice.choice(WAYS),) if dice.random() < 0.7 else WAYS
@@ -319,47 +314,23 @@ def acknowledged_first(
 
 
 _JOBS, _GROUP = "lockkit.recipes.queue.jobs", "lockkit.recipes.queue.group"
-WRONG: Wrong = {
-    ("acknowledge_landed", False): {f"{_GROUP}:written": acknowledged_first},
-    ("lost_ends", False): {
-        f"{_GROUP}:after_loss": lambda seen, now: QueueRead(seen.file, now.version),
-    },
-    ("recent", False): {
-        f"{_JOBS}:happened": lambda *_: False,
-        f"{_JOBS}:by_memory": no_memory,
-    },
-    ("beyond_is_unknown", False): {
-        f"{_JOBS}:is_forgotten": lambda _since, _file: False,
-        f"{_JOBS}:by_memory": no_beyond,
-    },
-    ("id_per_write", False): {"lockkit.recipes.queue.write:named": lambda _attempt, who: who},
-    ("compare_attempts", False): {f"{_JOBS}:has_it": lambda _job, _requested: True},
-    ("expires", False): {f"{_JOBS}:is_over": lambda _job, _now_ms, _policy: False},
-    ("fifo", False): {f"{_JOBS}:next_of": lambda free: free.pop()},
-}
-
-_Of = partial(Mutant, wrong=WRONG)
-MUTANTS = {
-    each.name: each
-    for each in (
-        _Of("acknowledge at once", "a batch is acknowledged before its write landed",
-            {"acknowledge_landed": False}),
-        _Of("broker competes", "a broker that lost a write goes on with its old memory",
-            {"lost_ends": False}),
-        _Of("no recent ids", "a write that others wrote after is taken for one that never was",
-            {"recent": False}),
-        _Of("beyond", "what the file does not remember is taken to have not happened",
-            {"beyond_is_unknown": False}),
-        _Of("id per client", "a write is recognised by its client", {"id_per_write": False}),
-        _Of("attempts", "a former owner of the job may complete it",
-            {"compare_attempts": False}),
-        _Of("never handed on", "a heartbeat never gets too old", {"expires": False}),
-        _Of("no timeout", "a job is handed on however fresh its heartbeat is",
-            {"timeout_ms": 0}),
-        _Of("not fifo", "the last job is claimed first", {"fifo": False}),
-        _Of("ignores conditions", "the store ignores the conditions of a write",
-            profile="ignores conditions"),
-        _Of("not atomic", "the store judges a condition first and writes afterwards",
-            profile="not atomic"),
-    )
-}  # fmt: skip
+MUTANTS = catalogue(
+    Mutant("acknowledge at once", "a batch is acknowledged before its write landed",
+           {f"{_GROUP}:written": acknowledged_first}),
+    Mutant("broker competes", "a broker that lost a write goes on with its old memory",
+           {f"{_GROUP}:after_loss": lambda seen, now: QueueRead(seen.file, now.version)}),
+    Mutant("no recent ids", "a write that others wrote after is taken for one that never was",
+           {f"{_JOBS}:happened": lambda *_: False, f"{_JOBS}:by_memory": no_memory}),
+    Mutant("beyond", "what the file does not remember is taken to have not happened",
+           {f"{_JOBS}:is_forgotten": lambda _since, _file: False, f"{_JOBS}:by_memory": no_beyond}),
+    Mutant("id per client", "a write is recognised by its client",
+           {"lockkit.recipes.queue.write:named": lambda _attempt, who: who}),
+    Mutant("attempts", "a former owner of the job may complete it",
+           {f"{_JOBS}:has_it": lambda _job, _requested: True}),
+    Mutant("never handed on", "a heartbeat never gets too old",
+           {f"{_JOBS}:is_over": lambda _job, _now_ms, _policy: False}),
+    Mutant("no timeout", "a job is handed on however fresh its heartbeat is",
+           policy={"timeout_ms": 0}),
+    Mutant("not fifo", "the last job is claimed first",
+           {f"{_JOBS}:next_of": lambda free: free.pop()}),
+)  # fmt: skip

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from functools import partial
 
 from lockkit.errors import NoAnswer, Unanswered
-from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
-from lockkit.lab.verify.sim.fault_profile import FaultProfile
-from lockkit.lab.verify.sim.lease import OFF_MS, TTL_MS, nodes_of
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.lease import OFF_MS, TTL_MS, drawn_world, nodes_of
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.providers.leased import lease_end_ms
@@ -181,10 +178,7 @@ class SharedRun:
 
 def set_up(seed: str, steps: int, mutant: Mutant | None) -> SharedRun:
     dice = random.Random(f"shared {seed}")
-    profile = PROFILES[dice.choice(SOUND)]
-    if mutant is not None:
-        profile = PROFILES[mutant.profile] if mutant.profile else profile
-    world = SimWorld(seed, steps, profile, FaultProfile.of(dice), dice.random() < 0.3)
+    world = drawn_world(dice, seed, steps, mutant)
     run = SharedRun(world)
     world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
     for _ in nodes_of(dice, world, "Q", OFF_MS, run.begin):
@@ -208,36 +202,16 @@ def readers_first(
 
 
 _WHERE = "lockkit.recipes.granular.queued"
-WRONG: Wrong = {
-    ("conflicts", "of writers with readers"): {
-        f"{_WHERE}:conflicts": lambda one, other: one is not other,
-    },
-    ("conflicts", "of writers"): {
-        f"{_WHERE}:conflicts": lambda one, other: one is other is Mode.WRITE,
-    },
-    ("at_the_end", False): {f"{_WHERE}:with_new": readers_first},
-    ("whole_lease", False): {
-        f"{_WHERE}:is_over": lambda unchanged_ms, ttl_ms: unchanged_ms > ttl_ms / 3,
-    },
-    ("count_from_send", False): {f"{_WHERE}:counted_from": lambda _sent_ms, now_ms: now_ms},
-}
-
-_Of = partial(Mutant, wrong=WRONG)
-MUTANTS = {
-    each.name: each
-    for each in (
-        _Of("two writers", "two clients hold it to write: only readers exclude writers",
-            {"conflicts": "of writers with readers"}),
-        _Of("reader beside writer", "a reader holds it beside a writer: only writers exclude each "
-            "other", {"conflicts": "of writers"}),
-        _Of("readers first", "a reader overtakes the writers that wait, and starves them",
-            {"at_the_end": False}),
-        _Of("impatient", "an entry is removed after a third of its lease",
-            {"whole_lease": False}),
-        _Of("count_from_send", "a lease is counted from the answer", {"count_from_send": False}),
-        _Of("ignores conditions", "the store ignores the conditions of a write",
-            profile="ignores conditions"),
-        _Of("not atomic", "the store judges a condition first and writes afterwards",
-            profile="not atomic"),
-    )
-}  # fmt: skip
+MUTANTS = catalogue(
+    Mutant("two writers", "two clients hold it to write: only readers exclude writers",
+           {f"{_WHERE}:conflicts": lambda one, other: one is not other}),
+    Mutant("reader beside writer",
+           "a reader holds it beside a writer: only writers exclude each other",
+           {f"{_WHERE}:conflicts": lambda one, other: one is other is Mode.WRITE}),
+    Mutant("readers first", "a reader overtakes the writers that wait, and starves them",
+           {f"{_WHERE}:with_new": readers_first}),
+    Mutant("impatient", "an entry is removed after a third of its lease",
+           {f"{_WHERE}:is_over": lambda unchanged_ms, ttl_ms: unchanged_ms > ttl_ms / 3}),
+    Mutant("count_from_send", "a lease is counted from the answer",
+           {f"{_WHERE}:counted_from": lambda _sent_ms, now_ms: now_ms}),
+)  # fmt: skip

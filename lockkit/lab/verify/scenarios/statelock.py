@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from functools import partial
 
 from lockkit.errors import NoAnswer, Unanswered
-from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.sim import SimScenario
-from lockkit.lab.verify.sim.fault_profile import FaultProfile
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.lease import drawn_world
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.lab.verify.wrong_rules import Recognise
 from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
 from lockkit.recipes.terraform.lockinfo import LockInfo, decode
 from lockkit.recipes.terraform.statelock import lock, lock_key, read_state, unlock
@@ -132,10 +129,7 @@ def _id(body: bytes) -> str:
 def set_up(seed: str, steps: int, mutant: Mutant | None) -> LockRun:
     """The world of a seed: its provider and its faults. Clocks decide nothing here."""
     dice = random.Random(f"statelock {seed}")
-    profile = PROFILES[dice.choice(SOUND)]
-    if mutant is not None:
-        profile = PROFILES[mutant.profile] if mutant.profile else profile
-    world = SimWorld(seed, steps, profile, FaultProfile.of(dice), dice.random() < 0.3)
+    world = drawn_world(dice, seed, steps, mutant)
     run = LockRun(world)
     world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
     for number in range(1, 3 + int(dice.random() * 2)):
@@ -153,29 +147,13 @@ SCENARIO = SimScenario(
 )  # fmt: skip
 
 _WHERE = "lockkit.recipes.terraform.statelock"
-WRONG: Wrong = {
-    ("settle", False): {f"{_WHERE}:is_ours": lambda found, info: found is info},
-    ("recognise", Recognise.OWNER): {
-        f"{_WHERE}:is_ours": lambda found, info: getattr(found, "who", None) == info.who,
-    },
-    ("compare_id", False): {f"{_WHERE}:may_delete": lambda _found, _id: True},
-    ("delete_version", False): {f"{_WHERE}:exactly": lambda _version: None},
-}
-
-_Of = partial(Mutant, wrong=WRONG)
-MUTANTS = {
-    each.name: each
-    for each in (
-        _Of("settle", "its own lock, answered late, is taken for another client's (OpenTofu #4405)",
-            {"settle": False}),
-        _Of("recognise", "a lock is recognised by user and host, which other runs have too",
-            {"recognise": Recognise.OWNER}),
-        _Of("compare_id", "unlocking does not compare the ID", {"compare_id": False}),
-        _Of("delete_version", "what is there by then is deleted, as Terraform does (V8)",
-            {"delete_version": False}),
-        _Of("ignores conditions", "the store ignores the conditions of a write",
-            profile="ignores conditions"),
-        _Of("not atomic", "the store judges a condition first and writes afterwards",
-            profile="not atomic"),
-    )
-}  # fmt: skip
+MUTANTS = catalogue(
+    Mutant("settle", "its own lock, answered late, is taken for another client's (OpenTofu #4405)",
+           {f"{_WHERE}:is_ours": lambda found, info: found is info}),
+    Mutant("recognise", "a lock is recognised by user and host, which other runs have too",
+           {f"{_WHERE}:is_ours": lambda found, info: getattr(found, "who", None) == info.who}),
+    Mutant("compare_id", "unlocking does not compare the ID",
+           {f"{_WHERE}:may_delete": lambda _found, _id: True}),
+    Mutant("delete_version", "what is there by then is deleted, as Terraform does (V8)",
+           {f"{_WHERE}:exactly": lambda _version: None}),
+)  # fmt: skip

@@ -15,8 +15,7 @@ from functools import partial
 from lockkit.errors import Unanswered
 from lockkit.events import Event
 from lockkit.lab.verify.check import Kind, check
-from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
 from lockkit.lab.verify.sim.fault_profile import FaultProfile
@@ -254,35 +253,17 @@ def agreed_by_nobody(_stripes: int, _where: str) -> Procedure[None]:
     yield from ()
 
 
-WRONG: Wrong = {
-    ("ordered", False): {"lockkit.recipes.stripes:in_order": list},
-    ("once", False): {"lockkit.recipes.stripes:each_once": list},
-    ("give_back", False): {"lockkit.recipes.taking:to_give_back": lambda _taken: ()},
-    ("agreed", False): {
-        f"{__name__}:agree": agreed_by_nobody,
-        "lockkit.recipes.striped.handle:agree": agreed_by_nobody,
-    },
-    ("check", False): {
-        f"{__name__}:confirmed": lambda _held: True,
-        "lockkit.recipes.striped.handle:confirmed": lambda _held: True,
-    },
-}
-
-_Of = partial(Mutant, wrong=WRONG)
-MUTANTS = {
-    each.name: each
-    for each in (
-        _Of("ordered", "stripes are taken in the order in which keys are named",
-               {"ordered": False}),
-        _Of("once", "a stripe is taken once for each of its keys", {"once": False}),
-        _Of("give_back", "who cannot have all keeps what it has", {"give_back": False}),
-        _Of("agreed", "everybody has the number of stripes that it was given",
-               {"agreed": False}),
-        _Of("check", "when the last is taken, it is not checked that the first is still held",
-               {"check": False}),
-        _Of("ignores conditions", "the store ignores the conditions of a write",
-               profile="ignores conditions"),
-        _Of("not atomic", "the store judges a condition first and writes afterwards",
-               profile="not atomic"),
-    )
-}  # fmt: skip
+_HANDLE = "lockkit.recipes.striped.handle"
+MUTANTS = catalogue(
+    Mutant("ordered", "stripes are taken in the order in which keys are named",
+           {"lockkit.recipes.stripes:in_order": list}),
+    Mutant("once", "a stripe is taken once for each of its keys",
+           {"lockkit.recipes.stripes:each_once": list}),
+    Mutant("give_back", "who cannot have all keeps what it has",
+           {"lockkit.recipes.taking:to_give_back": lambda _taken: ()}),
+    Mutant("agreed", "everybody has the number of stripes that it was given",
+           {f"{__name__}:agree": agreed_by_nobody, f"{_HANDLE}:agree": agreed_by_nobody}),
+    Mutant("check", "when the last is taken, it is not checked that the first is still held",
+           {f"{__name__}:confirmed": lambda _held: True,
+            f"{_HANDLE}:confirmed": lambda _held: True}),
+)  # fmt: skip

@@ -15,14 +15,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 from lockkit.errors import TableError, UnsafeStore
-from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_profile import FaultProfile
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.lab.verify.wrong_rules import Ambiguous
 from lockkit.protocol.outcome import Condition, Found, over
 from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
 from lockkit.recipes.wal.claim import SlotLanded, SlotTaken
@@ -289,61 +287,36 @@ def own_choice(_seen: Manifest, tail: LogTail) -> bool:
 
 
 _CLAIM, _WRITER = "lockkit.recipes.wal.claim", "lockkit.recipes.wal.writer"
-WRONG: Wrong = {
-    ("create_412", Ambiguous.LOST): {f"{_CLAIM}:refused": lambda _: SlotTaken(None)},
-    ("create_412", Ambiguous.OURS): {f"{_CLAIM}:refused": lambda _: SlotLanded()},
-    ("create_unknown", Ambiguous.LOST): {f"{_CLAIM}:unanswered": lambda _: SlotTaken(None)},
-    ("create_unknown", Ambiguous.OURS): {f"{_CLAIM}:unanswered": lambda _: SlotLanded()},
-    ("if_absent", False): {f"{_CLAIM}:condition_of": over_what_is_there},
-    ("landed", False): {
-        f"{_CLAIM}:{answer}": lambda _: SlotLanded()
-        for answer in ("refused", "unanswered", "throttled")
-    },
-    ("fences", False): {f"{_WRITER}:put_fence": nothing},
-    ("proves", False): {f"{_WRITER}:prove": nothing},
-    ("first_gap", False): {f"{_WRITER}:first_gap": after_the_last},
-    ("in_order", False): {f"{_WRITER}:waits_behind": lambda _: False},
-    ("voids", False): {"lockkit.recipes.wal.reader:is_void": lambda _cursor, _slot: False},
-    ("epoch_read_back", False): {f"{_WRITER}:is_granted": yes},
-    ("same_epoch_halts", False): {f"{_WRITER}:halted": halted_by_newer},
-    ("head_proven", False): {f"{_WRITER}:head_unproven": lambda outcomes, _: outcomes},
-    ("head_forward", False): {f"{_WRITER}:is_moved": lambda _head, _log: False},
-    ("head_kept", False): {f"{_WRITER}:names_head": own_choice},
-}
-
-_Of = partial(Mutant, wrong=WRONG)
-MUTANTS = {
-    each.name: each
-    for each in (
-        _Of("create_412 lost", "412 to an append: the slot is taken, unread",
-            {"create_412": Ambiguous.LOST}),
-        _Of("create_412 ours", "412 to an append: our own retry",
-            {"create_412": Ambiguous.OURS}),
-        _Of("create_unknown lost", "an append without an answer is sent to the next slot",
-            {"create_unknown": Ambiguous.LOST}),
-        _Of("create_unknown ours", "an append without an answer is acknowledged",
-            {"create_unknown": Ambiguous.OURS}),
-        _Of("if_absent", "a slot is written over", {"if_absent": False}),
-        _Of("fences", "a new writer writes no fence", {"fences": False}),
-        _Of("first_gap", "the next slot is the one after the last that is listed",
-            {"first_gap": False}),
-        _Of("landed", "an append is acknowledged when it was sent", {"landed": False}),
-        _Of("in_order", "a slot is acknowledged before those in front of it are settled",
-            {"in_order": False}),
-        _Of("voids", "a reader does not compare epochs", {"voids": False}),
-        _Of("epoch_read_back", "the claim of an epoch without an answer counts as granted",
-            {"epoch_read_back": False}),
-        _Of("same_epoch_halts", "and another writer of one's own epoch is passed by",
-            {"epoch_read_back": False, "same_epoch_halts": False}),
-        _Of("head_proven", "an append is acknowledged before the head is known to name it",
-            {"head_proven": False}),
-        _Of("head_forward", "a writer that was replaced moves the head back",
-            {"head_forward": False}),
-        _Of("head_kept", "a new writer does not name the head as those before it did",
-            {"head_kept": False}),
-        _Of("ignores conditions", "the store ignores the conditions of a write, unproven",
-            {"proves": False}, profile="ignores conditions"),
-        _Of("not atomic", "the store judges a condition first and writes afterwards",
-            profile="not atomic"),
-    )
-}  # fmt: skip
+MUTANTS = catalogue(
+    Mutant("create_412 lost", "412 to an append: the slot is taken, unread",
+           {f"{_CLAIM}:refused": lambda _: SlotTaken(None)}),
+    Mutant("create_412 ours", "412 to an append: our own retry",
+           {f"{_CLAIM}:refused": lambda _: SlotLanded()}),
+    Mutant("create_unknown lost", "an append without an answer is sent to the next slot",
+           {f"{_CLAIM}:unanswered": lambda _: SlotTaken(None)}),
+    Mutant("create_unknown ours", "an append without an answer is acknowledged",
+           {f"{_CLAIM}:unanswered": lambda _: SlotLanded()}),
+    Mutant("if_absent", "a slot is written over", {f"{_CLAIM}:condition_of": over_what_is_there}),
+    Mutant("fences", "a new writer writes no fence", {f"{_WRITER}:put_fence": nothing}),
+    Mutant("first_gap", "the next slot is the one after the last that is listed",
+           {f"{_WRITER}:first_gap": after_the_last}),
+    Mutant("landed", "an append is acknowledged when it was sent",
+           {f"{_CLAIM}:{answer}": lambda _: SlotLanded()
+            for answer in ("refused", "unanswered", "throttled")}),
+    Mutant("in_order", "a slot is acknowledged before those in front of it are settled",
+           {f"{_WRITER}:waits_behind": lambda _: False}),
+    Mutant("voids", "a reader does not compare epochs",
+           {"lockkit.recipes.wal.reader:is_void": lambda _cursor, _slot: False}),
+    Mutant("epoch_read_back", "the claim of an epoch without an answer counts as granted",
+           {f"{_WRITER}:is_granted": yes}),
+    Mutant("same_epoch_halts", "and another writer of one's own epoch is passed by",
+           {f"{_WRITER}:is_granted": yes, f"{_WRITER}:halted": halted_by_newer}),
+    Mutant("head_proven", "an append is acknowledged before the head is known to name it",
+           {f"{_WRITER}:head_unproven": lambda outcomes, _: outcomes}),
+    Mutant("head_forward", "a writer that was replaced moves the head back",
+           {f"{_WRITER}:is_moved": lambda _head, _log: False}),
+    Mutant("head_kept", "a new writer does not name the head as those before it did",
+           {f"{_WRITER}:names_head": own_choice}),
+    Mutant("ignores conditions", "the store ignores the conditions of a write, unproven",
+           {f"{_WRITER}:prove": nothing}, profile="ignores conditions"),
+)  # fmt: skip

@@ -359,15 +359,23 @@ def world_of(
 ) -> tuple[SimWorld, Policy, int]:
     """The world of a seed, the policy of its nodes, and the largest clock error in ms."""
     policy = Policy(expiry=dice.choice(tuple(Expiry)))
-    profile, spread_ms, skew_ms = PROFILES[dice.choice(SOUND)], SPREAD_MS, SKEW_MS
+    spread_ms, skew_ms = SPREAD_MS, SKEW_MS
     if mutant is not None:
         policy = mutant.of(policy)
-        profile = PROFILES[mutant.profile] if mutant.profile else profile
         spread_ms = SPREAD_MS if mutant.spread_ms is None else mutant.spread_ms
         skew_ms = SKEW_MS if mutant.skew_ms is None else mutant.skew_ms
-    fault_profile, uniform = FaultProfile.of(dice), dice.random() < 0.3
-    world = SimWorld(seed, steps, profile, fault_profile, uniform, spread_ms)
+    world = drawn_world(dice, seed, steps, mutant, spread_ms=spread_ms)
     return world, policy, skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
+
+
+def drawn_world(
+    dice: random.Random, seed: str, steps: int, mutant: Mutant | None, **more: Any
+) -> SimWorld:
+    """The world of a seed: a sound provider, unless the mutant has another, and its faults."""
+    profile = PROFILES[dice.choice(SOUND)]
+    if mutant is not None and mutant.profile:
+        profile = PROFILES[mutant.profile]
+    return SimWorld(seed, steps, profile, FaultProfile.of(dice), dice.random() < 0.3, **more)
 
 
 def nodes_of(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import LockLost, LossReason
 from lockkit.lab.verify.check import Kind, check
-from lockkit.lab.verify.wrong_rules import Ambiguous, CommitGuard, Release
+from lockkit.lab.verify.mutants import LEASE_MUTANTS, fence_of
+from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.lab.widgets.stage.requests import UnguardedPut
 from lockkit.lock import grant
 from lockkit.lock.polling import PollingPace
@@ -40,12 +41,12 @@ SAYS = (
     "replaces resource.json, and releases. Stall one at its write, let the lease end, and see who "
     "wrote last."
 )
-MISTAKES: dict[str, dict[str, Any]] = {
-    "nothing guards the write itself": {"fence": CommitGuard.OFF},
-    "a lost answer to a claim is a yes": {"claim_unknown": Ambiguous.OURS},
-    "a lost answer to a claim is a no": {"claim_unknown": Ambiguous.LOST},
-    "a lost answer to a renewal is a yes": {"renew_unknown": Ambiguous.OURS},
-    "release deletes whatever is there by then": {"release": Release.DELETE},
+MISTAKES = {
+    "nothing guards the write itself": LEASE_MUTANTS["fence off"],
+    "a lost answer to a claim is a yes": LEASE_MUTANTS["claim_unknown ours"],
+    "a lost answer to a claim is a no": LEASE_MUTANTS["claim_unknown lost"],
+    "a lost answer to a renewal is a yes": LEASE_MUTANTS["renew_unknown ours"],
+    "release deletes whatever is there by then": LEASE_MUTANTS["release deletes"],
 }
 
 
@@ -65,7 +66,7 @@ class PacingLimits:
 
 def bring_on(steps: PatternSteps) -> None:
     offers = PacingLimits(Capabilities(name="s3", poll_min_s=0.0))
-    fence = steps.off.get("fence", CommitGuard.CAS)
+    fence = fence_of(steps.mutant)
     for name in ("W1", "W2"):
         client = StorageClient(
             where="s3://lake/orders", store=offers, identity=Identity(name, TTL_MS, name, name),  # type: ignore[arg-type]

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lockkit.errors import LockLost, StoreError, TableError
-from lockkit.lab.verify import wrong_rules as wrong
-from lockkit.lab.verify.planting import Wrong, planted
-from lockkit.lab.verify.scenarios.election import WRONG as ELECTION_WRONG
-from lockkit.lab.verify.scenarios.queue import WRONG as QUEUE_WRONG
-from lockkit.lab.verify.scenarios.statelock import WRONG as STATELOCK_WRONG
-from lockkit.lab.verify.scenarios.wal import WRONG as WAL_WRONG
-from lockkit.lab.verify.wrong_rules import Ambiguous
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.scenarios import election, queue, statelock, wal
 from lockkit.lab.widgets.stage import lease_scenario as lease_play
 from lockkit.lab.widgets.stage.staged import Stage
 from lockkit.protocol.policy import Expiry, Policy
@@ -66,12 +60,10 @@ class StageScenario:
     rules: Any
     bring_on: Callable[[PatternSteps], None]
     judge: Callable[[PatternSteps], Judgement]
-    mistakes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """In words: the rules that are otherwise."""
+    mistakes: Mapping[str, Mutant]
+    """By what the reader sees of each."""
     lease_ms: int = 0
     """How long until what is leased has run out for everybody; 0: nothing is leased."""
-    wrong: Wrong = field(default_factory=dict)
-    """What replaces which function where a rule is otherwise."""
 
 
 class PatternSteps(Stage):
@@ -89,12 +81,9 @@ class PatternSteps(Stage):
             raise ValueError(f"{pattern} has no mistake {mistake!r}; it has {known}")
         super().__init__(pattern, mistake)
         self.lease_ms = play.lease_ms
-        self.off = off = play.mistakes.get(mistake, {})
-        self.rules = play.rules
-        if self.rules is not None:
-            chosen = {each.name for each in fields(self.rules)} & off.keys()
-            self.rules = replace(self.rules, **{rule: off[rule] for rule in chosen})
-        self.planted = partial(planted, off, play.wrong)
+        self.rules, self.mutant = play.rules, play.mistakes.get(mistake)
+        if self.mutant is not None:
+            self.planted = self.mutant.planted
         self.results: dict[str, Any] = {}
         play.bring_on(self)
 
@@ -266,38 +255,35 @@ SCENARIOS = {
     "lock": StageScenario(
         lease_play.SAYS, Policy(), lease_play.bring_on,
         lambda steps: Judgement(*lease_play.judge(steps)), lease_play.MISTAKES,
-        lease_play.TTL_MS + lease_play.WAITS_BEYOND_MS, wrong.LEASE,
+        lease_play.TTL_MS + lease_play.WAITS_BEYOND_MS,
     ),
     "election": StageScenario(
         "Each becomes leader of the next epoch, then writes resource.json. W2's clock is a minute "
         "ahead: to it, any epoch of W1's is over.",
         Policy(expiry=Expiry.WALL), _elect, _never_back,
-        {"the resource does not look at the epoch": {"fence": False},
-         "the next epoch is led unasked": {"create_412": Ambiguous.OURS}},
-        LATER_MS, ELECTION_WRONG,
+        {"the resource does not look at the epoch": election.MUTANTS["fence"],
+         "the next epoch is led unasked": election.MUTANTS["create_412 ours"]},
+        LATER_MS,
     ),
     "wal": StageScenario(
         "Each opens the log with a new epoch, puts its fence in the next free slot, and appends "
         "one record.",
         None, _log, _replayed,
-        {"a lost answer to a claim is a no": {"create_unknown": Ambiguous.LOST},
-         "a lost answer to a claim is a yes": {"create_unknown": Ambiguous.OURS}},
-        wrong=WAL_WRONG,
+        {"a lost answer to a claim is a no": wal.MUTANTS["create_unknown lost"],
+         "a lost answer to a claim is a yes": wal.MUTANTS["create_unknown ours"]},
     ),
     "queue": StageScenario(
         "W1 pushes one job into queue.json (read, change, write if unchanged); W2 claims one job "
         "and completes it.",
         None, _enqueue, _queued,
-        {"the file does not remember past writes": {"recent": False}},
-        wrong=QUEUE_WRONG,
+        {"the file does not remember past writes": queue.MUTANTS["no recent ids"]},
     ),
     "statelock": StageScenario(
         "W1 locks the state, works, and unlocks. W2 is somebody who has lost patience: a "
         "force-unlock by W1's ID, then its own lock.",
         None, _state, _state_kept,
-        {"a lost answer is not looked into": {"settle": False},
-         "an unlock deletes whatever is there by then": {"delete_version": False}},
-        wrong=STATELOCK_WRONG,
+        {"a lost answer is not looked into": statelock.MUTANTS["settle"],
+         "an unlock deletes whatever is there by then": statelock.MUTANTS["delete_version"]},
     ),
 }  # fmt: skip
 
