@@ -82,7 +82,7 @@ def archive(file: Path) -> None:
             for path in sorted(package.rglob("*")):
                 name = path.relative_to(package.parent).as_posix()
                 left_out = name.startswith(tuple(f"lockkit/{each}/" for each in LEFT_OUT))
-                if path.suffix in (".py", ".js", ".css") and not left_out:
+                if path.suffix in (".py", ".js", ".css", ".txt") and not left_out:
                     member = zipfile.ZipInfo(name, MEMBER_DATE)
                     member.compress_type = zipfile.ZIP_DEFLATED
                     members.writestr(member, path.read_bytes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pkgutil import get_data
 from typing import Literal, get_args
 
 Fate = Literal["obeyed", "harmless", "refused"]
@@ -34,8 +34,10 @@ def _rule(paragraph: str) -> OptionRule:
     return OptionRule(fate, tuple(keys), values, why, reads == "in reads")
 
 
-_TEXT = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
-TABLE = tuple(_rule(each) for each in _TEXT.strip().split("\n\n") if not each.startswith("#"))
+_FILE = get_data(__name__, "hudi_options.txt")  # also out of an archive
+assert _FILE is not None
+_PARAGRAPHS = _FILE.decode().strip().split("\n\n")
+TABLE = tuple(_rule(each) for each in _PARAGRAPHS if not each.startswith("#"))
 
 NAMES: dict[str, tuple[str, ...]] = {
     "operation": (W + "operation",),
