@@ -16,9 +16,9 @@ from typing import Any
 from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.scenarios.queue_truth import QueueTruth
 from lockkit.lab.verify.sim import SimScenario
-from lockkit.lab.verify.sim.lease import RATE_OFF, around, drawn_world
+from lockkit.lab.verify.sim.lease import RATE_OFF, around
 from lockkit.lab.verify.sim.task import Node, Task, Violated, WaitUntil
-from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.sim.world import SimWorld, drawn_world
 from lockkit.protocol.outcome import NotOurs, Ours, Version
 from lockkit.recipes.errors import QueueError, QueueUnknown
 from lockkit.recipes.queue.brokered import BrokerGone, KnownBroker, through

@@ -13,10 +13,10 @@ from lockkit.errors import NoAnswer, Unanswered
 from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
-from lockkit.lab.verify.sim.lease import OFF_MS, TTL_MS, drawn_world, nodes_of
+from lockkit.lab.verify.sim.lease import OFF_MS, TTL_MS, nodes_of
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.sim.world import SimWorld, drawn_world
 from lockkit.providers.leased import lease_end_ms
 from lockkit.recipes.granular.queued import (
     EntryGone,

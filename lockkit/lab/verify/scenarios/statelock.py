@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from lockkit.errors import NoAnswer, Unanswered
 from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.sim import SimScenario
-from lockkit.lab.verify.sim.lease import drawn_world
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.sim.world import SimWorld, drawn_world
 from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
 from lockkit.recipes.terraform.lockinfo import LockInfo, decode
 from lockkit.recipes.terraform.statelock import lock, lock_key, read_state, unlock

@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 
 from lockkit.errors import LockLost
 from lockkit.lab.verify.mutants import Invariant, Mutant, fence_of
-from lockkit.lab.verify.sim.fault_profile import FaultProfile
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated, WaitUntil
-from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.sim.world import SimWorld, drawn_world
 from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.lock import grant
 from lockkit.lock.polling import PollingPace
@@ -366,16 +365,6 @@ def world_of(
         skew_ms = SKEW_MS if mutant.skew_ms is None else mutant.skew_ms
     world = drawn_world(dice, seed, steps, mutant, spread_ms=spread_ms)
     return world, policy, skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
-
-
-def drawn_world(
-    dice: random.Random, seed: str, steps: int, mutant: Mutant | None, **more: Any
-) -> SimWorld:
-    """The world of a seed: a sound provider, unless the mutant has another, and its faults."""
-    profile = PROFILES[dice.choice(SOUND)]
-    if mutant is not None and mutant.profile:
-        profile = PROFILES[mutant.profile]
-    return SimWorld(seed, steps, profile, FaultProfile.of(dice), dice.random() < 0.3, **more)
 
 
 def nodes_of(

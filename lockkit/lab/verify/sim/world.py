@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.events import Event
+from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.sim.clock import Time, VirtualClock
 from lockkit.lab.verify.sim.fault_injection import of_a_node, of_request, send_late
 from lockkit.lab.verify.sim.fault_profile import CALM, FaultProfile
-from lockkit.lab.verify.sim.memory_store import PROFILES, SimStore, StoreProfile
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, SimStore, StoreProfile
 from lockkit.lab.verify.sim.recorded import history_of
 from lockkit.lab.verify.sim.schedule import Mover, Pct, Uniform
 from lockkit.lab.verify.sim.task import (
@@ -377,3 +378,13 @@ class SimWorld:
     def trace_hash(self) -> str:
         """A hash of all moves; the same seed gives the same hash."""
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]
+
+
+def drawn_world(
+    dice: random.Random, seed: str, steps: int, mutant: Mutant | None, **more: Any
+) -> SimWorld:
+    """The world of a seed: a sound provider, unless the mutant has another, and its faults."""
+    profile = PROFILES[dice.choice(SOUND)]
+    if mutant is not None and mutant.profile:
+        profile = PROFILES[mutant.profile]
+    return SimWorld(seed, steps, profile, FaultProfile.of(dice), dice.random() < 0.3, **more)
