@@ -586,14 +586,24 @@ def test_probe_calls_no_store_safe_whose_atomicity_it_did_not_test(
 
 
 @pytest.mark.parametrize("code", [403, 501])
-def test_a_store_that_refuses_conditional_writes_could_not_be_tested(
-    code: int, emulator: Any
-) -> None:
-    with Proxy(emulator.s3) as proxy:
-        proxy.inject(Fault("status", code=code, operation="put", next="every"))
-        result = run("probe", "s3://bucket/x", "--endpoint", proxy.url, "--rounds", "1")
-    assert result.returncode == 3, result.stdout
-    assert "s3://bucket/x could not be tested: " in result.stdout and str(code) in result.stdout
+@pytest.mark.parametrize(("dialect", "scheme"), [("s3", "s3"), ("gcs", "gs"), ("azure", "az")])
+@pytest.mark.parametrize(
+    ("operation", "nth"), [("put", 1), ("put", 3), ("list", 1)],
+    ids=["create", "compare-and-set", "list"],
+)  # fmt: skip
+def test_a_store_that_refuses_a_kind_of_request_could_not_be_tested(
+    operation: str, nth: int, dialect: str, scheme: str, code: int, bucket: str,
+    shared_emulator: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    url = f"{scheme}://{bucket}/x"
+    with Proxy(getattr(shared_emulator, dialect)) as proxy:
+        proxy.inject(Fault("status", code=code, operation=operation, nth=nth, next="every"))
+        found = main(("probe", url, "--endpoint", proxy.url, "--rounds", "1", "--racers", "2"))
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert found == 3, said
+    assert said.startswith(f"{url} could not be tested: ") and str(code) in said
 
 
 def test_a_probe_that_found_nothing_says_how_much_it_tried(tmp_path: Path) -> None:

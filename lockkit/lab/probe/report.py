@@ -136,6 +136,9 @@ def _verdict(checks: Sequence[Check]) -> tuple[Suitability, str]:
         if check is None or check.finding is not CheckOutcome.PASSED:
             why = "" if check is None else f", {check.because}"
             return Suitability.UNTESTED, f"it did not answer what a lock needs{why}"
+    listed = by_name.get("list")
+    if listed is not None and listed.finding is CheckOutcome.UNDECIDED:
+        return Suitability.UNTESTED, f"tables and queues need its listings, {listed.because}"
     return _raced([by_name.get(name) for name in RACES])
 
 
