@@ -134,3 +134,28 @@ TIMES = 1
 tried = use("gcs", times=TIMES)
 print(f"{tried.seconds:.1f} s for {TIMES}; {tried.verdict.kind}: {tried.verdict.said}")
 print("solved" if tried.seconds > 5 and tried.verdict.kind == "VALID" else "not yet: try more")
+
+# %% [markdown]
+# Now write `claim`: wait until the lock at `key` is free, replace it by `mine`, and return. The
+# lock is a JSON object with `free`. The holder needs the object's one write per second to release
+# it, so do not write before you have read that the lock is free. The simulator calls your function
+# in 200 small worlds of three clients, in which answers are lost, writes land late, and something
+# on the way sends a request twice.
+#
+# `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
+# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`.
+# A solution is in `solutions/claim.py`.
+
+# %%
+import json
+from lockkit.lab.course.exercises import Applied, IfVersion, Put, Sleep, judge, read
+
+
+def claim(key, mine):
+    seen = yield from read(key)
+    while not isinstance((yield Put(key, mine, IfVersion(seen.version))), Applied):
+        yield Sleep(0.5)
+
+
+judge(claim)

@@ -192,3 +192,20 @@ three = {"W1": [("a", "eu", 2, 1)], "W2": [("b", "eu", 2, 2)], "W3": [("c", "eu"
 tried = crew.together(three, buckets=BUCKETS)
 solved = tried.committed == 3 and tried.verdict.kind == "VALID"
 print(f"{tried!r}\n", "solved" if solved else f"not yet: {tried.committed} of 3 committed")
+
+# %% [markdown]
+# A new order has no file group yet. Write `bucket`, which chooses one: a number from 0 to
+# `len(sizes) - 1`. `sizes` are the numbers of rows that this writer sees in the file groups. No key
+# may ever be in two file groups, and no file group may get most of the orders. The simulator runs
+# three writers with your function in 200 small worlds. As in Python, `hash(key)` differs from
+# process to process. A solution is in `solutions/bucket.py`.
+
+# %%
+from lockkit.lab.course.exercises import judge
+
+
+def bucket(key, sizes):
+    return sizes.index(min(sizes))
+
+
+judge(bucket)

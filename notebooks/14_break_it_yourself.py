@@ -144,3 +144,26 @@ ladder = Ladder()
 # %%
 SCENARIO, RULE, SEED = "lease", "drift", 1
 ladder.climb(SCENARIO, RULE, SEED)
+
+# %% [markdown]
+# A world is only as good as its checker. Write one: `two_holders` returns True if two clients held
+# the lock at the same moment. `history` lists what the clients knew, oldest first. The entry
+# `(at_ms, who, "held", until_ms)` is a grant that ends at `until_ms` by itself. The entry
+# `(at_ms, who, "released", 0)` ends the client's grant earlier. The simulator calls your function
+# with the histories of 200 small worlds; in half of them the lock has a mistake, which does harm
+# now and then. A solution is in `solutions/two_holders.py`.
+
+# %%
+from lockkit.lab.course.exercises import judge
+
+
+def two_holders(history):
+    holder = None
+    for _at_ms, who, kind, _until_ms in history:
+        if kind == "held" and holder not in (None, who):
+            return True
+        holder = who if kind == "held" else None
+    return False
+
+
+judge(two_holders)

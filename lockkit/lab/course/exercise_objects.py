@@ -1,4 +1,4 @@
-"""Exercises about one object: to release a lock, to add to a balance, to test a store's promise."""
+"""Exercises about one object: release a lock, claim one, add to a balance, test a store."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import json
 from functools import partial
 from typing import Any
 
-from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, settle
+from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, settle, taken
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
+from lockkit.protocol.outcome import Found, IfAbsent, IfVersion, Throttled
 from lockkit.runtime import Procedure, Put, Sleep
-from lockkit.runtime.proven import read
 
 
 class HandOver:
@@ -36,7 +35,9 @@ class HandOver:
 
     def client(self, node: Node) -> Procedure[None]:
         for _ in range(CALLS):
-            version, record = yield from self.take(node)
+            version, record, _ = yield from taken(
+                self.trial.world.time, self.KEY, partial(self.claim, node.name), 0.5
+            )
             yield Sleep(self.trial.world.dice.random())
             yield from self.trial.call(node, int, self.KEY, version, dict(record))
             if self.holder == record:
@@ -45,25 +46,12 @@ class HandOver:
                     f"release() of {node.name} returned, and epoch {record['epoch']} still holds",
                 )
 
-    def take(self, node: Node) -> Procedure[tuple[str, dict[str, Any]]]:
-        """Wait until the lock is free, or until its holder has been silent for too long."""
-        time, seen, since_ms = self.trial.world.time, None, 0.0
-        while True:
-            found = yield from read(self.KEY)
-            version = found.version if isinstance(found, Found) else None
-            if version != seen:
-                seen, since_ms = version, time.now_ms
-            before = self.record_in(found.body) if isinstance(found, Found) else {}
-            free = before.get("free", not before)
-            if free or time.now_ms - since_ms > self.PATIENCE_MS:
-                record = {"owner": node.name, "epoch": before.get("epoch", 0) + 1, "free": False}
-                settled = yield from settle(
-                    self.KEY, json.dumps(record).encode(),
-                    IfVersion(version) if version else IfAbsent(),
-                )  # fmt: skip
-                if isinstance(settled, str):
-                    return settled, record
-            yield Sleep(0.5)
+    def claim(self, name: str, found: Found | None, watched_ms: float) -> dict[str, Any] | None:
+        """Once the lock is free, or its holder has been silent for too long."""
+        before = self.record_in(found.body) if found else {}
+        if not before.get("free", not before) and watched_ms <= self.PATIENCE_MS:
+            return None
+        return {"owner": name, "epoch": before.get("epoch", 0) + 1, "free": False}
 
     def record_in(self, body: bytes) -> dict[str, Any]:
         try:
@@ -94,6 +82,84 @@ class HandOver:
 
     def end(self) -> None:
         """Nothing to do: each grant was judged when it was made."""
+
+
+class HotLock:
+    """`claim(key, mine)`: wait until the lock at `key` is free, and replace it by `mine`.
+
+    The store accepts one write per second to an object. The lock is JSON with `free`. Whoever
+    holds it needs that one write to release it, so a waiter does not write before it has read that
+    the lock is free.
+    """
+
+    KEY = "lock.json"
+    STORES = ("gcs", "r2")
+    FAIR = True
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.mine = trial, dict[str, bytes]()
+        trial.put(self.KEY, self.body("nobody", free=True))
+        trial.world.memory_store.judges[self.KEY] = self.admits
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            trial.world.spawn(node, self.client(node))
+
+    @staticmethod
+    def body(owner: str, *, free: bool) -> bytes:
+        return json.dumps({"owner": owner, "free": free}).encode()
+
+    def client(self, node: Node) -> Procedure[None]:
+        objects = self.trial.world.memory_store.objects
+        for number in range(1, CALLS + 1):
+            mine = self.mine[node.name] = self.body(f"{node.name}-{number}", free=False)
+            yield from self.trial.call(node, int, self.KEY, mine)
+            if objects[self.KEY].body != mine:
+                raise Violated(
+                    "a claim that returned holds the lock",
+                    f"claim() of {node.name} returned, and the lock is {self.shown()}",
+                )
+            yield Sleep(self.trial.world.dice.random())
+            released = self.body(f"{node.name}-{number}", free=True)
+            yield from settle(self.KEY, released, IfVersion(objects[self.KEY].version))
+
+    def admits(self, request: Put, before: StoredObject | None) -> bool:
+        """Whether the write's condition holds. `Violated` for a write that does harm."""
+        assert before is not None
+        holds = isinstance(request.condition, IfVersion)
+        holds = holds and request.condition.version == before.version  # type: ignore[union-attr]
+        there = json.loads(before.body)
+        claimer = next((who for who, body in self.mine.items() if body == request.body), "")
+        if not claimer or there["free"] or before.body == request.body:
+            return holds
+        if holds:
+            raise Violated("one holder", f"{claimer} took the lock over: it was {self.shown()}")
+        if self.writes(claimer, request) > self.free_looks(claimer):
+            raise Violated(
+                "who waits does not write",
+                f"{claimer} wrote without having read that the lock is free: it is {self.shown()}",
+            )
+        return False
+
+    def shown(self) -> str:
+        there = json.loads(self.trial.world.memory_store.objects[self.KEY].body)
+        return f"{'free since' if there['free'] else 'held by'} {there['owner']}"
+
+    def writes(self, client: str, now: Put) -> int:
+        """How often a client tried to claim; a copy of a request counts once."""
+        sent = [each.request for each in self.decided(client) if isinstance(each.request, Put)]
+        return len({id(each) for each in [*sent, now] if b'"free": false' in each.body})
+
+    def free_looks(self, client: str) -> int:
+        found = [each.answer for each in self.decided(client) if isinstance(each.answer, Found)]
+        return sum(json.loads(each.body)["free"] for each in found)
+
+    def decided(self, client: str) -> list[DecidedRequest]:
+        """What the store has decided of a client's requests, but for what it throttled."""
+        truth = self.trial.world.memory_store.truth
+        return [e for e in truth if e.client == client and not isinstance(e.answer, Throttled)]
+
+    def end(self) -> None:
+        """Nothing to do: each claim was judged when it was decided."""
 
 
 class Balance:

@@ -1,8 +1,9 @@
-"""Exercises about a table's services: to roll back a silent writer, to delete old files."""
+"""Exercises about a table: roll back a silent writer, delete old files, place new keys."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -203,3 +204,91 @@ class Retention:
 
     def end(self) -> None:
         """Nothing to do: each clean was judged when it was planned."""
+
+
+class OrderKey(str):
+    """A key whose `hash()` differs between the writers, as it does between Python processes."""
+
+    __slots__ = ("process",)
+
+    process: str
+
+    def __hash__(self) -> int:
+        return hash((self.process, str(self)))
+
+
+class Placement:
+    """`bucket(key, sizes)`: the number of the file group that the order `key` belongs to.
+
+    `sizes` are the numbers of rows that the writer sees in the file groups of the table. Three
+    writers upsert orders at once, and conflict if they change the same file group.
+    """
+
+    KEY, GROUPS, KEYS = "table.json", 4, 60
+    SHARE_MAX = 2 / 3
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        empty: list[list[str]] = [[] for _ in range(self.GROUPS)]
+        trial.put(self.KEY, json.dumps({"commits": [], "groups": empty}).encode())
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            trial.world.spawn(node, self.writer(node))
+
+    def writer(self, node: Node) -> Procedure[None]:
+        dice = self.trial.world.dice
+        for number in range(1, CALLS + 1):
+            mine = sorted({f"order-{int(dice.random() * self.KEYS)}" for _ in range(4)})
+            commit = f"{node.name}-{number}"
+            while not (yield from self.upsert(node, commit, mine)):
+                yield Sleep(dice.random())
+            yield Sleep(dice.random())
+
+    def upsert(self, node: Node, commit: str, keys: list[str]) -> Procedure[bool]:
+        """Place the keys by what is seen now, and commit unless another writer conflicts."""
+        seen, _ = yield from self.table()
+        sizes = [len(each) for each in seen["groups"]]
+        placed = {key: self.place(node, key, sizes) for key in keys}
+        yield Sleep(self.trial.world.dice.random())
+        table, version = yield from self.table()
+        if any(name == commit for name, _ in table["commits"]):
+            return True
+        later = {group for _, groups in table["commits"][len(seen["commits"]):] for group in groups}
+        if later & set(placed.values()):
+            return False
+        for key, group in placed.items():
+            table["groups"][group] = sorted({*table["groups"][group], key})
+        table["commits"].append([commit, sorted(set(placed.values()))])
+        settled = yield from settle(self.KEY, json.dumps(table).encode(), IfVersion(version))
+        if isinstance(settled, str):
+            self.check(table["groups"])
+        return isinstance(settled, str)
+
+    def place(self, node: Node, key: str, sizes: list[int]) -> int:
+        named = OrderKey(key)
+        named.process = node.name
+        group: int = self.trial.decide(int, named, list(sizes))
+        self.trial.note(node, f"bucket({key!r}, {sizes}) returns {group}")
+        if not 0 <= group < self.GROUPS:
+            raise Violated("the group exists", f"bucket({key!r}, {sizes}) returned {group}")
+        return group
+
+    def check(self, groups: list[list[str]]) -> None:
+        count = Counter(key for each in groups for key in each)
+        for key, times in count.items():
+            if times > 1:
+                raise Violated(
+                    "a key is in one file group",
+                    f"a reader finds {key} {times} times: two writers placed it differently",
+                )
+        largest = max(len(each) for each in groups)
+        if len(count) > 4 * self.GROUPS and largest > self.SHARE_MAX * len(count):
+            raise Violated("the groups fill evenly", f"{largest} of {len(count)} are in one group")
+
+    def table(self) -> Procedure[tuple[dict[str, Any], str]]:
+        found = yield from read(self.KEY)
+        assert isinstance(found, Found)
+        return json.loads(found.body), found.version
+
+    def end(self) -> None:
+        """Nothing to do: each commit was judged when it was made."""

@@ -17,7 +17,13 @@ from html import escape
 from typing import Any
 
 from lockkit.events import Event
-from lockkit.lab.course import exercise_objects, exercise_tables, exercise_worlds, sequence
+from lockkit.lab.course import (
+    exercise_clocks,
+    exercise_objects,
+    exercise_tables,
+    exercise_worlds,
+    sequence,
+)
 from lockkit.lab.course.trial import Exercise, Trial
 from lockkit.lab.verify.sim.fault_profile import FaultKind, FaultProfile
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
@@ -43,12 +49,14 @@ __all__ = [
 
 EXERCISES: dict[str, Callable[[Trial], Exercise]] = {
     "acquire": exercise_worlds.Acquire, "publish": exercise_worlds.Publish,
-    "free": exercise_worlds.Free, "conflicts": exercise_worlds.Conflicts,
+    "free": exercise_clocks.Free, "conflicts": exercise_worlds.Conflicts,
     "campaign": exercise_worlds.Campaign, "append": exercise_worlds.Append,
     "order": exercise_worlds.Order,
     "pay": exercise_objects.Balance, "release": exercise_objects.HandOver,
     "honours": exercise_objects.Promise,
     "roll_back": exercise_tables.SilentWriter, "clean": exercise_tables.Retention,
+    "claim": exercise_objects.HotLock, "until": exercise_clocks.Session,
+    "bucket": exercise_tables.Placement, "two_holders": exercise_clocks.Witness,
 }  # fmt: skip
 """The function's name -> its world. A class's docstring is its task."""
 
@@ -149,6 +157,6 @@ def _world(name: str, seed: int) -> SimWorld:
     writes = dice.choice(SHARES) if profile.of_writes else 0.0
     nodes = 0.02 if profile.of_nodes else 0.0
     return SimWorld(
-        str(seed), STEPS, PROFILES[dice.choice(SOUND)],
+        str(seed), STEPS, PROFILES[dice.choice(getattr(exercise, "STORES", SOUND))],
         replace(profile, writes=writes, nodes=nodes), fair or dice.random() < 0.5,
     )  # fmt: skip

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import isgenerator
 from typing import Any, Protocol, TypeVar
 
 from lockkit.errors import Unanswered
+from lockkit.lab.verify.sim.clock import Time
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.protocol.outcome import Condition, IfAbsent
+from lockkit.protocol.outcome import Condition, Found, IfAbsent, IfVersion
 from lockkit.runtime import Delete, Get, List, Procedure, Put, Sleep
-from lockkit.runtime.proven import settle_write
+from lockkit.runtime.proven import read, settle_write
 
 T = TypeVar("T")
 CALLS = 3
@@ -45,7 +47,7 @@ class Trial:
         self.note(node, f"{name}() returns {found!r}")
         return found
 
-    def decide(self, returns: type, *args: Any) -> Any:
+    def decide(self, returns: Any, *args: Any) -> Any:
         """Call a function that sends no request; return its result. `Violated` if it fails."""
         name = self.function.__name__
         try:
@@ -55,7 +57,7 @@ class Trial:
         except Exception as error:
             raise Violated("the function ends", _raised(name, error)) from error
         if not isinstance(found, returns):
-            wanted = "True or False" if returns is bool else f"a {returns.__name__}"
+            wanted = "True or False" if returns is bool else _name_of(returns)
             raise Violated("the function answers", f"{name}() returned {found!r}, not {wanted}")
         return found
 
@@ -83,6 +85,31 @@ def settle(key: str, body: bytes, condition: Condition) -> Procedure[Any]:
     return (yield from for_sure(lambda: settle_write(key, body, condition)))
 
 
+def taken(
+    time: Time, key: str, claim: Callable[[Found | None, float], dict[str, Any] | None],
+    pause_s: float,
+) -> Procedure[tuple[str, dict[str, Any], float]]:  # fmt: skip
+    """Poll a lock object and claim it; return the grant's version, its record, when it was sent.
+
+    `claim(found, watched_ms)` is called after each look: the record to write, or None to wait.
+    `watched_ms` is how long this client has seen the same version.
+    """
+    seen, since_ms = None, 0.0
+    while True:
+        found = yield from for_sure(lambda: read(key))
+        there = found if isinstance(found, Found) else None
+        version = there.version if there else None
+        if version != seen:
+            seen, since_ms = version, time.now_ms
+        record, sent_ms = claim(there, time.now_ms - since_ms), time.now_ms
+        if record is not None:
+            body = json.dumps(record).encode()
+            settled = yield from settle(key, body, IfVersion(version) if version else IfAbsent())
+            if isinstance(settled, str):
+                return settled, record, sent_ms
+        yield Sleep(pause_s)
+
+
 def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
     answer: Any = None
     for _ in range(REQUESTS_MAX):
@@ -94,6 +121,10 @@ def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
             raise TypeError(f"it yields {request!r}, which is no request")
         answer = yield request
     raise Violated("the function ends", f"{name}() has sent {REQUESTS_MAX} requests")
+
+
+def _name_of(returns: Any) -> str:
+    return f"a {returns.__name__}" if isinstance(returns, type) else "a number"
 
 
 def _raised(name: str, error: Exception) -> str:

@@ -1,0 +1,211 @@
+"""Exercises about time: when a lease is over, until when to use one, and what a history shows."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, settle, taken
+from lockkit.lab.verify.sim.memory_store import StoredObject
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
+from lockkit.runtime import Procedure, Put, Sleep
+
+
+class Free:
+    """`free(record, wall_ms, watched_ms)`: whether the lease in `record` has expired.
+
+    `record` has `valid_until_ms`, by its holder's wall clock, and `ttl_ms`. `wall_ms` is this
+    client's wall clock, and `watched_ms` how long this client has seen this very version of the
+    object. A holder believes in its lease for `ttl_ms` from the moment that it sent the write. The
+    wall clocks differ by up to 20 s.
+    """
+
+    KEY, TTL_MS, WATCHED_MAX_MS = "lock.json", 2_000, 30_000
+    APART_MS = 20_000
+    FAIR = True
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.until_ms = trial, dict[str, float]()
+        dice = trial.world.dice
+        for name in CLIENTS:
+            offset = int((2 * dice.random() - 1) * self.APART_MS)
+            node = trial.world.node(name, offset_ms=offset)
+            trial.world.spawn(node, self.client(node))
+
+    def client(self, node: Node) -> Procedure[None]:
+        dice, time = self.trial.world.dice, self.trial.world.time
+        for number in range(CALLS):
+            claim = partial(self.claim, node)
+            version, _, sent_ms = yield from taken(time, self.KEY, claim, 0.3)
+            if time.now_ms < sent_ms + self.TTL_MS:  # else the answer came after the lease's end
+                self.holds(node, sent_ms + self.TTL_MS)
+            yield Sleep(dice.random() * self.TTL_MS / 1000)
+            if dice.random() < 0.5 and time.now_ms < self.until_ms.pop(node.name, 0.0):
+                self.released(node)
+                released = json.dumps({"released": f"{node.name}-{number}"}).encode()
+                yield from settle(self.KEY, released, IfVersion(version))
+
+    def claim(self, node: Node, found: Found | None, watched_ms: float) -> dict[str, Any] | None:
+        """Once the lock is free."""
+        record = json.loads(found.body) if found else {}
+        if "owner" in record and not self.over(node, record, watched_ms):
+            return None
+        until_ms = node.clock.wall_ms() + self.TTL_MS
+        return {"owner": node.name, "valid_until_ms": until_ms, "ttl_ms": self.TTL_MS}
+
+    def over(self, node: Node, record: dict[str, Any], watched_ms: float) -> bool:
+        wall_ms = node.clock.wall_ms()
+        said: bool = self.trial.decide(bool, dict(record), wall_ms, watched_ms)
+        ahead = wall_ms - record["valid_until_ms"]
+        self.trial.note(
+            node, f"free() is {said}: {ahead / 1000:+.1f} s, watched {watched_ms / 1000:.1f} s"
+        )
+        if not said and watched_ms > self.WATCHED_MAX_MS:
+            raise Violated("the lock of a client that stopped is taken over",
+                           f"{node.name} has watched one lease for half a minute")  # fmt: skip
+        return said
+
+    def holds(self, node: Node, until_ms: float) -> None:
+        if other := self.other_holder(node):
+            left_s = (self.until_ms[other] - self.trial.world.time.now_ms) / 1000
+            raise Violated("one holder", f"{node.name} took the lock, and {other} believes in "
+                           f"its lease for {left_s:.1f} s more")  # fmt: skip
+        self.until_ms[node.name] = until_ms
+
+    def other_holder(self, node: Node) -> str:
+        """Another client that believes that it holds the lock; "" if none does."""
+        now_ms = self.trial.world.time.now_ms
+        others = (each for each, until_ms in self.until_ms.items() if now_ms < until_ms)
+        return next((each for each in others if each != node.name), "")
+
+    def released(self, node: Node) -> None:
+        """A client stops believing, and then releases the lock."""
+
+    def end(self) -> None:
+        """Nothing to do: each take-over was judged when it was made."""
+
+
+class Witness(Free):
+    """`two_holders(history)`: whether two clients held the lock at the same moment.
+
+    `history` lists what the clients knew, oldest first: `(at_ms, who, "held", until_ms)` if a
+    client was granted the lock until then, and `(at_ms, who, "released", 0)`. In half of the worlds
+    the lock is wrong.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.history: list[tuple[int, str, str, int]] = []
+        self.harmed = ""
+        self.wrong = trial.world.dice.random() < 0.5
+        super().__init__(trial)
+
+    def over(self, node: Node, record: dict[str, Any], watched_ms: float) -> bool:
+        """In a wrong world the wall clock decides."""
+        valid_until_ms: int = record["valid_until_ms"]
+        return node.clock.wall_ms() > valid_until_ms if self.wrong else watched_ms >= self.TTL_MS
+
+    def holds(self, node: Node, until_ms: float) -> None:
+        if other := self.other_holder(node):
+            self.harmed = self.harmed or f"{other} and {node.name}"
+        self.until_ms[node.name] = until_ms
+        self.tell(node, "held", until_ms)
+
+    def released(self, node: Node) -> None:
+        self.tell(node, "released", 0)
+
+    def tell(self, node: Node, kind: str, until_ms: float) -> None:
+        now_ms = self.trial.world.time.now_ms
+        self.history.append((round(now_ms), node.name, kind, round(until_ms)))
+        until = f" until {until_ms / 1000:.1f} s" if until_ms else ""
+        self.trial.note(node, f"{kind} at {now_ms / 1000:.1f} s{until}")
+
+    def end(self) -> None:
+        said = self.trial.decide(bool, list(self.history))
+        if self.harmed and not said:
+            raise Violated(
+                "a violation is found", f"two_holders() is False, and {self.harmed} held the lock"
+            )
+        if said and not self.harmed:
+            raise Violated("a right history is not accused", "two_holders() is True")
+
+
+class Session:
+    """`until(sent_ms, answered_ms, ttl_ms)`: when a holder must stop to act.
+
+    A service ends a session `ttl_ms` after it has received its last heartbeat, by its own clock,
+    and grants the lock to the next client. The two times are those of a heartbeat, by the holder's
+    clock, which runs up to 1% too fast or too slow. At least 90% of the session are to be used.
+    """
+
+    KEY, TTL_MS = "session.json", 4_000
+    RATE_OFF, USED_MIN = 0.01, 0.9
+    FAIR = True
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        dice = trial.world.dice
+        trial.world.memory_store.judges[self.KEY] = self.admits
+        for name in CLIENTS:
+            node = trial.world.node(name, rate=1 + (2 * dice.random() - 1) * self.RATE_OFF)
+            trial.world.spawn(node, self.client(node))
+
+    def admits(self, request: Put, before: StoredObject | None) -> bool:
+        """The service's decision about a heartbeat, or about the end of a session."""
+        wanted = json.loads(request.body)
+        if before is None:
+            return not wanted["over"]
+        there = json.loads(before.body)
+        if there["session"] == wanted["session"]:
+            return not there["over"]
+        expired = self.trial.world.time.now_ms > before.at_ms + self.TTL_MS
+        return not wanted["over"] and (there["over"] or expired)
+
+    def client(self, node: Node) -> Procedure[None]:
+        dice = self.trial.world.dice
+        for number in range(CALLS):
+            session = f"{node.name}-{number}"
+            while not (yield from self.heartbeat(node, session, "first")):
+                yield Sleep(1)
+            for beat in range(CALLS):
+                yield Sleep(dice.random() * self.TTL_MS / 2000)
+                yield from self.heartbeat(node, session, str(beat))
+            if dice.random() < 0.5:
+                yield Put(self.KEY, self.body(session, "end", over=True), IfAbsent())
+
+    def heartbeat(self, node: Node, session: str, beat: str) -> Procedure[bool]:
+        """Send one, and judge what the holder makes of its answer."""
+        sent_ms, body = node.clock.boot_ms(), self.body(session, beat, over=False)
+        answer = yield Put(self.KEY, body, IfAbsent())
+        if not isinstance(answer, Applied):
+            return False
+        answered_ms = node.clock.boot_ms()
+        until_ms = self.trial.decide(int | float, sent_ms, answered_ms, self.TTL_MS)
+        self.trial.note(node, f"until() is {until_ms / 1000:.2f} s by the clock of {node.name}")
+        received_ms = max(
+            each.at_ms for each in self.trial.world.memory_store.truth
+            if isinstance(each.request, Put) and each.request.body == body
+            and isinstance(each.answer, Applied)
+        )  # fmt: skip
+        late_ms = node.clock.true_ms(until_ms) - (received_ms + self.TTL_MS)
+        if late_ms > 0:
+            raise Violated(
+                "one holder",
+                f"{node.name} would act for {late_ms:.0f} ms after the service has ended its "
+                "session, and may have granted the lock to another client",
+            )
+        if until_ms < sent_ms + self.USED_MIN * self.TTL_MS:
+            raise Violated(
+                "a session is used",
+                f"{node.name} stops {until_ms - sent_ms:.0f} ms after it sent the heartbeat, of "
+                f"{self.TTL_MS}",
+            )
+        return True
+
+    @staticmethod
+    def body(session: str, beat: str, *, over: bool) -> bytes:
+        return json.dumps({"session": session, "beat": beat, "over": over}).encode()
+
+    def end(self) -> None:
+        """Nothing to do: each heartbeat was judged when it was answered."""
