@@ -7,6 +7,7 @@ import re
 import warnings
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from lockkit.table.format.gate import (
     options_page,
     refuse_other,
 )
-from lockkit.table.format.hudi_options import TABLE
+from lockkit.table.format.hudi_options import TABLE, OptionRule
 from lockkit.table.format.property_keys import COMPLEX, KEY_CLASSES
 
 ROOT = Path(__file__).parents[1]
@@ -217,6 +218,41 @@ def test_an_append_refuses_what_only_a_spark_write_obeys(key: str, value: str) -
     check_options({key: value})
     with pytest.raises(TableError, match=re.escape(key)):
         Table("memory://options-append/t", options={key: value})
+
+
+def named(rule: OptionRule) -> list[str]:
+    """The rule's keys; three of Hudi's own for each family."""
+    families = _in_families()
+    return [
+        each for key in rule.keys for each in (
+            [name for name in families if name.startswith(key[:-1].lower())][:3]
+            if key.endswith("*") else [key.lower()]
+        )
+    ]  # fmt: skip
+
+
+def test_a_table_and_a_save_judge_every_option_as_the_page_says() -> None:
+    pytest.importorskip("pyspark.sql.datasource", reason="make test installs pyspark")
+    from spark_world import saver
+
+    url = "memory://options-each/t"
+    ways = (lambda said: Table(url, options=said).close(), lambda said: saver({"url": url}, **said))
+    rules = [each for each in TABLE if not each.reader]
+    harmless = {key: "3" for each in rules if each.fate == "harmless" for key in named(each)}
+    judged = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnknownOption)
+        for way in ways:
+            way(harmless)
+        for rule in rules:
+            if rule.fate == "harmless" or rule.values == "text":
+                continue
+            opposite = {"true": "false", "false": "true"}.get(rule.values, "no such value")
+            for way, key in product(ways, named(rule)):
+                with pytest.raises(TableError, match=re.escape(key)):
+                    way({key: opposite})
+                judged += 1
+    assert len(harmless) > 200 and judged > 400
 
 
 def test_an_append_takes_the_options_that_say_what_it_does() -> None:

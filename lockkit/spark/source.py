@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("lockkit.stream")
 """Spark runs the reader in a separate process: warnings go to the driver's standard error."""
 START = "hoodie.datasource.streaming.startoffset"
-_OURS = ("hoodie.", "lockkit.", AS_OF)
+_OURS = ("hoodie.", "_hoodie.", "_.hoodie.", "lockkit.", AS_OF)
 # Options of a query, and those that Spark's catalog adds to each table.
 _SPARKS = (
     "checkpointlocation", "queryname", "outputmode", "comment", "location", "provider", "owner",
