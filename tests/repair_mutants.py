@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
@@ -235,18 +235,12 @@ def removed(name: str) -> Iterator[None]:
 @contextmanager
 def replaced(parts: dict[str, Any]) -> Iterator[None]:
     """While it lasts, these parts of `lockkit.table` are others."""
-    patches = []
-    for where, instead in parts.items():
-        room, *path, last = where.split(".")
-        module = import_module(ROOMS[room])
-        patches.append(patch.object(reduce(getattr, path, module), last, instead))
-    for each in patches:
-        each.start()
-    try:
+    with ExitStack() as planted:
+        for where, instead in parts.items():
+            room, *path, last = where.split(".")
+            place = reduce(getattr, path, import_module(ROOMS[room]))
+            planted.enter_context(patch.object(place, last, instead))
         yield
-    finally:
-        for each in reversed(patches):
-            each.stop()
 
 
 def search(name: str, budget_s: float = BUDGET_S) -> tuple[SeedOutcome | None, int, int, float]:

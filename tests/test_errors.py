@@ -37,7 +37,7 @@ INTERNAL = {
     "DiskFull", "EntryGone", "GrantOver", "Interrupted", "LaterFormat", "Malformed", "NoAnswerYet",
     "_CommandFailed",
     "ProtocolDeparture", "SiblingInterrupted", "StopSignal", "TableMoved", "Unreachable",
-    "Unreadable", "Violated", "WireError", "WriterDeposed",
+    "Unreadable", "Stopped", "Violated", "WireError", "WriterDeposed",
 }  # fmt: skip
 FACTS: dict[str, Any] = {
     "operation": Claim("j-1", "w-1", 1000), "read": ("a", "b"), "doubt": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,14 @@ from lockkit.cli.main import main
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.verify.sim import LEASE, Branch, simulate
 from lockkit.lab.widgets.links import link, moment_of, playground
-from lockkit.lab.widgets.seeds.moments import OtherOutcomes, SeedMoment, others, play
+from lockkit.lab.widgets.seeds.moments import (
+    OtherOutcomes,
+    SeedMoment,
+    others,
+    play,
+    scenario_of,
+    scenarios,
+)
 
 FOUND = json.loads((Path(__file__).parent / "seeds.json").read_text())["mutants"]["fence off"]
 SEED = FOUND["seed"]
@@ -28,6 +36,36 @@ def test_a_run_in_two_parts_is_the_run(scenario: str) -> None:
     trace = part.run.world.trace
     assert trace == whole.run.world.trace[: len(trace)]
     assert play(SeedMoment(scenario, 7, step=50)).trace_hash == part.trace_hash
+
+
+@pytest.mark.parametrize("scenario", ["lease", "wal", "queue"])
+def test_the_moment_of_the_last_move_is_the_whole_run(scenario: str) -> None:
+    """Its last moves come after the scenario's own: all tasks end, and the table is read."""
+    is_the_whole_run(scenario, 7)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", scenarios())
+def test_a_moment_replays_the_run_in_every_scenario(scenario: str) -> None:
+    for seed in range(1, 6):
+        is_the_whole_run(scenario, seed)
+
+
+def is_the_whole_run(scenario: str, seed: int) -> None:
+    whole = simulate(scenario_of(scenario), seed)
+    moment = SeedMoment(scenario, seed, whole.steps)
+    end = play(SeedMoment.of(link(moment)))
+    assert (end.trace_hash, end.violation) == (whole.trace_hash, whole.violation)
+    before = play(replace(moment, step=whole.steps - 3))
+    assert before.steps == whole.steps - 3
+    trace = before.run.world.trace
+    assert trace == whole.run.world.trace[: len(trace)]
+
+
+def test_other_ways_from_a_move_near_the_end_share_all_that_was_before_it() -> None:
+    here = SeedMoment("wal", 7, play(SeedMoment("wal", 7)).steps - 10)
+    before = play(here).run.world.trace
+    assert play(here.way(1)).run.world.trace[: len(before)] == before
 
 
 def test_the_moment_of_a_violation_shows_it_and_the_move_before_does_not() -> None:

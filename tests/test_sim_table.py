@@ -21,6 +21,7 @@ from lockkit.lab.verify.table.reader import PARTITION, PROPERTIES, TableRow
 from lockkit.lab.verify.table.scenario import SCENARIO
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Delete, Put
+from lockkit.table.occ import commit
 
 A, B = "20260101000000001", "20260101000000002"
 FOUND: dict[str, dict[str, Any]] = json.loads(SEEDS_FILE.read_text())
@@ -210,6 +211,14 @@ def test_the_scenario_finds_a_repair_that_is_removed_and_nothing_with_it(name: s
 
 def test_every_repair_has_a_seed_that_misses_it() -> None:
     assert FOUND.keys() == PLACES.keys()
+
+
+def test_a_mistake_that_cannot_be_planted_whole_leaves_nothing_replaced() -> None:
+    right = commit.find_conflict
+    wrong = {"commit.find_conflict": None, "commit.no_such_part": None}
+    with pytest.raises(AttributeError, match="no_such_part"), replaced(wrong):
+        pass
+    assert commit.find_conflict is right
 
 
 def test_the_command_plays_the_scenario(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,16 +8,17 @@ move, so the same seed plays the same run again. A scenario is anything with `se
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.sim import lease
-from lockkit.lab.verify.sim.task import Violated
-from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.sim.task import Stopped, Violated
+from lockkit.lab.verify.sim.world import Branch, SimWorld
 
 __all__ = ["LEASE", "Branch", "SeedOutcome", "SimScenario", "simulate"]
 
@@ -50,13 +51,6 @@ LEASE = SimScenario(
 )  # fmt: skip
 
 
-class Branch(NamedTuple):
-    """From this move on, the run continues with another random sequence, number `way`."""
-
-    move: int
-    way: int
-
-
 @dataclass(frozen=True, slots=True)
 class SeedOutcome:
     """The outcome of one seed."""
@@ -87,7 +81,8 @@ def simulate(
 ) -> SeedOutcome:  # fmt: skip
     """Play one seed, and judge its history by the checker that judges real histories.
 
-    With `until`, stop at that move; the invariants that hold only at the end are not checked.
+    With `until`, stop after that move. What is checked only at the end of a run is then checked
+    only if the run has no further move.
     """
     moves = scenario.steps if steps is None else steps
     violation: str | None = None
@@ -96,16 +91,12 @@ def simulate(
         warnings.simplefilter("ignore")  # what a client warns its user of; it is in the history
         run = scenario.set_up(str(seed), moves, mutant)
         world = run.world
+        world.until, world.branches = until, deque(branches)
         try:
-            left = moves
-            for each in branches:
-                left -= world.play_to(each.move, left)
-                world.vary(f"{seed}@{each.move}+{each.way}")
-            if until is not None:
-                world.play_to(until, left)
-            else:
-                world.play(left)
-                run.end()
+            world.play(moves)
+            run.end()
+        except Stopped:
+            pass
         except Violated as violated:
             violation = str(violated)
     if judge:

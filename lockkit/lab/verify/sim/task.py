@@ -26,6 +26,10 @@ class Violated(BaseException):
         super().__init__(f"{invariant}: {because}")
 
 
+class Stopped(BaseException):
+    """The run has come to the move after which it was to stop."""
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """One process on one machine, with one clock."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockkit.events import Event
 from lockkit.lab.verify.mutants import Mutant
@@ -26,6 +26,7 @@ from lockkit.lab.verify.sim.task import (
     Join,
     LateWrite,
     Node,
+    Stopped,
     Task,
     TaskPhase,
     TimePassing,
@@ -43,6 +44,13 @@ JUMPS_MS = (20.0, 500.0, 4_000.0, 15_000.0)
 
 
 _SENT = frozenset({Put, Get, List, Delete})
+
+
+class Branch(NamedTuple):
+    """From this move on, the run continues with another random sequence, number `way`."""
+
+    move: int
+    way: int
 
 
 @dataclass(slots=True)
@@ -70,6 +78,10 @@ class SimWorld:
     flying: list[LateWrite] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     moves: int = 0
+    until: int | None = None
+    """The move after which the run stops, wherever that is."""
+    branches: deque[Branch] = field(default_factory=deque)
+    """Those that are still to come."""
     recorded: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)
     """Rare things that the scenario itself saw happen."""
@@ -109,31 +121,24 @@ class SimWorld:
     # --- moves -----------------------------------------------------------------------------------
 
     def play(self, moves: int) -> None:
-        """Play so many moves, or until no task is left. Raises `Violated`."""
+        """Play so many moves, or until no task is left. Raises `Violated`, `Stopped`."""
         for _ in range(moves):
+            if self.branches and self.moves >= self.branches[0].move:
+                self._vary(self.branches.popleft())
             ready = self._ready()
             if not ready:
                 if not self._pass(to_next=True):
                     return
                 continue
+            if self.until is not None and self.moves >= self.until:
+                raise Stopped
             self._move(self.schedule.pick(ready))
             if self.fault_profile.nodes and self.dice.random() < self.fault_profile.nodes:
                 of_a_node(self)
 
-    def play_to(self, move: int, moves_max: int) -> int:
-        """Until that many moves were made, in so many turns at most: how many. Raises `Violated`.
-
-        Each turn is a move, or time going on because nobody can move.
-        """
-        for turn in range(moves_max):
-            if self.moves >= move:
-                return turn
-            self.play(1)
-        return moves_max
-
-    def vary(self, dice: str) -> None:
+    def _vary(self, branch: Branch) -> None:
         """From here on use other random numbers, priorities and change points."""
-        self.dice.seed(dice)
+        self.dice.seed(f"{self.seed}@{branch.move}+{branch.way}")
         movers: list[Mover] = [*self.tasks, *self.flying]
         for each in movers:
             each.priority = self.dice.random()
