@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from lockkit.lock.contract import LockHandle
 
+
 def write(
     df: DataFrame,
     url: str,
@@ -81,11 +82,8 @@ def write(
     ================  ===================  ========================================================
     parameter         default              meaning
     ================  ===================  ========================================================
-    `operation`       upsert               upsert, insert, bulk_insert, delete, insert_overwrite or
-                                           delete_partition (of the partitions that `df` has), or
-                                           insert_overwrite_table
-    `record_key`      the table's          the key's column, or several, separated by commas;
-                                           required for a new table
+    `operation`       upsert               one of the seven in docs/howto/spark.md
+    `record_key`      the table's          the key's columns, by commas; required for a new table
     `precombine`      the table's          the column that orders versions of a row
     `partition_path`  the table's          the partition's column, or several
     `endpoint`        the service's        the store's URL
@@ -99,8 +97,7 @@ def write(
     `upkeep`          by `options`         shared table services (`table.services.shared.keep`)
     `client`          ""                   the name of this writer in events
     `extra`           none                 key-value pairs for the commit's metadata
-    `claim`           none                 called with the instant of each attempt before it writes
-                                           any file; may raise
+    `claim`           none                 called with each attempt's instant before it writes
     ================  ===================  ========================================================
 
     `store_options` are those of `open_store`. A `df` without rows makes no commit and returns None,
@@ -117,26 +114,32 @@ def write(
     )  # fmt: skip
     check_keywords(write, url, store_options)
     clock, options = clock or Clock(), dict(options or {})
-    if lock is not None:
-        refuse_wrong_lock({str(name).lower(): value for name, value in options.items()}, lock)
     if wanted.table_name:
         options[TABLE_NAME] = wanted.table_name  # some locks derive their key from it
     place = TableAddress(url.rstrip("/"), endpoint, client, store_options)
-    with ExitStack() as opened:
-        store = place.open()
-        opened.callback(store.close)
+    with _opened(place, options, lock, upkeep, clock, emit) as (store, services, sink):
+        return SparkWrite(
+            frame=df, requested=wanted, url=place.url, place=place, store=store, upkeep=services,
+            clock=clock, emit=sink, extra=dict(extra or {}), claim=claim,
+        ).whole()  # fmt: skip
+
+
+@contextmanager
+def _opened(
+    place: TableAddress, options: Mapping[str, Any], lock: LockHandle | None,
+    upkeep: Upkeep | None, clock: Clock, emit: Emit,
+) -> Iterator[tuple[Store, Upkeep, Emit]]:  # fmt: skip
+    """The table's store, its services and the event sink; closes what the caller did not pass."""
+    if lock is not None:
+        refuse_wrong_lock({str(name).lower(): value for name, value in options.items()}, lock)
+    with closing(place.open()) as store, ExitStack() as opened:
         if upkeep is None:
-            mine = lock or opened.enter_context(
-                closing(open_lock(place, options, clock, emit))
-            )
+            mine = lock or opened.enter_context(closing(open_lock(place, options, clock, emit)))
             emit = EventSink(place.url, mine.lane, emit, clock)
             upkeep = opened.enter_context(
                 closing(open_upkeep(place, options, store, mine, clock, emit))
             )
-        return SparkWrite(
-            frame=df, requested=wanted, url=place.url, place=place, store=store, upkeep=upkeep,
-            clock=clock, emit=emit, extra=dict(extra or {}), claim=claim,
-        ).whole()  # fmt: skip
+        yield store, upkeep, emit
 
 
 def open_lock(
