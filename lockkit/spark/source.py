@@ -5,7 +5,7 @@ Spark runs each part in a separate process without a session.
 
 from __future__ import annotations
 
-import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,13 +28,13 @@ from lockkit.spark.query import AS_OF, Query, instant_text, plan, query_of, slic
 from lockkit.spark.sink import BatchSink, StreamSink
 from lockkit.stores.keywords import check_keywords
 from lockkit.table.errors import RefusedOption
+from lockkit.table.occ.condition import ReaderHeldBack
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.reader import Scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LOG = logging.getLogger("lockkit.stream")
 """Spark runs the reader in a separate process: warnings go to the driver's standard error."""
 START = "hoodie.datasource.streaming.startoffset"
 _OURS = ("hoodie.", "_hoodie.", "_.hoodie.", "lockkit.", AS_OF)
@@ -172,7 +172,8 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader):
     """The changes of each commit in order; an offset is an increment's end.
 
-    On version 6 a pending instant delays the stream. A warning names it once.
+    On version 6 a pending instant delays the stream. A warning on the driver's stderr names it,
+    once for each state of its writer.
     """
 
     def __init__(self, place: TableAddress, said: Mapping[str, str], schema: Any) -> None:
@@ -207,8 +208,13 @@ class StreamReader(DataSourceStreamReader):
         held = found.held_back
         state = None if held is None else (held.instant, held.alive)
         if held is not None and state != self._warned:  # once for each state, not for each batch
-            _LOG.warning("the stream of %s is %s", self.place.url, held.describe(self.place.url))
+            self._warn(held.describe(self.place.url))
         elif held is None and self._warned is not None:
-            _LOG.warning("the stream of %s is no longer held back", self.place.url)
+            self._warn("no longer held back")
         self._warned = state
         return found
+
+    def _warn(self, what: str) -> None:
+        # Not a log record: nobody sets up logging in Spark's process for streams.
+        text = f"the stream of {self.place.url} is {what}"
+        warnings.warn(ReaderHeldBack(text), stacklevel=4)
