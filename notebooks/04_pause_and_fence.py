@@ -103,6 +103,18 @@ with plain_s3() as s3:
     print("the fence says:", s3.get_object(**fence)["Body"].read().decode())
 
 # %% [markdown]
+# ## Try other times
+#
+# Here the two writers are simulated, so each move of a slider runs them again. How much longer than
+# the lease may the pause be until W1's late commit replaces W2's? Then switch the fence on. (W1 is
+# paused right before its write. The latency is the time from a request to its answer.)
+
+# %%
+from lockkit.lab.widgets import TimeSliders
+
+TimeSliders(lease_s=6, stall_s=6, fence=False)
+
+# %% [markdown]
 # ## Check
 #
 # The checker compares the store's record of every request with what both writers believed. The

@@ -104,6 +104,18 @@ remains. So only the challenger should add a buffer. The holder should stop *ear
 """)
 
 # %% [markdown]
+# ## Try other times
+#
+# Here the two writers are simulated, so each move of a slider runs them again. How far ahead may
+# W2's clock be? Does a longer lease help, and does another rule? Then raise the latency: a lease
+# counts from the moment when its request was sent, so a slow store leaves less of it.
+
+# %%
+from lockkit.lab.widgets import TimeSliders
+
+TimeSliders(lease_s=6, skew_s=4, expiry="wall")
+
+# %% [markdown]
 # ## Check
 
 # %%

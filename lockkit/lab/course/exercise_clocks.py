@@ -110,12 +110,12 @@ class Witness(Free):
         if other := self.other_holder(node):
             self.harmed = self.harmed or f"{other} and {node.name}"
         self.until_ms[node.name] = until_ms
-        self.tell(node, "held", until_ms)
+        self.record(node, "held", until_ms)
 
     def released(self, node: Node) -> None:
-        self.tell(node, "released", 0)
+        self.record(node, "released", 0)
 
-    def tell(self, node: Node, kind: str, until_ms: float) -> None:
+    def record(self, node: Node, kind: str, until_ms: float) -> None:
         now_ms = self.trial.world.time.now_ms
         self.history.append((round(now_ms), node.name, kind, round(until_ms)))
         until = f" until {until_ms / 1000:.1f} s" if until_ms else ""

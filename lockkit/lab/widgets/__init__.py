@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lockkit.lab.widgets.providers import Providers as Providers
     from lockkit.lab.widgets.seeds.panel import Sweep as Sweep
     from lockkit.lab.widgets.seeds.rerun import Rerun as Rerun
+    from lockkit.lab.widgets.seeds.sliders import TimeSliders as TimeSliders
     from lockkit.lab.widgets.stage.scenarios import PatternSteps as PatternSteps
     from lockkit.lab.widgets.stage.stepper import PatternStepper as PatternStepper
     from lockkit.lab.widgets.stage.stepper import Stepper as Stepper
@@ -26,7 +27,7 @@ _EXPORTS = {
     "PatternStepper": "stage.stepper", "PatternSteps": "stage.scenarios", "Predict": "predict",
     "Providers": "providers", "Rerun": "seeds.rerun", "Stepper": "stage.stepper",
     "Steps": "stage.steps", "StoreProbe": "store_probe", "Sweep": "seeds.panel",
-    "Workbench": "panels", "export_html": "export",
+    "TimeSliders": "seeds.sliders", "Workbench": "panels", "export_html": "export",
 }  # fmt: skip
 
 __all__ = list(_EXPORTS)

@@ -94,6 +94,7 @@ class LeaseRun:
     policy: Policy
     fence: CommitGuard = CommitGuard.CAS
     """What guards a commit: a mistake's own, or compare-and-set."""
+    ttl_ms: int = TTL_MS
     poll_ms: float = POLLS_MS[1]
     renew_ms: float = RENEWALS_MS[1]
     prefix: str = ""
@@ -220,7 +221,7 @@ class LeaseRun:
         offers = Capabilities(name="sim", poll_min_s=0.0, write_interval_min_s=interval_s)
         client = StorageClient(
             where="sim://", store=NoRequests(offers),  # type: ignore[arg-type]
-            identity=Identity(owner, TTL_MS, node.name, handle), policy=self.policy,
+            identity=Identity(owner, self.ttl_ms, node.name, handle), policy=self.policy,
             clock=node.clock, polling=PollingPace(self.poll_ms), sink=record, late_ms=LATE_MS,
             interval_ms=self.renew_ms,
         )  # fmt: skip

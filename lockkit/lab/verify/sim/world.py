@@ -205,10 +205,7 @@ class SimWorld:
 
     def _pass(self, *, to_next: bool) -> bool:
         """Advance time, to the next timer or by a random amount; False if there is no timer."""
-        now_ms = self.time.now_ms
-        due = [t.at_ms for t in self.tasks if t.phase is TaskPhase.ASLEEP and t.at_ms > now_ms]
-        due += [each.at_ms for each in self.flying if each.at_ms > now_ms]
-        due += [each.stalled_ms for each in self.nodes if each.stalled]
+        now_ms, due = self.time.now_ms, self._due()
         if not due:
             return False
         if to_next:
@@ -224,6 +221,13 @@ class SimWorld:
                 elif node.birth is not None:
                     self._restart(node)
         return True
+
+    def _due(self) -> list[float]:
+        """When each timer that has not yet run out does."""
+        now_ms = self.time.now_ms
+        due = [t.at_ms for t in self.tasks if t.phase is TaskPhase.ASLEEP and t.at_ms > now_ms]
+        due += [each.at_ms for each in self.flying if each.at_ms > now_ms]
+        return due + [each.stalled_ms for each in self.nodes if each.stalled]
 
     # --- the store's side ------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from lockkit.lab.verify.sim.fault_profile import CALM
 from lockkit.lab.verify.sim.lease import RESOURCE_KEY, SPREAD_MS, TTL_MS, LeaseRun, LeaseSession
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
 from lockkit.lab.verify.sim.schedule import Prompt
+from lockkit.lab.verify.sim.task import Node
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.lab.widgets.seeds.moments import SeedMoment
@@ -40,10 +41,14 @@ class StallSweep(LeaseRun):
 
     def before_the_write(self, session: LeaseSession) -> Procedure[None]:
         if self.stall_ms and self.world.dice.random() < STALLED:
-            node = session.node  # the whole process stops, its renewals too
-            node.stalled, node.stalled_ms = True, self.world.time.now_ms + self.stall_ms
-            self.world.record(node.name, "stalled", {"pid": node.life, "why": "the sweep"})
-            yield Sleep(0)
+            yield from stalled(self.world, session.node, self.stall_ms, "the sweep")
+
+
+def stalled(world: SimWorld, node: Node, for_ms: float, why: str) -> Procedure[None]:
+    """Stop a whole process, its renewals too, from inside one of its procedures."""
+    node.stalled, node.stalled_ms = True, world.time.now_ms + for_ms
+    world.record(node.name, "stalled", {"pid": node.life, "why": why})
+    yield Sleep(0)
 
 
 def stalling(ratio: float) -> SimScenario:
