@@ -14,8 +14,8 @@ from lockkit.cli.terminal import (
     CommandError,
     add_store,
     command,
+    report,
     say,
-    say_json,
     store_options,
 )
 from lockkit.clock import Clock
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             say(plain(args.url), *(f"  {line}" for line in lock_lines(holder)))
         if holder.state in ("absent", "released"):
-            _say(args, {"broken": False, "why": holder.why}, "nothing to break")
+            report(args, {"broken": False, "why": holder.why}, "nothing to break")
             return OK
         known, source = highest_epoch(store)
         if args.version is None:
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         except BreakRefused as refused:
             raise CommandError(plain(refused, limit=600), code=BUSY) from None
     said = {"broken": True, "version": done.version, "epoch": done.epoch, "log": done.log}
-    _say(args, said, f"broken: the lock is free now, logged as {done.log}")
+    report(args, said, f"broken: the lock is free now, logged as {done.log}")
     return OK
 
 
@@ -110,7 +110,7 @@ def _preview(args: argparse.Namespace, holder: LockHolder, known: int, source: s
     line = shlex.join(["lockkit", "lock", "break", args.url, "--version", str(version)])
     said = {"broken": False, "breakable": holder.breakable, "why": holder.why, "version": version}
     if not holder.breakable:
-        _say(args, said, "must not be broken now")
+        report(args, said, "must not be broken now")
         return BUSY
     plan = planned(holder, by=operator_name(), wall_ms=Clock().wall_ms(), known=known)
     if not args.json:
@@ -118,12 +118,5 @@ def _preview(args: argparse.Namespace, holder: LockHolder, known: int, source: s
             say(f"its epoch continues from {known}: {source}" if known else source)
         say(f"it would write  {plain(encode(plan.tombstone).decode())}")
         say(f"and log it as   {plan.log}")
-    _say(args, said, f"nothing was changed; to break it: {plain(line, limit=1000)}")
+    report(args, said, f"nothing was changed; to break it: {plain(line, limit=1000)}")
     return OK
-
-
-def _say(args: argparse.Namespace, said: dict[str, Any], line: str) -> None:
-    if args.json:
-        say_json({"url": args.url} | said)
-    else:
-        say(line)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import BUSY, OK, CommandError, say, say_json, store_options, warn
+from lockkit.cli.terminal import BUSY, OK, CommandError, report, say, store_options, warn
 from lockkit.clock import Clock
 from lockkit.events import plain
 
@@ -77,17 +77,17 @@ def accept_instant(args: argparse.Namespace) -> int:
     with opened(args.url, store_options(args)) as store:
         found = run(newest_ahead(), store, Clock())
         if found is None:
-            _say(args, {"accepted": False}, "no instant is ahead: nothing to accept")
+            report(args, {"accepted": False}, "no instant is ahead: nothing to accept")
             return OK
         if not args.json:
             say(f"{plain(args.url)}  {found.action} {found.instant}, {found.hours} hours ahead")
         if not args.yes:
             said = {"accepted": False, "instant": found.instant, "hours_ahead": found.hours}
-            _say(args, said, "nothing was changed; to accept it, add --yes")
+            report(args, said, "nothing was changed; to accept it, add --yes")
             return OK
         with locked(args) as lock:
             done = run(accept(args.instant, believe=lock.assert_held), store, Clock())
-    _say(args, {"accepted": done, "instant": args.instant}, "new instants follow it now")
+    report(args, {"accepted": done, "instant": args.instant}, "new instants follow it now")
     return OK
 
 
@@ -99,13 +99,13 @@ def repair(args: argparse.Namespace) -> int:
     with opened(args.url, store_options(args)) as store:
         plan = _planned(store, args.decided)
         if plan is None:
-            _say(args, {"repaired": False}, "the fence is sound: nothing to repair")
+            report(args, {"repaired": False}, "the fence is sound: nothing to repair")
             return OK
         said = {"broken": plan.broken, "source": plan.source, "publishes": plan.publishes}
         if not args.json:
             say(*_lines(args.url, plan))
         if not args.yes:
-            _say(args, {"repaired": False} | said, "nothing was changed; to do it, add --yes")
+            report(args, {"repaired": False} | said, "nothing was changed; to do it, add --yes")
             return OK
         with locked(args) as lock:
             plan = _planned(store, args.decided)  # what it would do now, under the lock
@@ -113,7 +113,7 @@ def repair(args: argparse.Namespace) -> int:
                 carry_out(plan, lock.fence, believe=lock.assert_held), store, Clock()
             )  # fmt: skip
     visible = f"; {', '.join(forward)} is visible now" if forward else ""
-    _say(args, {"repaired": True, "published": list(forward)} | said, f"repaired{visible}")
+    report(args, {"repaired": True, "published": list(forward)} | said, f"repaired{visible}")
     return OK
 
 
@@ -161,13 +161,13 @@ def mode(args: argparse.Namespace) -> int:
             if not args.json:
                 say(f"{plain(args.url)}  mode {config.mode}", *STEPS[args.mode])
             done = {"mode": config.mode, "switched": False}
-            _say(args, done, "nothing was changed; to do it, add --yes")
+            report(args, done, "nothing was changed; to do it, add --yes")
             return OK
         with locked(args) as lock:
             way = switch_mode(args.mode, lock.fence, believe=lock.assert_held)
             switched = run(way, store, Clock())
     said = "the table is in that mode now" if switched else "the table was in that mode already"
-    _say(args, {"mode": args.mode, "switched": switched}, f"{args.mode}: {said}")
+    report(args, {"mode": args.mode, "switched": switched}, f"{args.mode}: {said}")
     return OK
 
 
@@ -196,10 +196,3 @@ def locked(args: argparse.Namespace) -> Iterator[Lock]:
             yield lock
         finally:
             lock.release()
-
-
-def _say(args: argparse.Namespace, said: dict[str, Any], line: str) -> None:
-    if args.json:
-        say_json({"url": args.url} | said)
-    else:
-        say(line)

@@ -17,6 +17,7 @@ from lockkit.cli.terminal import (
     CommandError,
     clock_time,
     completed,
+    report,
     say,
     say_json,
     store_options,
@@ -87,10 +88,8 @@ def _within(seconds: float) -> AbstractContextManager[None]:
 def show(args: argparse.Namespace) -> int:
     with opened(args, args.url) as lock, _within(args.timeout_s):
         found = lock.holder()
-    if args.json:
-        say_json({"url": args.url} | holder_fields(found))
-    else:
-        say(plain(args.url), *(f"  {line}" for line in holder_lines(found)))
+    lines = (f"  {line}" for line in holder_lines(found))
+    report(args, holder_fields(found), plain(args.url), *lines)
     return OK
 
 
@@ -130,7 +129,7 @@ def break_it(args: argparse.Namespace) -> int:
         if not args.json:
             say(plain(args.url), *(f"  {line}" for line in holder_lines(found)))
         if found is None:
-            _tell(args, {"broken": False, "version": None}, "nothing to break")
+            report(args, {"broken": False, "version": None}, "nothing to break")
             return OK
         if args.version is None:
             words = ["lockkit", "lock", "break", args.url, "--version", found.version]
@@ -138,21 +137,14 @@ def break_it(args: argparse.Namespace) -> int:
             line = f"nothing was changed; to break it: {completed(pasted)}"
             if not args.json:
                 say("make sure first that its holder is dead: the service does not stop it")
-            _tell(args, {"broken": False, "version": found.version}, line)
+            report(args, {"broken": False, "version": found.version}, line)
             return OK
         try:
             lock.break_lock(args.version)
         except BreakRefused as refused:
             raise CommandError(plain(refused, limit=600), code=BUSY) from None
-    _tell(args, {"broken": True, "version": args.version}, "broken: the lock is free now")
+    report(args, {"broken": True, "version": args.version}, "broken: the lock is free now")
     return OK
-
-
-def _tell(args: argparse.Namespace, fields: dict[str, Any], line: str) -> None:
-    if args.json:
-        say_json({"url": args.url} | fields)
-    else:
-        say(line)
 
 
 def holder_fields(found: ServiceHolder | None) -> dict[str, Any]:

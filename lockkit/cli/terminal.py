@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -132,6 +132,14 @@ def say(*lines: str) -> None:
 def say_json(value: Any) -> None:
     """Print one line of JSON for programs."""
     print(json.dumps(value, separators=(", ", ": "), default=str), flush=True)
+
+
+def report(args: argparse.Namespace, fields: Mapping[str, Any], *lines: str) -> None:
+    """Print the fields and the command's URL as JSON if it was asked for, else the lines."""
+    if args.json:
+        say_json({"url": args.url, **fields})
+    else:
+        say(*lines)
 
 
 def warn(line: str) -> None:

@@ -8,7 +8,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.pending import is_left, looked_up, pending_lines, sign_of_life
-from lockkit.cli.terminal import BUSY, OK, USAGE, CommandError, say, say_json, store_options, warn
+from lockkit.cli.terminal import (
+    BUSY,
+    OK,
+    USAGE,
+    CommandError,
+    report,
+    say,
+    say_json,
+    store_options,
+    warn,
+)
 from lockkit.clock import Clock
 from lockkit.events import plain
 
@@ -133,13 +143,10 @@ def cluster(args: argparse.Namespace) -> int:
             return OK
         with _stopped_for_others():
             done = service.cluster()
-    if args.json:
-        say_json({"instant": done.instant if done else None,
-                  "replaced": done.replaced if done else 0, "files": done.files if done else 0})
-    elif done is None:
-        say("nothing to join: no partition has small files that would become fewer")
-    else:
-        say(f"{done.instant}: {done.replaced} file groups became {done.files}")
+    fields = {"instant": done.instant if done else None,
+              "replaced": done.replaced if done else 0, "files": done.files if done else 0}
+    report(args, fields, f"{done.instant}: {done.replaced} file groups became {done.files}" if done
+           else "nothing to join: no partition has small files that would become fewer")
     return OK
 
 

@@ -19,8 +19,7 @@ from lockkit.cli.terminal import (
     CommandError,
     add_store,
     command,
-    say,
-    say_json,
+    report,
     seconds,
     store_options,
     warn,
@@ -135,13 +134,13 @@ def opened(args: argparse.Namespace) -> Iterator[StateLock]:
     from lockkit.recipes.terraform.statelock import StateLock
     from lockkit.stores.within import within
 
-    def report(kind: str, **data: Any) -> None:
+    def emit(kind: str, **data: Any) -> None:
         if kind == "note":
             warn(f"lockkit {args.name}: {plain(data['text'])}")
 
     state = StateLock(
         args.url, workspace=args.workspace, workspace_key_prefix=args.workspace_key_prefix,
-        emit=report, **store_options(args),
+        emit=emit, **store_options(args),
     )  # fmt: skip
     # `lock` has its own limit, and time afterwards to prove or to undo what it has written.
     limit_s = math.inf if args.name in ("tflock lock", "tflock move") else args.timeout_s
@@ -161,14 +160,13 @@ def show(args: argparse.Namespace) -> int:
 
     with opened(args) as state:
         found = state.show().info
-        if args.json:
-            say_json({"url": args.url, "key": state.key, **fields(found)})
-        elif isinstance(found, ForeignLock):
-            say(f"{plain(state.key)} is no lock file: {plain(found.why)}; it locks all the same")
+        if isinstance(found, ForeignLock):
+            lines = [f"is no lock file: {plain(found.why)}; it locks all the same"]
         else:
-            say(f"{plain(state.key)} {f'is held by {found}' if found else 'is unlocked'}")
-            if found and found.info:
-                say(f"  {plain(found.info)}")
+            lines = [f"is held by {found}" if found else "is unlocked"]
+            lines += [f"  {plain(found.info)}"] if found and found.info else []
+        lines[0] = f"{plain(state.key)} {lines[0]}"
+        report(args, {"key": state.key, **fields(found)}, *lines)
     if found is None:
         return OK
     return FOUND if isinstance(found, ForeignLock) else BUSY
@@ -229,20 +227,14 @@ def move(args: argparse.Namespace) -> int:
             marker = way.marker
             done = {"moved": True, "marker": marker.id if marker else ""}
             line = f"moved: only the lock file counts; the table keeps the marker {done['marker']}"
-    if args.json:
-        say_json({"url": args.url, "key": state.key, "table": table.url} | done)
-    else:
-        say(plain(line))
+    report(args, {"key": state.key, "table": table.url, **done}, plain(line))
     return OK
 
 
 def lock(args: argparse.Namespace) -> int:
     with opened(args) as state:
         mine = state.lock(operation=args.operation, acquire_timeout=args.lock_timeout)
-    if args.json:
-        say_json({"url": args.url, "key": state.key, **fields(mine)})
-    else:
-        say(mine.id)
+    report(args, {"key": state.key, **fields(mine)}, mine.id)
     return OK
 
 
@@ -268,10 +260,7 @@ def force_unlock(args: argparse.Namespace) -> int:
 
 def removed(args: argparse.Namespace, state: StateLock) -> int:
     state.force_unlock(args.id)
-    if args.json:
-        say_json({"url": args.url, "key": state.key, "unlocked": args.id})
-    else:
-        say(f"{plain(state.key)} is unlocked")
+    report(args, {"key": state.key, "unlocked": args.id}, f"{plain(state.key)} is unlocked")
     return OK
 
 

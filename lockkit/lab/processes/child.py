@@ -77,14 +77,14 @@ class ChildProcess:
             yield _said(line)
 
     def listen(self, on_message: Callable[[Said | None], None]) -> threading.Thread:
-        """Call `heard` from a thread with every line, and with None at the end."""
+        """Call `on_message` from a thread with every line, and with None at the end."""
 
         def read() -> None:
             for each in self.said():
                 on_message(each)
             on_message(None)
 
-        thread = threading.Thread(target=read, name=f"hear-{self.log.stem}", daemon=True)
+        thread = threading.Thread(target=read, name=f"read-{self.log.stem}", daemon=True)
         thread.start()
         return thread
 

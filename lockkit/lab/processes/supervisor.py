@@ -35,9 +35,9 @@ TICK_S = 0.25
 GRACE_S = 1.0
 """How long a running writer may take to finish its round and release the lock when told to stop."""
 DRAIN_S = 1.0
-HEAR_OUT_MS = 200
+LAST_OUTPUT_MS = 200
 PROFILES = {"s3": "aws", "gcs": "gcs", "azure": "azure"}
-"""What the embedded server behaves like, unless told."""
+"""By default the embedded server behaves like this provider's store."""
 STOPS = {
     "commit": "at its commit, holding the lock",
     "decided": "its commit decided and not yet visible",
@@ -113,8 +113,8 @@ class Supervisor:
         """Temporary files of the JVMs, removed when all of them have ended."""
         self._history = (self._run_dir / "history.jsonl").open("w", buffering=1)
         self._out: SimpleQueue[str | None] = SimpleQueue()
-        self._teller = threading.Thread(target=_write_lines, args=(self._out, channel), daemon=True)
-        self._teller.start()
+        self._output = threading.Thread(target=_write_lines, args=(self._out, channel), daemon=True)
+        self._output.start()
         self._beat_ms = self._turn_ms = self._clock.boot_ms()
 
     def run(self) -> int:
@@ -290,7 +290,7 @@ class Supervisor:
             case {"do": "lose_response"}:
                 self._lose_response(command.get("writer"))
             case _:
-                self._control(error=f"the supervisor does not know how to do {command.get('do')!r}")
+                self._control(error=f"unknown command {command.get('do')!r}")
 
     def _stall(self, child: Child, at: str, whole: bool) -> None:
         child.freeze_tree = whole
@@ -345,7 +345,7 @@ class Supervisor:
             if not child.killed:  # a killed tree is stopped first
                 why = STOPS.get(child.armed, "by hand")
                 child.stopped, child.armed = True, ""
-                self._hear_out(child)
+                self._read_last_output(child)
                 self._emit(child.name, "stalled", pid=child.pid, why=why)
                 if child.freeze_tree:
                     freeze(child.pid)
@@ -376,9 +376,9 @@ class Supervisor:
             for writer in self._writers():
                 self._kill(writer)
 
-    def _hear_out(self, child: Child) -> None:
-        """Record what a stopped child sent before its stop first."""
-        end_ms = self._clock.boot_ms() + HEAR_OUT_MS
+    def _read_last_output(self, child: Child) -> None:
+        """Record what a stopped child had sent, before its stop is recorded."""
+        end_ms = self._clock.boot_ms() + LAST_OUTPUT_MS
         while child.popen.stdout is not None and self._clock.boot_ms() < end_ms:
             waiting = fcntl.ioctl(child.popen.stdout, termios.FIONREAD, b"\0" * 4)
             self._clock.sleep(0.005)
@@ -435,7 +435,7 @@ class Supervisor:
         self._drain()
         self._history.close()
         self._out.put(None)
-        self._teller.join(DRAIN_S)
+        self._output.join(DRAIN_S)
 
     # --- output ---
 

@@ -87,9 +87,7 @@ class Service(ABC):
             self._process = _child(command, self.folder, log)
 
     def ready(self) -> None:
-        """Returns once it serves; ends it and raises `ServiceStartFailed`, with what it said
-        last.
-        """
+        """Returns once it serves. If it does not start, ends it and raises `ServiceStartFailed`."""
         assert self._process is not None
         clock = Clock()
         end_ms = clock.boot_ms() + READY_S_MAX * 1000
