@@ -13,7 +13,8 @@ from lock_world import PATIENCE_S, Suspendable, Tale, until
 from peer_servers import azurite
 
 from lockkit import Clock, Fault, LockLost, Proxy, StoreError
-from lockkit.errors import NoAnswer
+from lockkit.clock import process_name
+from lockkit.errors import BreakRefused, NoAnswer
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import UnprovenRelease
 from lockkit.providers.azure_lease import AzureBlobLease
@@ -141,6 +142,88 @@ def test_only_who_says_so_breaks_a_lease_and_its_holder_is_told(
     with pytest.raises(LockLost):
         for_ever.release()
     other.assert_held()
+    other.release()
+
+
+# --- a break of what was shown --------------------------------------------------------------------
+
+
+def test_a_break_aimed_at_an_old_grant_ends_no_newer_one(
+    lock: Callable[..., AzureBlobLease], clock: Clock
+) -> None:
+    """After a release, and after a lease that ran out: the ETag alone would let both pass."""
+    first, second, operator = lock(ttl_s=15), lock(), lock()
+    assert first.acquire(timeout=0)
+    shown = operator.holder()
+    assert shown is not None and shown.certain
+    first.release()
+    assert second.acquire(timeout=0)
+    with pytest.raises(BreakRefused, match="look again"):
+        operator.break_lock(shown.version)
+    second.renew()
+    second.release()
+    assert first.acquire(timeout=0)
+    shown = operator.holder()
+    assert shown is not None
+    clock.offset_ms += 16_000
+    assert second.acquire(timeout=0)
+    with pytest.raises(BreakRefused, match="look again"):
+        operator.break_lock(shown.version)
+    second.renew()
+    second.release()
+
+
+def test_a_lease_of_another_program_is_not_taken_for_the_grant_before_it(
+    lock: Callable[..., AzureBlobLease], blob: Any
+) -> None:
+    """Such a holder leaves no record; the record of an earlier grant is still there."""
+    mine, operator = lock(), lock()
+    assert mine.acquire(timeout=0)
+    old = operator.holder()
+    assert old is not None and old.owner == mine.owner
+    mine.release()
+    other = BlobLeaseClient(blob, lease_id=A)
+    other.acquire(lease_duration=60)
+    shown = operator.holder()
+    assert shown is not None and not shown.certain
+    assert shown.owner != mine.owner and not shown.process
+    with pytest.raises(BreakRefused, match="look again"):
+        operator.break_lock(old.version)
+    other.release()
+    assert mine.acquire(timeout=0)
+    with pytest.raises(BreakRefused, match="look again"):
+        operator.break_lock(shown.version)
+    mine.renew()
+    mine.release()
+
+
+def test_the_holders_record_leaves_the_blobs_own_metadata_and_is_replaced(
+    lock: Callable[..., AzureBlobLease], blob: Any
+) -> None:
+    blob.upload_blob(b"precious", metadata={"team": "lake"})
+    owner = "Zoë's job: nightly \r\n"
+    for _ in range(2):
+        with lock(owner=owner) as held:
+            shown = lock().holder()
+            assert shown is not None
+            assert (shown.owner, shown.version) == (owner, held.lease_id)
+            assert shown.process == process_name() and shown.lives
+    kept = blob.get_blob_properties().metadata
+    assert kept["team"] == "lake" and len(kept) == 4
+    assert blob.download_blob().readall() == b"precious"
+
+
+def test_a_grant_whose_record_is_refused_is_given_back(
+    server: Emulator, lock: Callable[..., AzureBlobLease]
+) -> None:
+    other = lock()
+    other.acquire(timeout=0)
+    other.release()
+    with Proxy(server.azure) as proxy:
+        proxy.inject(Fault("status", code=403, operation="put", nth=2))
+        with pytest.raises(StoreError, match="cannot name its holder"):
+            lock(proxy.url).acquire(timeout=0)
+    assert other.acquire(timeout=0)
     other.release()
 
 

@@ -170,7 +170,7 @@ def holder_facts(found: ServiceHolder) -> list[tuple[str, str]]:
             facts.append((name, f"{clock_time(at_ms)} (the service's clock)"))
     facts.append(("ends", found.ends))
     if found.version:
-        note = "" if found.certain else " (Azure gives the next grant the same)"
+        note = "" if found.certain else " (another program's lease: the next one may have the same)"
         facts.append(("version", f"{plain(found.version)}{note}"))
     facts += [("waiting", plain(each, limit=300)) for each in found.waiting[:WAITING_MAX]]
     if len(found.waiting) > WAITING_MAX:

@@ -3,6 +3,10 @@
 The client chooses the lease's id before it sends the request, so a request whose answer was lost is
 repeated unchanged. The lease guards this one blob. For a table's other objects it is an ordinary
 lock without a rising number.
+
+A grant leaves the blob's ETag as it was. So the holder writes its lease's id and its name into the
+blob's metadata before `acquire` returns: `lock break` ends exactly that lease, never a later one.
+The id is no secret: whoever may write the blob may also break its lease.
 """
 
 from __future__ import annotations
@@ -10,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+from uuid import UUID
 
+from lockkit.clock import process_name
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.protocol.outcome import (
     Applied,
@@ -33,7 +40,10 @@ BEAT_S = 15.0
 LOOK_S = 1.0
 TRIES_MAX = 3
 """Rounds of one try: request the lease; create the blob; request it again."""
+LEASE_ID, OWNER, PROCESS = "lockkit_lease", "lockkit_owner", "lockkit_process"
+"""The holder's entries in the blob's metadata; names of other entries do not begin like that."""
 FOR_EVER = -1
+OWNER_CHARS_MAX = 200
 NAMELESS = "somebody, by an Azure lease"
 
 # learn.microsoft.com/rest/api/storageservices/lease-blob, "Remarks".
@@ -43,6 +53,8 @@ LEASES: Table = {
     (409, "LeaseIdMismatchWithLeaseOperation"): RefusalKind.CONDITION_FAILED,
     (409, "LeaseIsBrokenAndCannotBeRenewed"): RefusalKind.CONDITION_FAILED,
     (409, "LeaseNotPresentWithLeaseOperation"): RefusalKind.CONDITION_FAILED,
+    (412, "LeaseIdMismatchWithBlobOperation"): RefusalKind.CONDITION_FAILED,
+    (412, "LeaseNotPresentWithBlobOperation"): RefusalKind.CONDITION_FAILED,
 }
 CURES: Mapping[tuple[int, str], str] = {
     (400, "InvalidHeaderValue"): "a lease lasts 15 to 60 s or for ever; else the server may not "
@@ -54,6 +66,9 @@ T = TypeVar("T")
 
 class AzureBlobLease(LeasedLock):
     """The lease of the blob at `az://container/blob` (or `abfss://`), made empty if it is absent.
+
+    Each grant rewrites the blob's metadata, so the blob has a new ETag, and in an account that
+    keeps versions a new version; its content and its other metadata stay.
 
     `ttl_s` is a whole number from 15 to 60, or None. None is a lease without end: only its holder
     or `break_lease()` ends it, so it outlives a crash. `account_url`, `credential`, `endpoint` and
@@ -143,13 +158,27 @@ class AzureBlobLease(LeasedLock):
             answer = self._write("take it", lambda: self._lease().acquire(lease_duration=seconds))
             self._taking = self._taking or isinstance(answer, Unknown)
             if self._has_answered(answer):
-                self._taking = False
-                return ServiceGrant(self._id, None, sent_ms)
-            if self._is_there():
+                self._taking = True  # until its record is confirmed it can be taken back
+                if self._recorded():
+                    self._taking = False
+                    return ServiceGrant(self._id, None, sent_ms)
+                self._id, self._taking = self.clock.unique(), False
+            elif self._is_there():
                 return NotFree(NAMELESS, self._look_s)
             made = partial(self._store.put, self._name, b"", IfAbsent())
             self._events.ask("make its blob", made)  # another client may create it first
         raise NoAnswer(f"{self}: its blob comes and goes; try again")
+
+    def _recorded(self) -> bool:
+        """Name this grant in the blob's metadata; False: its lease has been broken meanwhile."""
+        found = self._properties()
+        if found is None:
+            return False
+        mine = {LEASE_ID: self._id, OWNER: quote(self.owner[:OWNER_CHARS_MAX], safe="@:/")}
+        mine[PROCESS] = quote(process_name(), safe="@:/")
+        others = {k: v for k, v in (found.metadata or {}).items() if k.lower() not in mine}
+        record = partial(self._blob.set_blob_metadata, {**others, **mine}, lease=self._id)
+        return self._has_answered(self._write("name its holder", record))
 
     def _withdraw(self) -> None:
         if self._taking or self._giving:
@@ -170,31 +199,30 @@ class AzureBlobLease(LeasedLock):
             raise GrantOver("Azure says that the lease was over, broken or another's")
 
     def _inspect(self) -> NotFree | None:
-        found = self._send("look at it", self._blob.get_blob_properties)
-        if isinstance(found, ErrorResponse | Unknown):
-            if isinstance(found, ErrorResponse) and found.status == 404:
-                return None
-            self._endpoint.listing(self._table, found, "look at it")
-        return NotFree(NAMELESS) if found.lease.status == "locked" else None
+        found = self._properties()
+        return NotFree(NAMELESS) if found and found.lease.status == "locked" else None
 
     def _holder(self) -> ServiceHolder | None:
-        """Azure tells neither whose lease it is nor since when."""
-        found = self._send("look at it", self._blob.get_blob_properties)
-        if isinstance(found, ErrorResponse | Unknown):
-            if isinstance(found, ErrorResponse) and found.status == 404:
-                return None
-            self._endpoint.listing(self._table, found, "look at it")
-        if found.lease.status != "locked":
+        """By the metadata, if its lease is the one that lasts; Azure itself tells no holder."""
+        found = self._properties()
+        if found is None or found.lease.status != "locked":
             return None
         endless = found.lease.duration == "infinite"
         ends = "never: only its holder or a break ends it" if endless else "60 s after its renewal"
         kept = "" if endless else "it was renewed within its last 60 s, or it would be over"
-        return ServiceHolder(NAMELESS, str(found.etag), ends, certain=False, kept_alive=kept)
+        said = {name.lower(): value for name, value in (found.metadata or {}).items()}
+        id = said.get(LEASE_ID, "")
+        if not (_is_lease(id) and self._is_current(id)):
+            return ServiceHolder(NAMELESS, str(found.etag), ends, certain=False, kept_alive=kept)
+        owner, process = unquote(said.get(OWNER, "")), unquote(said.get(PROCESS, ""))
+        return ServiceHolder(owner, id, ends, process=process, kept_alive=kept)
 
     def _break_grant(self, version: str) -> bool:
-        """Guarded by the blob's ETag only: Azure has no condition on the grant."""
+        """Exactly that lease; that of a holder who left no record is guarded by the blob's ETag."""
         from azure.core import MatchConditions
 
+        if _is_lease(version):
+            return self._has_answered(self._write("break it", self._lease(version).release))
         ends_now = {"lease_break_period": 0}
         exactly = {"etag": version, "match_condition": MatchConditions.IfNotModified}
         return self._has_answered(
@@ -206,10 +234,24 @@ class AzureBlobLease(LeasedLock):
 
     # --- requests --------------------------------------------------------------------------------
 
-    def _lease(self) -> Any:
+    def _lease(self, id: str = "") -> Any:
         from azure.storage.blob import BlobLeaseClient
 
-        return BlobLeaseClient(self._blob, lease_id=self._id or None)
+        return BlobLeaseClient(self._blob, lease_id=id or self._id or None)
+
+    def _properties(self) -> Any:
+        """The blob's properties; None: there is no blob."""
+        found = self._send("look at it", self._blob.get_blob_properties)
+        if isinstance(found, ErrorResponse | Unknown):
+            if isinstance(found, ErrorResponse) and found.status == 404:
+                return None
+            self._endpoint.listing(self._table, found, "look at it")
+        return found
+
+    def _is_current(self, id: str) -> bool:
+        """Whether the blob's lease is the one of this id: Azure compares it, and does not tell."""
+        look = partial(self._blob.get_blob_properties, lease=id)
+        return self._has_answered(self._write("compare its lease", look))
 
     def _is_there(self) -> bool:
         found = self._send("look at it", self._blob.exists)
@@ -246,3 +288,11 @@ class AzureBlobLease(LeasedLock):
             return self._store.refusal(error, doing)
         self._endpoint.mark_answered()
         return said
+
+
+def _is_lease(version: str) -> bool:
+    """Whether it is a lease's id, not an ETag."""
+    try:
+        return str(UUID(version)) == version.lower()
+    except ValueError:
+        return False

@@ -98,7 +98,8 @@ def grant_html(grant: ServiceHolder | None, url: str) -> str:
     """The dry run of a break of a service's lock."""
     if grant is None:
         return "<div class='lc-card'><h4>Dry run</h4><p>It is free: nothing to break.</p></div>"
-    risk = "" if grant.certain else " Azure gives the next grant the same version."
+    risk = " It is another program's lease: the next one may have the same version."
+    risk = "" if grant.certain else risk
     return (
         f"<div class='lc-card'><h4>Dry run: nothing was changed</h4><p>Would end the grant of "
         f"<b>{shown(grant.owner)}</b> at {shown(url)}, version <b>{shown(grant.version)}</b>, and "
