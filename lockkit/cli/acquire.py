@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import subprocess
@@ -51,6 +52,8 @@ lockkit lock acquire s3://bucket/table --timeout 60 -- python compact.py
 lockkit lock acquire filesystem:///lake/orders/.hoodie --timeout 60 -- python compact.py"""
 
 TTL_S = 30
+OPENING_S_MIN = 10.0
+"""A store may be opened for as long as the wait, and at least so long: it looks for credentials."""
 NEWEST = 20
 """Generations of the lock object that are read to find when its holder took it."""
 STOP_TIMEOUT_S = 5.0
@@ -84,8 +87,12 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("name a command to run: lockkit lock acquire URL -- COMMAND", code=USAGE)
     waits = args.timeout is None or args.timeout > 0
     notice = WaitNotice(args.name)
+    from lockkit.stores.within import within
+
+    opening_s = math.inf if args.timeout is None else max(OPENING_S_MIN, args.timeout)
     try:
-        lock = opened(args, notice)
+        with within(opening_s):
+            lock = opened(args, notice)
     except ValueError as error:
         raise CommandError(plain(error), code=USAGE) from None
     notice.lock = lock if waits else None

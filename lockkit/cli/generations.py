@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,12 +18,17 @@ from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record, decode
 from lockkit.protocol.state import LastObservation, Observation
 from lockkit.stores import Store, open_store
+from lockkit.stores.within import within
 from lockkit.table.inspect.versions import Generation
+
+OPENING_REQUESTS = 3
+"""Opening a store may take as long as so many requests: it may look for credentials."""
 
 
 @contextmanager
 def opened(url: str, options: dict[str, Any]) -> Iterator[Store]:
-    store = open_store(url, **options)
+    with within(OPENING_REQUESTS * options.get("timeout_s", math.inf)):
+        store = open_store(url, **options)
     try:
         yield store
     finally:

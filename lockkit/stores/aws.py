@@ -18,7 +18,7 @@ from botocore.config import Config
 from lockkit.protocol.outcome import Unknown
 from lockkit.stores import StoreOptions, tokens
 from lockkit.stores.connections import keep_deadlines
-from lockkit.stores.deadline import Deadline, DeadlinePassed, current
+from lockkit.stores.deadline import DeadlinePassed, current
 from lockkit.stores.endpoint import (
     CONNECTIONS_MAX,
     Endpoint,
@@ -120,7 +120,7 @@ def client(
     for a server that is not Amazon's, wherever its address was configured.
     """
     extra = dict(options.extra)
-    opening = Deadline(max(options.timeout_s, tokens.OPENING_S_MIN))
+    opening = tokens.opening(options.timeout_s)
     session = botocore.session.Session(profile=extra.pop("profile_name", None))
     _share_loader(session)
     endpoint = endpoint or _configured(session, service, extra)

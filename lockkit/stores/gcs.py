@@ -129,7 +129,7 @@ class GcsStore:
         self._timeout = timeouts_s(options.timeout_s)
         self._endpoint = Endpoint(url, options, cures=CURES)
         self.refusals = self._endpoint.refusals
-        with self._translated("open it"):
+        with self._translated(tokens.OPENING):
             try:
                 self._client = _client(options)
             except google.auth.exceptions.GoogleAuthError:
@@ -430,7 +430,7 @@ def _client(options: StoreOptions) -> google.cloud.storage.Client:
         # A local server has no Google accounts; one that Google runs has.
         extra.setdefault("use_auth_w_custom_endpoint", options.endpoint.startswith("https://"))
     # Finding credentials may require a metadata server or another program.
-    opening = Deadline(max(options.timeout_s, tokens.OPENING_S_MIN))
+    opening = tokens.opening(options.timeout_s)
     about = ClientInfo(user_agent=agent(options.client))
     client = Awaited(lambda: google.cloud.storage.Client(client_info=about, **extra)).within(
         opening

@@ -32,6 +32,7 @@ from lockkit.stores import (
     aws,
     shown,
     split_url,
+    tokens,
 )
 from lockkit.stores.deadline import Deadline, in_time
 from lockkit.stores.endpoint import (
@@ -107,7 +108,7 @@ class S3Store:
         self.refusals = self._endpoint.refusals
         extra = dict(options.extra)
         self._multipart_bytes = extra.pop("multipart_bytes", None)
-        with self._translated("open it"):
+        with self._translated(tokens.OPENING):
             try:
                 self._client = _client(replace(options, extra=extra))
             except ValueError as error:

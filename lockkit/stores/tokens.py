@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.stores.deadline import Deadline, DeadlinePassed, deadline
+from lockkit.stores.within import limit_ms
 
 OPENING_S_MIN = 30.0
 """Minimum time for opening a client: it reads files, and may run a program."""
@@ -21,9 +22,16 @@ RENEWAL_S_MAX = 60.0
 VALID_MS_MIN = 30_000
 """A token that ends sooner than this is not sent: its request may take longer."""
 
+OPENING = "open it (find its credentials)"
+
 T = TypeVar("T")
 
 _clock = Clock()
+
+
+def opening(timeout_s: float) -> Deadline:
+    """The time for opening a client; `within` may limit it further."""
+    return Deadline(max(timeout_s, OPENING_S_MIN), limit_ms=limit_ms())
 
 
 class Awaited(Generic[T]):
