@@ -78,7 +78,7 @@ def pending_is_ours(taken: TakenInstant, now: Any) -> Procedure[bool]:
     return taken.instant in now.pending
 
 
-def survey_that_gives_up(taken: TakenInstant) -> Procedure[tuple[Any, Any]]:
+def survey_that_gives_up(taken: TakenInstant, _: bool = False) -> Procedure[tuple[Any, Any]]:
     """As before: it gives the instant up itself, and its caller does so once more."""
     now = yield from load_timeline(
         taken.names, after=CheckedHorizon(taken.known.horizon).listed_after
@@ -139,9 +139,7 @@ _BY_NAME = {
     "rollback.is_ours": pending_is_ours,
     "transaction.survey": survey_that_gives_up,
     "append.survey": survey_that_gives_up,
-    "transaction.discard": given_up_by_name,
-    "append.discard": given_up_by_name,
-    "rollback.discard": given_up_by_name,
+    "discarding.discard": given_up_by_name, "rollback.discard": given_up_by_name,
 }
 
 REPAIRS: dict[str, dict[str, Any]] = {
@@ -159,11 +157,10 @@ REPAIRS: dict[str, dict[str, Any]] = {
         "rollback.is_ours": pending_is_ours,
     },
     "a useless instant is left pending": {
-        "transaction.discard": nothing, "append.discard": nothing,
+        "discarding.discard": nothing,
     },
     "a useless instant is deleted by name": {
-        "transaction.discard": discarded_by_name, "append.discard": discarded_by_name,
-        "rollback.discard": discarded_by_name,
+        "discarding.discard": discarded_by_name, "rollback.discard": discarded_by_name,
     },
     "a rollback does not settle the last decision": {"rollback.settle": nothing},
     "the next instant has no lead": {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -209,16 +211,79 @@ def test_an_offer_that_cannot_be_read_is_left_to_its_owner(url: str, body: bytes
     assert values(url) == judged(url) == dict.fromkeys("abc", 0)
 
 
+# --- acknowledged, and published behind it --------------------------------------------------------
+
+
+def test_an_append_returns_once_it_is_decided_and_a_reader_waits_for_what_is_not_published(
+    url: str,
+) -> None:
+    returned = threading.Event()
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+
+        def before(request: str) -> None:
+            if request.startswith("put") and request.endswith(".commit"):
+                returned.wait(10)
+
+        spy(table, before)
+        done = table.append(rows("b"))
+        folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
+        assert not list(folder.glob(f"{done.instant}_*.commit"))
+        returned.set()
+        assert values(url) == dict.fromkeys("ab", 0)
+        assert list(folder.glob(f"{done.instant}_*.commit"))
+
+
+def acknowledged_and_killed(url: str, write: str) -> Callable[[], None]:
+    """A process that is killed between the acknowledgement of a write and its publication."""
+
+    def work() -> None:
+        table, held = Table(url), threading.Event()
+        table.append(rows("a"))
+        published(table)
+
+        def before(request: str) -> None:
+            if request.startswith("put") and request.endswith(".commit"):
+                held.wait()
+
+        spy(table, before)
+        getattr(table, write)(rows("b"))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return work
+
+
+@pytest.mark.parametrize("write", ["append", "upsert"])
+@pytest.mark.parametrize("then", ["read", "upsert", "changes", "clean"])
+def test_what_a_killed_process_had_acknowledged_is_there_for_whoever_comes_next(
+    url: str, write: str, then: str
+) -> None:
+    os.waitpid(in_child(acknowledged_and_killed(url, write)), 0)
+    assert judged(url) == {"a": 0}
+    with Table(url) as table:
+        if then == "upsert":
+            table.upsert(rows("b", v=1))
+        elif then == "changes":
+            assert set(table.changes()[0]["id"].to_pylist()) == {"a", "b"}
+        elif then == "clean":
+            table.clean()
+    assert values(url) == judged(url) == {"a": 0, "b": int(then == "upsert")}
+
+
 # --- processes that are killed or stopped in the middle -------------------------------------------
 
 
-def spy(table: Table, before: Callable[[str], None]) -> None:
-    """Call `before` with each request of this handle before it is sent."""
+def spy(table: Table, before: Callable[[str], None], alone: Any = None) -> None:
+    """Call `before` with each request of this handle before it is sent; one at a time by `alone`.
+    """
+    alone = alone or nullcontext()
 
     def watched(verb: str, do: Callable[..., Any]) -> Callable[..., Any]:
         def ask(key: str, *args: Any, **how: Any) -> Any:
-            before(f"{verb} {key}")
-            return do(key, *args, **how)
+            with alone:
+                before(f"{verb} {key}")
+                return do(key, *args, **how)
 
         return ask
 
@@ -254,6 +319,13 @@ def in_child(work: Callable[[], None]) -> int:
         os._exit(9)
 
 
+def published(table: Table) -> None:
+    """Wait until other threads have published what this handle has acknowledged."""
+    for each in table._upkeep.context.lingering or ():
+        if each is not threading.current_thread():
+            each.join()
+
+
 def append_and(url: str, number: int, what: signal.Signals) -> Callable[[], None]:
     """An append that loses the fence once; at request `number` its process gets the signal."""
 
@@ -267,11 +339,12 @@ def append_and(url: str, number: int, what: signal.Signals) -> Callable[[], None
                 with Table(url) as other:
                     other.append(rows("other"))
             if count["requests"] == number:
-                os.kill(os.getpid(), what)
+                signal.pthread_kill(threading.get_ident(), what)  # this thread goes no further
 
         with Table(url) as table:
             table.append(rows("first"))
-            spy(table, before)
+            # A thread that is stopped in the middle of a file:// write keeps its folder locked.
+            spy(table, before, threading.RLock())
             table.append(rows("mine"))
 
     return work

@@ -50,12 +50,13 @@ from lockkit.table.format.timeline import (
     load_timeline,
 )
 from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.discarding import discard
 from lockkit.table.occ.fence import FENCE_KEY, WINDOW_MAX
 from lockkit.table.occ.liveness import heartbeat_key
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.publish import _ReleaseThread
 from lockkit.table.occ.rollback import withdraw
-from lockkit.table.occ.transaction import TableCache, Transaction, discard, survey, take
+from lockkit.table.occ.transaction import TableCache, Transaction, survey, take
 from lockkit.table.read.checkpoint import CHECKPOINT_EVERY, CHECKPOINT_KEY
 from lockkit.table.read.opening import look_over
 

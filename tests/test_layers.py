@@ -81,9 +81,11 @@ ORDER = {
         "gate readable log_blocks log_writing archived"
     ),
     "table.occ": (
-        "fence group group_fence group_commit conflicting covered pending conflict heartbeat_rules "
+        "fence group group_fence group_commit group_tail "
+        "conflicting covered pending conflict heartbeat_rules "
         "liveness heartbeat locks hudi_clocks "
-        "creation decide markers transaction failed prepared news rewriting metadata_off outgrown "
+        "creation decide markers discarding transaction failed prepared news rewriting "
+        "metadata_off outgrown "
         "commit condition mode ahead "
         "publish group_publish rollback concurrency passed_lock contract"
     ),

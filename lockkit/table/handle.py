@@ -134,6 +134,7 @@ class Table:
         self._upkeep = Upkeep(
             given, self.url, self.store, self.concurrency_control, clock=self.clock, emit=self.emit
         )
+        self._upkeep.context.lingering = []
         self.strategy = strategy
         self.heartbeat = heartbeat_rules(given)
         self._known: TableCache | None = None

@@ -81,7 +81,7 @@ class DecidedCommit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit that every reader sees from now on."""
+    """A commit that every reader of lockkit's sees from now on."""
 
     instant: str
     epoch: int

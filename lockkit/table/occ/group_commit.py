@@ -19,7 +19,7 @@ from lockkit.runtime import Parallel, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read, settle_write
 from lockkit.runtime.proven import pause_s as throttled_s
 from lockkit.table.errors import CommitUnknown
-from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.layout import FileGroup, parse_commit
 from lockkit.table.format.timeline import HOODIE, instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group import (
@@ -64,11 +64,15 @@ FAST_RUN_MAX = 4
 """After so many commits without a listing a writer lists, and decides what others offered."""
 
 
+def groups_of(body: bytes) -> frozenset[FileGroup]:
+    return parse_commit("", "an inflight file", body).writes
+
+
 @dataclass(slots=True)
 class GroupClient:
     """What one process knows of the fence: it is a hint for its next request."""
 
-    groups_of: Callable[[bytes], frozenset[FileGroup]]
+    groups_of: Callable[[bytes], frozenset[FileGroup]] = groups_of
     """The file groups that an inflight file names."""
     window_max: int = GROUP_WINDOW_MAX
     horizon: str = ""
@@ -89,6 +93,8 @@ class GroupClient:
 
     bodies: dict[str, bytes] = field(default_factory=dict)
     """Of this client's own inflight files that are not published yet."""
+    behind: list[GroupDecision] = field(default_factory=list)
+    """Acknowledged, and still to be published."""
 
     def knows(self, fence: GroupFence, version: Version) -> None:
         self.known, self.version = fence, version
@@ -606,17 +612,34 @@ def publish_round(client: GroupClient, mine: GroupDecision) -> Procedure[None]:
 
     The clients that decided that publish it. If they do not, it is published here.
     """
-    assert client.known is not None
-    view = GroupView(client.known, client.version, {}, frozenset(), client.horizon)
-    last = max([mine.seq, *(each.seq for each in view.fence.window if each.round == mine.round)])
-    for _ in range(WAITS_MAX):
-        if all(each.seq >= mine.seq or each.round == mine.round
-               or is_proven(view.fence, each, client.proven)
-               for each in view.fence.window):  # fmt: skip
+    fence = client.known
+    assert fence is not None
+    round_of = [each.seq for each in fence.window if each.round == mine.round]
+    first, last = min([mine.seq, *round_of]), max([mine.seq, *round_of])
+    for turn in range(WAITS_MAX):
+        before = [each for each in fence.window
+                  if each.seq < first and not is_proven(fence, each, client.proven)]  # fmt: skip
+        if not before or (yield from are_published(client, before)):
             break
-        yield Sleep(client.trip_ms / 2000)
-        view = yield from look(client)
+        if turn < WAITS_MAX - 1:
+            yield Sleep(client.trip_ms / 1000 * max(1, len(before) / 2))
+    view = GroupView(fence, client.version, {}, frozenset(), client.horizon)
     yield from publish(client, view, until=last)
+
+
+def are_published(client: GroupClient, decisions: list[GroupDecision]) -> Procedure[bool]:
+    """Whether these commits are published, by one read: the last of them is published last.
+
+    In table version 6, where a round has no order, each is read.
+    """
+    commits = [each for each in decisions if each.kind == COMMIT]
+    last = commits[-1:] if commits and commits[-1].completion else commits
+    found = yield from all_of([read(completed_key(each)) for each in last])
+    if not all(isinstance(each, Found) for each in found):
+        return False
+    for each in commits:
+        client.proven.add(each.seq)
+    return True
 
 
 def bury(instant: str) -> Procedure[None]:

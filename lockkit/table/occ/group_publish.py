@@ -1,10 +1,11 @@
-"""Group commit of a prepared transaction: decided together with others, then published.
+"""Group commit of a prepared transaction: decided together with others, and published behind it.
 
 For a table whose fence has format 3. No lock is taken; docs/concepts/group_commit.md.
 """
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from lockkit.runtime.proven import all_of, listing, read
 from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.errors import CommitConflict, CommitUnknown
-from lockkit.table.format.layout import NO_COMMIT, FileGroup, parse_commit
+from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import recheck_config
 from lockkit.table.format.schema import arrow_schema
 from lockkit.table.format.timeline import V9, Timeline, parse_timeline
@@ -42,18 +43,21 @@ from lockkit.table.occ.group_commit import (
 from lockkit.table.occ.group_fence import read_group_fence
 from lockkit.table.occ.news import taken_back
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.publish import deferred, note_if_interrupted
+from lockkit.table.occ.publish import after_commit, deferred, note_if_interrupted
 
 CONFIG_EVERY_MS = 10_000
 """How often a client reads the table's properties again."""
 WAITS_MAX, WAIT_LEAST_S = 8, 0.02
 """How often, and how long, a commit waits for the client that decided it to publish it."""
+OWNER_PATIENCE_S = 0.5
+"""After so long an owner publishes what another client has decided, and has not published."""
 
 
 class GroupContext(Protocol):
     """What a process commits with."""
 
     together: list[GroupClient]
+    lingering: list[threading.Thread] | None
     store: Store
     clock: Clock
 
@@ -61,12 +65,8 @@ class GroupContext(Protocol):
     def emit(self) -> Emit: ...
 
 
-def groups_of(body: bytes) -> frozenset[FileGroup]:
-    return parse_commit("", "an inflight file", body).writes
-
-
 def new_client() -> GroupClient:
-    return GroupClient(groups_of)
+    return GroupClient()
 
 
 def beside_listing(
@@ -84,9 +84,10 @@ def publish_together(
     client: GroupClient, prepared: Prepared, strategy: ConflictStrategy = SIMPLE,
     listed: ListedBeside | None = None,
 ) -> Procedure[Committed]:  # fmt: skip
-    """Have the transaction decided, by itself or by another client, and see it published.
+    """Have the transaction decided, by itself or by another client.
 
-    A second call finds out what became of the first. Raises `CommitConflict`, `LockLost` (another
+    The caller has it published (`publish_behind`): the decision is in the client's `behind`. A
+    second call finds out what became of the first. Raises `CommitConflict`, `LockLost` (another
     writer rolled it back), `TableError` or `StoreError`: not committed, and it never will be.
     `CommitUnknown`: another client may still commit it.
     """
@@ -107,7 +108,7 @@ def publish_together(
         kind = yield from decided(client, write, view=view)
         entry = yield from _entry_of(client, instant, kind)
         if kind == COMMIT and entry is not None:
-            yield from _see_published(client, entry, prepared.body)
+            client.behind.append(entry)
             return Committed(instant, 0, entry.round, (), entry.completion)
     except CommitUnknown as unknown:
         unknown.prepared = prepared
@@ -137,7 +138,35 @@ def publish_in_group(
     with note_if_interrupted(prepared), deferred(context.emit) as later:
         way = publish_together(clients[0], prepared, strategy, listed)
         committed: Committed = run(way, context.store, context.clock, later)
+    with after_commit(committed):
+        _publish_later(context)
     return committed
+
+
+def _publish_later(context: GroupContext) -> None:
+    """In a thread that a process waits for before it exits; now, if nobody waits for the thread."""
+    client = context.together[0]
+    while client.behind:
+        mine = client.behind.pop()
+        if context.lingering is None:
+            _publish_now(context, see_published(client, mine))
+            continue
+        way = publish_behind(client, mine)
+        thread = threading.Thread(
+            target=_publish_now, args=(context, way), name=f"lockkit-publish-{mine.instant}"
+        )
+        lingering = context.lingering
+        lingering[:] = [each for each in lingering if each.is_alive()]
+        try:
+            thread.start()
+            lingering.append(thread)
+        except RuntimeError:  # no more threads in this process, or it is about to exit
+            _publish_now(context, way)
+
+
+def _publish_now(context: GroupContext, way: Procedure[None]) -> None:
+    with suppress(TableError, StoreError):  # decided: the next client publishes it
+        run(way, context.store, context.clock, context.emit)
 
 
 def _keys_of(now: Timeline) -> frozenset[str]:
@@ -204,28 +233,45 @@ def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDe
     return GroupDecision(0, 0, COMMIT, instant, now.completion.get(instant))
 
 
-def _see_published(client: GroupClient, mine: GroupDecision, body: bytes) -> Procedure[None]:
-    """Until the completed file exists: then every reader sees the commit.
+def see_published(
+    client: GroupClient, mine: GroupDecision, *, patience_s: float | None = None
+) -> Procedure[None]:
+    """Until the completed file exists: then readers that know nothing of the fence see the commit.
 
     The client that decided it publishes it, with all others that it decided. A commit that another
-    client decided waits for that client a little, so that not all publish the same files.
+    client decided waits for that client, so that not all publish the same files: `patience_s`, or
+    the time of a few round trips.
     """
     assert client.known is not None
     if mine.round not in client.won:
-        wait_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
+        trip_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
         ahead = sum(not is_proven(client.known, each, client.proven)
                     for each in client.known.window if each.seq <= mine.seq)  # fmt: skip
-        yield Sleep(wait_s * min(ahead, WAITS_MAX))
-        for _ in range(WAITS_MAX):
-            if isinstance((yield from read(completed_key(mine))), Found):
+        yield Sleep(trip_s * min(ahead, WAITS_MAX) if patience_s is None else patience_s)
+        for _ in range(WAITS_MAX if patience_s is None else 1):
+            if is_proven(client.known, mine, client.proven) or isinstance(
+                (yield from read(completed_key(mine))), Found
+            ):
                 client.proven.add(mine.seq)
                 return
-            yield Sleep(wait_s)
+            if patience_s is None:
+                yield Sleep(trip_s)
     yield from publish_round(client, mine)
-    assert client.known is not None
     batch = sum(each.round == mine.round for each in client.known.window)
     decided = {"batch": batch} if mine.round in client.won else {}
     yield Note("published", {"instant": mine.instant, "epoch": 0} | decided)
+
+
+def publish_behind(client: GroupClient, mine: GroupDecision) -> Procedure[None]:
+    """What a writer leaves to a thread of its own once its commit is acknowledged.
+
+    If it fails, or its process ends, the next writer or reader publishes it.
+    """
+    try:
+        yield from see_published(client, mine, patience_s=OWNER_PATIENCE_S)
+    except (TableError, StoreError) as error:
+        text = f"is left to the next client to be published: {error}"
+        yield Note("note", {"text": text, "instant": mine.instant})
 
 
 def _is_not_done(error: Exception) -> bool:

@@ -38,11 +38,12 @@ from lockkit.table.occ.decide import (
     replace_fence,
     settle,
 )
+from lockkit.table.occ.discarding import discard
 from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, FenceRead, follow, read_fence
 from lockkit.table.occ.liveness import forget
 from lockkit.table.occ.markers import files_of, unmark
 from lockkit.table.occ.pending import load_rollback_plan
-from lockkit.table.occ.transaction import TableCache, TakenInstant, discard, is_ours, take
+from lockkit.table.occ.transaction import TableCache, TakenInstant, is_ours, take
 
 if TYPE_CHECKING:
     from lockkit.table.format.plans import RollbackPlan

@@ -7,17 +7,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Note, Procedure, Unique, WallMs
-from lockkit.runtime.proven import all_of, create, delete, read
-from lockkit.table.errors import TableChanged, TableError, Unanswered
+from lockkit.runtime.proven import create, read
+from lockkit.table.errors import TableChanged, TableError
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
-from lockkit.table.format.layout import ATTEMPT, PLAIN, format_commit, parse_commit
-from lockkit.table.format.properties import FENCED, TableConfig, load_config
+from lockkit.table.format.layout import ATTEMPT, PLAIN, format_commit
+from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config
 from lockkit.table.format.timeline import (
     LANES,
     Timeline,
@@ -85,6 +85,16 @@ class TakenInstant:
         """What executors need to write its files."""
         return Target(self.instant, self.known.config)
 
+    def own_version(self, now: Timeline) -> Procedure[Version | None]:
+        """That of our requested file; None if it is not pending or holds another attempt."""
+        place = self.instant, self.action
+        if self.instant not in now.pending or place not in now.first:
+            return None
+        if now.first[place] == self.version:
+            return self.version
+        found = yield from read(self.requested)
+        return found.version if isinstance(found, Found) and found.body == self.body else None
+
 
 Trying = Callable[[TakenInstant], Procedure[bool]]
 
@@ -148,10 +158,11 @@ def begin(
         )
         if began is not None:
             yield from began(taken)
-        transaction, now = yield from survey(taken)
+        transaction, now = yield from survey(taken, known.config.commit == GROUP)
         # An inflight file that exists before ours is another's, sent late by a dead process.
         if transaction is not None and taken.instant not in now.inflight:
             return transaction
+        from lockkit.table.occ.discarding import discard  # rarely needed
         yield from discard(taken, now)
         known = replace(known, newest=max(taken.instant, now.latest, known.newest))
     raise overtaken(taken)
@@ -214,8 +225,12 @@ def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
     return stamp(format_overwrite_plan(), ATTEMPT, attempt)
 
 
-def survey(taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
+def survey(
+    taken: TakenInstant, decided: bool = False
+) -> Procedure[tuple[Transaction | None, Timeline]]:
     """The state of the table now that the instant is taken; no transaction if it is useless.
+
+    With `decided` (group commit), the listing waits for what is decided and not yet published.
 
     An instant is useless
     - if a later instant is completed (`Timeline.latest`): a rewrite must sort after every slice
@@ -227,7 +242,10 @@ def survey(taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]
     Then the caller deletes what it wrote (`discard`) and takes another one.
     """
     horizon = taken.known.horizon
-    now = yield from load_timeline(taken.names, after=CheckedHorizon(horizon).listed_after)
+    load, after = load_timeline, CheckedHorizon(horizon).listed_after
+    if decided:
+        from lockkit.table.occ.group_tail import load_decided as load
+    now = yield from load(taken.names, after=after)
     if horizon and horizon not in now.completed:
         why = "was completed and left the timeline: the table was restored, or made anew"
         raise TableChanged(horizon, why, "open it again")
@@ -241,18 +259,7 @@ def survey(taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]
 
 def is_ours(taken: TakenInstant, now: Timeline) -> Procedure[bool]:
     """Whether the requested file is pending and still holds this attempt, by version or content."""
-    return (yield from own_version(taken, now)) is not None
-
-
-def own_version(taken: TakenInstant, now: Timeline) -> Procedure[Version | None]:
-    """The version of our requested file; None if it is not pending or holds another attempt."""
-    place = taken.instant, taken.action
-    if taken.instant not in now.pending or place not in now.first:
-        return None
-    if now.first[place] == taken.version:
-        return taken.version
-    found = yield from read(taken.requested)
-    return found.version if isinstance(found, Found) and found.body == taken.body else None
+    return (yield from taken.own_version(now)) is not None
 
 
 def _named(taken: TakenInstant, now: Timeline) -> Procedure[bool]:
@@ -266,35 +273,3 @@ def _named(taken: TakenInstant, now: Timeline) -> Procedure[bool]:
         if plan is not None and plan.target == taken.instant:
             return True
     return False
-
-
-def discard(taken: TakenInstant, now: Timeline, paths: Iterable[str] = ()) -> Procedure[None]:
-    """Delete what a useless instant left, `paths` first; `now` was listed after it was taken.
-
-    A timeline file is deleted only if it holds this attempt, and by the version that was read. One
-    exception: if the instant is ours and a later one is completed, every other survey of it fails
-    too, so any inflight file beside ours is garbage and is deleted by name. If the store does not
-    answer, the rest is left to the rollback of dead writers.
-    """
-    requested, inflight = taken.requested, taken.names.inflight(taken.instant, taken.action)
-    try:
-        yield from all_of(delete(path) for path in paths)
-        ours = yield from own_version(taken, now)
-        if ours is not None:
-            if now.latest > taken.instant:
-                yield from delete(inflight)
-            yield from delete(requested, ours)
-        elif taken.instant in now.inflight:
-            # A rollback may have deleted the requested file before our inflight file landed.
-            late = yield from read(inflight)
-            if isinstance(late, Found) and _attempt_in(inflight, late.body) == taken.attempt:
-                yield from delete(inflight, late.version)
-    except Unanswered as error:
-        yield Note("note", {"text": f"left to a rollback: {error}", "instant": taken.instant})
-
-
-def _attempt_in(key: str, body: bytes) -> str | None:
-    try:
-        return parse_commit("", key, body).attempt
-    except TableError:  # half written, or another program's
-        return None

@@ -14,7 +14,7 @@ from lockkit.protocol.outcome import Version
 from lockkit.runtime import Parallel, Procedure
 from lockkit.runtime.proven import all_of
 from lockkit.table.errors import RefusedOption, TableBlocked, UnsupportedTable
-from lockkit.table.format.properties import FENCED, TableConfig, load_config
+from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon, has_archived, read_commit, settle
 from lockkit.table.occ.transaction import TableCache, Transaction
@@ -134,7 +134,11 @@ def open_table(
     if since is None or since.config != config:
         since = nothing(config)
     after = point.lowest(since.covered)
-    now = yield from load_timeline(config.names, after=after)
+    if config.commit == GROUP:
+        from lockkit.table.occ.group_tail import load_decided
+        now = yield from load_decided(config.names, after=after)
+    else:
+        now = yield from load_timeline(config.names, after=after)
     return OpenedTable(config, version, since, now, after)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.clock import Clock
@@ -50,6 +51,8 @@ class ServiceContext:
     """Instants that this process works on."""
     together: list[GroupClient] = field(default_factory=list)
     """Of group commit; empty until its first commit."""
+    lingering: list[Thread] | None = None
+    """Threads that publish what was acknowledged. None: nobody waits for any."""
 
     def run(self, way: Procedure[Any]) -> Any:
         return run(way, self.store, self.clock, self.emit)

@@ -144,8 +144,8 @@ class Upkeep:
     def close(self) -> None:
         self._closed = True
         self._woken.set()
-        if self._thread is not None:
-            self._thread.join()
+        for each in filter(None, (self._thread, *(self.context.lingering or ()))):
+            each.join()
 
     def _work(self) -> None:
         while self._due or not self._closed:

@@ -20,7 +20,6 @@ from lockkit.table.occ.transaction import (
     TableCache,
     TakenInstant,
     Trying,
-    discard,
     lead_ms,
     overtaken,
     survey,
@@ -88,6 +87,8 @@ def _prepare(
     surveyed, body, *_ = yield Parallel((survey(taken), drafted, sent, *new.beside()))
     transaction, now = surveyed
     if transaction is None:
+        from lockkit.table.occ.discarding import discard  # rarely needed
+
         yield from discard(taken, now, [stat.path for stat in stats])
         return None, now
     newest = max(now.commits, default="")

@@ -27,7 +27,12 @@ from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group_commit import GroupClient, ListedBeside
 from lockkit.table.occ.group_fence import parse_group_fence
-from lockkit.table.occ.group_publish import beside_listing, new_client, publish_together
+from lockkit.table.occ.group_publish import (
+    beside_listing,
+    new_client,
+    publish_behind,
+    publish_together,
+)
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher, publish_under
 from lockkit.table.occ.transaction import TakenInstant
@@ -133,8 +138,7 @@ class SimHost:
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         """Publish; without a lock, like a process that is the only writer by its options."""
         if self.table.config.commit == GROUP:
-            way = publish_together(self.together, prepared, strategy, self.listed)
-            self.listed = None
+            way = self._decide_together(prepared, strategy)
         elif not self.table.locked:
             way = commit_alone(prepared, strategy=strategy)
         else:
@@ -146,6 +150,17 @@ class SimHost:
             cut_off = yield from self._is_overtaken(prepared)
         cut_off = cut_off and world.fault_profile.writes > 0
         return (yield from self.run(self._cut_off(way) if cut_off else way))
+
+    def _decide_together(
+        self, prepared: Prepared, strategy: ConflictStrategy
+    ) -> Procedure[Committed]:
+        """What was decided is published by a task of its own."""
+        listed, self.listed = self.listed, None
+        done = yield from publish_together(self.together, prepared, strategy, listed)
+        while self.together.behind:
+            way = publish_behind(self.together, self.together.behind.pop())
+            self.table.world.spawn(self.session.node, way)
+        return done
 
     def _is_overtaken(self, prepared: Prepared) -> Procedure[bool]:
         """A writer that rewrites file groups waits until a later instant is decided, if any is.

@@ -8,6 +8,7 @@ of an empty table, one after the other.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.table import reader
 from lockkit.lab.verify.table.reader import Completed, DataFile, ReaderView, TableRow, Unreadable
 from lockkit.runtime import Delete, Put
+from lockkit.table.occ.fence import FENCE_KEY, GROUP_FORMAT
 
 ROWS = "every committed row is visible exactly once, and no other row is"
 ACKNOWLEDGED = "an acknowledged commit is visible and stays so"
@@ -191,11 +193,31 @@ class AttemptLedger:
 
     def acknowledged(self, attempt: TrackedAttempt) -> None:
         attempt.reported = "acknowledged"
-        if self.visible.get(attempt.operation) != attempt.token:
+        if self.visible.get(attempt.operation) != attempt.token and not self._is_tail(attempt):
             raise Violated(
                 ACKNOWLEDGED,
                 f"{attempt.token} ({attempt.kind}) was acknowledged, and is not visible",
             )
+
+    def _is_tail(self, attempt: TrackedAttempt) -> bool:
+        """Whether it is decided together with others, and not published yet."""
+        return any(each is attempt for each in self._tail())
+
+    def _tail(self) -> list[TrackedAttempt]:
+        """Of group commit: what the fence has decided and nobody has published."""
+        objects = self.memory_store.objects
+        fence = json.loads(objects[FENCE_KEY].body) if FENCE_KEY in objects else {}
+        seen, found = {each.instant for each in self.commits}, []
+        for entry in fence["window"] if fence.get("format") == GROUP_FORMAT else ():
+            inflight = objects.get(f".hoodie/timeline/{entry['instant']}.inflight")
+            if entry["kind"] == "commit" and entry["instant"] not in seen and inflight:
+                here = Completed(entry["instant"], entry["completion"], "commit", "the fence")
+                found.append(self._attempt_of(here, inflight.body))
+        return found
+
+    def acknowledgeable(self) -> int:
+        """How many commits a reader that begins now must see."""
+        return len(self.commits) + len(self._tail())
 
     def refused(self, attempt: TrackedAttempt, error: str) -> None:
         attempt.reported = error
@@ -243,6 +265,8 @@ class AttemptLedger:
     def judge(self) -> None:
         """Judge the table after all tasks have ended."""
         self._compare("at the end")
+        if tail := self._tail():
+            raise Violated(ACKNOWLEDGED, f"{tail[0].token} is decided, and nobody publishes it")
         for attempt in self.attempts.values():
             if attempt.reported == "acknowledged":
                 self.acknowledged(attempt)

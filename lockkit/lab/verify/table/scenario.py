@@ -49,7 +49,7 @@ from lockkit.table.occ.concurrency import commit_alone
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence
 from lockkit.table.occ.group import GROUP_WINDOW_MAX
-from lockkit.table.occ.group_publish import new_client, publish_together
+from lockkit.table.occ.group_publish import new_client, publish_together, see_published
 from lockkit.table.occ.liveness import HEARTBEATS, heartbeat_of
 from lockkit.table.occ.prepared import prepare
 from lockkit.table.occ.transaction import begin
@@ -246,7 +246,9 @@ class TableRun:
             (yield from begin()), [], schema=SCHEMA, extra={"token": attempt.token}
         )
         if self.config.commit == GROUP:
-            yield from publish_together(new_client(), prepared)
+            client = new_client()
+            yield from publish_together(client, prepared)
+            yield from see_published(client, client.behind.pop())
         else:
             yield from commit_alone(prepared)
         self.ledger.acknowledged(attempt)

@@ -184,7 +184,7 @@ def read_table(run: TableRun) -> Procedure[None]:
         yield Sleep(dice.random() * 3)
         if not run.busy():
             return
-        since = len(ledger.commits)
+        since = ledger.acknowledgeable()
         try:
             snapshot = yield from load_snapshot()
             found = yield from read_rows(snapshot.slices)

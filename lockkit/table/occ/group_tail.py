@@ -1,0 +1,80 @@
+"""The tail of group commit: what is decided and not yet published, for readers and rewrites.
+
+A commit is acknowledged once the fence names it, and published a moment later. Whoever lists the
+timeline meanwhile waits for that, and publishes it if its client is gone. So a listing shows all
+that was acknowledged before it was asked for.
+"""
+
+from __future__ import annotations
+
+from lockkit.errors import StoreError, TableError, Unanswered
+from lockkit.runtime import Parallel, Procedure, Sleep, WallMs
+from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
+from lockkit.table.occ.fence import COMMIT
+from lockkit.table.occ.group import GroupDecision, GroupFence
+from lockkit.table.occ.group_commit import GroupClient, GroupView, are_published, publish
+from lockkit.table.occ.group_fence import read_group_fence
+
+WAITS_MAX, WAIT_LEAST_S, WAIT_MOST_S = 8, 0.02, 0.1
+
+
+def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
+    """A listing that shows every commit that was decided when this began.
+
+    A fence that cannot be read stops writers, not readers: then it is the listing alone. So it is
+    for a reader that may not write, if what is decided stays unpublished.
+    """
+    began_ms = yield WallMs()
+    now: Timeline
+    now, fence = yield Parallel((load_timeline(names, after=after), _fence()))
+    if fence is None or shows_all(fence, now, after):
+        return now
+    trip_s = max(WAIT_LEAST_S, min(WAIT_MOST_S, ((yield WallMs()) - began_ms) / 1000))
+    try:
+        yield from _published(fence, now, after, trip_s)
+    except StoreError as error:
+        if isinstance(error, Unanswered):
+            raise
+    return (yield from load_timeline(names, after=after))
+
+
+def shows_all(fence: GroupFence, now: Timeline, after: str) -> bool:
+    """Whether the listing has every commit that this fence, or one before it, decided.
+
+    Commits appear in the order of the decisions. So a listing that shows one of the window shows
+    all that left the window before.
+    """
+    commits = [each.instant for each in fence.window if each.kind == COMMIT]
+    shown = [each for each in commits if is_shown(each, now, after)]
+    return len(shown) == len(commits) and (bool(shown) or fence.first == 1)
+
+
+def is_shown(instant: str, now: Timeline, after: str) -> bool:
+    return instant in now.completed or instant <= after
+
+
+def _published(
+    fence: GroupFence, now: Timeline, after: str, trip_s: float
+) -> Procedure[None]:
+    """Wait until all of this fence is published; after a while, publish it."""
+    hidden: list[GroupDecision] = [
+        each for each in fence.window
+        if each.kind == COMMIT and not is_shown(each.instant, now, after)
+    ]
+    client = GroupClient()
+    client.knows(fence, "")
+    client.proven = {each.seq for each in fence.window
+                     if each.kind == COMMIT and is_shown(each.instant, now, after)}  # fmt: skip
+    for _ in range(WAITS_MAX):
+        if not hidden or (yield from are_published(client, hidden)):
+            return
+        yield Sleep(trip_s)
+    yield from publish(client, GroupView(fence, "", {}, frozenset()))
+
+
+def _fence() -> Procedure[GroupFence | None]:
+    try:
+        fence, _ = yield from read_group_fence()
+    except TableError:
+        return None
+    return fence
