@@ -24,6 +24,7 @@ from lockkit.runtime import run
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table, TableConfig
 from lockkit.table.errors import BrokenFence, NewerFence
+from lockkit.table.occ import group_ahead
 from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group import GroupFence, Offer, decide
@@ -84,14 +85,29 @@ def test_appends_upserts_and_deletes_of_two_handles_are_what_hudi_rs_reads(url: 
     assert set(changed["id"].to_pylist()) == {"a", "b", "d"}
 
 
-def test_a_handle_alone_takes_no_lock_and_reads_the_fence_once(url: str) -> None:
-    with Table(url) as table:
-        table.append(rows("a"))
-        asked: list[str] = []
-        spy(table, asked.append)
-        table.append(rows("b"))
-    assert [each for each in asked if "lock" in each] == [f"put {FENCE_KEY}"]
-    assert len(asked) == 6, asked
+def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
+    done = threading.Event()
+
+    def tell(kind: str, **_fields: Any) -> None:
+        if kind == "published":
+            done.set()
+
+    asked: list[str] = []
+    with Table(url, emit=tell) as table:
+        for number in range(10):
+            if number == 2:
+                spy(table, asked.append)
+            done.clear()
+            table.append(rows(f"{number}"))
+            assert done.wait(30)
+    assert [each for each in asked if "lock" in each] == [f"put {FENCE_KEY}"] * 8
+    kinds = Counter(each.partition(" ")[0] for each in asked)
+    assert kinds == {"put": 8 * 5, "list": 2, "delete": 1}, asked
+    folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
+    assert len(list(folder.glob("*.requested"))) == 10, "what was reserved and not used is deleted"
 
 
 def test_writers_that_overlap_do_not_both_commit(url: str) -> None:

@@ -87,7 +87,7 @@ ORDER = {
         "creation decide markers discarding transaction failed prepared news rewriting "
         "metadata_off outgrown "
         "commit condition mode ahead "
-        "publish group_publish rollback concurrency passed_lock contract"
+        "publish group_ahead group_publish rollback concurrency passed_lock contract"
     ),
 }
 # Cycles of modules that stand, each with its reason.

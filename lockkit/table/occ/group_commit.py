@@ -7,14 +7,24 @@ One file because its procedures call each other: who commits also decides, publi
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Any
 
 from lockkit.errors import TableError
-from lockkit.protocol.outcome import Applied, Found, IfVersion, Missing, Throttled, Version
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    IfVersion,
+    Missing,
+    Throttled,
+    Version,
+    WriteAnswer,
+)
 from lockkit.runtime import Parallel, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read, settle_write
 from lockkit.runtime.proven import pause_s as throttled_s
@@ -95,6 +105,22 @@ class GroupClient:
     """Of this client's own inflight files that are not published yet."""
     behind: list[GroupDecision] = field(default_factory=list)
     """Acknowledged, and still to be published."""
+    beside: Procedure[None] | None = None
+    """What is sent in parallel with this client's next replacement of the fence."""
+    ahead: list[Any] = field(default_factory=list)
+    """The instant that is reserved for the next commit, and when that was sent."""
+    reserves: bool = False
+    """Whether it reserves ahead: somebody then gives back what is not used."""
+    timeline: Any = None
+    """What the last listing of an append showed."""
+    own: set[str] = field(default_factory=set)
+    """Instants that this process works on; its services leave them alone."""
+    boot_ms: Callable[[], int] = int
+    """This process's monotonic clock."""
+    acked_ms: int = -(10**9)
+    """When its last commit was acknowledged."""
+    closing: threading.Event = field(default_factory=threading.Event)
+    """Whoever waits for another client's work waits no longer."""
 
     def knows(self, fence: GroupFence, version: Version) -> None:
         self.known, self.version = fence, version
@@ -152,6 +178,8 @@ class GroupWrite:
     blind: bool = False
     body: bytes = b""
     """Of `T.inflight`, and later of `T.commit`."""
+    listed: bool = True
+    """Whether its owner has listed the timeline since it reserved the instant."""
     sent: bool = False
     """Whether a request was sent, and not certainly refused, that may have it decided."""
 
@@ -169,7 +197,7 @@ class GroupWrite:
     def offer(self) -> Offer:
         return Offer(
             self.instant, self.base, self.writes, digest(self.body), self.schema,
-            self.grows_schema, reserved=True, blind=self.blind,
+            self.grows_schema, reserved=self.listed, blind=self.blind,
         )  # fmt: skip
 
 
@@ -214,14 +242,6 @@ def look(client: GroupClient) -> Procedure[GroupView]:
     client.bodies = {each: body for each, body in client.bodies.items()
                      if each not in done and each > client.horizon}  # fmt: skip
     return view
-
-
-def read_beside(client: GroupClient, listed: ListedBeside) -> Procedure[None]:
-    """Read the fence in parallel with a commit's listing, where it may have been replaced."""
-    if client.contended and listed.before is not None:
-        found = yield from read(FENCE_KEY, unless=listed.version, limit=FENCE_BYTES_MAX)
-        if isinstance(found, Found):
-            listed.fence, listed.version = parse_group_fence(found.body), found.version
 
 
 def view_beside(
@@ -338,7 +358,24 @@ def decided(
             if won and (kind := decision_in(client.known, write.instant)):
                 return kind
     client.wins = 0
+    if not write.listed and (kind := (yield from list_before_offer(client, write))):
+        return kind
     return (yield from offer(client, write))
+
+
+def list_before_offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
+    """An instant that was reserved ahead is offered only if no later one is completed by now.
+
+    Otherwise it is withdrawn, since a reader of increments may have passed it. While the very fence
+    was replaced that its owner knew, no listing was needed: nothing had been decided since.
+    """
+    view = yield from look(client)
+    if kind := (yield from outcome(view, write.instant)):
+        return kind
+    if max(view.completed(), default="") >= write.instant:
+        return (yield from withdraw(client, write.instant, why="late"))
+    write.listed = True
+    return ""
 
 
 def decision_in(fence: GroupFence | None, instant: str) -> str:
@@ -355,7 +392,8 @@ def goes_alone(client: GroupClient, known: GroupFence, write: GroupWrite) -> boo
     """Whether no listing is needed: every decision since the reservation is known."""
     undecided = all(each.instant != write.instant for each in known.window)
     fresh = not client.contended and client.wins < FAST_RUN_MAX
-    return fresh and reaches(known, write.base) and undecided
+    in_order = write.listed or known.newest < write.instant
+    return fresh and in_order and reaches(known, write.base) and undecided
 
 
 def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
@@ -448,17 +486,17 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
     return False
 
 
-def withdraw(client: GroupClient, instant: str) -> Procedure[str]:
+def withdraw(client: GroupClient, instant: str, *, why: str = "withdrawn") -> Procedure[str]:
     """A decision against one's own offer; another client's decision may come first."""
     for _ in range(TURNS_MAX):
         view = yield from look(client)
         if kind := (yield from outcome(view, instant)):
             return kind
-        after = refuse(view.fence, instant, (yield Unique()), why="withdrawn")
+        after = refuse(view.fence, instant, (yield Unique()), why=why)
         if (yield from replace_group_fence(client, view, after)):
             return REFUSED
-    why = "it is offered and not decided: another client may still commit it"
-    raise CommitUnknown(instant, why, (FENCE_KEY, timeline_key(instant, "commit")))
+    doubt = "it is offered and not decided: another client may still commit it"
+    raise CommitUnknown(instant, doubt, (FENCE_KEY, timeline_key(instant, "commit")))
 
 
 # --- deciding -------------------------------------------------------------------------------------
@@ -515,7 +553,12 @@ def decide_once(
     )  # fmt: skip
     if after.last == view.fence.last:
         return False
-    answer = yield Put(FENCE_KEY, format_group_fence(after), IfVersion(view.version))
+    replacing = Put(FENCE_KEY, format_group_fence(after), IfVersion(view.version))
+    beside, client.beside = client.beside, None
+    if write is None or beside is None:
+        answer = yield replacing
+    else:
+        answer, _ = yield Parallel((answered(replacing), beside))
     if write is not None and not isinstance(answer, Throttled):
         write.sent = True
     if isinstance(answer, Applied):
@@ -527,6 +570,11 @@ def decide_once(
     if isinstance(answer, Throttled):
         yield Sleep(throttled_s(0, answer.retry_after_s))
     return False
+
+
+def answered(request: Put) -> Procedure[WriteAnswer]:
+    answer: WriteAnswer = yield request
+    return answer
 
 
 def replace_group_fence(

@@ -6,8 +6,10 @@ For a table whose fence has format 3. No lock is taken; docs/concepts/group_comm
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, cast
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
@@ -25,18 +27,17 @@ from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK, digest
 from lockkit.table.occ.group import GroupDecision, is_proven
+from lockkit.table.occ.group_ahead import GroupAppend, give_back, is_busy, reserve_ahead
 from lockkit.table.occ.group_commit import (
     GROUP_TIMELINE,
     GroupClient,
     GroupWrite,
-    ListedBeside,
     bury,
     completed_key,
     decided,
     known_decisions,
     offered_as,
     publish_round,
-    read_beside,
     timeline_key,
     view_beside,
 )
@@ -45,6 +46,7 @@ from lockkit.table.occ.news import taken_back
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred, note_if_interrupted
 
+T = TypeVar("T")
 CONFIG_EVERY_MS = 10_000
 """How often a client reads the table's properties again."""
 WAITS_MAX, WAIT_LEAST_S = 8, 0.02
@@ -57,6 +59,7 @@ class GroupContext(Protocol):
     """What a process commits with."""
 
     together: list[GroupClient]
+    own: set[str]
     lingering: list[threading.Thread] | None
     store: Store
     clock: Clock
@@ -65,24 +68,24 @@ class GroupContext(Protocol):
     def emit(self) -> Emit: ...
 
 
-def new_client() -> GroupClient:
-    return GroupClient()
+def new_client(
+    boot_ms: Callable[[], int] = int, own: set[str] | None = None, reserves: bool = False
+) -> GroupClient:
+    return GroupClient(boot_ms=boot_ms, own=set() if own is None else own, reserves=reserves)
 
 
-def beside_listing(
-    clients: list[GroupClient],
-) -> tuple[tuple[Procedure[None], ...], ListedBeside | None]:
-    """What runs in parallel with an append's listing, and where it says what it read."""
+def in_group(clients: list[GroupClient], new: T) -> tuple[T, GroupAppend | None]:
+    """These `NewRows` with the way in which this client takes an instant and lists."""
     if not clients:
-        return (), None
-    known, version = clients[0].known, clients[0].version
-    listed = ListedBeside(known, known, version)
-    return (read_beside(clients[0], listed),), listed
+        return new, None
+    append = GroupAppend(clients[0])
+    changed: Any = replace(cast(Any, new), take=append.take, survey=append.survey)
+    return changed, append
 
 
 def publish_together(
     client: GroupClient, prepared: Prepared, strategy: ConflictStrategy = SIMPLE,
-    listed: ListedBeside | None = None,
+    append: GroupAppend | None = None,
 ) -> Procedure[Committed]:  # fmt: skip
     """Have the transaction decided, by itself or by another client.
 
@@ -101,14 +104,18 @@ def publish_together(
     instant = prepared.instant
     client.horizon = prepared.transaction.horizon
     write = _write_of(client, prepared)
+    write.listed = append is None or append.listed is not None
     try:
         view = None
-        if listed is not None:
-            view = view_beside(client, listed, _keys_of(prepared.transaction.timeline))
+        if append is not None and append.listed is not None:
+            view = view_beside(client, append.listed, _keys_of(prepared.transaction.timeline))
+        if append is not None and is_busy(client):
+            client.beside = reserve_ahead(client, prepared.transaction.taken)
         kind = yield from decided(client, write, view=view)
         entry = yield from _entry_of(client, instant, kind)
         if kind == COMMIT and entry is not None:
             client.behind.append(entry)
+            client.acked_ms = client.boot_ms()
             return Committed(instant, 0, entry.round, (), entry.completion)
     except CommitUnknown as unknown:
         unknown.prepared = prepared
@@ -129,14 +136,15 @@ def publish_together(
 
 def publish_in_group(
     context: GroupContext, prepared: Prepared, strategy: ConflictStrategy,
-    listed: ListedBeside | None = None,
+    append: GroupAppend | None = None,
 ) -> Committed:  # fmt: skip
     """The same on a store, by this process's client, which is made with its first commit."""
     clients = context.together
     if not clients:
-        clients.append(new_client())
+        reserves = context.lingering is not None
+        clients.append(new_client(context.clock.boot_ms, context.own, reserves))
     with note_if_interrupted(prepared), deferred(context.emit) as later:
-        way = publish_together(clients[0], prepared, strategy, listed)
+        way = publish_together(clients[0], prepared, strategy, append)
         committed: Committed = run(way, context.store, context.clock, later)
     with after_commit(committed):
         _publish_later(context)
@@ -247,7 +255,8 @@ def see_published(
         trip_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
         ahead = sum(not is_proven(client.known, each, client.proven)
                     for each in client.known.window if each.seq <= mine.seq)  # fmt: skip
-        yield Sleep(trip_s * min(ahead, WAITS_MAX) if patience_s is None else patience_s)
+        wait_s = trip_s * min(ahead, WAITS_MAX) if patience_s is None else patience_s
+        yield Sleep(wait_s, client.closing)
         for _ in range(WAITS_MAX if patience_s is None else 1):
             if is_proven(client.known, mine, client.proven) or isinstance(
                 (yield from read(completed_key(mine))), Found
@@ -272,6 +281,7 @@ def publish_behind(client: GroupClient, mine: GroupDecision) -> Procedure[None]:
     except (TableError, StoreError) as error:
         text = f"is left to the next client to be published: {error}"
         yield Note("note", {"text": text, "instant": mine.instant})
+    yield from give_back(client)
 
 
 def _is_not_done(error: Exception) -> bool:

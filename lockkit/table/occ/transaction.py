@@ -71,6 +71,8 @@ class TakenInstant:
     """The attempt in its requested file; it proves whose the instant is."""
     version: Version
     """The requested file's, as it was created."""
+    early_ms: int = 0
+    """How long before the attempt it was requested (group commit)."""
 
     @property
     def names(self) -> TimelineNames:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lockkit.table.occ.group_commit import GroupClient
     from lockkit.table.occ.heartbeat import Heartbeat
     from lockkit.table.occ.rollback import RollbackRefused, RolledBack
+    from lockkit.table.write.append import NewRows
     from lockkit.table.write.contract import AttemptHost
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class StoreHost:
 
     context: ServiceContext
     rules: HeartbeatRules
-    listed: Any = None  # of group commit: the fence beside the listing of this attempt
+    together: Any = None  # with group commit: how this attempt took its instant
 
     @property
     def own(self) -> set[str]:
@@ -134,17 +135,17 @@ class StoreHost:
         with deferred(context.emit) as later, context.concurrency_control.hold() as held:
             return (yield from block(StoreHost(replace(context, emit=later), self.rules), held))
 
-    def beside_listing(self) -> tuple[Procedure[None], ...]:
-        from lockkit.table.occ.group_publish import beside_listing
-        way, self.listed = beside_listing(self.context.together)
-        return way
+    def in_group(self, new: NewRows) -> NewRows:
+        from lockkit.table.occ.group_publish import in_group
+        new, self.together = in_group(self.context.together, new)
+        return new
 
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         yield from ()
         context = self.context
         if prepared.transaction.config.commit == GROUP:
             from lockkit.table.occ.group_publish import publish_in_group
-            return publish_in_group(context, prepared, strategy, self.listed)
+            return publish_in_group(context, prepared, strategy, self.together)
         return context.concurrency_control.publish(
             prepared, context.store, context.clock, context.emit, strategy=strategy
         )

@@ -144,6 +144,8 @@ class Upkeep:
     def close(self) -> None:
         self._closed = True
         self._woken.set()
+        for client in self.context.together:
+            client.closing.set()
         for each in filter(None, (self._thread, *(self.context.lingering or ()))):
             each.join()
 

@@ -19,6 +19,7 @@ from lockkit.table.occ.transaction import (
     OVERTAKEN_MAX,
     TableCache,
     TakenInstant,
+    Transaction,
     Trying,
     lead_ms,
     overtaken,
@@ -40,7 +41,9 @@ class NewRows:
     """Whether `schema` has columns that the table has not."""
     schema_at: str
     """The newest commit that is known to have no other columns than `schema`."""
-    beside: Callable[[], tuple[Procedure[None], ...]] = tuple  # in parallel with the listing
+    take: Callable[..., Procedure[TakenInstant]] | None = None
+    """How its instant is taken, and `survey` made, where writers decide together."""
+    survey: Callable[[TakenInstant], Procedure[tuple[Transaction | None, Timeline]]] | None = None
 
 
 def prepare_append(
@@ -58,7 +61,7 @@ def prepare_append(
     `StoreError`.
     """
     for tries in range(OVERTAKEN_MAX):
-        taken = yield from take(
+        taken = yield from (new.take or take)(
             known, action=known.config.action, lead_ms=lead_ms(tries), trying=trying
         )
         yield from began(taken)
@@ -84,7 +87,7 @@ def _prepare(
         taken, stats, schema=new.schema, operation="INSERT", known_partitions=new.partitions
     )
     sent = create_files(files)
-    surveyed, body, *_ = yield Parallel((survey(taken), drafted, sent, *new.beside()))
+    surveyed, body, _ = yield Parallel(((new.survey or survey)(taken), drafted, sent))
     transaction, now = surveyed
     if transaction is None:
         from lockkit.table.occ.discarding import discard  # rarely needed

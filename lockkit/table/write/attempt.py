@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from lockkit.clock import Clock, back_off_s
@@ -108,7 +108,7 @@ class WriteAttempt:
         self, host: AttemptHost, known: TableCache, new: NewRows
     ) -> Procedure[Prepared]:
         if known.config.commit == GROUP:
-            new = replace(new, beside=self.host.beside_listing)
+            new = self.host.in_group(new)
         way = prepare_append(known, new, self._tries, self._begins_quietly, self._wrote)
         self.prepared, self.known = yield from host.run(way)
         return self.prepared
@@ -148,7 +148,7 @@ class WriteAttempt:
         """Another instant, because the one before was of no use. False: another writer has it."""
         self._spent = self._spent or self._heart
         self._taken, self._heart, self._paths = taken, None, ()
-        self._sent_ms = self.host.boot_ms()
+        self._sent_ms = self.host.boot_ms() - taken.early_ms
         if taken.known.config.mode == HUDI:
             from lockkit.table.write.first_beat import first_beat  # only where Hudi writes too
             yield from self._finish_spent()

@@ -12,6 +12,7 @@ from lockkit.table.occ.concurrency import StateChange
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.transaction import TakenInstant, Transaction
+from lockkit.table.write.append import NewRows
 
 T = TypeVar("T")
 
@@ -66,8 +67,8 @@ class AttemptHost(Protocol):
         """Carry out `block` while holding the turn: on the host that it is given, which defers
         events between a decision and its acknowledgement. Raises `LockBusy`."""
 
-    def beside_listing(self) -> tuple[Procedure[None], ...]:
-        """With group commit: what runs in parallel with the listing of an append."""
+    def in_group(self, new: NewRows) -> NewRows:
+        """With group commit: the rows, and how their append takes its instant and lists."""
 
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         """Take the turn and commit, once."""

@@ -25,10 +25,11 @@ from lockkit.table.occ.commit import Committed, EpochGuard, trust
 from lockkit.table.occ.concurrency import StateChange, commit_alone
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
-from lockkit.table.occ.group_commit import GroupClient, ListedBeside
+from lockkit.table.occ.group_ahead import GroupAppend
+from lockkit.table.occ.group_commit import GroupClient
 from lockkit.table.occ.group_fence import parse_group_fence
 from lockkit.table.occ.group_publish import (
-    beside_listing,
+    in_group,
     new_client,
     publish_behind,
     publish_together,
@@ -36,6 +37,7 @@ from lockkit.table.occ.group_publish import (
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher, publish_under
 from lockkit.table.occ.transaction import TakenInstant
+from lockkit.table.write.append import NewRows
 from lockkit.table.write.contract import AttemptHost
 
 if TYPE_CHECKING:
@@ -57,14 +59,15 @@ class SimHost:
     own: set[str] = field(default_factory=set)
     base: str = "memory://t"
     together: GroupClient = field(default_factory=new_client)
-    listed: ListedBeside | None = None
-    """The fence beside the listing of the attempt under way."""
+    appending: GroupAppend | None = None
+    """With group commit: how the attempt under way took its instant."""
     interruption: Interruption | None = None
     """What cuts the attempt under way short."""
     late: LateWrite | None = None
     """A decision that was sent while a clustering began beside it, and has not landed yet."""
 
     def __post_init__(self) -> None:
+        self.together = new_client(self.session.node.clock.boot_ms, self.own, reserves=True)
         self.together.window_max = self.table.window_max
 
     def run(self, way: Procedure[T]) -> Procedure[T]:
@@ -131,9 +134,9 @@ class SimHost:
         yield from hold.leave(None)
         return result
 
-    def beside_listing(self) -> tuple[Procedure[None], ...]:
-        way, self.listed = beside_listing([self.together])
-        return way
+    def in_group(self, new: NewRows) -> NewRows:
+        new, self.appending = in_group([self.together], new)
+        return new
 
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         """Publish; without a lock, like a process that is the only writer by its options."""
@@ -155,8 +158,8 @@ class SimHost:
         self, prepared: Prepared, strategy: ConflictStrategy
     ) -> Procedure[Committed]:
         """What was decided is published by a task of its own."""
-        listed, self.listed = self.listed, None
-        done = yield from publish_together(self.together, prepared, strategy, listed)
+        append, self.appending = self.appending, None
+        done = yield from publish_together(self.together, prepared, strategy, append)
         while self.together.behind:
             way = publish_behind(self.together, self.together.behind.pop())
             self.table.world.spawn(self.session.node, way)

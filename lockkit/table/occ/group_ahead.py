@@ -1,0 +1,121 @@
+"""An append to a table with group commit: its instant is reserved ahead, beside another decision.
+
+So a busy writer's commit is acknowledged two round trips deep: its files, then the decision, with
+the next instant's reservation beside it. Its listing is left out while nobody else commits: that
+the very fence is replaced that this client knows proves what a listing would show.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lockkit.errors import StoreError
+from lockkit.protocol.outcome import Applied, Found, IfAbsent
+from lockkit.runtime import Note, Parallel, Procedure, Put, Sleep, Unique, WallMs
+from lockkit.runtime.proven import delete, read
+from lockkit.table.errors import TableError
+from lockkit.table.format.timeline import Timeline, instant_of, next_instant_ms, refuse_ahead
+from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY
+from lockkit.table.occ.group_commit import FAST_RUN_MAX, GroupClient, ListedBeside, decision_in
+from lockkit.table.occ.group_fence import parse_group_fence
+from lockkit.table.occ.transaction import (
+    TakenInstant,
+    Transaction,
+    Trying,
+    first_file,
+    survey,
+    take,
+)
+
+AHEAD_MS = 500
+"""So long a reserved instant waits for its writer's next append, while others see it pending."""
+
+
+@dataclass(slots=True)
+class GroupAppend:
+    """How one append takes its instant and lists, for `NewRows`."""
+
+    client: GroupClient
+    listed: ListedBeside | None = None
+    """None: it has made no listing."""
+
+    def take(
+        self, known: Any, *, action: str, lead_ms: int, trying: Trying | None
+    ) -> Procedure[TakenInstant]:
+        """The one that was reserved ahead, if it is still of use, else a fresh one."""
+        client = self.client
+        while client.ahead and not lead_ms:
+            taken, sent_ms = client.ahead.pop()
+            early_ms = client.boot_ms() - sent_ms
+            now: TakenInstant = replace(taken, known=known, early_ms=early_ms)
+            as_it_was = taken.known.config == known.config and early_ms <= AHEAD_MS
+            if not as_it_was or known.newest >= taken.instant:
+                yield from delete(taken.requested, taken.version)
+            elif trying is None or (yield from trying(now)):
+                return now
+        return (yield from take(known, action=action, lead_ms=lead_ms, trying=trying))
+
+    def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
+        """Like `transaction.survey`, with the fence beside it, or without a request."""
+        client = self.client
+        if taken.early_ms and client.timeline is not None and _alone(client, taken.instant):
+            yield Note("began", {"instant": taken.instant})
+            return Transaction(taken, client.timeline), client.timeline
+        self.listed = ListedBeside(client.known, client.known, client.version)
+        (transaction, now), _ = yield Parallel((survey(taken), read_beside(client, self.listed)))
+        client.timeline = now
+        return transaction, now
+
+
+def _alone(client: GroupClient, instant: str) -> bool:
+    """Whether no other client has decided anything for a while, so that nobody may have offered."""
+    known = client.known
+    return (
+        known is not None and not client.contended and client.wins < FAST_RUN_MAX
+        and known.newest < instant and not decision_in(known, instant)
+    )  # fmt: skip
+
+
+def read_beside(client: GroupClient, listed: ListedBeside) -> Procedure[None]:
+    """Read the fence in parallel with a commit's listing, where it may have been replaced."""
+    if client.contended and listed.before is not None:
+        found = yield from read(FENCE_KEY, unless=listed.version, limit=FENCE_BYTES_MAX)
+        if isinstance(found, Found):
+            listed.fence, listed.version = parse_group_fence(found.body), found.version
+
+
+def is_busy(client: GroupClient) -> bool:
+    """Whether it commits one append after the other, and no other client does."""
+    lately = client.boot_ms() - client.acked_ms <= AHEAD_MS
+    return client.reserves and lately and not client.contended
+
+
+def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
+    """Reserve the instant of the next append, by one request; without it, that takes its own."""
+    newest = max(before.instant, before.known.newest)
+    known, sent_ms = replace(before.known, newest=newest), client.boot_ms()
+    attempt, wall_ms = (yield Unique()), (yield WallMs())
+    with suppress(TableError, StoreError):
+        refuse_ahead(newest, wall_ms, known.config.accepted)
+        instant = instant_of(next_instant_ms(newest, wall_ms, before.action))
+        body = first_file(before.action, b"", attempt, known.config.version)
+        mine = TakenInstant(instant, attempt, before.action, known, body, "")
+        client.own.add(instant)
+        answer = yield Put(mine.requested, body, IfAbsent())
+        if isinstance(answer, Applied):
+            client.ahead.append((replace(mine, version=answer.version), sent_ms))
+        else:  # taken by another, or it may be there: then it is rolled back as a dead writer's
+            client.own.discard(instant)
+
+
+def give_back(client: GroupClient) -> Procedure[None]:
+    """Delete the instant that was reserved, if its writer has not used it after a while."""
+    for mine in list(client.ahead):
+        yield Sleep(AHEAD_MS / 1000, client.closing)
+        with suppress(ValueError, StoreError, TableError):
+            client.ahead.remove(mine)  # `ValueError`: it is used
+            taken, _ = mine
+            yield from delete(taken.requested, taken.version)
+            client.own.discard(taken.instant)
