@@ -209,11 +209,11 @@ def test_a_client_that_starts_again_after_a_crash_waits_for_its_own_lease_like_a
     world = UntilItWaits(STORE, alone)
     told = Counterexample(search(world).path, world)
     assert told.story() == [
-        " 1. W1 wants the lock; looks",
+        " 1. W1 requests the lock; reads the lock object",
         " 2. W1 sees no lock object; claims epoch 1: W1/1 over nothing",
         " 3. the store applies W1's W1/1",
-        " 4. fault: W1 dies, and starts again as W1'",
-        " 5. W1' wants the lock; looks",
+        " 4. fault: W1 crashes and restarts as W1'",
+        " 5. W1' requests the lock; reads the lock object",
         " 6. W1' sees W1's lease, epoch 1 (W1/1); waits for W1",
     ]
     assert check(told.history()).kind is Kind.VALID
@@ -251,7 +251,7 @@ def test_every_counterexample_is_told_and_the_checker_convicts_it(scenario: Sear
     assert counterexample is not None
     story, history = counterexample.story(), counterexample.history()
     assert len(story) == row(scenario).steps
-    assert story[0] == " 1. W1 wants the lock; looks"
+    assert story[0] == " 1. W1 requests the lock; reads the lock object"
     assert narrate(history)
     verdict = check(history)
     assert verdict.kind is Kind.INVALID, verdict.because
@@ -269,16 +269,16 @@ def test_the_story_of_a_deadline_counted_from_the_answer() -> None:
     (found,) = explore_rows(["count_from_send"])
     assert found.counterexample is not None
     assert found.counterexample.story() == [
-        " 1. W1 wants the lock; looks",
+        " 1. W1 requests the lock; reads the lock object",
         " 2. W1 sees no lock object; claims epoch 1: W1/1 over nothing",
         " 3. the store applies W1's W1/1",
         " 4. a second passes",
-        " 5. W1 is told that its acquire was applied; believes that it holds epoch 1 until 3 s",
+        " 5. W1 gets an answer: its acquire was applied; believes that it holds epoch 1 until 3 s",
         " 6. a second passes",
-        " 7. W2 wants the lock; looks",
+        " 7. W2 requests the lock; reads the lock object",
         " 8. W2 sees W1's lease, epoch 1 (W1/1); claims epoch 2: W2/1 over W1/1",
         " 9. the store applies W2's W2/1",
-        "10. W2 is told that its acquire was applied; believes that it holds epoch 2 until 4 s",
+        "10. W2 gets an answer: its acquire was applied; believes that it holds epoch 2 until 4 s",
     ]
 
 

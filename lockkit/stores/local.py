@@ -10,8 +10,8 @@ A key changes in three steps, under an exclusive flock on the key's directory:
 The version is that modification time (ns) plus the inode number. No second file stores it, so a
 crash cannot leave the two different. `kill -9` before the rename leaves the old state and a
 `.lockkit.tmp` that the next writer truncates; after it, the new state. The kernel releases a dead
-process's flock, so nobody waits for it. A reader takes no lock: it sees the whole of the file that
-the name referred to.
+process's flock, so no client waits for it. A reader takes no lock: it sees the whole file that the
+name referred to.
 
 One host only: NFS does not support flock on a directory (it fails there, with an error).
 """

@@ -158,7 +158,7 @@ class ArmedFaults:
             while len(self.uploads) > UPLOADS_MAX:
                 del self.uploads[next(iter(self.uploads))]
 
-    # --- what is told ----------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def _note(self, fault: Fault, request: RequestFacts, *, swallowed: int | None = None) -> None:
         more = {

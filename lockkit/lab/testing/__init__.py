@@ -1,4 +1,4 @@
-"""Lost responses for everybody's tests: a pytest plugin (`lockkit.lab.testing.plugin`).
+"""Lost responses in any project's tests: a pytest plugin (`lockkit.lab.testing.plugin`).
 
 pytest loads `plugin` at each start, so that module imports nothing but pytest; the rest is loaded
 by the first test that asks for it. `cases` names the cases, `faulty` strikes one of them, `runner`

@@ -112,7 +112,7 @@ class GranularWorld:
                     why = f"{name} gives up: no {_named(want)} in its time"
                     yield why, _reported(state, number, False)
                 case ReleaseLock(want):
-                    yield f"{name} lets go of {_named(want)}", _reported(state, number, None)
+                    yield f"{name} releases {_named(want)}", _reported(state, number, None)
                 case RemoteStep():
                     yield f"{name} does its work", _reported(state, number, None)
                     if self.hangs and hung is None:
@@ -253,12 +253,12 @@ MISTAKES: dict[str, Mistake] = {
             (_Does(KEY_OPERATIONS["DeleteKeys"], ("a", "a")),), CIRCLE,
         ),
         Mistake(
-            Mutant("upgrades", "who reads a bucket may come to write it",
+            Mutant("upgrades", "a holder that reads a bucket may ask to write it",
                    {f"{_RULES}:may_follow": lambda lowest, top: lowest >= top}),
             (_CREATE, _CREATE), CIRCLE,
         ),
         Mistake(
-            Mutant("rising", "who has a key may ask for the volume",
+            Mutant("rising", "a holder of a key may ask for the volume",
                    {f"{_RULES}:may_follow": lambda lowest, top: lowest != top}),
             (
                 _Does(_COMMIT, ("a",),
@@ -267,18 +267,18 @@ MISTAKES: dict[str, Mistake] = {
             ), CIRCLE,
         ),
         Mistake(
-            Mutant("deadline", "locks are waited for without end",
+            Mutant("deadline", "a wait for a lock has no deadline",
                    {f"{module}:ends_ms": lambda _began_ms, _most_s: None
                     for module in (__name__, "lockkit.recipes.granular.locks")}),
             (_Does(_COMMIT, ("a",)), _Does(_COMMIT, ("a",))), REPORTED, hangs=True,
         ),
         Mistake(
-            Mutant("reverse", "the bucket is let go before the key",
+            Mutant("reverse", "the bucket is released before the key",
                    {f"{_TAKING}:to_release": list}),
             (_Does(_COMMIT, ("a",)), _Does(BUCKET_OPERATIONS["DeleteBucket"])), DANGLING,
         ),
         Mistake(
-            Mutant("give_back", "who cannot have all keeps what it has",
+            Mutant("give_back", "a call that cannot take all locks keeps those that it has",
                    {f"{_TAKING}:to_give_back": lambda _taken: ()}),
             (_Does(_COMMIT, ("a",)), _Does(_COMMIT, ("a",))), LEFT,
         ),

@@ -8,7 +8,7 @@ clients on two machines replace each other's brokers, which is safe but slow.
     python -m lockkit.recipes.queue.broker URL    until Ctrl-C, SIGTERM, or the end of its parent
 
 A client that finds no broker starts one with `--detach`. That one has its own session and exits
-after nobody was connected for `--idle` seconds. So none is left over.
+after no client was connected for `--idle` seconds. So none is left over.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ PAGE_KEYS = 1000
 """A plain list this long may have come in several pages; a `Listing` says so itself."""
 LISTINGS_MAX = 6
 AHEAD_MAX_MS = 24 * 3600 * 1000
-"""No clock is wrong by more; an instant that is further ahead is followed only once it is accepted
-(`ahead.py`), for each later one is further ahead still."""
+"""Clocks count as wrong by at most this. An instant further ahead is followed only after it was
+accepted (`ahead.py`), because every later instant will be further ahead too."""
 
 # What Hudi writes. `commit` drops its name while inflight.
 _ACTIONS = ("commit", "replacecommit", "clean", "rollback", "restore", "savepoint", "indexing",
@@ -50,8 +50,8 @@ a commit and an overwrite from taking the same instant. With a lane for each act
 COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
 """Completed actions that change what a reader sees."""
 _BESIDE = frozenset({"clean", "rollback", "savepoint"})
-"""What may share the instant of a commit, and must not hide it: a savepoint always does, the others
-where two processes took the same millisecond for different actions."""
+"""Actions that may share the instant of a commit and must not hide it: a savepoint always does, the
+others if two processes took the same millisecond for different actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Timeline:
     inflight: frozenset[str]
     """Instants whose inflight file is there, completed or not."""
     foreign: tuple[str, ...]
-    """Names that are no instant of any kind known here; they are nobody's commit."""
+    """Names that are no instant of any known kind. None of them is a commit."""
     completion: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Completion times by instant; empty in layout 1, whose names do not tell them."""
     savepoints: frozenset[str] = frozenset()
@@ -79,9 +79,9 @@ class Timeline:
 
     @property
     def latest(self) -> str:
-        """The greatest instant of a completed commit or rollback; "" where there is none.
+        """The greatest instant of a completed commit or rollback; "" if there is none.
 
-        An instant before it is doomed: every `survey` refuses it, now and later.
+        A new instant before it could never commit: every `survey` refuses it.
         """
         return max((*self.commits, *(each for each, done in self.rollbacks.items() if done)),
                    default="")  # fmt: skip
@@ -259,7 +259,7 @@ def _parse_name(name: str, names: TimelineNames) -> tuple[str, str | None, str, 
 
 
 def glance(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
-    """One listing, which need not be a snapshot: for a caller who proves that nothing moved.
+    """One listing, which need not be a snapshot: the caller must prove that nothing changed.
 
     With `after`, an instant, only what is later than it.
     """
@@ -267,7 +267,7 @@ def glance(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
 
 
 def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
-    """A listing that is a snapshot: because the store says so, or because two agree."""
+    """A listing that is a snapshot: the store guarantees it, or two listings are equal."""
     past = _past(names, after)
     entries = yield from listing(names.prefix, after=past)
     for _ in range(LISTINGS_MAX):

@@ -122,15 +122,15 @@ class PathStory:
     def _received(self, who: str, move: Move, old: ExplorerClient) -> str:
         match move.event:
             case AcquireRequested():
-                return "wants the lock"
+                return "requests the lock"
             case RenewDue():
                 return "renews"
             case ReleaseRequested():
-                return "lets go"
+                return "releases"
             case GiveUp():
                 return "gives up"
             case Tick():
-                return "goes on"
+                return "continues"
             case ReadAnswered(_, observation):
                 assert observation is not None
                 outcome = "missing" if observation.version is None else "found"
@@ -138,7 +138,7 @@ class PathStory:
                 return f"sees {self._observation(observation)}"
             case ReadFailed():
                 self._answer(who, "look", "unknown", "", "no answer")
-                return "hears nothing of its look"
+                return "gets no answer to its read"
             case WriteAnswered(_, answer):
                 fault = FAULTS.get(move.what)
                 if fault is not None:
@@ -154,21 +154,21 @@ class PathStory:
         match answer:
             case Applied(version):
                 self._answer(who, op, "applied", self._name(version))
-                return f"is told that its {op} was applied"
+                return f"gets an answer: its {op} was applied"
             case PreconditionFailed():
                 self._answer(who, op, "precondition_failed", "")
-                return f"is told 412 for its {op}"
+                return f"gets 412 for its {op}"
             case Throttled():
                 assert isinstance(old.out, WriteInFlight)
                 self._request(who, old.out, "throttled", 429, old.out.over, old.out.over)
                 self._answer(who, op, "throttled", "")
-                return f"is told to slow down with its {op}"
+                return f"gets 429 for its {op}"
             case Unknown(why):
                 self._answer(who, op, "unknown", "", why)
                 where = "the request is still on its way"
                 if fault is ExplorerFault.LOST:
                     where = "the answer is lost"
-                return f"hears nothing of its {op}: {where}"
+                return f"gets no answer to its {op}: {where}"
             case _:
                 raise AssertionError(f"no answer: {answer!r}")
 
@@ -186,7 +186,7 @@ class PathStory:
                 assert isinstance(new.out, PendingRead)
                 self._ask(who, "look", "")
                 self._look(who, stored)
-                return "looks"
+                return "reads the lock object"
             case WriteRecord(record, over):
                 return self._sends(who, record, over, old, new)
             case DeleteRecord():
@@ -204,14 +204,14 @@ class PathStory:
                 return f"waits for {owner}"
             case LeaseLost(epoch, why, _):
                 self._emit(who, "lost", epoch=epoch, why=why)
-                return f"takes epoch {epoch} for lost: {why}"
+                return f"counts epoch {epoch} as lost: {why}"
             case ClaimLost(attempt):
                 name = self._name(attempt)
                 self._emit(who, "lost", epoch=0, why=f"another write than {name} has won")
-                return f"takes {name} for beaten"
+                return f"counts {name} as refused"
             case Released(epoch, proven):
                 self._emit(who, "released", epoch=epoch, proven=proven)
-                return "has released it" if proven else "leaves it to expire"
+                return "has released the lock" if proven else "leaves the lease to expire"
             case Pause():
                 return "pauses"
             case _:
@@ -256,7 +256,7 @@ class PathStory:
         self._emit(who, "killed", pid=0)
         self._emit(born, "started", pid=0)
         still = f"; {self._called(out)} is still on its way" if out is not None else ""
-        return f"fault: {who} dies, and starts again as {born}{still}"
+        return f"fault: {who} crashes and restarts as {born}{still}"
 
     def _check(self, who: str, new: ExplorerClient) -> str:
         assert new.draft is not None

@@ -5,7 +5,7 @@ and every stall is just another order of moves. A read carries what the object w
 for; its answer may come at any later time. Real time is unbounded: all times are kept relative to
 now and clipped where older makes no difference, so the number of states is finite.
 
-Names of attempts are given again once nobody refers to them any more; a version is its attempt.
+The name of an attempt is used again once no state refers to it; a version is its attempt.
 
 One file because every move reads and writes the same state.
 """
@@ -356,9 +356,9 @@ class LeaseWorld:
             yield MoveOutcome(move, self.actors.of(again), self.stores.of(stored), cost=1)
 
     def _crashes(self, actor: ExplorerClient, stored: StoredState) -> Iterable[MoveOutcome]:
-        """It starts again as somebody else, and knows nothing; what it had sent may yet land.
+        """It restarts under another name, without memory; a write that it had sent may yet land.
 
-        Not while a commit of its is on the way: there, a crash is a stall that never ends.
+        No crash while its commit is on the way: that would equal a stall that never ends.
         """
         born = replace(self._newcomer(actor.index), life=actor.life)
         if actor == born or (actor.draft is not None and actor.draft.sent):

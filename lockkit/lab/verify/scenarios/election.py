@@ -1,7 +1,7 @@
 """The scenario `election`: nodes campaign, lead, renew, write, resign, collect, stall and die.
 
-Each runs the very `Candidate` that `Election` runs. Judged while it goes: who believes is judged by
-true time, which nobody else knows.
+Each runs the same `Candidate` as `Election`. The run is judged while it goes on, by true time,
+which no node can read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESOURCE_KEY = "resource.json"
 STEPS = 300
 TERMS_MAX, LOOKS_MAX, BEATS_MAX = 40, 12, 5
 STALLS = 0.1
-"""Of all writes of epochs: somebody sleeps just then."""
+"""The share of the writes of epochs at which a node is paused."""
 EARLY_MS = 2_500
 ONE_LEADER, ONE_PER_EPOCH = "one leader at a time", "an epoch has one leader, and comes once"
 NO_SELF_WAIT = "no client waits for its own epoch"
@@ -256,13 +256,13 @@ MUTANTS = catalogue(
     Mutant("recognise", "an epoch is recognised by its owner's name",
            {f"{_RULES}:is_claimed": lambda record, identity, _: record.owner == identity.owner
             and not record.expired}),
-    Mutant("look_again", "a create is believed at once, though its epoch may be long past",
+    Mutant("look_again", "a create counts at once, although its epoch may have ended long ago",
            {f"{_RULES}:is_over": never_over}),
     Mutant("in_time", "a renewal that was answered late revives what had ended",
            {f"{_RULES}:may_extend": lambda _: True}),
-    Mutant("judge_at_send", "what a slow read found is judged by the time of its answer",
+    Mutant("judge_at_send", "the result of a slow read is judged by the time of its answer",
            {f"{_RULES}:judged_at": lambda _sent, judged_at: judged_at}, policy=_WALL),
-    Mutant("resign_own", "resigning ends whatever epoch is the highest",
+    Mutant("resign_own", "a resignation ends the highest epoch, even another leader's",
            {f"{_RULES}:to_resign": highest}),
     Mutant("count_from_send", "the validity is counted from the answer",
            {f"{_RULES}:counted_from_ms": lambda _sent_ms, now_ms: now_ms}),
@@ -274,6 +274,6 @@ MUTANTS = catalogue(
            policy={**_STORE, "slack_ms": 0}),
     Mutant("margin", "a leader believes until the very end of its validity",
            policy={**_WALL, "margin_ms": 0}),
-    Mutant("fence", "nothing is compared where a leader writes: a slow one overwrites",
+    Mutant("fence", "a leader's write does not compare epochs: a slow leader overwrites",
            {"lockkit.recipes.guarded:is_late": lambda _before, _epoch: False}),
 )  # fmt: skip

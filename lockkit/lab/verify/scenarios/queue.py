@@ -1,8 +1,8 @@
 """The scenario `queue`: processes push, claim, beat and complete, and brokers come and go.
 
-In each world everybody goes through the file by himself, through his process's group commit, or
-through a broker that whoever misses it starts; or some do this and some do that. Brokers are asked
-in memory: what is lost on the way there is lost with the broker's process.
+A client changes the file itself, by its process's group commit, or by a broker, which the first
+client that needs it starts. A world has one of these ways, or all three. Requests to a broker are
+passed in memory: they are lost only with the broker's process.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class QueueRun:
         except (WriterDeposed, QueueError) as error:
             self.world.reached.add("deposed broker")
             host.requests.close(str(error))
-        finally:  # also when it is killed: then nobody is told anything
+        finally:  # also when it is killed: then its clients get no answer
             host.over = True
 
     def ask(self, broker: Broker, operation: Operation) -> Procedure[Outcome | BrokerGone]:

@@ -1,7 +1,7 @@
 """The scenario `shared`: readers and writers queue for one lock object, renew, release, and stall.
 
-What is written to the queue is what `StoredGranularLocks` writes: the procedures `attend` and
-`leave`. Beliefs are counted as the handle counts them. Judged while it goes, by true time.
+Clients run the procedures of `StoredGranularLocks`, `attend` and `leave`, and count their leases as
+its handle does. The run is judged while it goes on, by true time.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ STEPS = 400
 CALLS_MAX, BEATS_MAX = 40, 4
 LIMIT_S, WRITERS = 60.0, 0.4
 STALLS = 0.15
-"""Of all grants: a client that has just got the lock sleeps."""
+"""The share of grants after which the client is paused."""
 ONE_WRITER = "a writer holds it alone among writers"
 NO_READER = "a reader and a writer do not hold it together"
-IN_ORDER = "nobody overtakes a client that asked earlier"
+IN_ORDER = "no client overtakes one that came earlier"
 LEFT = "an entry that has left does not come back"
 EPOCHS = "epochs rise with each entry"
 
@@ -63,7 +63,7 @@ class SharedRun:
     """By entry that is in the queue: its number, in the order of arrival."""
     modes: dict[str, Mode] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    """Entries whose client was told that they have left."""
+    """Entries whose client has proven that they left the queue."""
     epoch: int = 0
 
     # --- what must hold --------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The scenario `statelock`: runs lock a state, work, unlock; a human unlocks the dead.
 
-Nothing expires here, so the only lock that may be removed by somebody else is one whose run has
-ended: the operator looks that up before each `force-unlock`, as a careful human does.
+Nothing expires here. A lock may be removed by another only if its run has ended: the operator
+checks that before each `force-unlock`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS = 250
 RUNS_MAX, ROUNDS_MAX, UNLOCKS_MAX = 40, 200, 4
 ONE_HOLDER, NO_SELF_WAIT = "one holder at a time", "no client waits for its own lock"
 ONLY_OWN = "a lock is removed by its holder, or when its run has ended"
-REPORTED = "what is told to be unlocked has been"
+REPORTED = "a reported unlock has happened"
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class LockRun:
     running: dict[str, str] = field(default_factory=dict)
     """By node: the ID that its run locks by, from before the first request to its end."""
     holding: dict[str, str] = field(default_factory=dict)
-    """By node: the ID that it was told it holds."""
+    """By node: the ID that it holds, as its client reported."""
     standing: str = ""
     removed: set[str] = field(default_factory=set)
     ids: int = 0
@@ -61,7 +61,7 @@ class LockRun:
 
     def refused(self, node: Node, id: str) -> None:
         if self.standing == id:
-            raise Violated(NO_SELF_WAIT, f"{node.name} was told that {id} is held: its own")
+            raise Violated(NO_SELF_WAIT, f"{node.name} was refused by its own lock {id}")
 
     def crashed(self, node: Node) -> None:
         self.running.pop(node.name, None)
@@ -104,7 +104,7 @@ class LockRun:
                 self.holding[node.name] = info.id  # as a user who has seen the error would say
                 yield Sleep(dice() * 5)
         if info.id not in self.removed:
-            raise Violated(REPORTED, f"{node.name} was told so of {info.id}, and it never was")
+            raise Violated(REPORTED, f"{node.name} unlocked {info.id}, which was never removed")
 
     def operator(self, node: Node) -> Procedure[None]:
         dice = self.world.dice.random

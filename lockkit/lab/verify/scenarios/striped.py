@@ -36,10 +36,10 @@ STEPS = 500
 STRIPES, KEYS = 4, [f"k{number}" for number in range(6)]
 CALLS_MAX, ACTS_MAX, LAYOUTS_MAX = 30, 3, 5
 STALLS = 0.15
-"""Of all grants: whoever has just got one sleeps."""
-ALONE = "who acts on a key has it alone"
+"""The share of grants after which the client is paused."""
+ALONE = "a client that acts on a key is its only holder"
 CIRCLE = "nobody waits in a circle"
-EMPTY = "who has not got all holds nothing"
+EMPTY = "a call that could not take all stripes holds none"
 JUDGED = "each stripe is a lock"
 
 
@@ -259,11 +259,11 @@ MUTANTS = catalogue(
            {"lockkit.recipes.stripes:in_order": list}),
     Mutant("once", "a stripe is taken once for each of its keys",
            {"lockkit.recipes.stripes:each_once": list}),
-    Mutant("give_back", "who cannot have all keeps what it has",
+    Mutant("give_back", "a call that cannot take all stripes keeps those that it has",
            {"lockkit.recipes.taking:to_give_back": lambda _taken: ()}),
-    Mutant("agreed", "everybody has the number of stripes that it was given",
+    Mutant("agreed", "each client uses its own number of stripes",
            {f"{__name__}:agree": agreed_by_nobody, f"{_HANDLE}:agree": agreed_by_nobody}),
-    Mutant("check", "when the last is taken, it is not checked that the first is still held",
+    Mutant("check", "once the last stripe is taken, the first ones are not checked again",
            {f"{__name__}:confirmed": lambda _held: True,
             f"{_HANDLE}:confirmed": lambda _held: True}),
 )  # fmt: skip

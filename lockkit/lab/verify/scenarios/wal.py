@@ -1,8 +1,8 @@
 """The scenario `wal`: writers take a log from one another and append to it, readers follow it.
 
-Every append is one text that nobody else writes. What the log holds is told here by a few lines
-that share nothing with the reader's: slots in order up to the first that is missing, each of which
-counts unless one before it has a higher epoch.
+Every append is a text of its own. The judge reads the log by a few lines that share no code with
+the reader: slots in order up to the first missing one; a slot counts unless one before it has a
+higher epoch.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ MUTANTS = catalogue(
            {"lockkit.recipes.wal.reader:is_void": lambda _cursor, _slot: False}),
     Mutant("epoch_read_back", "the claim of an epoch without an answer counts as granted",
            {f"{_WRITER}:is_granted": yes}),
-    Mutant("same_epoch_halts", "and another writer of one's own epoch is passed by",
+    Mutant("same_epoch_halts", "and a second writer with the same epoch is not noticed",
            {f"{_WRITER}:is_granted": yes, f"{_WRITER}:halted": halted_by_newer}),
     Mutant("head_proven", "an append is acknowledged before the head is known to name it",
            {f"{_WRITER}:head_unproven": lambda outcomes, _: outcomes}),

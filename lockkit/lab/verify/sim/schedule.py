@@ -37,7 +37,7 @@ class Uniform:
 
 
 class Prompt(Uniform):
-    """Requests take no time, next to a lease: it goes on only once nobody else can move."""
+    """Requests take no time beside a lease: time advances only when no other mover can move."""
 
     def __init__(self, dice: random.Random, time: Mover) -> None:
         super().__init__(dice)
@@ -76,7 +76,7 @@ class Pct:
 
 
 class PromptPct(Pct):
-    """PCT in a world where requests take no time: it goes on only once nobody else can move.
+    """PCT where requests take no time: time advances only when no other mover can move.
 
     Writers then meet in one millisecond, and one slow request can outlast many of the others'.
     """
@@ -86,7 +86,7 @@ class PromptPct(Pct):
 
 
 class PromptSlow(Prompt):
-    """Requests take no time, next to a lease, but for one node: meanwhile others make many."""
+    """Requests take no time beside a lease, except those of one node."""
 
     def __init__(self, dice: random.Random, time: Mover, slow: str) -> None:
         super().__init__(dice, time)

@@ -59,7 +59,7 @@ class SimWorld:
 
     seed: str
     steps: int
-    """Over which the change points of the schedule are spread."""
+    """The change points of the schedule are spread over so many moves."""
     profile: StoreProfile = PROFILES["azure"]
     fault_profile: FaultProfile = CALM
     uniform: bool = False
@@ -67,9 +67,9 @@ class SimWorld:
     paged: bool = False
     """Whether a listing comes in two pages, with other moves between them."""
     by_hand: bool = False
-    """Whether the lock object was removed by hand: then two may believe that they hold it."""
+    """Whether the lock object was removed by hand: then two clients may act as its holder."""
     switches: bool = False
-    """Whether the table's mode is switched, of which the checker of histories knows nothing."""
+    """Whether the table's mode is switched, which the checker of histories does not model."""
     dice: random.Random = field(init=False)
     time: Time = field(default_factory=Time)
     memory_store: SimStore = field(init=False)
@@ -84,13 +84,13 @@ class SimWorld:
     """Those that are still to come."""
     recorded: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)
-    """Rare things that the scenario itself saw happen."""
+    """Rare events that the scenario itself recorded."""
     on_crash: Callable[[Node], None] | None = None
     on_note: Callable[[str, dict[str, Any]], None] | None = None
     broken: Violated | None = None
-    """An invariant that was found broken inside of a procedure, which goes no further."""
+    """An invariant that was found broken inside a procedure, which then stops."""
     going: Node | None = None
-    """Whose procedure has the word."""
+    """The node whose procedure is running."""
     trace: list[str] = field(default_factory=list)
     passing: TimePassing = field(default_factory=TimePassing)
     schedule: Uniform | Pct = field(init=False)
@@ -101,7 +101,7 @@ class SimWorld:
         pct = Pct(self.dice, self.steps, self.passing)
         self.schedule = Uniform(self.dice) if self.uniform else pct
 
-    # --- who is there --------------------------------------------------------------------------
+    # --- nodes and tasks --------------------------------------------------------------------------
 
     def node(self, name: str, *, rate: float = 1.0, offset_ms: int = 0) -> Node:
         clock = VirtualClock(offset_ms=offset_ms, time=self.time, dice=self.dice, rate=rate)
@@ -155,7 +155,7 @@ class SimWorld:
         self.play(QUIET_MAX)
         waiting = [each.name for each in self.tasks]
         if waiting:
-            raise Violated("everybody comes to an end", f"{', '.join(waiting)} never did")
+            raise Violated("every task ends", f"{', '.join(waiting)} never did")
 
     def run(self, procedure: Procedure[Any]) -> Any:
         """Run a procedure alone, without faults; return its result or raise its exception."""
