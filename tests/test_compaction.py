@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -416,3 +417,16 @@ def test_a_plan_is_read_as_it_was_written() -> None:
                "version": 2}  # fmt: skip
         with pytest.raises(TableError, match="is not a plan"):
             parse_compaction_plan(key, encode(COMPACTION_PLAN, bad))
+
+
+def test_a_compaction_beside_the_writer_changes_nothing_on_a_copy_on_write_table() -> None:
+    """Hudi ignores the option there. Here it moved the cleans into a thread, after each commit."""
+    options = {"hoodie.datasource.compaction.async.enable": "true"}
+    with Table.create(fresh(), record_key="id", options=options) as table:
+        table.append(pa.table({"id": ["a"]}))
+        asked, plain = table._upkeep, service_rules({}, "optimistic_concurrency_control")
+        assert asked.context.rules == plain
+        assert "lockkit-services" not in {each.name for each in threading.enumerate()}
+    with made(fresh(), options=options) as merged:
+        merged.append(rows(("a", "EU", 1, 1)))
+        assert "lockkit-services" in {each.name for each in threading.enumerate()}

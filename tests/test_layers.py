@@ -18,7 +18,7 @@ ROWS = [
     "errors", "protocol", "events", "clock", "sinks", "stores", "runtime", "config", "lock",
     "providers",
     "table.errors", "table.format", "table.occ", "table.read", "table.write", "table.services",
-    "table.options", "table.writer", "table.handle", "table.inspect", "table",
+    "table.arguments", "table.options", "table.writer", "table.handle", "table.inspect", "table",
     "spark", "recipes", "cli",
     "lab.server", "lab.faults", "lab.testing", "lab.verify.check", "lab.verify", "lab.probe",
     "lab.processes", "lab.incident", "lab.widgets", "lab.playground", "lab.soak", "lab.course",
@@ -87,7 +87,7 @@ ORDER = {
         "creation decide markers discarding transaction failed prepared news rewriting "
         "metadata_off outgrown "
         "commit condition mode ahead "
-        "publish group_ahead group_publish rollback concurrency passed_lock contract"
+        "publish group_ahead group_publish rollback dead concurrency contract"
     ),
 }
 # Cycles of modules that stand, each with its reason.

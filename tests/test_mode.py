@@ -110,10 +110,11 @@ def test_a_writer_that_the_switch_refuses_takes_its_own_instant_back(
     switched: list[bool] = []
     before_commit = Upkeep.before_commit
 
-    def meanwhile(self: Upkeep, prepared: Any) -> None:
-        before_commit(self, prepared)
+    def meanwhile(self: Upkeep, prepared: Any) -> Procedure[Any]:
+        first = yield from before_commit(self, prepared)
         if not switched:
             switched.append(switch(store, HUDI))
+        return first
 
     monkeypatch.setattr(Upkeep, "before_commit", meanwhile)
     with Table(store.url, clock=Hasty()) as table:

@@ -26,7 +26,7 @@ from lockkit.errors import TableError
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Found, IfAbsent
-from lockkit.runtime import Put, perform, run
+from lockkit.runtime import Procedure, Put, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import ListEntry, Store, open_store
 from lockkit.table import (
@@ -46,6 +46,7 @@ from lockkit.table import (
 from lockkit.table.format.layout import hadoop_base
 from lockkit.table.format.plans import parse_clean_plan
 from lockkit.table.format.timeline import V6, V9, Timeline, load_timeline, parse_timeline
+from lockkit.table.occ import dead as occ_dead
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.concurrency import SHARED, OptimisticConcurrency
 from lockkit.table.occ.heartbeat import Heartbeat
@@ -153,25 +154,35 @@ def gave_up(store: Store) -> Prepared:
         return left
 
 
+@pytest.mark.parametrize("operation", ["append", "upsert", "overwrite"])
 @pytest.mark.parametrize("config", [
     CONFIG, replace(CONFIG, version=9), replace(CONFIG, mode="hudi"),
-], ids=["version 6", "version 9", "hudi mode"])  # fmt: skip
-def test_a_commit_rolls_back_the_dead_writer_that_it_meets(
-    server: Emulator, config: TableConfig
+    replace(CONFIG, mode="hudi", version=9),
+], ids=["version 6", "version 9", "hudi mode, version 6", "hudi mode, version 9"])  # fmt: skip
+def test_a_commit_rolls_back_the_dead_writer_that_it_meets_under_the_lock_that_it_holds(
+    server: Emulator, config: TableConfig, operation: str
 ) -> None:
     url = f"s3://lake/services-{next(NAMES)}"
     store = new_table(url, config, endpoint=server.s3)
     dead = gave_up(store)
     with Table(url, endpoint=server.s3) as table:
-        table.append(rows([0]))
+        done = getattr(table, operation)(rows([0]))
     now = timeline(store)
     assert not now.pending and list(now.rollbacks.values()) == [True]
     assert not any(dead.instant in each.key for each in store.list("region"))
     assert ids(store) == keys(0) and run(load_increment(), store, CLOCK).held_back is None
-    claims = [n for n, each in enumerate(asked(server, url, "")) if "table_lock" in each]
-    (planned,) = [n for n, each in enumerate(asked(server, url, ""))
-                  if "rollback.requested" in each and each.lower().startswith("put")]  # fmt: skip
-    assert claims[0] < planned < claims[-1], "under the table's lock"
+    assert not any(store.list(HEARTBEATS))
+    sent = [each for each in asked(server, url, "") if each.startswith(("put", "delete"))]
+    lock = [n for n, each in enumerate(sent) if each.endswith("table_lock.json")]
+    rolled_back = [n for n, each in enumerate(sent) if ".rollback" in each or ("/region" in each
+                   and each.startswith("delete"))]  # fmt: skip
+    (committed,) = [n for n, each in enumerate(sent) if f"/{done.instant}" in each
+                    and each.endswith(("commit", ".commit"))]  # fmt: skip
+    acquired, released = lock[-2:]
+    # Where Hudi writes too, an upsert holds the lock once before that, to take its instant.
+    assert len(lock) == (4 if config.mode == "hudi" and operation != "append" else 2)
+    assert len(rolled_back) >= 4
+    assert acquired < min(rolled_back) and max(rolled_back) < min(committed, released)
 
 
 def test_a_commit_never_rolls_a_living_writer_back_and_looks_at_it_once(
@@ -219,10 +230,11 @@ def test_a_rollback_that_fails_is_a_warning_and_the_commit_stands(
     store = open_store(url, endpoint=server.s3)
     dead = gave_up(store)
 
-    def fail(_self: TableService, only: Any = None) -> None:
+    def fail(*_: Any, **__: Any) -> Procedure[None]:
         raise TableError("no luck")
+        yield
 
-    monkeypatch.setattr(TableService, "take_back", fail)
+    monkeypatch.setattr(occ_dead, "roll_back", fail)
     with Table(url, endpoint=server.s3) as table:
         with pytest.warns(ServiceFailed, match="no luck") as warned:
             table.append(rows([0]))

@@ -120,7 +120,7 @@ def test_a_handle_beside_options_that_describe_another_lock_is_refused(table: St
 
 def test_what_is_no_lock_is_refused_by_name(table: Store) -> None:
     wrong: Any = "zookeeper://host/lock"
-    with pytest.raises(TypeError, match=r"as open_lock\(url\) returns it.*this is a str"):
+    with pytest.raises(TableError, match=r"as open_lock\(url\) returns it.*this is a str"):
         Table(table.url, lock=wrong)
 
 

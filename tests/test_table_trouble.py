@@ -33,6 +33,7 @@ from table_world import (
 
 from lockkit.errors import LockLost, StoreError, TableError
 from lockkit.lab.faults import Fault, Proxy
+from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, IfAbsent, Missing
 from lockkit.runtime import run
 from lockkit.runtime.proven import create
@@ -51,7 +52,7 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
-from lockkit.table.errors import CommitConflict, CommitUnknown
+from lockkit.table.errors import CommitConflict, CommitUnknown, NoTable
 from lockkit.table.format.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.schema import arrow_schema, evolve
@@ -471,3 +472,47 @@ def test_completion_times_rise_however_far_a_writers_clock_is_behind(mode: str) 
     assert second.instant < first.instant
     assert first.completion is not None and second.completion is not None
     assert second.completion > first.completion
+
+
+# --- a table that is deleted under its writer -----------------------------------------------------
+
+
+@pytest.mark.parametrize("commits", [2, 0])
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+@pytest.mark.parametrize("operation", ["append", "upsert", "overwrite", "delete"])
+def test_a_write_to_a_table_that_was_deleted_meanwhile_leaves_nothing_behind(
+    tmp_path: Path, operation: str, scheme: str, mode: str, commits: int
+) -> None:
+    """It left an instant, data files, partition files and a lock; a delete returned None."""
+    folder = tmp_path / "t"
+    url = folder.as_uri() if scheme == "file" else f"memory://trouble-{next(NAMES)}/t"
+    run(create_table(replace(CONFIG, mode=mode)), open_store(url), CLOCK)
+    with Table(url, clock=Hasty()) as table:
+        for each in range(commits):
+            table.upsert(rows([each]))
+        table.refresh()
+        for entry in list(table.store.list("")):
+            table.store.delete(entry.key)
+        with pytest.raises(NoTable, match="deleted under this write") as gone:
+            getattr(table, operation)(rows([1, 2]))
+        left = [entry.key for entry in table.store.list("")]
+    # A commit of the fenced mode that saw earlier commits finds out before it takes the lock.
+    assert left == ([] if mode == "fenced" and (commits or operation == "delete") else [LOCK_KEY])
+    assert (f"but for {LOCK_KEY}" in str(gone.value)) is bool(left)
+    if scheme == "file" and not left:
+        assert not list(folder.iterdir()), "no empty folder either"
+
+
+def test_a_write_that_ends_in_a_deleted_table_spares_the_files_of_others(tmp_path: Path) -> None:
+    """Their partition file, their instant, and a first file of our instant with other bytes."""
+    with Table.create(tmp_path.as_uri(), record_key="id", partition_by="region") as table:
+        table.append(rows([0]))
+        for entry in list(table.store.list("")):
+            table.store.delete(entry.key)
+        others = ("region=EU/.hoodie_partition_metadata", "region=EU/theirs.parquet")
+        for key in others:
+            table.store.put(key, b"another writer's", IfAbsent())
+        with pytest.raises(NoTable):
+            table.upsert(rows([0, 1, 2, 3]))
+        assert [entry.key for entry in table.store.list("region")] == list(others)

@@ -250,7 +250,7 @@ def _named(instant: str, found: TableCondition) -> PendingInstant:
 
 
 def services(args: argparse.Namespace) -> int:
-    from lockkit.table.services.upkeep import FAILURES
+    from lockkit.table.services.service import FAILURES
 
     if not 0 < args.every_s < 1e6:
         raise CommandError("--every-s must be greater than 0", code=USAGE)

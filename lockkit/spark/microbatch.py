@@ -17,7 +17,8 @@ from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.layout import hadoop_base
-from lockkit.table.occ.concurrency import StateChange, guard_of
+from lockkit.table.occ.commit import StateChange
+from lockkit.table.occ.concurrency import guard_of
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 from lockkit.table.write.batch import STREAM, STREAMS, BatchClaim, BatchState, StreamBatch
 

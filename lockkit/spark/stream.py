@@ -17,10 +17,10 @@ from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.place import TableAddress
 from lockkit.spark.write import open_lock, write
 from lockkit.stores.keywords import check_keywords
+from lockkit.table.arguments import DESCRIBING
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.option_values import lowered
 from lockkit.table.occ.concurrency import SINGLE, concurrency_mode
-from lockkit.table.occ.passed_lock import DESCRIBING
 from lockkit.table.options import KEYWORDS, RETRIES, write_options
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from lockkit.spark.rows import (
 )
 from lockkit.stores import Store
 from lockkit.stores.keywords import check_keywords
+from lockkit.table.arguments import refuse_wrong
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.properties import TableConfig
@@ -38,7 +39,6 @@ from lockkit.table.occ.concurrency import control_of
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.locks import open_table_lock
-from lockkit.table.occ.passed_lock import refuse_wrong_lock
 from lockkit.table.options import write_options
 from lockkit.table.read.buckets import generations
 from lockkit.table.read.snapshot import Snapshot
@@ -131,7 +131,7 @@ def _opened(
 ) -> Iterator[tuple[Store, Upkeep, Emit]]:  # fmt: skip
     """The table's store, its services and the event sink; closes what the caller did not pass."""
     if lock is not None:
-        refuse_wrong_lock({str(name).lower(): value for name, value in options.items()}, lock)
+        refuse_wrong(options, lock)
     with closing(place.open()) as store, ExitStack() as opened:
         if upkeep is None:
             mine = lock or opened.enter_context(closing(open_lock(place, options, clock, emit)))

@@ -30,7 +30,7 @@ from lockkit.table.format.base_file import (
     refuse_unfit,
     write_inserts,
 )
-from lockkit.table.format.properties import FENCED, HUDI, SERIAL, TableConfig
+from lockkit.table.format.properties import FENCED, SERIAL, TableConfig
 from lockkit.table.format.property_keys import COPY_ON_WRITE
 from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
@@ -103,22 +103,23 @@ class Table:
         client: str = "",
         **store_options: Any,
     ) -> None:
-        if store_options:
-            from lockkit.stores.keywords import check_keywords  # why: see there
+        passed, usual = (lock, strategy, emit, clock), (None, SIMPLE, silent, None)
+        if (
+            store_options or not type(url) is type(client) is str
+            or any(each is not default for each, default in zip(passed, usual, strict=True))
+        ):  # fmt: skip
+            from lockkit.table.arguments import check_store_options, refuse_wrong
 
-            check_keywords(Table, url, store_options)
+            refuse_wrong(options or {}, *passed, url=url, client=client)
+            check_store_options(Table, url, store_options)
         given: dict[str, Any] = {}
         self._described: dict[str, Any] = {}  # what the options say about the table
-        if options:
+        if options is not None:
             from lockkit.table.format.gate import check_append_options, check_options, described
 
             given = check_options(options)
             check_append_options(given)
             self._described = described(given)
-        if lock is not None:
-            from lockkit.table.occ.passed_lock import refuse_wrong_lock
-
-            refuse_wrong_lock(given, lock)
         self._options = given
         self._store_options = {"client": client, **store_options}
         self.url = url.rstrip("/")
@@ -175,16 +176,16 @@ class Table:
         `how` are the keywords of `Table`. Raises `TableError` if a different table is there,
         `UnsafeStore` if the store ignores conditions, and `StoreError`.
         """
-        from lockkit.table.occ.creation import create_table, refuse_mistyped
+        from lockkit.table.arguments import fields_of, refuse_mistyped
+        from lockkit.table.occ.creation import create_table
 
-        refuse_mistyped(
-            (*_fields(record_key), *_fields(partition_by), precombine), (buckets, version),
-            hive_style=hive_style, urlencode=urlencode,
-        )  # fmt: skip
+        texts = {"precombine": precombine, "name": name, "mode": mode, "table_type": table_type,
+                 "commit": commit, "url": url}  # fmt: skip
+        refuse_mistyped(texts, (buckets, version), hive_style=hive_style, urlencode=urlencode)
         config = TableConfig(
             name=url.rstrip("/").rpartition("/")[2] if name is None else name,
-            record_key=",".join(_fields(record_key)),
-            partition_by=",".join(_fields(partition_by)) or None, precombine=precombine,
+            record_key=fields_of("record_key", record_key),
+            partition_by=fields_of("partition_by", partition_by) or None, precombine=precombine,
             version=version, mode=mode, commit=commit, table_type=table_type, buckets=buckets,
             hive_style=hive_style, urlencode=urlencode,
         )  # fmt: skip
@@ -250,8 +251,9 @@ class Table:
         Without rows, it commits only if `whole_table` is true. Raises what `upsert` raises; any
         other commit to a replaced partition is a conflict.
         """
-        kind = "insert_overwrite_table" if whole_table else "insert_overwrite"
-        return self._write(kind, rows, retries)
+        from lockkit.table.arguments import overwriting
+
+        return self._write(overwriting(whole_table), rows, retries)
 
     def delete_partition(self, *partitions: str, retries: int = 0) -> Committed | None:
         """Commit the removal of all rows of these partitions, named by their paths: `region=EU`.
@@ -334,10 +336,10 @@ class Table:
                 lambda target: self._files(target, rows), avro_schema(schema, known.config.name),
                 self._partitions, grows=schema != self._schema, schema_at=self._schema_at,
             )  # fmt: skip
-            attempt = WriteAttempt(StoreHost(self._context, self.heartbeat), self.strategy)
-            way = attempt.append(known, new, self._upkeep.before_commit)
+            host = StoreHost(self._context, self.heartbeat)
+            attempt = WriteAttempt(host, self.strategy, self._upkeep.before_commit)
             try:
-                committed = run(way, self.store, self.clock)
+                committed = run(attempt.append(known, new), self.store, self.clock)
             finally:
                 self._known = attempt.known or known
             self._known = replace(self._known, newest=max(self._known.newest, committed.instant))
@@ -345,9 +347,6 @@ class Table:
             self._partitions |= {partition for partition, _ in attempt.groups}
             prepared = attempt.prepared
             assert prepared is not None
-            if known.config.mode == HUDI:  # the lock was held until here
-                with after_commit(committed):
-                    self._upkeep.before_commit(prepared)
         with after_commit(committed):
             seen = prepared.transaction.timeline.commits
             self._upkeep.after_append(sum(each > known.newest for each in seen))
@@ -361,8 +360,10 @@ class Table:
         from lockkit.table.writer import ArrowWrite
 
         refuse_no_table(rows)
-        requested = write_options(self._options, operation=operation, retries=retries)
-        requested = replace(requested, partitions=partitions, strategy=self.strategy)
+        requested = replace(
+            write_options(self._options, operation=operation), retries=retries,
+            partitions=partitions, strategy=self.strategy,
+        )  # fmt: skip
         with self._alone(operation):
             see_conditions(self.store, self.clock)
             self._open()
@@ -447,7 +448,3 @@ class Table:
             write_inserts(target, part, file_id=free_file_id(self.clock))
             for _, part in by_partition(target.config, rows)
         ]
-
-
-def _fields(named: str | Sequence[str] | None) -> Sequence[str]:
-    return (named,) if isinstance(named, str) else named or ()

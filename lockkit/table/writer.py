@@ -98,7 +98,10 @@ class TableWrite(ABC):
         context = replace(
             shared, url=self.url, store=self.store, clock=self.clock, emit=self.emit
         )
-        attempt = WriteAttempt(StoreHost(context, self.requested.rules), self.requested.strategy)
+        attempt = WriteAttempt(
+            StoreHost(context, self.requested.rules), self.requested.strategy,
+            self.upkeep.before_commit,
+        )  # fmt: skip
 
         def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             yield from ()
@@ -107,7 +110,6 @@ class TableWrite(ABC):
             prepared = self._written(incoming, snapshot, transaction, heart)
             if prepared is not None:
                 state.append((snapshot, prepared))
-                self.upkeep.before_commit(prepared)
             return prepared
 
         with self.ahead(known.config, seen) as self.buffer:

@@ -16,6 +16,7 @@ from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table import Committed, Prepared, publish, read_slice
 from lockkit.table.errors import CommitConflict
+from lockkit.table.occ.commit import First
 from lockkit.table.occ.concurrency import OptimisticConcurrency
 from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, ConflictStrategy
 from lockkit.table.read.opening import load_snapshot
@@ -171,8 +172,9 @@ class UnfencedService:
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Any, emit: Emit = silent, *,
-        strategy: ConflictStrategy = SIMPLE,
+        strategy: ConflictStrategy = SIMPLE, first: First | None = None,
     ) -> Committed:  # fmt: skip
+        assert first is None, "a service rolls nobody back in its commits"
         lock = self.concurrency_control.lock
         assert isinstance(lock, Lock)
         return publish(prepared, lock, store, clock, emit, strategy=strategy, fence=False)

@@ -22,8 +22,7 @@ from lockkit.table import Snapshot, create_table, load_snapshot
 from lockkit.table.occ.concurrency import SHARED, OptimisticConcurrency
 from lockkit.table.occ.heartbeat_rules import INTERVAL_KEY, MISSES_KEY
 from lockkit.table.services.rules import CLEAN_KEY, service_rules
-from lockkit.table.services.service import TableService
-from lockkit.table.services.upkeep import FAILURES
+from lockkit.table.services.service import FAILURES, TableService
 
 RETAINED = 50
 """Commits whose files a clean keeps."""

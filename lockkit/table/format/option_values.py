@@ -17,6 +17,8 @@ SHOWN = 60
 
 def lowered(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options by their names in lower case; `TableError` for a name that cannot be one."""
+    if not isinstance(options, Mapping):
+        raise RefusedOption("options", "must be a dict of Hudi's options", value=repr(options)[:60])
     given: dict[str, Any] = {}
     for name, value in options.items():
         key = str(name).lower()

@@ -171,7 +171,7 @@ def refuse_commit(commit: str, version: int, mode: str, table_type: str) -> None
     """Raise unless such a table can commit in this way."""
     if commit != GROUP:
         raise RefusedOption(
-            "commit", f"is refused: a table commits {SERIAL} or {GROUP}", value=commit[:40]
+            "commit", f"is refused: a table commits {SERIAL} or {GROUP}", value=str(commit)[:40]
         )
     if (version, mode, table_type) != (9, FENCED, COPY_ON_WRITE):
         raise RefusedOption(

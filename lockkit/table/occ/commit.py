@@ -53,6 +53,27 @@ class EpochGuard:
     epoch: int
 
 
+def trust() -> None:
+    """Never raises: for a commit that no lock protects."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """A held lock or mutex: the guard of a state change's decision, and the check of the lease.
+
+    `believe` raises `LockLost` once the lease or the turn is over. Call `published` after the
+    commit.
+    """
+
+    guard: Guard
+    believe: Callable[[], None] = trust
+    published: Callable[[], None] = trust
+
+
+First = Callable[[StateChange], Procedure[None]]
+"""What a commit does under its lock before it reads anything: it rolls back dead writers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prefetched:
     """What was read while the lock was being acquired; the fence may be read early in any case.
@@ -94,10 +115,6 @@ class Committed:
 
 
 # --- commit -------------------------------------------------------------------------------------
-
-
-def trust() -> None:
-    """Never raises: for a commit that no lock protects."""
 
 
 def commit(

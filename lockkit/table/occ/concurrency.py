@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
@@ -25,8 +24,10 @@ from lockkit.table.format.properties import FENCED
 from lockkit.table.occ.commit import (
     Committed,
     EpochGuard,
+    First,
     Guard,
     Prefetched,
+    StateChange,
     commit,
     complete,
     decide,
@@ -43,19 +44,6 @@ if TYPE_CHECKING:
 
 CONCURRENCY_KEY = "hoodie.write.concurrency.mode"
 SINGLE, SHARED = "single_writer", "optimistic_concurrency_control"
-
-
-@dataclass(frozen=True, slots=True)
-class StateChange:
-    """A held lock or mutex: the guard of a state change's decision, and the check of the lease.
-
-    `believe` raises `LockLost` once the lease or the turn is over. Call `mark_committed` after the
-    commit.
-    """
-
-    guard: Guard
-    believe: Callable[[], None] = trust
-    published: Callable[[], None] = trust
 
 
 def see_conditions(store: Store, clock: Clock) -> None:
@@ -82,12 +70,13 @@ class SingleWriter:
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
-        strategy: ConflictStrategy = SIMPLE,
+        strategy: ConflictStrategy = SIMPLE, first: First | None = None,
     ) -> Committed:  # fmt: skip
         """Raises what `commit` raises."""
         see_conditions(store, clock)
+        way = commit_alone(prepared, strategy=strategy, first=first)
         with self._mutex, note_if_interrupted(prepared), deferred(emit) as later:
-            done: Committed = run(commit_alone(prepared, strategy=strategy), store, clock, later)
+            done: Committed = run(way, store, clock, later)
             return done
 
     def close(self) -> None:
@@ -114,14 +103,15 @@ class OptimisticConcurrency:
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
-        strategy: ConflictStrategy = SIMPLE,
+        strategy: ConflictStrategy = SIMPLE, first: First | None = None,
     ) -> Committed:  # fmt: skip
         """Raises `LockBusy`, and what `commit` raises."""
         see_conditions(store, clock)
         with self._mutex:
-            if isinstance(self.lock, Lock):
-                return publish(prepared, self.lock, store, clock, emit, strategy=strategy)
-            return _publish_under(prepared, self.lock, store, clock, emit, strategy)
+            lock = self.lock
+            if isinstance(lock, Lock):
+                return publish(prepared, lock, store, clock, emit, strategy=strategy, first=first)
+            return _publish_under(prepared, lock, store, clock, emit, strategy, first)
 
     def close(self) -> None:
         self.lock.close()
@@ -161,9 +151,12 @@ def _publish_under(
     clock: Clock,
     emit: Emit,
     strategy: ConflictStrategy,
+    first: First | None,
 ) -> Committed:
     """Publish under another service's lock; if the table has a fence, the fence decides."""
-    way = commit_alone(prepared, strategy=strategy, believe=lock.assert_held, newer=1)
+    way = commit_alone(
+        prepared, strategy=strategy, believe=lock.assert_held, newer=1, first=first
+    )  # fmt: skip
     with note_if_interrupted(prepared), deferred(emit) as later, held(lock) as published:
         done: Committed = run(way, store, clock, later)
         published()
@@ -172,7 +165,7 @@ def _publish_under(
 
 def commit_alone(
     prepared: Prepared, *, strategy: ConflictStrategy = SIMPLE, believe: Callable[[], None] = trust,
-    newer: int = 0,
+    newer: int = 0, first: First | None = None,
 ) -> Procedure[Committed]:  # fmt: skip
     """Publish without the table's own lock object: this commit has no epoch of its own.
 
@@ -180,6 +173,8 @@ def commit_alone(
     so the fence refuses a holder of an earlier grant that resumes too late. Raises `LockLost` if
     another holder decided since this call began to read: commit again.
     """
+    if first is not None:
+        yield from first(StateChange(EpochGuard(0), believe))
     if prepared.transaction.config.mode != FENCED:
         return (yield from commit(prepared, EpochGuard(0), believe=believe, strategy=strategy))
     seen = yield from read_fence()

@@ -9,8 +9,7 @@ from lockkit.clock import Clock
 from lockkit.runtime import Procedure
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.occ.commit import Committed, Guard
-from lockkit.table.occ.concurrency import StateChange
+from lockkit.table.occ.commit import Committed, First, Guard, StateChange
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher
@@ -51,7 +50,7 @@ class ConcurrencyControl(Protocol):
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
-        strategy: ConflictStrategy = SIMPLE,
+        strategy: ConflictStrategy = SIMPLE, first: First | None = None,
     ) -> Committed: ...  # fmt: skip
 
     def close(self) -> None: ...

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from lockkit.lock.creation_check import prove_creation
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
@@ -27,19 +25,6 @@ from lockkit.table.occ.fence import FENCE_KEY, format_fence, opened
 
 CREATED = "created with the table"
 """The attempt of a table's first fence: concurrent creators of a table write the same fence."""
-
-
-def refuse_mistyped(names: Iterable[object], whole: Iterable[object], **flags: object) -> None:
-    """Raise `RefusedOption` for an argument whose type would be read as something else."""
-    for name in names:
-        if not isinstance(name, str | None):
-            raise RefusedOption("a column", "is named by one string each", value=repr(name)[:60])
-    for number in whole:
-        if type(number) is not int:
-            raise RefusedOption("a version or count", "must be an int", value=repr(number)[:60])
-    for option, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise RefusedOption(option, "must be True or False", value=repr(flag)[:60])
 
 
 def create_table(config: TableConfig) -> Procedure[TableConfig]:

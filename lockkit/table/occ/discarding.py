@@ -35,13 +35,13 @@ def discard(taken: TakenInstant, now: Timeline, paths: Iterable[str] = ()) -> Pr
         elif taken.instant in now.inflight:
             # A rollback may have deleted the requested file before our inflight file landed.
             late = yield from read(inflight)
-            if isinstance(late, Found) and _attempt_in(inflight, late.body) == taken.attempt:
+            if isinstance(late, Found) and attempt_in(inflight, late.body) == taken.attempt:
                 yield from delete(inflight, late.version)
     except Unanswered as error:
         yield Note("note", {"text": f"left to a rollback: {error}", "instant": taken.instant})
 
 
-def _attempt_in(key: str, body: bytes) -> str | None:
+def attempt_in(key: str, body: bytes) -> str | None:
     try:
         return parse_commit("", key, body).attempt
     except TableError:  # half written, or another program's

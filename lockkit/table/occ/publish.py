@@ -24,7 +24,16 @@ from lockkit.sinks import Emit, EventSink, silent, warn_of
 from lockkit.stores import Store
 from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import FENCED, recheck_config
-from lockkit.table.occ.commit import Committed, Guard, Prefetched, commit, complete, decide
+from lockkit.table.occ.commit import (
+    Committed,
+    First,
+    Guard,
+    Prefetched,
+    StateChange,
+    commit,
+    complete,
+    decide,
+)
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.decide import completed_key
 from lockkit.table.occ.fence import (
@@ -53,6 +62,7 @@ def publish(
     *,
     strategy: ConflictStrategy = SIMPLE,
     fence: bool | None = None,
+    first: First | None = None,
 ) -> Committed:
     """Acquire the lock, commit, release it. Raises `LockBusy`, and what `commit` raises.
 
@@ -62,9 +72,8 @@ def publish(
     fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
     with note_if_interrupted(prepared), deferred(emit) as later:
         hold = _LockCommit(lock, store, clock, later)
-        committed: Committed = run(
-            publish_under(hold, prepared, strategy=strategy, fenced=fenced), store, clock, later
-        )
+        way = publish_under(hold, prepared, strategy=strategy, fenced=fenced, first=first)
+        committed: Committed = run(way, store, clock, later)
     return committed
 
 
@@ -74,19 +83,24 @@ def publish_under(
     *,
     strategy: ConflictStrategy = SIMPLE,
     fenced: bool = True,
+    first: First | None = None,
 ) -> Procedure[Committed]:
-    """Acquire, decide, then complete while releasing. The same code for every `CommitLock`."""
+    """Acquire, do `first`, decide, complete while releasing: the same for every `CommitLock`."""
     scout = Prefetcher(prepared) if fenced else None
     try:
         yield from hold.acquire(scout)
+        if scout is not None:
+            yield from _rise_above_fence(hold, scout)
+        if first is not None:
+            yield from hold.run(first(StateChange(hold.guard, hold.believe)))
         if scout is None:
             committed = yield from hold.run(commit(
                 prepared, hold.guard, believe=hold.believe, fence=False, strategy=strategy
             ))  # fmt: skip
             return (yield from hold.complete(_already(committed)))
-        yield from _rise_above_fence(hold, scout)
+        ahead = scout.ahead if first is None else Prefetched()  # a rollback replaces the fence
         decision = yield from hold.run(decide(
-            prepared, hold.guard, believe=hold.believe, strategy=strategy, ahead=scout.ahead
+            prepared, hold.guard, believe=hold.believe, strategy=strategy, ahead=ahead
         ))  # fmt: skip
         return (yield from hold.complete(complete(decision)))
     except GeneratorExit:  # its process is gone and sends nothing more

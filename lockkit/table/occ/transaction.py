@@ -17,7 +17,13 @@ from lockkit.table.errors import TableChanged, TableError
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import ATTEMPT, PLAIN, format_commit
-from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config
+from lockkit.table.format.properties import (
+    FENCED,
+    GROUP,
+    TableConfig,
+    load_config,
+    recheck_config,
+)
 from lockkit.table.format.timeline import (
     LANES,
     Timeline,
@@ -248,6 +254,8 @@ def survey(
     if decided:
         from lockkit.table.occ.group_tail import load_decided as load
     now = yield from load(taken.names, after=after)
+    if taken.known.newest and not now.completed:
+        yield from recheck_config(taken.known.config, taken.known.config_version)
     if horizon and horizon not in now.completed:
         why = "was completed and left the timeline: the table was restored, or made anew"
         raise TableChanged(horizon, why, "open it again")

@@ -80,8 +80,10 @@ def load_increment(
     `settled` means that an earlier increment ended at `end`. An instant that is pending below it
     now began later, and will fail, so it delays nothing. `TableError` if `end` left the timeline.
     """
-    for bound in (*([start] if start != "" else []), *([end] if end is not None else [])):
-        known_instant(bound)
+    if not isinstance(start, str) or start:
+        known_instant(start)
+    if end is not None:
+        known_instant(end)
     opened = yield from open_table()
     if opened.config.names.layout == 1:
         found = yield from _by_instant(opened, start, end, settled)

@@ -6,7 +6,7 @@ does not match. A filter on the partition's field also excludes whole partitions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import RefusedOption
@@ -23,20 +23,33 @@ SNAPSHOT, READ_OPTIMIZED = "snapshot", "read_optimized"
 """Hudi's types of query, which give the same rows of a copy-on-write table."""
 
 
+def as_filters(filters: object) -> tuple[Filter, ...]:
+    """The filters that a caller gives; `TableError` for one that is no (column, operator, value).
+
+    Whether the column is there, and the value fits it, is checked by `expression`.
+    """
+    cure = "give a list of (column, operator, value)"
+    if isinstance(filters, str | bytes | Mapping) or not isinstance(filters, Iterable):
+        raise RefusedOption("filters", "must be a list", cure, value=repr(filters)[:60])
+    found = tuple(filters)
+    if len(found) > FILTERS_MAX:
+        raise RefusedOption("filters", f"are {len(found)}; a read takes at most {FILTERS_MAX}")
+    for each in found:
+        if not isinstance(each, tuple | list) or len(each) != 3:
+            raise RefusedOption(f"filter {str(each)[:60]!r}", "is no filter", cure)
+        if not (isinstance(each[0], str) and isinstance(each[1], str)):
+            why = "must begin with the name of a column and an operator, both str"
+            raise RefusedOption(f"filter {str(each)[:60]!r}", why, cure)
+    return found
+
+
 def expression(filters: Sequence[Filter], schema: pa.Schema) -> pc.Expression | None:
     """All filters as one expression; `TableError` for a filter that makes no sense.
 
     A value is converted to the column's type: "5" works for a whole number.
     """
-    if len(filters) > FILTERS_MAX:
-        raise RefusedOption("filters", f"are {len(filters)}; a read takes at most {FILTERS_MAX}")
     whole = None
-    for each in filters:
-        if not isinstance(each, tuple | list) or len(each) != 3:
-            raise RefusedOption(
-                f"filter {str(each)[:60]!r}", "is no filter",
-                "give a list of (column, operator, value)",
-            )  # fmt: skip
+    for each in as_filters(filters):
         one = _one(each, schema)
         whole = one if whole is None else whole & one
     return whole
@@ -75,10 +88,11 @@ def _one(given: Filter, schema: pa.Schema) -> pc.Expression:
         case ">=":
             return field >= read_as(value)
         case ("in" | "not in") as word:
-            if isinstance(value, str):
+            if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
                 raise RefusedOption(
-                    f"filter {name} {word} {value[:60]!r}", "has one value", "give a list of values"
-                )
+                    f"filter {name} {word} {str(value)[:60]!r}", "has one value",
+                    "give a list of values",
+                )  # fmt: skip
             among = field.isin(pa.array([read_as(each).as_py() for each in value], kind))
             return among if word == "in" else field.is_valid() & ~among
     why = "is refused: the operators are =, !=, <, <=, >, >=, in, not in"

@@ -7,7 +7,7 @@ slice, so memory holds a few row groups and never a whole file.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -41,6 +41,7 @@ from lockkit.table.read.predicate import (
     READ_OPTIMIZED,
     SNAPSHOT,
     Filter,
+    as_filters,
     expression,
     partitions_of,
 )
@@ -122,8 +123,10 @@ def scan(
 
 def snapshot_to_read(as_of: str | None = None, query: str = SNAPSHOT) -> Procedure[Snapshot]:
     """From the commits if lockkit can write the table, else from the listed files, as Hudi does."""
-    if query not in (SNAPSHOT, READ_OPTIMIZED):
-        raise RefusedOption("query", f"must be {SNAPSHOT} or {READ_OPTIMIZED}", value=query[:40])
+    if not isinstance(query, str) or query not in (SNAPSHOT, READ_OPTIMIZED):
+        raise RefusedOption(
+            "query", f"must be {SNAPSHOT} or {READ_OPTIMIZED}", value=repr(query)[:40]
+        )
     try:
         found = yield from load_snapshot(as_of=as_of)
         return found if query == SNAPSHOT else base_files(found)
@@ -187,10 +190,8 @@ def plan_scan(
         )
     plain = arrow_schema(snapshot.schema) if snapshot.schema else pa.schema([])
     schema = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *plain])
-    if columns is None:
-        columns = schema.names if meta else plain.names
-    if isinstance(columns, str):
-        raise RefusedOption("columns", "is one text", "give a list of names", value=columns[:60])
+    columns = (schema.names if meta else plain.names) if columns is None else _names(columns)
+    filters = as_filters(filters)
     if unknown := [name for name in columns if name not in schema.names]:
         raise RefusedOption(
             f"column {unknown[0][:60]!r}",
@@ -205,6 +206,17 @@ def plan_scan(
         tuple(each for each in slices if may_hold(each.partition)),
         schema, tuple(columns), condition, snapshot.covered.count,
     )  # fmt: skip
+
+
+def _names(columns: object) -> list[str]:
+    """The columns that a caller names, in any iterable of names."""
+    if not isinstance(columns, str) and isinstance(columns, Iterable):
+        names = list(columns)
+        if all(isinstance(each, str) for each in names):
+            return names
+    raise RefusedOption(
+        "columns", "must be a list of names", "leave it out for all", value=repr(columns)[:60]
+    )
 
 
 def _table(store: Store, clock: Clock, wanted: Scan) -> pa.Table:

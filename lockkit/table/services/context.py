@@ -18,8 +18,8 @@ from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.layout import NO_BASE, hadoop_base
 from lockkit.table.format.properties import GROUP, HUDI, TableConfig
-from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import SINGLE, StateChange
+from lockkit.table.occ.commit import Committed, EpochGuard, First, StateChange
+from lockkit.table.occ.concurrency import SINGLE
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.prepared import Prepared
@@ -76,21 +76,12 @@ class ServiceContext:
         self, known: TableCache, instant: str, *, resume: str | None = None
     ) -> RolledBack | RollbackRefused:
         """Roll `instant` back; the caller must know that its writer is dead."""
-        from lockkit.table.occ.liveness import forget
-        from lockkit.table.occ.rollback import roll_back
+        from lockkit.table.occ.dead import roll_back_held
 
         with self.concurrency_control.hold() as held:
-            if known.config.metadata:
-                from lockkit.table.occ.metadata_off import switch_metadata_off
-
-                self.run(switch_metadata_off(known.config, held.believe))
-            way = roll_back(
-                instant, held.guard, known, believe=held.believe, resume=resume,
-                base=self.base(known.config),
-            )  # fmt: skip
+            way = roll_back_held(instant, held, known, resume=resume, base=self.base(known.config))
             outcome: RolledBack | RollbackRefused = self.run(way)
-        self.run(forget(instant))
-        return outcome
+            return outcome
 
 
 @dataclass(slots=True)
@@ -140,12 +131,16 @@ class StoreHost:
         new, self.together = in_group(self.context.together, new)
         return new
 
-    def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
+    def publish(
+        self, prepared: Prepared, strategy: ConflictStrategy, first: First | None = None
+    ) -> Procedure[Committed]:
         yield from ()
         context = self.context
         if prepared.transaction.config.commit == GROUP:
             from lockkit.table.occ.group_publish import publish_in_group
+            if first is not None:  # no lock is taken here
+                context.run(first(StateChange(EpochGuard(0))))
             return publish_in_group(context, prepared, strategy, self.together)
         return context.concurrency_control.publish(
-            prepared, context.store, context.clock, context.emit, strategy=strategy
+            prepared, context.store, context.clock, context.emit, strategy=strategy, first=first
         )

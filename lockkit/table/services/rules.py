@@ -26,6 +26,7 @@ CLUSTER_EVERY_KEYS = ("hoodie.clustering.inline.max.commits", "hoodie.clustering
 """Several names of one setting; the first one that is given counts."""
 COMPACT_KEY = "hoodie.compact.inline"
 COMPACT_ASYNC_KEY = "hoodie.datasource.compaction.async.enable"
+COMPACT_KEYS = (COMPACT_KEY, COMPACT_ASYNC_KEY)
 COMPACT_EVERY_KEY = "hoodie.compact.inline.max.delta.commits"
 CleanPolicy = Literal["KEEP_LATEST_COMMITS", "KEEP_LATEST_BY_HOURS", "KEEP_LATEST_FILE_VERSIONS"]
 CLEAN_POLICIES: tuple[CleanPolicy, ...] = get_args(CleanPolicy)
@@ -145,6 +146,10 @@ class ServiceRules:
     strategy: ConflictStrategy = SIMPLE
     """`prefer_writer` (the writers must use it too): a plan stops no writer and yields to every
     living writer. `simple`: a writer that begins while a plan is pending is refused, as in Hudi."""
+
+    @property
+    def any_on(self) -> bool:
+        return self.clean_on or self.cluster_on or self.compact_on
 
 
 def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:

@@ -12,11 +12,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from lockkit.clock import Clock
+from lockkit.errors import LockBusy, LockLost, StoreError, TableError
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.errors import CommitConflict
+from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.compaction_plan import CompactionPlan
 from lockkit.table.format.plans import CleanPlan, ReplacePlan
 from lockkit.table.format.properties import FENCED
@@ -38,6 +39,9 @@ from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.rewrite import Clustered, cluster, plan_for
 from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.view import TableView, look_at
+
+FAILURES = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
+"""The errors of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +124,6 @@ class TableService:
                 now = self.context.run(load_timeline(known.config.names, after=after))
                 own = frozenset(self.context.own)
             self._take_back(known, now, "EAGER", own)
-
-    def take_back_dead(
-        self, names: TimelineNames, met: Timeline
-    ) -> tuple[RolledBack | RollbackRefused, ...]:
-        """LAZY: roll back those pending instants of `met` whose writers are dead."""
-        rules, own = self.context.rules.heartbeat, self.context.own
-        dead = self.context.run(failed_writes(names, met, "LAZY", rules, own=own))
-        return self.take_back(only={each.instant for each in dead}) if dead else ()
 
     def take_back(
         self, *, only: Collection[str] | None = None

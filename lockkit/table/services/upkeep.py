@@ -9,36 +9,31 @@ import threading
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.errors import LockBusy, LockLost, StoreError, TableError
+from lockkit.runtime import Procedure
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
-from lockkit.table.occ.covered import pending_commits
-from lockkit.table.occ.heartbeat_rules import HeartbeatRules
+from lockkit.table.occ.commit import First
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services.context import ServiceContext
-from lockkit.table.services.rules import ServiceRules, service_rules
+from lockkit.table.services.rules import COMPACT_KEYS, ServiceRules, service_rules
 
 if TYPE_CHECKING:
     from lockkit.table.occ.contract import ConcurrencyControl
+    from lockkit.table.services.old_pending import OldPending
     from lockkit.table.services.service import TableService
 
 IDLE_S = 60.0
 """How often a thread of services checks the table while nothing is committed."""
-OVERDUE_MAX = 3
-"""How many old pending instants one commit checks."""
 WHOLE_EVERY_MS = 600_000
 """How often a writer checks the whole timeline for old pending instants. Otherwise it sees those
 after its horizon. A request that arrived late, after its writer was gone, may be below the horizon.
 That instant can never complete, and would hold new incremental readers back for ever."""
-FAILURES = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
 
 
 class ServiceFailed(UserWarning):
@@ -63,15 +58,12 @@ class Upkeep:
         )
         self._service: TableService | None = None
         self._loading = threading.Lock()
-        self._old = OldPending(self.context)
-        self._rules, self._appends = rules, AppendsDue(0, 0)
-        self._on = rules.clean_on or rules.cluster_on or rules.compact_on
+        self._old: OldPending | None = None
+        self._whole_at_ms = self.clock.boot_ms() + WHOLE_EVERY_MS
+        self._options, self._rules, self._appends = options, rules, AppendsDue(0, 0)
         self._serving = threading.Lock()  # several writing threads may share these services
         self._woken, self._due, self._closed = threading.Event(), False, False
-        self._thread: threading.Thread | None = None
-        if self._on and rules.beside:
-            self._thread = threading.Thread(target=self._work, name="lockkit-services", daemon=True)
-            self._thread.start()
+        self._thread: threading.Thread | None = None  # started by the first write
 
     @property
     def service(self) -> TableService:
@@ -85,6 +77,15 @@ class Upkeep:
 
     def before_write(self, known: TableCache) -> None:
         """Raises what a rollback raises: nothing was written yet."""
+        with self._loading:
+            if self._rules.compact_on and not known.config.merged:  # Hudi ignores these, too
+                kept = {k: v for k, v in self._options.items() if k not in COMPACT_KEYS}
+                self._rules = service_rules(kept, self.concurrency_control.mode)
+                self.context.rules = self._rules
+            if self._thread is None and self._rules.any_on and self._rules.beside:
+                work = threading.Thread(target=self._work, name="lockkit-services", daemon=True)
+                self._thread = work
+                work.start()
         if self._rules.failed == "EAGER":
             self.service.before_write(known)
 
@@ -96,20 +97,28 @@ class Upkeep:
     def taking_an_instant(self, config: TableConfig) -> AbstractContextManager[None]:
         return self.context.taking_an_instant(config)
 
-    def before_commit(self, prepared: Prepared) -> None:
-        """Roll back the dead writers whose instants this commit met, under the table's lock.
+    def before_commit(self, prepared: Prepared) -> Procedure[First | None]:
+        """The rollback of the dead writers that this commit met, to be done under its lock.
 
         A rollback that fails is a warning: the commit does not need it.
         """
-        if not self._rules.on:
-            return
-        try:
-            with self._serving:
-                if (met := self._old.met_by(prepared)) is not None:
-                    self.service.take_back_dead(prepared.names, met)
-        except Exception as error:  # noqa: BLE001 - whatever a service raises fails no commit
-            self.emit("note", text=f"a dead writer was not rolled back: {error}")
-            _warn("this commit goes on; a dead writer was not rolled back", error)
+        if not self._rules.on or self._rules.failed != "LAZY":
+            return None
+        whole = self.clock.boot_ms() >= self._whole_at_ms
+        if whole:
+            self._whole_at_ms = self.clock.boot_ms() + WHOLE_EVERY_MS
+        elif prepared.transaction.timeline.pending.keys() <= {prepared.instant}:
+            return None
+        if self._old is None:
+            from lockkit.table.services.old_pending import OldPending
+
+            rules, base = self._rules.heartbeat, self.context.base
+            self._old = OldPending(rules, self.clock, self.own, base, self._not_rolled_back)
+        return (yield from self._old.before_commit(prepared, whole=whole))
+
+    def _not_rolled_back(self, error: Exception) -> None:
+        self.emit("note", text=f"a dead writer was not rolled back: {error}")
+        _warn("this commit goes on; a dead writer was not rolled back", error)
 
     def after_append(self, others: int) -> None:
         """The same as `after_commit`, after new files: rarely due (`AppendsDue`).
@@ -138,7 +147,7 @@ class Upkeep:
         if self._thread is not None:
             self._due = True
             self._woken.set()
-        elif self._on:
+        elif self._rules.any_on:
             self._serve()
 
     def close(self) -> None:
@@ -213,47 +222,3 @@ class AppendsDue:
             return False
         self.looked = self.commits
         return True
-
-
-@dataclass(slots=True)
-class OldPending:
-    """Which old pending instants a writer's commits look at, because their writers may be dead."""
-
-    context: ServiceContext
-    _whole_at_ms: int = field(init=False)
-    """When to look at the whole timeline again, on the boot clock."""
-    _look_again_ms: dict[str, int] = field(default_factory=dict)
-    """When to look again at the heartbeat of an old pending instant whose writer lives."""
-
-    def __post_init__(self) -> None:
-        self._whole_at_ms = self.context.clock.boot_ms() + WHOLE_EVERY_MS
-
-    def met_by(self, prepared: Prepared) -> Timeline | None:
-        """The timeline that `prepared` began with, cut to the instants to look at; None: to none.
-
-        At most `OVERDUE_MAX` instants, none of them younger than a heartbeat may be: a commit that
-        meets no such instant sends nothing. Once in `WHOLE_EVERY_MS` of the whole timeline.
-        """
-        context, seen = self.context, prepared.transaction.timeline
-        rules = context.rules.heartbeat
-        if context.rules.failed != "LAZY":
-            return None
-        if context.clock.boot_ms() >= self._whole_at_ms:
-            self._whole_at_ms = context.clock.boot_ms() + WHOLE_EVERY_MS
-            seen = context.run(load_timeline(prepared.names))
-        wall_ms = context.clock.wall_ms()
-        again = {each: at for each, at in self._look_again_ms.items() if each in seen.pending}
-        old = [
-            each for each in pending_commits(seen)
-            if each != prepared.instant and each not in context.own
-            and _is_old(each, wall_ms, rules)
-            and again.get(each, 0) <= wall_ms
-        ][:OVERDUE_MAX]  # fmt: skip
-        self._look_again_ms = again | dict.fromkeys(old, wall_ms + rules.interval_ms)
-        return replace(seen, pending={each: seen.pending[each] for each in old}) if old else None
-
-
-def _is_old(instant: str, wall_ms: int, rules: HeartbeatRules) -> bool:
-    """Whether its writer may be dead: it is older than a heartbeat may be, or of a wrong clock."""
-    old = wall_ms - instant_ms(instant) > rules.ttl_ms + rules.drift_ms
-    return old or is_ahead(instant, wall_ms)

@@ -16,11 +16,10 @@ from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockBusy, LockLost, StoreError, TableError
 from lockkit.runtime import Procedure
 from lockkit.sinks import Emit
-from lockkit.table.errors import CommitConflict, CommitUnknown, RefusedOption
+from lockkit.table.errors import CommitConflict, CommitUnknown, NoTable, RefusedOption
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import FENCED, GROUP, HUDI
-from lockkit.table.occ.commit import Committed, EpochGuard, commit
-from lockkit.table.occ.concurrency import StateChange
+from lockkit.table.occ.commit import Committed, EpochGuard, First, StateChange, commit
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, note_if_interrupted
@@ -36,12 +35,19 @@ SETTLE_TRIES_MAX = 3
 T = TypeVar("T")
 
 
+def meets_nobody(_prepared: Prepared) -> Procedure[First | None]:
+    yield from ()
+    return None
+
+
 @dataclass(slots=True)
 class WriteAttempt:
     """One attempt. If it ends without a commit, its instant is taken back at once."""
 
     host: AttemptHost
     strategy: ConflictStrategy = SIMPLE
+    before_commit: Callable[[Prepared], Procedure[First | None]] = meets_nobody
+    """Called before the lock is acquired; what it returns is done once the lock is held."""
     prepared: Prepared | None = None
     known: TableCache | None = None
     """What an append found out about the table, even if it failed."""
@@ -55,14 +61,13 @@ class WriteAttempt:
     """That of the previous, useless instant."""
     _paths: Collection[str] | None = ()
     """Its files, if it knows them all."""
+    _first: First | None = None
 
     # --- the two kinds of write ------------------------------------------------------------------
 
-    def append(
-        self, known: TableCache, new: NewRows, ready: Callable[[Prepared], None]
-    ) -> Procedure[Committed]:
-        """Commit new file groups. `ready` is called before the lock is acquired."""
-        committed = yield from self._acknowledged(self._append(known, new, ready))
+    def append(self, known: TableCache, new: NewRows) -> Procedure[Committed]:
+        """Commit new file groups."""
+        committed = yield from self._acknowledged(self._append(known, new))
         assert committed is not None
         return committed
 
@@ -77,12 +82,9 @@ class WriteAttempt:
         short = short and known.config.mode == FENCED
         return (yield from self._acknowledged(self._write(known, files, action, plan, short)))
 
-    def _append(
-        self, known: TableCache, new: NewRows, ready: Callable[[Prepared], None]
-    ) -> Procedure[Committed]:
+    def _append(self, known: TableCache, new: NewRows) -> Procedure[Committed]:
         if known.config.mode != HUDI:
             prepared = yield from self._prepare_append(self.host, known, new)
-            ready(prepared)
             return (yield from self._publish(prepared))
         return (yield from self.host.hold(
             lambda host, held: self._append_under_lock(host, held, known, new)
@@ -92,6 +94,8 @@ class WriteAttempt:
         self, host: AttemptHost, held: StateChange, known: TableCache, new: NewRows
     ) -> Procedure[Committed]:
         prepared = yield from self._prepare_append(host, known, new)
+        self._first = yield from host.run(self.before_commit(prepared))
+        yield from host.run(self._do_first(held))
         self._undecided = False
 
         def once() -> Procedure[Committed]:
@@ -192,11 +196,21 @@ class WriteAttempt:
 
     def _publish(self, prepared: Prepared) -> Procedure[Committed]:
         assert self._heart is not None
+        self._first = yield from self.host.run(self.before_commit(prepared))
         self._heart.assert_alive()
         self._undecided = False
         return (yield from settled(
-            lambda: self.host.publish(prepared, self.strategy), prepared, self._undo
+            lambda: self.host.publish(prepared, self.strategy, self._first and self._do_first),
+            prepared, self._undo,
         ))  # fmt: skip
+
+    def _do_first(self, held: StateChange) -> Procedure[None]:
+        """Once, and before anything can be decided, so that an interrupt here is certain."""
+        first, self._first = self._first, None
+        if first is not None:
+            self._undecided = True
+            yield from first(held)
+            self._undecided = False
 
     def _undo(self, prepared: Prepared) -> Procedure[bool]:
         """Whether a transaction that was refused after an unknown outcome is now rolled back.
@@ -218,8 +232,9 @@ class WriteAttempt:
     # --- how it is left --------------------------------------------------------------------------
 
     def _leave(self, error: BaseException | None) -> Procedure[None]:
-        """Withdraw the instant after `error`, or without one; raises nothing but an interrupt.
+        """Withdraw the instant after `error`, or without one.
 
+        Raises nothing but an interrupt, or `NoTable` if the table was deleted meanwhile.
         What cannot be done now is left to the next writer. The heartbeat is ended, so nobody waits
         for it to expire. After `CommitUnknown` nothing is touched, because the rows may be visible.
         After an interrupt the commit may have been decided, unless that step had not begun. On a
@@ -234,15 +249,20 @@ class WriteAttempt:
         if isinstance(error, CommitUnknown):
             return
         certain = error is None or isinstance(error, Exception) or self._undecided
-        done = False
+        done, gone = False, None
         with suppress(TableError, StoreError, LockBusy, LockLost, CommitUnknown, RuntimeError):
             from lockkit.table.write.withdrawal import withdraw_attempt  # rarely needed
 
-            done = yield from withdraw_attempt(self.host, taken, self._paths, certain, error)
+            try:
+                done = yield from withdraw_attempt(self.host, taken, self._paths, certain, error)
+            except NoTable as deleted:
+                done, gone = True, deleted
         if heart is not None and done:
             yield from heart.finished()
         elif heart is not None and certain:
             yield from heart.given_up()
+        if gone is not None and (error is None or isinstance(error, Exception)):
+            raise gone from error
 
 
 def settled(

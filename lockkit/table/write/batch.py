@@ -23,7 +23,7 @@ from lockkit.table.errors import DamagedFile, RefusedOption, TableBlocked, Table
 from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, load_config
 from lockkit.table.format.timeline import COMMITS, HOODIE, load_timeline, parse_timeline
-from lockkit.table.occ.concurrency import StateChange
+from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.liveness import HeartbeatRead, end, forget, read_heartbeat
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back

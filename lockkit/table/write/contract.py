@@ -7,8 +7,7 @@ from typing import Protocol, TypeVar
 
 from lockkit.runtime import Procedure
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import StateChange
+from lockkit.table.occ.commit import Committed, First, StateChange
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.transaction import TakenInstant, Transaction
@@ -70,8 +69,10 @@ class AttemptHost(Protocol):
     def in_group(self, new: NewRows) -> NewRows:
         """With group commit: the rows, and how their append takes its instant and lists."""
 
-    def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
-        """Take the turn and commit, once."""
+    def publish(
+        self, prepared: Prepared, strategy: ConflictStrategy, first: First | None = None
+    ) -> Procedure[Committed]:
+        """Take the turn, do what comes `first`, and commit, once."""
 
 
 Files = Callable[[Transaction, AttemptHeartbeat], Procedure[Prepared | None]]

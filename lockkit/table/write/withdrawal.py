@@ -7,10 +7,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lockkit.errors import LockBusy, TableError
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
-from lockkit.table.format.properties import FENCED, HUDI, load_config
+from lockkit.runtime.proven import all_of, delete, read
+from lockkit.table.errors import CommitConflict, NoTable
+from lockkit.table.format.layout import partition_file
+from lockkit.table.format.properties import (
+    FENCED,
+    HUDI,
+    PROPERTIES_KEY,
+    load_config,
+    recheck_config,
+)
 from lockkit.table.occ import rollback
 from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.discarding import attempt_in
+from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.transaction import TakenInstant
 
 if TYPE_CHECKING:
@@ -23,16 +36,65 @@ def withdraw_attempt(
     host: AttemptHost, taken: TakenInstant, paths: Paths, certain: bool,
     error: BaseException | None,
 ) -> Procedure[bool]:  # fmt: skip
-    """Whether nothing is left to do. `certain`: it was certainly not decided."""
+    """Whether nothing is left to do. `certain`: it was certainly not decided.
+
+    Raises `NoTable` if the table was deleted meanwhile.
+    """
+    if error is None or (isinstance(error, TableError) and not isinstance(error, CommitConflict)):
+        yield from _refuse_deleted(host, taken, paths)
     try:
         return (yield from _withdraw(host, taken, paths, certain, error))
     except TableError:
+        yield from _refuse_deleted(host, taken, paths)
         config, version = yield from host.run(load_config())
         if (taken.known.config.mode, config.mode) != (FENCED, HUDI):
             raise
         # Closing the fence settled it: what is pending still was not decided, and never will be.
         known = replace(taken.known, config=config, config_version=version)
         return (yield from _withdraw(host, replace(taken, known=known), paths, True, error))
+
+
+def _refuse_deleted(host: AttemptHost, taken: TakenInstant, paths: Paths) -> Procedure[None]:
+    """If the table was deleted, delete what this attempt has written there since, and raise."""
+    known = taken.known
+    try:
+        yield from host.run(recheck_config(known.config, known.config_version))
+    except NoTable:
+        locked = yield from host.run(_clear_away(taken, paths))
+    except TableError:
+        return
+    else:
+        return
+    stays = "What this write had put there is deleted"
+    if locked:
+        stays += f", but for {LOCK_KEY}: a lock is released, and its object is never deleted"
+    raise NoTable(
+        PROPERTIES_KEY, f"is gone: the table was deleted under this write. {stays}",
+        "make the table again with create_table, or check the address",
+    )  # fmt: skip
+
+
+def _clear_away(taken: TakenInstant, paths: Paths) -> Procedure[bool]:
+    """Delete the files of an attempt whose table is gone; whether a lock object is there.
+
+    A file that others may have written too is deleted only if its content is this attempt's.
+    """
+    instant, action, names = taken.instant, taken.action, taken.names
+    if paths is None:
+        paths = [path for _, path in (yield from rollback.written_by(instant))]
+    yield from all_of(delete(path) for path in paths)
+    yield from unmark(instant)
+    marked = {path.rpartition("/")[0] for path in paths}
+    own = dict(partition_file(each, instant) for each in marked) | {taken.requested: taken.body}
+    for key, body in own.items():
+        match (yield from read(key)):
+            case Found(found, version) if found == body:
+                yield from delete(key, version)
+    inflight = names.inflight(instant, action)
+    match (yield from read(inflight)):
+        case Found(found, version) if attempt_in(inflight, found) == taken.attempt:
+            yield from delete(inflight, version)
+    return isinstance((yield from read(LOCK_KEY)), Found)
 
 
 def _withdraw(

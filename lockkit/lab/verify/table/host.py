@@ -19,10 +19,10 @@ from lockkit.protocol.outcome import Unknown
 from lockkit.protocol.state import WritePurpose
 from lockkit.runtime import Get, Parallel, Procedure, Put, Request, Sleep, relay
 from lockkit.table.errors import CommitUnknown
-from lockkit.table.format.layout import NO_COMMIT
-from lockkit.table.format.properties import FENCED, GROUP, TableConfig
-from lockkit.table.occ.commit import Committed, EpochGuard, trust
-from lockkit.table.occ.concurrency import StateChange, commit_alone
+from lockkit.table.format.layout import NO_BASE, NO_COMMIT
+from lockkit.table.format.properties import FENCED, GROUP, HUDI, TableConfig
+from lockkit.table.occ.commit import Committed, EpochGuard, First, StateChange, trust
+from lockkit.table.occ.concurrency import commit_alone
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group_ahead import GroupAppend
@@ -69,6 +69,9 @@ class SimHost:
     def __post_init__(self) -> None:
         self.together = new_client(self.session.node.clock.boot_ms, self.own, reserves=True)
         self.together.window_max = self.table.window_max
+
+    def base_of(self, config: TableConfig) -> str:
+        return self.base if config.mode == HUDI else NO_BASE
 
     def run(self, way: Procedure[T]) -> Procedure[T]:
         return way if self.interruption is None else self.interruption.through(way)
@@ -138,14 +141,18 @@ class SimHost:
         new, self.appending = in_group([self.together], new)
         return new
 
-    def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
+    def publish(
+        self, prepared: Prepared, strategy: ConflictStrategy, first: First | None = None
+    ) -> Procedure[Committed]:
         """Publish; without a lock, like a process that is the only writer by its options."""
         if self.table.config.commit == GROUP:
+            if first is not None:
+                yield from self.run(first(StateChange(EpochGuard(0))))
             way = self._decide_together(prepared, strategy)
         elif not self.table.locked:
-            way = commit_alone(prepared, strategy=strategy)
+            way = commit_alone(prepared, strategy=strategy, first=first)
         else:
-            way = self._publish_locked(prepared, strategy)
+            way = self._publish_locked(prepared, strategy, first)
         world = self.table.world
         chance, late = self.table.cut_off, FaultKind.LATE in world.fault_profile.of_writes
         cut_off = late and world.dice.random() < chance
@@ -183,12 +190,14 @@ class SimHost:
         return False
 
     def _publish_locked(
-        self, prepared: Prepared, strategy: ConflictStrategy
+        self, prepared: Prepared, strategy: ConflictStrategy, first: First | None
     ) -> Procedure[Committed]:
         fenced = prepared.transaction.config.mode == FENCED
         hold, floor = SimCommitLock(self.table, self.session), self.table.fence_epoch
         try:
-            return (yield from publish_under(hold, prepared, strategy=strategy, fenced=fenced))
+            return (yield from publish_under(
+                hold, prepared, strategy=strategy, fenced=fenced, first=first
+            ))  # fmt: skip
         except LockLost as error:
             superseded = error.reason is LossReason.SUPERSEDED
             if fenced and superseded and hold.last_epoch <= floor:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
 
 SWITCHES_MAX = 4
+REMOVALS = 5
+"""How often the lock object is removed, so that a commit follows within the run."""
 
 
 @dataclass(slots=True)
@@ -26,7 +28,7 @@ class Operator:
 
     def remove_the_lock(self) -> Procedure[None]:
         """Remove the lock object without its holder's knowledge; epochs restart from 1."""
-        for _ in range(2):
+        for _ in range(REMOVALS):
             yield Sleep(self.run.world.dice.random() * 8)
             yield Delete(LOCK_KEY)
 

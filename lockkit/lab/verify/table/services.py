@@ -13,9 +13,8 @@ from lockkit.lab.verify.table.reader import TableRow
 from lockkit.lab.verify.table.rows import SCHEMA, SnapshotFileGone, base_file, put_files, read_rows
 from lockkit.runtime import Procedure, Sleep
 from lockkit.table.format.base_file import BaseFile
-from lockkit.table.format.layout import NO_BASE
 from lockkit.table.format.plans import ReplacePlan, format_cluster_plan
-from lockkit.table.format.properties import GROUP, HUDI
+from lockkit.table.format.properties import GROUP
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.failed import about_to_go, failed_writes, half_done
 from lockkit.table.occ.heartbeat_rules import Policy
@@ -96,19 +95,17 @@ class SimService:
         self.run.ledger.begins(self.node.name)
         yield from self.host.hold(lambda _host, held: roll_back(
             target, held.guard, view.known, believe=held.believe, resume=resume,
-            base=self._base(view),
+            base=self.host.base_of(view.config),
         ))  # fmt: skip
         yield from forget(target)
         self.run.world.reached.add("rollback")
 
-    def _base(self, view: TableView) -> str:
-        return self.host.base if view.config.mode == HUDI else NO_BASE
-
     def clean(self, view: TableView) -> Procedure[None]:
         for instant in (yield from half_done(view.config, view.now, "clean", RULES)):
             yield from resume_clean(instant, view.config.names, view.snapshot)
+        base = self.host.base_of(view.config)
         plan = yield from self.host.take_instant(
-            view.config, lambda: plan_clean(view.known, RETAINED, base=self._base(view))
+            view.config, lambda: plan_clean(view.known, RETAINED, base=base)
         )
         if plan.instant:
             yield from carry_out(plan, view.config.names)
@@ -122,7 +119,8 @@ class SimService:
             return
         busy = yield from about_to_go(view.config.names, view.now)
         rules = rules or ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
-        plan = yield from plan_cluster(view.snapshot, rules, busy=busy, base=self._base(view))
+        base = self.host.base_of(view.config)
+        plan = yield from plan_cluster(view.snapshot, rules, busy=busy, base=base)
         if plan is None:
             return
         token = f"{self.node.name}.{self.node.life}/{self.rounds}"

@@ -12,7 +12,7 @@ from lockkit.lab.verify.table.ledger import TrackedAttempt
 from lockkit.lab.verify.table.writers import KEYS, SimWriter
 from lockkit.runtime import Procedure, Sleep
 from lockkit.table.errors import CommitConflict
-from lockkit.table.occ.concurrency import StateChange
+from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 from lockkit.table.write.batch import BatchState, Hold, StreamBatch
 

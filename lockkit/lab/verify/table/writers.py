@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.table.heart import RULES
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
 from lockkit.lab.verify.table.interruption import CtrlC
 from lockkit.lab.verify.table.ledger import FEW_INSTANTS, Place, TrackedAttempt
@@ -23,6 +24,7 @@ from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
 from lockkit.table.read.opening import load_snapshot, look_over, snapshot_for
 from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.old_pending import OldPending
 from lockkit.table.write.append import NewRows
 from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.batch import StreamBatch
@@ -55,6 +57,7 @@ class SimWriter:
     partitions: frozenset[str] = frozenset()
     schema_at: str = ""
     operations: int = 0
+    old: OldPending | None = None
 
     @property
     def node(self) -> Node:
@@ -111,6 +114,12 @@ class SimWriter:
                 return
             yield Sleep(dice.random() / 4)
 
+    def _attempt(self) -> WriteAttempt:
+        if self.old is None:
+            base = self.host.base_of
+            self.old = OldPending(RULES, self.node.clock, self.host.own, base, lambda _: None)
+        return WriteAttempt(self.host, before_commit=self.old.before_commit)
+
     # --- a handle's append -----------------------------------------------------------------------
 
     def append(self, mine: TrackedAttempt, partition: str) -> Procedure[Committed]:
@@ -125,8 +134,8 @@ class SimWriter:
             lambda target: [self._new_file(target.instant, partition, [key], mine)], SCHEMA,
             self.partitions, grows=False, schema_at=self.schema_at,
         )  # fmt: skip
-        attempt = WriteAttempt(self.host)
-        committed = yield from attempt.append(self.known, new, lambda _prepared: None)
+        attempt = self._attempt()
+        committed = yield from attempt.append(self.known, new)
         assert attempt.known is not None
         self.known = replace(attempt.known, newest=max(attempt.known.newest, committed.instant))
         self.schema_at = committed.instant
@@ -159,7 +168,7 @@ class SimWriter:
                 mine, transaction, snapshot, partition, keys, batch, warm
             )))  # fmt: skip
 
-        attempt = WriteAttempt(self.host)
+        attempt = self._attempt()
         committed = yield from attempt.write(known, files, action=action, short=warm)
         if warm and committed is not None and attempt.prepared is not None:
             self.left = state_after(snapshot, attempt.prepared, committed)
