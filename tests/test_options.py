@@ -299,6 +299,9 @@ def test_a_property_that_a_table_keeps_for_itself_is_refused(key: str, value: st
         ("hoodie.datasource.write.recordkey.fields", "hoodie.datasource.write.recordkey.field"),
         ("hoodie.memory.merge.fractoin", "hoodie.memory.merge.fraction"),
         ("hoodie.metrics.pushgateway.prot", "hoodie.metrics.pushgateway.port"),
+        ("hoodie.streamer.source.kafka.topci", "hoodie.streamer.source.kafka.topic"),
+        ("hoodie.deltastreamer.source.dfs.rooot", "hoodie.deltastreamer.source.dfs.root"),
+        ("hoodie.aws.glue.regoin", "hoodie.aws.glue.region"),
     ],
 )
 def test_a_misspelt_option_gives_a_warning_that_names_the_nearest(key: str, meant: str) -> None:
@@ -313,6 +316,12 @@ def test_every_key_of_a_family_is_known() -> None:
         warnings.simplefilter("error")
         assert all(entry_of(key) is not None for key in keys)
         check_options({"hoodie.streamer.source.dfs.root": "x", "hoodie.Memory.Merge.Fraction": "1"})
+        check_options({"hoodie.streamer.source.of.a.later.hudi": "x"})
+
+
+def test_a_custom_mergers_property_is_refused_whatever_its_name() -> None:
+    with pytest.raises(TableError, match="names that its author chose"):
+        check_options({"hoodie.record.merge.property.anything": "x"})
 
 
 def test_an_option_of_nobody_is_refused() -> None:

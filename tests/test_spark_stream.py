@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ from spark_world import (
 )
 from table_world import Holder
 
+from lockkit import open_lock
 from lockkit.clock import Clock
-from lockkit.errors import LockLost, TableError
+from lockkit.errors import LockBusy, LockLost, TableError
 from lockkit.lock.handle import Lock
+from lockkit.lock.storage import LOCK_KEY
 from lockkit.runtime import run
 from lockkit.spark import foreach_batch, register, streamer, unwrapped, write
 from lockkit.spark.java import SCRATCH_NAMES
@@ -53,6 +55,7 @@ from lockkit.table.options import WRITE
 
 pytestmark = MARKS
 
+PREFIX = "org.apache.hudi.client.transaction.lock."
 INSERT = {WRITE + "operation": "insert"}
 
 
@@ -303,6 +306,34 @@ def test_a_conflict_is_retried_in_the_batch(spark: Any, here: Any, tmp_path: Pat
     one(frame(spark, ("c", "EU", 1, 1)), 0)
     one(frame(spark, ("c", "EU", 9, 9)), 0)
     assert stored(here) == [("a", "EU", 1), ("b", "EU", 1), ("c", "EU", 1)]
+
+
+def test_batches_of_a_single_writer_acquire_no_lock(spark: Any, here: Any) -> None:
+    """They were refused: the function passed a lock, which no commit of theirs acquires."""
+    options = {"hoodie.write.concurrency.mode": "single_writer"}
+    one = foreach_batch(query="mine", options=options, **KEYS, **here)
+    for number, key in enumerate(("a", "b", "b")):
+        one(frame(spark, (key, "EU", number, number)), min(number, 1))
+    assert stored(here) == [("a", "EU", 0), ("b", "EU", 1)]
+    assert LOCK_KEY not in [each.key for each in open_store(**here).list(".hoodie/.locks/")]
+
+
+def test_batches_acquire_the_lock_that_the_options_describe(
+    spark: Any, here: Any, tmp_path: Path
+) -> None:
+    lock = "hoodie.write.lock."
+    options = {
+        lock + "provider": PREFIX + "FileSystemBasedLockProvider",
+        lock + "filesystem.path": str(tmp_path / "locks"), lock + "wait_time_ms": "50",
+        lock + "client.num_retries": "0",
+    }  # fmt: skip
+    one = foreach_batch(query="mine", options=options, **KEYS, **here)
+    with closing(open_lock(options)) as other:
+        with other, pytest.raises(LockBusy, match="filesystem"):
+            one(frame(spark, ("a", "EU", 1, 1)), 0)
+        one(frame(spark, ("a", "EU", 1, 1)), 0)
+    assert stored(here) == [("a", "EU", 1)]
+    assert LOCK_KEY not in [each.key for each in open_store(**here).list(".hoodie/.locks/")]
 
 
 def test_a_batch_of_no_known_query_is_refused(spark: Any, here: Any) -> None:

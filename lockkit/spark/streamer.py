@@ -63,10 +63,10 @@ class Streamer:
         schema = source_schema(self.spark, self.work)
         missing = [each for each in found.columns or ["?"] if each not in schema.names]
         if missing or self.work.kind == "csv":
+            others = f", nor are {', '.join(missing[1:])}" if missing[1:] else ""
             raise RefusedRows(
                 missing[0],
-                f"is not in the schema (of {len(missing)} such columns: {', '.join(missing)}). "
-                "Nothing of this batch was written",
+                f"is not in the schema{others}. Nothing of this batch was written",
                 "add them to the schema, or take them out of the source, and start again",
             )
         columns = ", ".join(found.columns)
