@@ -192,6 +192,12 @@ def test_a_grant_that_is_above_the_fence_already_sends_nothing(held: Held) -> No
     assert (held.lossy.sent, held.lock.fence.epoch) == (sent, 1)
 
 
+def test_a_grant_of_the_fences_own_epoch_rises_above_it(held: Held) -> None:
+    """The grant that committed under this epoch may have been another one."""
+    held.lock.rise_above(held.lock.fence.epoch)
+    assert held.lock.fence.epoch > 1
+
+
 def test_who_lost_the_lock_meanwhile_gets_no_higher_epoch(held: Held) -> None:
     found = held.lossy.store.get(LOCK_KEY)
     assert isinstance(found, Found)

@@ -6,6 +6,7 @@ Also what a caller hears when something fails after the moment of commit.
 from __future__ import annotations
 
 import _thread
+import json
 import threading
 import time
 import warnings
@@ -19,11 +20,28 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from lock_world import until
-from table_world import AVRO, CLOCK, Hasty, Holder, new_table, prepare_inserts, rows
+from table_world import (
+    AVRO,
+    CLOCK,
+    Hasty,
+    Holder,
+    new_table,
+    prepare_inserts,
+    prepare_upserts,
+    rows,
+)
 
 from lockkit.clock import Clock
 from lockkit.errors import LockLost, TableError
-from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing, Throttled, Unknown
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    Throttled,
+    Unknown,
+)
 from lockkit.runtime import run
 from lockkit.sinks import ObserverFailed
 from lockkit.stores import Store
@@ -51,11 +69,11 @@ from lockkit.table.format.timeline import (
 )
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.discarding import discard
-from lockkit.table.occ.fence import FENCE_KEY, WINDOW_MAX
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, WINDOW_MAX, Decided, Fence
 from lockkit.table.occ.liveness import heartbeat_key
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.publish import _ReleaseThread
-from lockkit.table.occ.rollback import withdraw
+from lockkit.table.occ.rollback import keep_only, withdraw
 from lockkit.table.occ.transaction import TableCache, Transaction, survey, take
 from lockkit.table.read.checkpoint import CHECKPOINT_EVERY, CHECKPOINT_KEY
 from lockkit.table.read.opening import look_over
@@ -701,3 +719,109 @@ def test_an_unknown_commit_is_said_to_be_unknown_where_warnings_are_errors() -> 
         with pytest.raises(CommitUnknown) as caught:
             writer.append(rows([1]))
     assert caught.value.prepared is not None
+
+
+# --- rules that one test each shows ---------------------------------------------------------------
+
+
+@VERSIONS
+def test_a_writer_that_lost_its_instant_does_not_withdraw_the_next_owners(version: int) -> None:
+    """Nothing later is committed, so a withdrawal would roll the instant back, files and all."""
+    store, config, _ = table(version)
+    known, still = known_of(store), Standing(CLOCK.wall_ms())
+    ours = run(take(known), store, still)
+    store.delete(ours.requested)
+    theirs = run(begin(known), store, still)
+    assert theirs.instant == ours.instant
+    prepared = run(prepare(theirs, [], schema=AVRO), store, CLOCK)
+    assert run(withdraw(ours, EpochGuard(0)), store, CLOCK) is None
+    assert pending(store, config.names) == [theirs.instant]
+    run(commit(prepared, Holder(1)), store, CLOCK)
+
+
+def test_a_resend_without_a_fence_has_the_completion_time_of_the_first_send() -> None:
+    """Otherwise the first send, landing late, would complete the instant a second time."""
+    store, config, _ = table(9, "hudi")
+    prepared = prepare_inserts(store, rows([0]))
+    late: list[Callable[[], Any]] = []
+
+    def put(key: str, body: bytes, condition: Any) -> Any:
+        if key.endswith(".commit") and len(late) < 9:
+            late.append(lambda: store.put(key, body, condition))
+            return Unknown("the answer was lost")
+        return store.put(key, body, condition)
+
+    def get(key: str, **how: Any) -> Any:
+        return Unknown("silence") if key.endswith(".commit") else store.get(key, **how)
+
+    with pytest.raises(CommitUnknown):
+        run(commit(prepared, Holder(1)), Bent(store, put=put, get=get), CLOCK)
+    run(commit(prepared, Holder(1)), store, Clock(offset_ms=60_000))
+    for send in late:
+        assert not isinstance(send(), Applied), "one instant, one completed file"
+    done = [e.key for e in store.list(config.names.folder) if e.key.endswith(".commit")]
+    assert len(done) == 1
+
+
+@VERSIONS
+def test_beside_hudi_nothing_of_a_commit_that_may_yet_land_is_deleted(version: int) -> None:
+    store, _, url = table(version, "hudi")
+    late: list[Callable[[], Any]] = []
+
+    def put(key: str, body: bytes, condition: Any) -> Any:
+        if key.endswith(".commit"):
+            late.append(lambda: store.put(key, body, condition))
+            return Unknown("the answer was lost")
+        return store.put(key, body, condition)
+
+    with Table(url, clock=Hasty()) as mine:
+        mine.store = Bent(store, put=put)
+        with pytest.raises(CommitUnknown):
+            mine.append(rows([0]))
+    assert isinstance(late[0](), Applied)
+    assert read_table(store)["id"].to_pylist() == ["k0"]
+
+
+@VERSIONS
+def test_a_conflict_with_a_commit_that_the_fence_does_not_know_is_found(version: int) -> None:
+    """Made without the fence, as by an old lockkit or by Hudi, before and after we began."""
+    store, _, _ = table(version)
+    run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
+    run(commit(prepare_inserts(store, rows([1])), Holder(2), fence=False), store, CLOCK)
+    mine, other = (prepare_upserts(store, rows([0, 1], amount=each)) for each in (1, 2))
+    run(commit(other, Holder(3), fence=False), store, CLOCK)
+    with pytest.raises(CommitConflict):
+        run(commit(mine, Holder(4)), store, CLOCK)
+
+
+def test_a_decision_at_or_below_the_horizon_is_no_news() -> None:
+    """The horizon may be decided after a commit that the transaction covers by name."""
+    below, named = "20260101000000000", "20260101000000007"
+    window = tuple(Decided(COMMIT, each) for each in (named, below))
+    fence = Fence(1, "a", "0" * 64, window, whole=True)
+    assert fence.since(frozenset({named}), horizon=below) == ()
+
+
+@VERSIONS
+def test_of_a_repeated_task_only_the_files_that_the_commit_will_name_are_kept(version: int) -> None:
+    store, _, _ = table(version)
+    prepared = prepare_inserts(store, rows([0]), rows([1]))
+    kept, other = (each.path for each in prepared.stats)
+    run(keep_only(prepared.instant, [kept]), store, CLOCK)
+    assert isinstance(store.get(kept), Found) and isinstance(store.get(other), Missing)
+
+
+def test_an_overwrite_that_an_older_lockkit_carried_on_in_the_fence_is_read_from_its_file() -> None:
+    """Its entry in the window does not say where it removed rows; nowhere would be a guess."""
+    store, _, url = table()
+    run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
+    mine = prepare_inserts(store, rows([1]))
+    with Table(url) as other:
+        other.overwrite(rows([2]))
+    found = store.get(FENCE_KEY)
+    assert isinstance(found, Found)
+    fields = json.loads(found.body)
+    assert fields["window"][-1].pop("overwrites") == ["region=EU"]
+    store.put(FENCE_KEY, json.dumps(fields).encode(), IfVersion(found.version))
+    with pytest.raises(CommitConflict, match="overw"):
+        run(commit(mine, Holder(10_000)), store, CLOCK)

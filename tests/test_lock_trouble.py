@@ -37,7 +37,7 @@ from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lock import grant
 from lockkit.lock.handle import LOCK_KEY, Lock, UnprovenRelease
 from lockkit.lock.oddities import UnexpectedRecord
-from lockkit.protocol.outcome import Applied, Found
+from lockkit.protocol.outcome import Applied, Found, Unknown
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Record, encode
 from lockkit.protocol.state import Phase
@@ -708,3 +708,43 @@ def test_a_write_that_met_a_second_interrupt_is_known_after_others_had_their_tur
     assert lock._client.state.out is not None
     assert lock.acquire(timeout=5), "it waits for the end of its own write"
     lock.release()
+
+
+def test_a_release_that_landed_without_an_answer_was_not_taken_away_by_the_next_holder() -> None:
+    """The retry finds the next holder's record, which came after ours."""
+    url = memory()
+    lock, other = Lock(url, ttl_s=60), Lock(url, ttl_s=60)
+    assert lock.acquire(timeout=0)
+    store = lock.store
+
+    class Deaf:
+        """Loses the answer to one write, and another client is faster than the retry."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def put(self, *request: Any) -> Any:
+            store.put(*request)
+            lock._client.store = store
+            assert other.acquire(timeout=0)
+            return Unknown("the answer was lost")
+
+    lock._client.store = Deaf()  # type: ignore[attr-defined]
+    lock.release()
+    other.renew()
+    other.release()
+
+
+def test_ctrl_c_between_a_claims_answer_and_its_reader_leaves_no_ghost() -> None:
+    url = memory()
+    told: list[str] = []
+
+    def strikes(kind: str, **data: Any) -> None:
+        if kind == "answer" and data["op"] == "acquire" and not told:
+            told.append(data["outcome"])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Lock(url, ttl_s=60, emit=strikes).acquire(timeout=0)
+    assert told == ["Applied"]
+    assert Lock(url, ttl_s=60).acquire(timeout=0)

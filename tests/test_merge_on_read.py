@@ -19,9 +19,11 @@ from lockkit.table.format.base_file import Slice, Target
 from lockkit.table.format.layout import CommitFiles, TaskId, WriteStat
 from lockkit.table.format.log_blocks import avro_rows, blocks, deleted_keys
 from lockkit.table.format.log_writing import data_block, delete_block
-from lockkit.table.format.properties import TableConfig, from_properties, to_properties
+from lockkit.table.format.properties import TableConfig, from_properties, load_config, to_properties
 from lockkit.table.format.property_keys import HUDI, MERGE_ON_READ
+from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache
@@ -346,3 +348,15 @@ def test_spark_which_does_not_merge_log_files_neither_reads_nor_writes_it(tmp_pa
     for query in (Query(), Query(begin=""), Query(begin="20990101000000000")):
         with pytest.raises(TableError, match="is merge-on-read"):
             plan(TableAddress(url, None, "", {}), query)
+
+
+def test_a_log_names_the_commit_before_it_in_its_file_slice() -> None:
+    """Hudi's `prevCommit`: the newest one, not the base file's."""
+    url = f"memory://merged{next(_NAMES)}"
+    with made(url, buckets=1) as table:
+        done = [table.upsert(rows(("k1", "EU", at, at))) for at in range(3)]
+        store, names = table.store, run(load_config(), table.store, Clock())[0].names
+    for before, each in itertools.pairwise(done):
+        now = run(load_timeline(names), store, Clock())
+        files = run(read_commit(names, each.instant, now), store, Clock())
+        assert [stat.previous for stat in files.stats] == [before.instant]

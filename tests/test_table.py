@@ -56,11 +56,13 @@ from lockkit.table.format.timeline import (
     LISTINGS_MAX,
     PAGE_KEYS,
     V6,
+    Timeline,
     instant_ms,
     instant_of,
     load_timeline,
     parse_timeline,
 )
+from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.decide import completed_key
 from lockkit.table.occ.fence import WINDOW_MAX, parse_fence
 
@@ -846,3 +848,16 @@ def test_the_same_timeline_parses_the_same_in_any_order(memory: Store) -> None:
     run(begin(), memory, CLOCK)
     entries = memory.list(V6.prefix)
     assert parse_timeline(entries, V6) == parse_timeline(reversed(entries), V6)
+
+
+def test_a_view_is_not_kept_once_an_old_commit_is_gone() -> None:
+    """The table was restored to other commits with the same newest one: only their count tells."""
+    first, second, third = "20260101000000000", "20260101000000003", "20260101000000006"
+    whole = CheckedHorizon(third, settled=3)
+
+    def listed(*instants: str) -> Timeline:
+        return replace(parse_timeline([], V6), completed=dict.fromkeys(instants, "commit"))
+
+    assert whole.stands_in(listed(first, second, third), after="")
+    assert not whole.stands_in(listed(first, third), after="")
+    assert whole.stands_in(listed(third), after=second), "this listing does not show the others"
