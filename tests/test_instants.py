@@ -59,7 +59,7 @@ from lockkit.table import (
 )
 from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.plans import RollbackPlan, format_rollback_plan
-from lockkit.table.format.properties import load_config
+from lockkit.table.format.properties import PROPERTIES_KEY, load_config
 from lockkit.table.format.timeline import (
     LANES,
     TimelineNames,
@@ -780,6 +780,36 @@ def test_beside_hudi_nothing_of_a_commit_that_may_yet_land_is_deleted(version: i
             mine.append(rows([0]))
     assert isinstance(late[0](), Applied)
     assert read_table(store)["id"].to_pylist() == ["k0"]
+
+
+@VERSIONS
+def test_a_decided_commit_keeps_its_files_though_its_table_is_gone_for_a_while(
+    version: int,
+) -> None:
+    """Its writer was interrupted right after the decision, and found neither fence nor table."""
+    store, _, url = table(version)
+    lost: dict[str, bytes] = {}
+
+    def put(key: str, body: bytes, condition: Any) -> Any:
+        outcome = store.put(key, body, condition)
+        if key == FENCE_KEY and isinstance(outcome, Applied):
+            for gone in (PROPERTIES_KEY, FENCE_KEY):
+                found = store.get(gone)
+                assert isinstance(found, Found)
+                lost[gone] = found.body
+                store.delete(gone)
+            raise KeyboardInterrupt
+        return outcome
+
+    with Table(url, clock=Hasty()) as mine:
+        mine.store = Bent(store, put=put)
+        with pytest.raises(KeyboardInterrupt):
+            mine.append(rows([0]))
+    for restored, body in lost.items():
+        store.put(restored, body, IfAbsent())
+    with Table(url, clock=Hasty()) as other:
+        other.append(rows([1]))
+    assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k1"]
 
 
 @VERSIONS

@@ -45,7 +45,8 @@ def withdraw_attempt(
     try:
         return (yield from _withdraw(host, taken, paths, certain, error))
     except TableError:
-        yield from _refuse_deleted(host, taken, paths)
+        if certain:  # else it may have been decided, and the properties be restored
+            yield from _refuse_deleted(host, taken, paths)
         config, version = yield from host.run(load_config())
         if (taken.known.config.mode, config.mode) != (FENCED, HUDI):
             raise
