@@ -23,6 +23,7 @@ from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import begin
 from lockkit.table.format.properties import PROPERTIES_KEY
+from lockkit.table.format.timeline import V9
 from lockkit.table.handle import Table
 
 NUMBER = count()
@@ -216,6 +217,21 @@ def test_a_pattern_is_named_where_it_harms(pattern: Pattern, scene: Scene) -> No
 @pytest.mark.parametrize(("pattern", "scene"), NEARLY)
 def test_a_pattern_is_not_named_where_it_nearly_harms(pattern: Pattern, scene: Scene) -> None:
     assert pattern not in looked_at(scene)[0]
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_what_group_commit_has_decided_and_nobody_publishes_is_named(old: bool) -> None:
+    """The writer ended between its acknowledgement and the completed file of its last commit."""
+    url = f"memory://present-{next(NUMBER)}"
+    store = new_table(url, replace(CONFIG, version=9, commit="group"))
+    with Table(url) as handle:
+        done = [handle.append(rows([each])) for each in (1, 2)]
+    for each in done:
+        store.delete(V9.completed(each.instant, "commit", each.completion))
+        if old:
+            aged(store, V9.requested(each.instant), LONG_AGO_S)
+    found = examine(store, watch_s=0.0).diagnosis
+    assert (Pattern.UNPUBLISHED in named(found)) == old
 
 
 def test_a_table_that_has_something_left_or_cannot_be_read_is_not_called_healthy() -> None:

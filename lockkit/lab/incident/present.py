@@ -137,12 +137,16 @@ def held_back(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
 def unpublished(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
     """The fence shows an instant as committed, but its completed file is missing."""
     table = standing.table
-    if table is None or table.condition.fence is None or table.condition.config.mode != FENCED:
+    if table is None or table.condition.config.mode != FENCED:
         return
-    head = table.condition.fence.head
-    for each in table.condition.pending:
-        decided = each.instant == head.instant and head.kind == COMMIT
-        if decided and (not each.lives or each.age_ms > PUBLISHED_WITHIN_MS):
+    condition = table.condition
+    committed = set()
+    if condition.group is not None:
+        committed = {each.instant for each in condition.group.window if each.kind == COMMIT}
+    elif condition.fence is not None and condition.fence.head.kind == COMMIT:
+        committed = {condition.fence.head.instant}
+    for each in condition.pending:
+        if each.instant in committed and (not each.lives or each.age_ms > PUBLISHED_WITHIN_MS):
             yield Pattern.UNPUBLISHED, (
                 f"the fence committed {each.instant}, and its completed file is not there: readers "
                 "do not see it yet"

@@ -65,6 +65,7 @@ PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
 WAITS_MAX = 6
 """How many times a client looks whether others have published what they decided before."""
+FIRST_LOOK_TRIPS = 1.25
 PATIENCE_MAX = 3
 """So many turns a client leaves the decision to the owner of an older offer."""
 TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
@@ -449,9 +450,13 @@ def take_turn(
 
 
 def await_decision(client: GroupClient, instant: str) -> Procedure[str]:
-    """Read the fence at the pace of round trips, until it moves or two have passed."""
-    for _ in range(2):
-        yield Sleep(client.trip_ms / 2000)
+    """Read the fence at the pace of round trips, until it moves or two have passed.
+
+    The owner of the older offer sees it in the listing beside its own offer, and then replaces the
+    fence: what is read before that is read in vain.
+    """
+    for trips in FIRST_LOOK_TRIPS, 0.5:
+        yield Sleep(client.trip_ms / 1000 * trips)
         found = yield from read(FENCE_KEY, unless=client.version, limit=FENCE_BYTES_MAX)
         if isinstance(found, Found):
             fence = parse_group_fence(found.body)
@@ -664,13 +669,14 @@ def publish_round(client: GroupClient, mine: GroupDecision) -> Procedure[None]:
     assert fence is not None
     round_of = [each.seq for each in fence.window if each.round == mine.round]
     first, last = min([mine.seq, *round_of]), max([mine.seq, *round_of])
-    for turn in range(WAITS_MAX):
+    for _ in range(WAITS_MAX):
         before = [each for each in fence.window
                   if each.seq < first and not is_proven(fence, each, client.proven)]  # fmt: skip
-        if not before or (yield from are_published(client, before)):
+        if not before:
             break
-        if turn < WAITS_MAX - 1:
-            yield Sleep(client.trip_ms / 1000 * max(1, len(before) / 2))
+        yield Sleep(client.trip_ms / 1000 * max(1, len(before) / 2))  # it has only just begun
+        if (yield from are_published(client, before)):
+            break
     view = GroupView(fence, client.version, {}, frozenset(), client.horizon)
     yield from publish(client, view, until=last)
 

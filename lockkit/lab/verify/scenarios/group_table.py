@@ -1,0 +1,123 @@
+"""Planted mistakes in group commit as a table runs it: the tail, offers, publishing, rollbacks.
+
+The scenario `group-table` finds them; the scenario `group` has those of the procedures alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.scenarios.group import evict_unproven, judge_alone
+from lockkit.lab.verify.table.scenario import TOGETHER
+from lockkit.protocol.outcome import IfVersion
+from lockkit.runtime import Procedure, Put
+from lockkit.runtime.proven import create
+from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.occ import group_commit, group_publish
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY
+from lockkit.table.occ.group import GroupDecision, GroupFence
+from lockkit.table.occ.group_fence import format_group_fence
+
+SCENARIO = TOGETHER
+RIGHT_WRITE_OF, RIGHT_KEYS_OF = group_publish._write_of, group_publish._keys_of
+_G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
+_P, _T = "lockkit.table.occ.group_publish", "lockkit.table.occ.group_tail"
+
+
+def yes(*_: Any, **__: Any) -> Procedure[bool]:
+    yield from ()
+    return True
+
+
+def no_kind(*_: Any, **__: Any) -> Procedure[str]:
+    yield from ()
+    return ""
+
+
+def offered(client: Any, write: Any, **_: Any) -> Procedure[str]:
+    """Acknowledge an offer, and have it decided by others."""
+    key, body = group_commit.offered_as(write.offer())
+    yield from create(key, body)
+    return COMMIT
+
+
+def given_up(
+    fence: GroupFence, now: Timeline, after: str, trip_s: float
+) -> Procedure[None]:
+    """Wait no longer than a moment, and publish nothing."""
+    yield from ()
+
+
+def write_with(**wrong: Any) -> Callable[..., Any]:
+    def write_of(client: Any, prepared: Any) -> Any:
+        write = RIGHT_WRITE_OF(client, prepared)
+        for name, value in wrong.items():
+            setattr(write, name, value)
+        return write
+
+    return write_of
+
+
+def write_on_the_newest(client: Any, prepared: Any) -> Any:
+    """Its owner counts what is decided as seen, whatever its listing shows."""
+    write = RIGHT_WRITE_OF(client, prepared)
+    write.base = client.known.last
+    return write
+
+
+def keys_without_completed(now: Timeline) -> frozenset[str]:
+    return frozenset(each for each in RIGHT_KEYS_OF(now) if not each.endswith(".commit"))
+
+
+def proven_at_once(
+    client: Any, view: Any, each: GroupDecision, bodies: Any
+) -> Procedure[None]:
+    """Count it as published before it is."""
+    yield from ()
+    client.proven.add(each.seq)
+
+
+def believed(client: Any, decisions: list[GroupDecision]) -> Procedure[bool]:
+    """Count as published what others have decided, without a look."""
+    yield from ()
+    client.proven |= {each.seq for each in decisions}
+    return True
+
+
+def replaced_if_unchanged(client: Any, view: Any, after: GroupFence) -> Procedure[bool]:
+    """Send a decision once, and take it for made."""
+    yield Put(FENCE_KEY, format_group_fence(after), IfVersion(view.version))
+    return True
+
+
+_SAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "reader's tail": ("readers and rewrites leave out what is not published",
+                      {f"{_T}:load_decided": load_timeline}),
+    "tail given up": ("who meets an unpublished commit neither waits nor publishes it",
+                      {f"{_T}:_published": given_up}),
+    "acknowledged": ("a commit is acknowledged once it is offered", {f"{_P}:decided": offered}),
+    "newest base": ("an owner counts as seen what its listing does not show",
+                    {f"{_P}:_write_of": write_on_the_newest}),
+    "blind rewrites": ("a rewrite is offered as an append",
+                       {f"{_P}:_write_of": write_with(blind=True)}),
+    "no conflict": ("offers are not compared with commits", {f"{_D}:conflicts": lambda *_: ""}),
+    "batch": ("the offers of one batch are not compared with each other",
+              {f"{_D}:judge": judge_alone}),
+    "no order": ("a client publishes before others have published what was decided before",
+                 {f"{_G}:are_published": believed}),
+    "unpublished": ("a commit counts as published before it is",
+                    {f"{_G}:publish_one": proven_at_once}),
+    "evict": ("decisions leave the window before their outcome is proven",
+              {f"{_D}:evict": evict_unproven}),
+    "completed ignored": ("an append's listing is used without its completed files",
+                          {f"{_P}:_keys_of": keys_without_completed}),
+    "known alone": ("an instant that was decided while its append listed is decided again",
+                    {f"{_G}:outcome": no_kind}),
+    "rollback": ("a rollback deletes though it has decided nothing",
+                 {f"{_G}:decide_against": yes}),
+    "rollback sent once": ("a rollback deletes though its decision may have failed",
+                           {f"{_G}:replace_group_fence": replaced_if_unchanged}),
+}  # fmt: skip
+MUTANTS = {name: Mutant(name, says, plants) for name, (says, plants) in _SAYS.items()}

@@ -1,0 +1,27 @@
+"""Each planted mistake of group commit in a table is found by a seed that is clean without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockkit.lab.verify.scenarios.group_table import MUTANTS, SCENARIO
+from lockkit.lab.verify.sim import simulate
+
+FIRST, LAST = 1, 60
+QUICK = ("reader's tail", "tail given up", "acknowledged", "unpublished")
+
+
+def is_found(name: str) -> int | None:
+    """The first seed in which it breaks something."""
+    plays = (simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False)
+             for seed in range(FIRST, LAST + 1))  # fmt: skip
+    return next((each.seed for each in plays if each.violation), None)
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(each, marks=() if each in QUICK else pytest.mark.soak) for each in MUTANTS
+])  # fmt: skip
+def test_a_mistake_is_found_by_a_seed_that_is_clean_without_it(name: str) -> None:
+    seed = is_found(name)
+    assert seed is not None
+    assert simulate(SCENARIO, seed).violation is None
