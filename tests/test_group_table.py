@@ -110,6 +110,21 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
     assert len(list(folder.glob("*.requested"))) == 10, "what was reserved and not used is deleted"
 
 
+def test_an_instant_that_was_reserved_beside_a_refused_commit_is_given_back(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
+    wide = rows("b").append_column("note", pa.array(["x"]))
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        before_fence(one, lambda: other.append(wide))
+        with pytest.raises(CommitConflict, match="columns"):
+            one.append(rows("c"))
+        assert one._upkeep.context.together[0].ahead
+    folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
+    assert len(list(folder.glob("*.requested"))) == len(list(folder.glob("*_*.commit"))) == 2
+
+
 def test_writers_that_overlap_do_not_both_commit(url: str) -> None:
     with Table(url) as one, Table(url) as other:
         one.upsert(rows("a"))

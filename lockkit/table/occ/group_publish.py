@@ -143,9 +143,14 @@ def publish_in_group(
     if not clients:
         reserves = context.lingering is not None
         clients.append(new_client(context.clock.boot_ms, context.own, reserves))
-    with note_if_interrupted(prepared), deferred(context.emit) as later:
-        way = publish_together(clients[0], prepared, strategy, append)
-        committed: Committed = run(way, context.store, context.clock, later)
+    try:
+        with note_if_interrupted(prepared), deferred(context.emit) as later:
+            way = publish_together(clients[0], prepared, strategy, append)
+            committed: Committed = run(way, context.store, context.clock, later)
+    except BaseException:
+        if clients[0].ahead:  # reserved beside a decision that was not made
+            _linger(context, give_back(clients[0]), "give-back")
+        raise
     with after_commit(committed):
         _publish_later(context)
     return committed
@@ -158,18 +163,19 @@ def _publish_later(context: GroupContext) -> None:
         mine = client.behind.pop()
         if context.lingering is None:
             _publish_now(context, see_published(client, mine))
-            continue
-        way = publish_behind(client, mine)
-        thread = threading.Thread(
-            target=_publish_now, args=(context, way), name=f"lockkit-publish-{mine.instant}"
-        )
-        lingering = context.lingering
-        lingering[:] = [each for each in lingering if each.is_alive()]
-        try:
-            thread.start()
-            lingering.append(thread)
-        except RuntimeError:  # no more threads in this process, or it is about to exit
-            _publish_now(context, way)
+        else:
+            _linger(context, publish_behind(client, mine), f"publish-{mine.instant}")
+
+
+def _linger(context: GroupContext, way: Procedure[None], name: str) -> None:
+    lingering = context.lingering if context.lingering is not None else []
+    lingering[:] = [each for each in lingering if each.is_alive()]
+    thread = threading.Thread(target=_publish_now, args=(context, way), name=f"lockkit-{name}")
+    try:
+        thread.start()
+        lingering.append(thread)
+    except RuntimeError:  # no more threads in this process, or it is about to exit
+        _publish_now(context, way)
 
 
 def _publish_now(context: GroupContext, way: Procedure[None]) -> None:
