@@ -1,8 +1,8 @@
 """An append to a table with group commit: its instant is reserved ahead, beside another decision.
 
 So a busy writer's commit is acknowledged two round trips deep: its files, then the decision, with
-the next instant's reservation beside it. Its listing is left out while nobody else commits: that
-the very fence is replaced that this client knows proves what a listing would show.
+the next instant's reservation beside it. Its listing is left out while nobody else commits: if
+anything had been decided meanwhile, the replacement of the fence would fail.
 """
 
 from __future__ import annotations
