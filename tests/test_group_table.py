@@ -266,6 +266,16 @@ def test_an_append_returns_once_it_is_decided_and_a_reader_waits_for_what_is_not
         assert list(folder.glob(f"{done.instant}_*.commit"))
 
 
+def test_a_writer_whose_threads_nobody_waits_for_returns_once_it_is_published(url: str) -> None:
+    with Table(url) as table:
+        table._upkeep.context.lingering = None  # as Spark's writes have it
+        for each in "ab":
+            done = table.append(rows(each))
+            folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
+            assert list(folder.glob(f"{done.instant}_*.commit"))
+    assert len(list(folder.glob("*.requested"))) == 2, "nothing is reserved ahead"
+
+
 def acknowledged_and_killed(url: str, write: str) -> Callable[[], None]:
     """A process that is killed between the acknowledgement of a write and its publication."""
 

@@ -204,6 +204,7 @@ class Table:
     def append(self, rows: pa.Table, *, retries: int = 0) -> Committed:
         """Commit `rows` as new file groups, and return the commit once every reader sees it.
 
+        (With group commit: every reader of lockkit's, and Hudi's a moment later.)
         `rows` may belong to any partitions. After a conflict it tries again, up to `retries` times.
         In a merge-on-read table an append is an upsert, as in Hudi with a bucket index.
 
