@@ -224,7 +224,7 @@ def test_a_lock_that_was_taken_away_is_lost_even_if_only_the_release_finds_out(
     assert lock.acquire(timeout=60)
     ((lock_id, _),) = beside.queue()
     beside.unlock(lock_id)
-    with pytest.raises(LockLost, match="took it away"):
+    with pytest.raises(LockLost, match="the metastore ended it"):
         lock.release()
 
 

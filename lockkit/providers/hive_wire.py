@@ -20,7 +20,7 @@ from lockkit.stores.within import left_s
 
 PORT = 9083
 TEXT_BYTES_MAX, ROWS_MAX = 1 << 20, 100_000
-"""A longer answer is not a metastore's and is not read."""
+"""A longer answer is not read: it is not from a metastore."""
 SITE = "hive-site.xml"
 SITE_BYTES_MAX = 4 << 20
 
@@ -96,7 +96,7 @@ class MetastoreConnection:
                     self._socket.handle.answered(200, None)
                     return call(protocol, method, *arguments)
             except NoSuchLock:
-                raise GrantOver("the metastore took it away: it heard nothing in time") from None
+                raise GrantOver("the metastore ended it: no heartbeat came in time") from None
             except (TTransportException, OSError, EOFError, DeadlinePassed) as error:
                 whole = False
                 raise NoAnswer(f"{self} did not answer ({method}: {error})") from None

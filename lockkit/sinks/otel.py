@@ -45,7 +45,7 @@ class Instrument(NamedTuple):
 
 INSTRUMENTS = {
     "lockkit.lock.wait": Instrument(
-        "histogram", "s", "From the wish for a lock to its grant, or to giving up.", SECONDS
+        "histogram", "s", "From a request for a lock to its grant, or to its end.", SECONDS
     ),
     "lockkit.lock.hold": Instrument("histogram", "s", "From a grant to its end.", SECONDS),
     "lockkit.lock.renewals": Instrument("counter", "{renewal}", "Proven renewals."),
@@ -66,7 +66,7 @@ INSTRUMENTS = {
     ),
 }  # fmt: skip
 PHASES = {"checked": "prepare", "fenced": "decide", "published": "publish"}
-"""By the event that ends it: the phase of a commit, a span of its own."""
+"""The phases of a commit, each a span, by the event that ends the phase."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class CommitTrace:
 
 @dataclass(slots=True)
 class HandleTelemetry:
-    """One handle: what it waits for, holds, and does not know yet."""
+    """One handle: its wait, its grant, and its requests without an answer."""
 
     wants_ms: float | None = None
     wants_in: Any = None

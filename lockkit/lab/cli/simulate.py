@@ -53,7 +53,7 @@ def add(commands: Any) -> None:
         "--moment", metavar="M", help="one run, up to a move: lease:1234@57, or its link"
     )
     parser.add_argument("--others", type=int, default=0, metavar="N",
-                        help="of a moment: so many other ways on from there")  # fmt: skip
+                        help="with --moment: try so many other continuations")  # fmt: skip
     parser.add_argument("--history", metavar="FILE", help="write the last seed's history there")
     parser.add_argument("--json", action="store_true", help="all of it as one JSON object")
     parser.set_defaults(run=run, name="simulate", extra="table")
@@ -103,7 +103,7 @@ def run_moment(args: argparse.Namespace) -> int:
         raise CommandError(plain(error), code=USAGE) from None
     if args.others and moment.step is None:
         raise CommandError(
-            f"--others needs a move to go on from: --moment '{moment}@57'", code=USAGE
+            f"--others needs a move to continue from: --moment '{moment}@57'", code=USAGE
         )
     outcome = play(moment)
     if args.history:
@@ -131,7 +131,8 @@ class SimulationTotal:
     clock: Clock
     mutant: str = ""
     whole: bool = True
-    """Whether its runs are as long as a moment's: of a shorter one, the schedule is another."""
+    """Whether runs have the scenario's own length. Otherwise their schedule differs, and no moment
+    can repeat it."""
     count: int = 0
     steps: int = 0
     violations: list[dict[str, str]] = field(default_factory=list)
