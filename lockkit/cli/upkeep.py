@@ -161,13 +161,10 @@ def compact(args: argparse.Namespace) -> int:
             return OK
         with _stopped_for_others():
             done = service.compact()
-    if args.json:
-        say_json({"instant": done.instant if done else None,
-                  "groups": done.groups if done else 0, "logs": done.logs if done else 0})
-    elif done is None:
-        say("nothing to merge: no file group has log files")
-    else:
-        say(f"{done.instant}: {done.logs} log files of {done.groups} file groups were merged")
+    fields = {"instant": done.instant if done else None,
+              "groups": done.groups if done else 0, "logs": done.logs if done else 0}
+    report(args, fields, "nothing to merge: no file group has log files" if done is None
+           else f"{done.instant}: {done.logs} log files of {done.groups} file groups were merged")
     return OK
 
 

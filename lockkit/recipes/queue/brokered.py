@@ -86,7 +86,8 @@ def through(operation: Operation, known: KnownBroker, ask: Ask, start: Start) ->
 class BrokerQueue(Queue):
     """A queue whose broker writes for all processes; each thread has its own connection.
 
-    A broker that it starts exits by itself `idle_s` after its last client has disconnected.
+    :param idle_s: a broker that it starts exits so long after its last client has disconnected.
+    :param options: those of `Queue`.
     """
 
     def __init__(self, url: str, *, idle_s: float = IDLE_S, **options: Any) -> None:

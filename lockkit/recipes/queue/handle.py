@@ -58,6 +58,12 @@ class Queue:
 
     Raises `QueueBusy` (not done), `QueueUnknown` (unknown), `QueueError` (no queue there, or full),
     `JobLost`, and `StoreError`. Threads may share a handle.
+
+    :param url: where `queue.json` is, as for `open_store`.
+    :param policy: when a job is handed out again, and how many writes the file remembers.
+    :param clock: the source of time; tests replace it.
+    :param client: the name of this client in the file and in the store's log.
+    :param store_options: those of `open_store`: endpoint, credentials, ...
     """
 
     def __init__(

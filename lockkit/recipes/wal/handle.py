@@ -56,10 +56,18 @@ class Wal:
     """A writer of the log at `url`, for any number of threads.
 
     Records that arrive during a write go out with the next one, in one slot; if they do not fit,
-    up to `parallel` slots go out together. Store options are those of `open_store`.
+    up to `parallel` slots go out together.
 
     with Wal("s3://lake/orders-log") as wal:
         wal.append({"order": 1})
+
+    :param url: where the slots are, as for `open_store`: one object each.
+    :param parallel: how many slots go out together, at most; 1 by default.
+    :param tail: how readers find the end of the log (`LogTail`).
+    :param clock: the source of time; tests replace it.
+    :param client: the name of this writer in the store's log.
+    :param store_options: those of `open_store`: endpoint, credentials, ...
+    :raises ValueError: if `parallel` is out of its range; `StoreError` if the store cannot be used.
     """
 
     def __init__(
