@@ -420,6 +420,25 @@ def test_one_deadline_is_for_all_that_a_call_takes() -> None:
     free_second()
 
 
+def test_a_slow_holder_is_reported_by_its_key_and_over_the_limit_nobody_waits_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, slow = Stepping(), list[tuple[str, float]]()
+    locks = GranularLocks(
+        clock=clock, warn_s=2, limit_s=4,
+        on_slow=lambda call, seconds: slow.append((call.operation, seconds)),
+    )  # fmt: skip
+    let_go = in_a_thread(locks, COMMIT, "a")
+    with pytest.raises(LockBusy, match=r"over the limit of 4 s, held by CommitKey of v/b/a, for 4"):
+        locks.hold(COMMIT, "v", "b", ["a"], acquire_timeout=60).__enter__()
+    let_go()
+    assert clock.requested_s == [2, 2] and slow == [("CommitKey", 2.0)]
+    assert "CommitKey of v/b/a holds the key lock of v/b/a" in caplog.text
+    with locks.hold(COMMIT, "v", "b", ["a"], acquire_timeout=0):
+        clock.now_ms += 3_000
+    assert slow[1:] == [("CommitKey", 3.0)], "without a waiter it is reported at its end, once"
+
+
 def test_a_call_that_times_out_or_is_interrupted_leaves_nothing_held() -> None:
     locks = GranularLocks()
     let_go = in_a_thread(locks, COMMIT, "a")

@@ -97,6 +97,8 @@ def test_a_holder_that_takes_too_long_is_reported_and_then_loses_the_lock(locks:
         with pytest.raises(LockLost):
             lock.renew()
         held.assert_held()
+    left = mine.look(Level.BUCKET, index_of("v\0b", 16)).entries
+    assert left == (), "the others need not wait for the end of its lease"
     patient = locks(ttl_s=3.0, warn_s=0.0, on_slow=lambda _lock, seconds: slow.append(seconds))
     with patient.hold(VOLUME_OPERATIONS["SetProperty"], "w") as held:
         (lock,) = held.locks.values()

@@ -121,6 +121,32 @@ def test_a_run_that_holds_the_table_or_the_file_prevents_the_move_and_nothing_is
     assert state.show().info is None and marker(sdk, path)["ID"] == "run-1"
 
 
+def test_a_marker_that_is_force_unlocked_during_the_move_is_written_again(
+    sdk: Any, state: StateLock, path: str, items: DynamoItems
+) -> None:
+    with StateMove(state, items) as move:
+        removed = marker(sdk, path)["ID"]
+        sdk.delete_item(TableName=TABLE, Key={"LockID": {"S": path}})  # terraform force-unlock
+    found = marker(sdk, path)
+    assert found["Operation"] == MOVED and found["ID"] != removed and move.rewritten
+    assert not terraform(sdk, path) and state.show().info is None
+
+
+def test_a_run_that_took_the_table_after_a_force_unlock_is_not_joined_by_one_that_uses_the_file(
+    server: Emulator, sdk: Any, state: StateLock, path: str, items: DynamoItems, table: str
+) -> None:
+    with pytest.raises(StateLocked, match="run-1"), StateMove(state, items):
+        sdk.delete_item(TableName=TABLE, Key={"LockID": {"S": path}})
+        assert terraform(sdk, path)
+        with pytest.raises(StateLocked):
+            state.lock()
+    assert marker(sdk, path)["ID"] == "run-1", "the table counts, as before the move"
+    line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
+    assert main(line) == 75
+    sdk.delete_item(TableName=TABLE, Key={"LockID": {"S": path}})
+    assert main(line) == 0 and marker(sdk, path)["Operation"] == MOVED
+
+
 @pytest.mark.parametrize("code", [0, 7])
 def test_the_command_runs_under_both_and_its_failure_undoes_the_move(
     server: Emulator, sdk: Any, path: str, table: str, code: int

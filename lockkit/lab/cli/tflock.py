@@ -66,7 +66,8 @@ table is taken and stays as a marker: it refuses every run that is still configu
 and tells it what to set. Then the lock file is taken, the command (if one is named) runs with both
 held, and the lock file is released: from then on only the lock file counts. If the lock file cannot
 be had, or the command fails, the marker is taken back and the table counts as before. An
-interrupted move is repeated. --undo removes the marker while the lock file is held. Exit: 0, the
+interrupted move is repeated, and so is one whose marker somebody removed (terraform force-unlock
+with the marker's ID does that). --undo removes the marker while the lock file is held. Exit: 0, the
 command's own code, or 75 if another run holds one of the locks."""
 
 EXAMPLE = """\
@@ -225,6 +226,11 @@ def move(args: argparse.Namespace) -> int:
                 warn(f"lockkit {args.name}: the command failed: the table counts as before")
                 return code if code > 0 else 128 - code
             marker = way.marker
+            if way.rewritten:
+                warn(
+                    f"lockkit {args.name}: somebody removed the marker meanwhile (terraform "
+                    "force-unlock?), so a run may have locked the table alone; it was written again"
+                )
             done = {"moved": True, "marker": marker.id if marker else ""}
             line = f"moved: only the lock file counts; the table keeps the marker {done['marker']}"
     report(args, {"key": state.key, "table": table.url, **done}, plain(line))

@@ -6,13 +6,16 @@
 
 Each stripe is first come, first served. One deadline covers all locks of a call (Ozone's master has
 only a blocking `lock()`). Wait and hold times are counted.
+
+A thread cannot be stopped, so nobody can take a lock from a holder that never returns: with
+`warn_s` it is logged by its key, and with `limit_s` nobody waits for it any longer.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -31,12 +34,15 @@ from lockkit.recipes.granular.operations import (
 )
 from lockkit.recipes.stripes import Mode, rounded
 from lockkit.recipes.taking import carry_out, give_all, take_all
+from lockkit.sinks import LOG
 
 TIMEOUT_S = 600.0
 """Ozone's pull request #8217: ten minutes, per lock there, per call here."""
 
 HOLDERS_MAX = 5
 """How many holders of a stripe an error names."""
+WATCH_S_MIN, WATCH_S_MAX = 0.01, 60.0
+"""How often a thread that waits looks for slow holders: a holder may come after it has begun."""
 
 
 class ReadWrite:
@@ -47,14 +53,24 @@ class ReadWrite:
         self._readers, self._writing = 0, False
         self._queue: deque[tuple[Mode, threading.Event]] = deque()
 
-    def take(self, mode: Mode, seconds: float, clock: Clock) -> bool:
-        """False if it was not free within `seconds`."""
-        turn = threading.Event()
+    def take(
+        self, mode: Mode, seconds: float, clock: Clock, watch: Callable[[], float] | None = None
+    ) -> bool:
+        """False if it was not free within `seconds`.
+
+        `watch` is called while it waits; it returns how long to wait until it is called again, or
+        raises.
+        """
+        turn, until_ms = threading.Event(), clock.boot_ms() + seconds * 1000
         try:
             with self._guard:
                 self._queue.append((mode, turn))
                 self._admit()
-            clock.wait(turn, min(seconds, threading.TIMEOUT_MAX))
+            while not turn.is_set():
+                left_s = max(0.0, (until_ms - clock.boot_ms()) / 1000)
+                pause_s = left_s if watch is None else min(left_s, watch())
+                if clock.wait(turn, min(pause_s, threading.TIMEOUT_MAX)) or left_s <= pause_s:
+                    break
         except BaseException:
             if not self._withdraw(mode, turn):
                 self.give(mode)
@@ -113,6 +129,14 @@ class HeldLocks:
     since_ms: dict[StripeRequest, int] = field(default_factory=dict)
     """When it got each lock that it holds, in ms of the boot clock."""
     waited_ms: int = 0
+    warned: bool = False
+    complete: bool = False
+    """It has all its locks: from then on its own work, and no wait, keeps others waiting."""
+
+    def describe(self, want: StripeRequest) -> str:
+        """The operation, and what it locks by this stripe."""
+        names = ", ".join(want.names)
+        return f"{self.operation}{names and f' of {names}'}"
 
 
 class GranularLocks:
@@ -120,13 +144,19 @@ class GranularLocks:
 
     :param stripes: the number of locks of each level, rounded up to a power of two. The default is
         Ozone's.
+    :param warn_s: a call that holds a lock for longer is logged with its keys, once, and
+        `on_slow(call, seconds)` is called: by a thread that waits for it, else when it ends.
+    :param limit_s: nobody waits for a call that has held the lock for longer: `LockBusy` at once.
     :param clock: the source of time; tests replace it.
     :raises ValueError: if a number of stripes is outside of 1 to 2**30.
     """
 
     def __init__(
-        self, *, stripes: Mapping[Level, int] = STRIPES, clock: Clock | None = None
-    ) -> None:
+        self, *, stripes: Mapping[Level, int] = STRIPES, warn_s: float | None = None,
+        limit_s: float | None = None, on_slow: Callable[[HeldLocks, float], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:  # fmt: skip
+        self.warn_s, self.limit_s, self._on_slow = warn_s, limit_s, on_slow
         self.stripes = {level: rounded(stripes[level]) for level in Level}
         self.clock = clock or Clock()
         self._locks: dict[tuple[Level, int], ReadWrite] = {}
@@ -172,14 +202,9 @@ class GranularLocks:
                 lambda each: self._take(held, each, until_ms), lambda each: self._give(held, each),
             )  # fmt: skip
             if missed is not None:
-                held_by = "; ".join(self._holders(missed)[:HOLDERS_MAX])
-                raise LockBusy(
-                    f"{name}: {missed}",
-                    why=f"was not free to {missed.mode.name.lower()} within {most_s} s"
-                    + (f", held by {held_by}" if held_by else ""),
-                    cure="none of its locks is held: try again, or see who holds it with calls()",
-                )  # fmt: skip
+                raise self._busy(held, missed, f"within {most_s} s")
             try:
+                held.complete = True
                 yield held
             finally:
                 carry_out(
@@ -210,27 +235,62 @@ class GranularLocks:
                 for (level, mode), each in self._figures.items()
             }
 
-    def _holders(self, wanted: StripeRequest) -> list[str]:
-        """Who holds that stripe, the longest first: the operation, what it locks, for how long."""
+    def _busy(self, call: HeldLocks, missed: StripeRequest, when: str) -> LockBusy:
+        held_by = "; ".join(
+            f"{other.describe(each)}, for {ms / 1000:.1f} s"
+            for ms, other, each in self._holders(missed)[:HOLDERS_MAX]
+        )
+        return LockBusy(
+            f"{call.operation}: {missed}",
+            why=f"was not free to {missed.mode.name.lower()} {when}"
+            + (f", held by {held_by}" if held_by else ""),
+            cure="none of its locks is held: try again, or see who holds it with calls()",
+        )
+
+    def _holders(self, wanted: StripeRequest) -> list[tuple[int, HeldLocks, StripeRequest]]:
+        """The calls that hold that stripe, for how many ms and as what, the longest first."""
         now_ms = self.clock.boot_ms()
         with self._guard:
             found = [
-                (now_ms - since_ms, call.operation, ", ".join(each.names))
+                (now_ms - since_ms, call, each)
                 for call in self._calls
                 for each, since_ms in call.since_ms.items()
                 if (each.level, each.stripe) == (wanted.level, wanted.stripe)
             ]
-        return [
-            f"{operation}{of and f' of {of}'}, for {ms / 1000:.1f} s"
-            for ms, operation, of in sorted(found, reverse=True)
-        ]
+        return sorted(found, key=lambda each: each[0], reverse=True)
+
+    def _watch(self, call: HeldLocks, want: StripeRequest) -> float:
+        """Report slow holders of a stripe that `call` waits for; how long until the next look."""
+        next_s = WATCH_S_MAX
+        for ms, other, each in self._holders(want):
+            held_s = ms / 1000
+            if self.warn_s is not None and held_s >= self.warn_s:
+                self._slow(other, each, held_s)
+            if self.limit_s is not None and held_s >= self.limit_s:
+                when = f"and a holder is over the limit of {self.limit_s:g} s"
+                raise self._busy(call, want, when)
+            for most_s in (self.warn_s, self.limit_s):
+                if most_s is not None and most_s > held_s:
+                    next_s = min(next_s, most_s - held_s)
+        return max(next_s, WATCH_S_MIN)
+
+    def _slow(self, call: HeldLocks, want: StripeRequest, held_s: float) -> None:
+        with self._guard:
+            if call.warned:
+                return
+            call.warned = True
+        LOG.warning("%s holds %s for %.1f s", call.describe(want), want, held_s)
+        if self._on_slow is not None:
+            self._on_slow(call, held_s)
 
     # --- one lock --------------------------------------------------------------------------------
 
     def _take(self, held: HeldLocks, want: StripeRequest, until_ms: float | None) -> bool:
         began_ms = self.clock.boot_ms()
         left_s = threading.TIMEOUT_MAX if until_ms is None else (until_ms - began_ms) / 1000
-        taken = self._lock(want).take(want.mode, left_s, self.clock)
+        watched = self.warn_s is not None or self.limit_s is not None
+        watch = (lambda: self._watch(held, want)) if watched else None
+        taken = self._lock(want).take(want.mode, left_s, self.clock, watch)
         now_ms = self.clock.boot_ms()
         held.waited_ms += now_ms - began_ms
         with self._guard:
@@ -251,6 +311,8 @@ class GranularLocks:
             figures = self._figures[want.level, want.mode]
             figures.held_ms += held_ms
             figures.held_max_ms = max(figures.held_max_ms, held_ms)
+        if held.complete and self.warn_s is not None and held_ms / 1000 >= self.warn_s:
+            self._slow(held, want, held_ms / 1000)
 
     def _lock(self, want: StripeRequest) -> ReadWrite:
         # Few of the 131,072 stripes are in use at a time; a dict's setdefault is atomic.

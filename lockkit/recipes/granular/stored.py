@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.config import limit_s, request_timeout_s
-from lockkit.errors import LockLost, NoAnswer, Unanswered
+from lockkit.errors import LockLost, NoAnswer, StoreError, Unanswered
 from lockkit.lock.base import FencingToken
 from lockkit.lock.conformance import prove_conditions
 from lockkit.lock.grant import LATE_S
@@ -91,6 +91,7 @@ class QueuedLock(LeasedLock):
         )  # fmt: skip
         self.limit_s, self.warn_s, self._on_slow = limit_s, warn_s, on_slow
         self._since_ms, self._warned = 0, False
+        self.over_limit = False
 
     # --- the provider's requests -----------------------------------------------------------------
 
@@ -99,7 +100,7 @@ class QueuedLock(LeasedLock):
         if before:
             named = "; ".join(str(each) for each in before[:NAMED_MAX])
             return NotFree(named, min(LOOK_S, self._place.ttl_ms / 1000 / BEATS_PER_LEASE))
-        self._since_ms, self._warned = self.clock.boot_ms(), False
+        self._since_ms, self._warned, self.over_limit = self.clock.boot_ms(), False, False
         return ServiceGrant(self._place.id, self._place.epoch, self._place.proven_ms)
 
     def _withdraw(self) -> None:
@@ -108,6 +109,7 @@ class QueuedLock(LeasedLock):
     def _beat(self, taken: ServiceGrant) -> None:
         held_s = (self.clock.boot_ms() - self._since_ms) / 1000
         if self.limit_s is not None and held_s >= self.limit_s:
+            self.over_limit = True
             raise GrantOver(f"it was held for {held_s:.1f} s, and its limit is {self.limit_s:g} s")
         if self.warn_s is not None and held_s >= self.warn_s and not self._warned:
             self._warned = True
@@ -186,7 +188,8 @@ class StoredGranularLocks:
     :param stripes: the number of locks of each level, rounded up to a power of two. The first
         client records them; a client with other numbers is refused (`StripesDiffer`).
     :param ttl_s: the lease of each lock, renewed while the process lives. 60 s by default.
-    :param limit_s: the longest that a holder may keep a lock; then it has lost it. None: no limit.
+    :param limit_s: the longest that a holder may keep a lock; then it has lost it, and others get
+        it when its block ends, or one lease later. None: no limit.
     :param warn_s: a holder that keeps a lock for longer is logged, and `on_slow` is called.
     :param on_slow: `on_slow(lock, seconds)`, called from the thread that renews.
     :param emit: called with every event.
@@ -306,7 +309,18 @@ class StoredGranularLocks:
 def _release(
     locks: Mapping[StripeRequest, QueuedLock], wants: Sequence[StripeRequest]
 ) -> None:
-    carry_out(give_all(wants), lambda _: False, lambda each: locks[each].release())
+    carry_out(give_all(wants), lambda _: False, lambda each: _give(locks[each]))
+
+
+def _give(lock: QueuedLock) -> None:
+    """Release it. If it was lost by its limit, the block has ended only now: its entry, which is
+    not renewed any more, need not block the others for the rest of its lease."""
+    try:
+        lock.release()
+    finally:
+        if lock.over_limit:
+            with suppress(StoreError):
+                lock._withdraw()
 
 
 def _owned(locks: Mapping[StripeRequest, QueuedLock]) -> list[StripeRequest]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from lockkit import __version__
@@ -164,6 +165,8 @@ class StateMove:
         self.marker: LockInfo | None = None
         self._new = False
         """Whether this move wrote the marker, so that it may take it back."""
+        self.rewritten = False
+        """Whether the marker was removed during the move, and written again."""
 
     def __enter__(self) -> StateMove:
         mine = LockInfo(
@@ -183,6 +186,8 @@ class StateMove:
         try:
             if kind is not None:
                 self._take_back()  # while the file is held no run can lock by the file alone
+            else:
+                self._keep_marker()
         finally:
             self.state.unlock()
 
@@ -198,6 +203,17 @@ class StateMove:
             return True
         finally:
             self.state.unlock()
+
+    def _keep_marker(self) -> None:
+        """Before the file is released: the marker is there, or is written again.
+
+        `terraform force-unlock` with its ID removes it. If a run has locked the table since then,
+        this waits for it, or raises `StateLocked`: the state is not moved, and the table counts.
+        """
+        assert self.marker is not None
+        again = replace(self.marker, id=self.state.clock.unique())
+        kept, self.rewritten = self._run(mark(self.state.path, again, timeout_s=self._wait_s))
+        self.marker = kept
 
     def _take_back(self) -> None:
         if self._new and self.marker is not None:
