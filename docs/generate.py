@@ -179,6 +179,71 @@ def streamer() -> str:
                       "|---|---|", *rows))  # fmt: skip
 
 
+# --- stores ---------------------------------------------------------------------------------------
+
+
+def stores_documented() -> str:
+    """The documented rows of the providers' matrix; each word links to its source."""
+    return _stores("documented")
+
+
+def stores_probed() -> str:
+    return _stores("probed")
+
+
+def _stores(basis: str) -> str:
+    from lockkit.lab.probe.providers import CAPABILITIES, providers
+
+    verdict = ("verdict",) if basis == "probed" else ()
+    head = ("store", *CAPABILITIES.values(), *verdict, "limits and traps", "as of")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in (each for each in providers() if each.basis == basis):
+        cells = [row.store]
+        for name in CAPABILITIES:
+            word, page = getattr(row, name), row.source_of(name)
+            linked = page.startswith("https://") and word != "not found"
+            cells.append(f"[{word}]({page})" if linked else word)
+        cells += [*((row.verdict,) if verdict else ()), row.limits_and_traps, row.as_of]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def probe_workflow() -> str:
+    """A workflow for other people's repositories, with the address of this one."""
+    address = import_module("address").current().removeprefix("https://github.com/")
+    return WORKFLOW.replace("lockkit@main", f"{address}@main")
+
+
+WORKFLOW = """```yaml
+name: lock
+on:
+  schedule: [{cron: "0 6 * * 1"}]
+  workflow_dispatch:
+permissions:
+  contents: read
+jobs:
+  probe:
+    runs-on: ubuntu-latest
+    timeout-minutes: 20
+    steps:
+      - id: probe
+        uses: lockkit@main
+        with:
+          url: s3://my-bucket/lockkit-probe
+          endpoint: https://s3.example.com
+          badge: lock-badge.json
+        env:
+          AWS_ACCESS_KEY_ID: ${{ secrets.AWS_ACCESS_KEY_ID }}
+          AWS_SECRET_ACCESS_KEY: ${{ secrets.AWS_SECRET_ACCESS_KEY }}
+          AWS_REGION: us-east-1
+      - uses: actions/upload-artifact@v4
+        if: always()
+        with:
+          name: lock
+          path: lock-*.json
+```"""
+
+
 # --- the playground -------------------------------------------------------------------------------
 
 

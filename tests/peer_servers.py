@@ -1,7 +1,7 @@
 """Other people's object servers, started on loopback for one test and ended with it.
 
-`make peers` installs them under .cache/peers (moto comes with `make test`); what is not there is
-skipped, with the way to get it.
+`make peers` and `make peers-go` install them under .cache/peers (moto comes with `make test`); what
+is not there is skipped, with the way to get it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from lockkit.stores import Store, open_store
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / ".cache" / "peers"
 START_S_MAX = 60.0
+GO = "make peers-go"
+KEY = "lockkit-peer"
 
 # moto's put_object looks, then writes, and no lock covers both; with one around each request it
 # is atomic. `stress` makes threads change places a hundred times as often as usual.
@@ -95,6 +97,39 @@ def azurite(folder: Path) -> Iterator[Store]:
 
 
 @contextmanager
+def minio(folder: Path) -> Iterator[Store]:
+    program, port = installed("bin/minio", "minio", cure=GO), free_port()
+    line = [program, "server", folder, "--address", f"127.0.0.1:{port}", "--quiet"]
+    with served(line, port, MINIO_ROOT_USER=KEY, MINIO_ROOT_PASSWORD=KEY) as endpoint:
+        yield signed_bucket_at(endpoint)
+
+
+@contextmanager
+def versitygw(folder: Path, nodes: int = 1) -> Iterator[tuple[Store, ...]]:
+    """As many processes over one folder, which stand for the nodes of a cluster."""
+    program = installed("bin/versitygw", "versitygw", cure=GO)
+    with ExitStack() as stack:
+        stores = []
+        for port in [free_port() for _ in range(nodes)]:
+            line = [program, "--quiet", "--port", f"127.0.0.1:{port}", "posix", folder]
+            keys = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": KEY}
+            stores.append(signed_bucket_at(stack.enter_context(served(line, port, **keys))))
+        yield tuple(stores)
+
+
+@contextmanager
+def fake_gcs_server(_: Path) -> Iterator[Store]:
+    program, port = installed("bin/fake-gcs-server", "fake-gcs-server", cure=GO), free_port()
+    line = [program, "-scheme", "http", "-host", "127.0.0.1", "-port", str(port),
+            "-backend", "memory", "-external-url", f"http://127.0.0.1:{port}"]  # fmt: skip
+    with served(line, port) as endpoint:
+        make = urllib.request.Request(f"{endpoint}/storage/v1/b", b'{"name": "bucket"}')
+        make.add_header("Content-Type", "application/json")
+        urllib.request.urlopen(make, timeout=10).close()
+        yield open_store("gs://bucket/table", endpoint=endpoint)
+
+
+@contextmanager
 def testbench() -> Iterator[Store]:
     endpoint = os.environ.get("LOCKKIT_TESTBENCH")
     if not endpoint:
@@ -139,10 +174,10 @@ def answers(endpoint: str) -> bool:
     return True
 
 
-def installed(path: str, name: str, otherwise: str = "") -> Path:
+def installed(path: str, name: str, otherwise: str = "", cure: str = "make peers") -> Path:
     at = PEERS / path
     if not at.exists():
-        pytest.skip(f"{name} is not installed: make peers{otherwise and f' (or {otherwise})'}")
+        pytest.skip(f"{name} is not installed: {cure}{otherwise and f' (or {otherwise})'}")
     return at
 
 
@@ -162,6 +197,19 @@ def free_port() -> int:
 def bucket_at(url: str, endpoint: str, bucket: str, **options: str) -> Store:
     urllib.request.urlopen(urllib.request.Request(bucket, method="PUT"), timeout=10).close()
     return open_store(url, endpoint=endpoint, **options)
+
+
+def signed_bucket_at(endpoint: str) -> Store:
+    """For servers that let nobody in without a signature."""
+    import boto3
+    from botocore.config import Config
+
+    keys = {"aws_access_key_id": KEY, "aws_secret_access_key": KEY, "region_name": "us-east-1"}
+    path = Config(s3={"addressing_style": "path"})
+    client: Any = boto3.client("s3", endpoint_url=endpoint, config=path, **keys)
+    with suppress(client.exceptions.BucketAlreadyOwnedByYou):
+        client.create_bucket(Bucket="bucket")
+    return open_store("s3://bucket/table", endpoint=endpoint, **keys)
 
 
 def make_container(endpoint: str) -> None:

@@ -224,9 +224,7 @@ def test_serve_says_why_it_cannot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
-def test_a_proxy_that_refuses_is_a_sentence(
-    scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_that_refuses_is_a_sentence(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name, value in CLOUD.items():
@@ -551,8 +549,19 @@ def test_probe_races_over_all_endpoints_of_a_store_and_draws_a_badge(
     [
         (("--also", "http://h:1"), "name the first, --endpoint"),
         (("--endpoint", "http://h:1", "--also", "http://h:1"), "repeats an endpoint"),
-        (("--endpoint", "http://h:1", "--also", "http://h:2", "--also", "http://h:3", "--racers",
-          "2"), "from 3 to 256"),
+        (
+            (
+                "--endpoint",
+                "http://h:1",
+                "--also",
+                "http://h:2",
+                "--also",
+                "http://h:3",
+                "--racers",
+                "2",
+            ),
+            "from 3 to 256",
+        ),
     ],
 )
 def test_endpoints_that_race_nobody_are_refused(
@@ -560,6 +569,41 @@ def test_endpoints_that_race_nobody_are_refused(
 ) -> None:
     assert main(("probe", "s3://bucket/x", *more)) == 64
     assert said in capsys.readouterr().err
+
+
+def test_several_stores_are_compared_in_one_table(
+    emulator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from lockkit.lab.cli import probe as command
+    from lockkit.lab.server import Emulator
+
+    monkeypatch.setattr(command, "READS", 2)
+    local = f"file://{tmp_path}"
+    with Emulator(profile="spaces") as other:
+        urls = [f"s3://bucket/x={emulator.s3}", f"s3://bucket/x={other.s3}", local]
+        few = ("--rounds", "1", "--racers", "2")
+        assert main(("probe", *urls, *few)) == 1, "as for the worst of them"
+        lines = capsys.readouterr().out.splitlines()
+        assert main(("probe", urls[0], local, *few, "--json")) == 0
+    head, *rows = (re.split(r"  +", line.strip()) for line in lines[:4] if "---" not in line)
+    assert [row[:2] for row in rows if row[0] in urls] == [
+        [urls[0], "full"], [urls[1], "ignores-conditions"], [local, "full"]
+    ]  # fmt: skip
+    assert {len(row) for row in (head, *rows)} == {11}
+    both = json.loads(capsys.readouterr().out)["stores"]
+    assert [each["capabilities"]["conditional_read"] for each in both] == ["yes", "yes"]
+    assert [each["reads"][1]["unchanged"] for each in both] == [2, 2]
+    assert both[0]["reads"][1]["bytes_received"] == 0
+
+
+@pytest.mark.parametrize("more", [("--also", "http://h:1", "--endpoint", "http://h:2"),
+                                  ("--badge", "x.svg")])  # fmt: skip
+def test_options_about_one_store_are_refused_for_several(
+    more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(("probe", "s3://a/x", "s3://b/x", *more)) == 64
+    assert "name one URL" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("emulator", [{"profile": "spaces"}], indirect=True)

@@ -143,6 +143,28 @@ def test_every_generated_part_of_a_page_can_be_made(docs_path: None) -> None:
         assert len(getattr(generate, mark)().splitlines()) > 10, mark
 
 
+def test_the_page_of_stores_has_every_cell_of_the_matrix_with_its_source(docs_path: None) -> None:
+    from lockkit.lab.probe.providers import CAPABILITIES, DOCUMENTED, providers
+
+    generate = import_module("generate")
+    tables = generate.stores_documented() + "\n" + generate.stores_probed()
+    shown = {line.split(" | ")[0].removeprefix("| "): line for line in tables.splitlines()}
+    rows = providers()
+    documented = [row for row in rows if row.basis == DOCUMENTED]
+    page = (DOCS / "howto" / "probe.md").read_text(encoding="utf-8")
+    assert len(documented) >= 20 and f"what {len(documented)} stores document" in page
+    for row in rows:
+        line = shown[row.store]
+        assert line.endswith(f" | {row.limits_and_traps} | {row.as_of} |")
+        words = line.split(" | ")[1 : 1 + len(CAPABILITIES)]
+        assert [word.partition("](")[0].lstrip("[") for word in words] == [
+            getattr(row, name) for name in CAPABILITIES
+        ]
+        for name, word in zip(CAPABILITIES, words, strict=True):
+            said = getattr(row, name) != "not found" and row in documented
+            assert (f"]({row.source_of(name)})" in word and "https://" in word) is said, row.store
+
+
 def test_the_command_line_page_has_every_command(docs_path: None) -> None:
     page = import_module("generate").command_line()
     for command in ("demo", "lock show", "lock break", "table mode", "tflock lock", "soak"):

@@ -7,6 +7,7 @@ is installed.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -67,7 +68,8 @@ SLEPT = Slept()
 
 @dataclass(frozen=True)
 class Served:
-    at: Callable[[Path], AbstractContextManager[Store]]
+    at: Callable[[Path], AbstractContextManager[Store | tuple[Store, ...]]]
+    """Several stores are the endpoints of one."""
     verdict: str
     rounds: int = 5
     clock: Clock | None = None
@@ -106,6 +108,14 @@ def pypi(name: str) -> str:
     return next(line for line in lines if line.startswith(f"{name}==")).replace("==", " ")
 
 
+def go(name: str) -> str:
+    lines = (PEERS / "go.txt").read_text().splitlines()
+    pinned = next(line for line in lines if f"/{name}@" in line).partition("@v")[2]
+    return f"{name} " + re.sub(DAY, r"of \1-\2-\3", pinned)
+
+
+DAY = re.compile(r"0\.0\.0-(\d{4})(\d\d)(\d\d).*")
+"""Go's version of a commit without one."""
 MOTO = f"moto {version('moto')}"
 OURS = {
     "lockkit serve, profile aws": Served(embedded("aws"), FULL),
@@ -132,13 +142,20 @@ OTHERS = {
     npm("s3rver"): Served(peer_servers.s3rver, "ignores-conditions"),
     pypi("localbucket"): Served(peer_servers.localbucket, "create-only"),
     pypi("gcp-storage-emulator"): Served(peer_servers.gcp_storage_emulator, "ignores-conditions"),
+    go("minio"): Served(peer_servers.minio, FULL, rounds=20),
+    go("versitygw"): Served(peer_servers.versitygw, FULL, rounds=20),
+    f"{go('versitygw')}, two processes over one folder": Served(
+        lambda folder: peer_servers.versitygw(folder, nodes=2), FULL, rounds=20
+    ),
+    go("fake-gcs-server"): Served(peer_servers.fake_gcs_server, FULL, rounds=20),
 }
 
 
 def as_the_matrix_says(name: str, served: Served, folder: Path) -> None:
     racers = 8 if served.rounds > 5 else 6
-    with served.at(folder) as store:
-        report = probe(store, rounds=served.rounds, racers=racers, clock=served.clock)
+    with served.at(folder) as there:
+        store, *also = there if isinstance(there, tuple) else (there,)
+        report = probe(store, rounds=served.rounds, racers=racers, also=also, clock=served.clock)
     assert report.verdict.value == served.verdict, report.conclusion
     assert report.safe is (served.verdict == FULL)
     assert {(status, code) for status, code, _ in report.refusals} >= served.refusals

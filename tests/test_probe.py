@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, StoreError
-from lockkit.lab.probe import CheckOutcome, Suitability, probe, quick_probe
+from lockkit.lab.probe import Check, CheckOutcome, Suitability, probe, quick_probe
+from lockkit.lab.probe.nodes import across
+from lockkit.lab.probe.parts import joined, resumable, summary
+from lockkit.lab.probe.report import report
+from lockkit.lab.probe.serial import conditions
 from lockkit.protocol.outcome import (
     Applied,
     Condition,
@@ -24,7 +29,8 @@ from lockkit.protocol.outcome import (
     Version,
     WriteAnswer,
 )
-from lockkit.stores import StoreOptions, open_store
+from lockkit.runtime import run
+from lockkit.stores import Listing, StoreOptions, open_store
 from lockkit.stores.memory import MemoryStore
 
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
@@ -321,3 +327,89 @@ def test_the_quoted_etags_of_ceph_are_named() -> None:
         report = probe(open_store("s3://b/x", endpoint=emulator.s3), rounds=2, racers=2)
     assert report.verdict is Suitability.CREATE_ONLY
     assert "Ceph RGW" in report.conclusion and "quoted ETag" in report.conclusion
+
+
+# --- several endpoints, and objects that are joined from parts ------------------------------------
+
+
+class ReadsMissing(Defective):
+    def get(
+        self, key: str, *, unless: Version | None = None, limit: int | None = None
+    ) -> ReadAnswer:
+        return Missing()
+
+
+class ListsNothing(Defective):
+    def list(self, prefix: str, after: str = "") -> Listing:
+        return Listing([])
+
+
+@pytest.mark.parametrize(
+    ("second", "because"),
+    [
+        (ReadsMissing, "a read did not see the write before it at another endpoint"),
+        (IgnoresAll, "a create of what another endpoint had created was applied"),
+        (RefusesTheCurrentVersion, "a version of another endpoint could not be replaced"),
+        (ListsNothing, "a listing did not show what two endpoints had written"),
+        (MemoryStore, ""),
+    ],
+)
+def test_each_endpoint_must_see_refuse_and_replace_what_another_wrote(
+    second: type[MemoryStore], because: str
+) -> None:
+    url = f"memory://across-{second.__name__}"
+    ways = (MemoryStore(url, StoreOptions()), second(url, StoreOptions()))
+    check = across(ways, "place", 4, Clock())
+    assert check.finding is (CheckOutcome.FAILED if because else CheckOutcome.PASSED)
+    assert because in check.because
+    checks = [Check("create", CheckOutcome.PASSED, ""), check]
+    verdict = report("memory://x", checks, {}).verdict
+    assert verdict is (Suitability.NOT_ATOMIC if because else Suitability.UNTESTED)
+
+
+@pytest.mark.parametrize(
+    ("defect", "finding", "create_only"),
+    [
+        (IgnoresAll, CheckOutcome.NOTED, False),
+        (CreatesOnly, CheckOutcome.NOTED, True),
+        (NeverAnswers, CheckOutcome.UNDECIDED, None),
+        (MemoryStore, CheckOutcome.PASSED, None),
+    ],
+)
+def test_a_joined_object_that_ignores_its_condition_is_noted_and_changes_no_verdict(
+    defect: type[MemoryStore], finding: CheckOutcome, create_only: bool | None
+) -> None:
+    store = defect("memory://joined", StoreOptions())
+    check = summary(run(conditions(defect.__name__), store, Clock()))
+    assert (check.name, check.finding) == ("multipart", finding)
+    assert check.evidence.get("create_only") is create_only
+
+
+@pytest.mark.parametrize("kind", ["s3", "gcs", "azure"])
+def test_every_joined_write_carries_its_condition_in_the_request_that_joins(kind: str) -> None:
+    from lockkit.lab.server import Emulator
+
+    with Emulator() as emulator:
+        store = joined(open_store(f"{SCHEMES[kind]}://bucket/t", endpoint=getattr(emulator, kind)))
+        assert store is not None
+        first = store.put("key", b"one", IfAbsent())
+        assert isinstance(first, Applied)
+        assert store.put("key", b"two", IfAbsent()) == PreconditionFailed()
+        second = store.put("key", b"two", IfVersion(first.version))
+        assert isinstance(second, Applied)
+        assert store.put("key", b"three", IfVersion(first.version)) == PreconditionFailed()
+        match store.get("key"):
+            case Found(body, version):
+                assert (body, version) == (b"two", second.version)
+        conditional = [each for each in emulator.requests() if each["condition"]]
+        assert len(conditional) >= 4 and len(emulator.requests()) > 2 * 4
+    assert joined(open_store("memory://none")) is None
+
+
+def test_a_resumable_upload_must_fail_if_its_condition_no_longer_holds_at_its_end() -> None:
+    from lockkit.lab.server import Emulator
+
+    with Emulator() as emulator:
+        store = open_store("gs://bucket/t", endpoint=emulator.gcs)
+        assert resumable(store, "key").finding is CheckOutcome.PASSED
+        assert isinstance(found := store.get("key"), Found) and found.body == b"another"

@@ -9,10 +9,13 @@ store unsafe, never safe.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, StoreError
-from lockkit.lab.probe.race import races
+from lockkit.lab.probe.nodes import across
+from lockkit.lab.probe.parts import joined, resumable, summary
+from lockkit.lab.probe.race import joined_race, races
 from lockkit.lab.probe.report import Check, CheckOutcome, Report, Suitability, report
 from lockkit.lab.probe.serial import SERIAL, conditions, delete, put
 from lockkit.protocol.outcome import Applied, IfAbsent, Unknown
@@ -74,6 +77,9 @@ def probe(
             checks.append(_listing(store, place, clock))
             emit("note", text=f"racing {racers} clients, {rounds} rounds of each kind")
             checks += races(store, place, rounds, racers, also, clock)
+            if also:
+                checks.append(across((store, *also), place, rounds, clock))
+            checks += _multipart(store, place, rounds, racers, also, clock)
     except NoAnswer as error:
         checks.append(Check("create-race", CheckOutcome.UNDECIDED, str(error)))
     except StoreError as error:
@@ -106,6 +112,23 @@ def _guarded(
         return [Check(name, CheckOutcome.UNDECIDED, str(error))]
     except StoreError as error:
         return [Check(name, CheckOutcome.FAILED, str(error), {"refused": True})]
+
+
+def _multipart(
+    store: Store, place: str, rounds: int, racers: int, also: Sequence[Store], clock: Clock
+) -> list[Check]:
+    """Objects that are joined from parts. A third of the rounds: each takes three requests."""
+    client = joined(store)
+    if client is None:
+        return []
+    with closing(client):
+        found = summary(_guarded("create", conditions(f"{place}/multipart"), client, clock))
+    checks = [found]
+    if found.finding is CheckOutcome.PASSED:
+        checks.append(joined_race(store, place, max(1, rounds // 3), racers, also))
+    if store.capabilities.name == "gcs":
+        checks.append(resumable(store, f"{place}/resumable"))
+    return checks
 
 
 def _listing(store: Store, place: str, clock: Clock) -> Check:

@@ -1,7 +1,8 @@
-"""The verdict of a probe as a badge (SVG) for a README, with the day of the probe."""
+"""The verdict of a probe as a badge for a README, with the day of the probe: SVG or JSON."""
 
 from __future__ import annotations
 
+import json
 from html import escape
 
 from lockkit.lab.probe.report import Suitability
@@ -35,3 +36,10 @@ def badge(verdict: Suitability, *, as_of: str) -> str:
         f'<text x="{left_px / 2}" {middle}>{LEFT}</text>'
         f'<text x="{left_px + right_px / 2}" {middle}>{right}</text></g></svg>\n'
     )
+
+
+def endpoint(verdict: Suitability, *, as_of: str) -> str:
+    """What shields.io reads from a URL (https://shields.io/badges/endpoint-badge)."""
+    words, colour = WORDS[verdict]
+    said = {"schemaVersion": 1, "label": LEFT, "message": f"{words}, {as_of}", "color": colour}
+    return json.dumps(said) + "\n"

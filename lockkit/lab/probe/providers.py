@@ -23,13 +23,16 @@ CAPABILITIES = {
     "create_if_absent": "create if absent",
     "compare_and_set": "compare and set",
     "conditional_delete": "conditional delete",
+    "conditional_multipart": "joined under a condition",
+    "conditional_read": "304",
 }
+"""Multipart, block list or compose: all join an object from parts."""
 NOT_TRIED = "not tried"
 _UNKEPT = ("ignored", "refused")
-_ANYTHING = ("yes", *_UNKEPT, "not atomic", "undecided")
+_ANYTHING = ("yes", "no", "create only", *_UNKEPT, "not atomic", "undecided")
 LEAVES_OPEN = {
-    **dict.fromkeys(("no", "not listed"), _UNKEPT),
-    **dict.fromkeys(("recent only", "proposed", "designed"), _ANYTHING),
+    **dict.fromkeys(("no", "not listed", "own header", "own API"), _UNKEPT),
+    **dict.fromkeys(("recent only", "proposed", "designed", "not found"), _ANYTHING),
 }
 """Words in a documented row that are kept by more than one finding."""
 OWN_PLACES = {"s3": "AWS S3", "s3a": "AWS S3", "gs": "Google Cloud Storage"} | dict.fromkeys(
@@ -49,11 +52,18 @@ class ProviderRow:
     create_if_absent: str
     compare_and_set: str
     conditional_delete: str
+    conditional_multipart: str = NOT_TRIED
+    conditional_read: str = NOT_TRIED
     verdict: str = ""
     """Only for a probed row: documentation gives no verdict."""
     limits_and_traps: str = ""
     as_of: str
     source: str
+    """A URL for the whole row; then `capability=URL`, by spaces, where another page says it."""
+
+    def source_of(self, capability: str) -> str:
+        urls = dict(each.partition("=")[::2] for each in self.source.split()[1:])
+        return urls.get(capability, self.source.split()[0] if self.source else "")
 
     def __post_init__(self) -> None:
         if self.basis not in (DOCUMENTED, PROBED) or not self.store:
@@ -126,6 +136,8 @@ def probed(report: Report, store: str, *, as_of: str, source: str) -> ProviderRo
         create_if_absent=_found(report, "create", "create-race"),
         compare_and_set=_found(report, "compare-and-set", "compare-and-set-race"),
         conditional_delete=_found(report, "delete"),
+        conditional_multipart=_tried(report, "multipart", "multipart-race"),
+        conditional_read={"refused": "no"}.get(read := _tried(report, "conditional-read"), read),
         verdict=report.verdict.value,
         limits_and_traps="; ".join(_traps(report)),
         as_of=as_of,
@@ -161,14 +173,21 @@ def _found(report: Report, name: str, race: str = "") -> str:
         return "refused" if refused and refused.evidence.get("refused") else NOT_TRIED
     match check.finding:
         case CheckOutcome.FAILED | CheckOutcome.NOTED:
+            if check.evidence.get("create_only"):
+                return "create only"
             applied = check.evidence.get("answer") == "Applied"
             return "ignored" if applied else "refused"
         case CheckOutcome.UNDECIDED:
             return "undecided"
-    raced = {each: checks[each].finding for each in RACES if each in checks}
-    if raced.get(race) is CheckOutcome.FAILED:
-        return "not atomic"
+    raced = {each: checks[each] for each in (*RACES, "multipart-race") if each in checks}
+    if race in raced and raced[race].finding is not CheckOutcome.PASSED:
+        return "not atomic" if raced[race].evidence.get("winners") else "undecided"
     return NOT_TRIED if race and race not in raced and raced else "yes"
+
+
+def _tried(report: Report, name: str, race: str = "") -> str:
+    """As `_found`, of what no lock needs: it is not tried where a store fails earlier."""
+    return _found(report, name, race) if any(c.name == name for c in report.checks) else NOT_TRIED
 
 
 def _traps(report: Report) -> list[str]:
@@ -179,10 +198,10 @@ def _traps(report: Report) -> list[str]:
         traps.append("versions are content hashes")
     if evidence.get("write-rate", {}).get("throttled"):
         traps.append("429 to writes of one key in quick succession")
+    if findings.get("resumable-upload") is CheckOutcome.NOTED:
+        traps.append("a resumable upload checks its condition only when it begins")
     if any(evidence.get(race, {}).get("unknown") for race in RACES):
         traps.append("losers of a race may be told 5xx")
-    if findings.get("conditional-read") is CheckOutcome.NOTED:
-        traps.append("no 304")
     if findings.get("clocks") is CheckOutcome.NOTED:
         traps.append("leases can expire by wall clock only")
     return traps

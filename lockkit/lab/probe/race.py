@@ -6,9 +6,11 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError
+from lockkit.lab.probe.parts import Write, delayed, joined
 from lockkit.lab.probe.report import Check, CheckOutcome
 from lockkit.protocol.outcome import (
     Applied,
@@ -28,17 +30,16 @@ def races(
     store: Store, place: str, rounds: int, racers: int, also: Sequence[Store], clock: Clock
 ) -> list[Check]:
     """Create races, then compare-and-set races on the same keys, over one client per racer."""
+    ways = [store, *also]
     with ExitStack() as stack:
-        ways = [store, *also]
         clients = [
             stack.enter_context(closing(reopen(ways[number % len(ways)])))
             for number in range(racers)
         ]
+        writes = [client.put for client in clients]
         pool = stack.enter_context(ThreadPoolExecutor(racers))
         keys = [f"{place}/race/{number}" for number in range(rounds)]
-        create = _race(
-            "create-race", clients, pool, [(key, IfAbsent()) for key in keys], clock, store
-        )
+        create = race("create-race", writes, pool, [(key, IfAbsent()) for key in keys], ways)
         if create.finding is CheckOutcome.FAILED:
             return [create]
         group_targets: list[tuple[str, Condition]] = []
@@ -47,29 +48,46 @@ def races(
                 case Found(_, version):
                     group_targets.append((key, IfVersion(version)))
         clock.sleep(1.1 * store.capabilities.write_interval_min_s)
-        swap = _race("compare-and-set-race", clients, pool, group_targets, clock, store)
+        swap = race("compare-and-set-race", writes, pool, group_targets, ways)
     return [create, swap]
 
 
-def _race(
+def joined_race(store: Store, place: str, rounds: int, racers: int, also: Sequence[Store]) -> Check:
+    """As a create race, but every second writer joins its object from parts."""
+    ways, name = [store, *also], "multipart-race"
+    with ExitStack() as stack:
+        clients = []
+        for number in range(racers):
+            way = ways[number // 2 % len(ways)]
+            client = reopen(way) if number % 2 else joined(way)
+            assert client is not None
+            clients.append(stack.enter_context(closing(client)))
+        writes = [delayed(each) if number % 2 else each.put for number, each in enumerate(clients)]
+        pool = stack.enter_context(ThreadPoolExecutor(racers))
+        keys = [f"{place}/joined/{number}" for number in range(rounds)]
+        found = race(name, writes, pool, [(key, IfAbsent()) for key in keys], ways)
+    lost = found.finding is CheckOutcome.FAILED  # no lock needs it
+    return replace(found, finding=CheckOutcome.NOTED) if lost else found
+
+
+def race(
     name: str,
-    clients: Sequence[Store],
+    writes: Sequence[Write],
     pool: ThreadPoolExecutor,
     group_targets: Sequence[tuple[str, Condition]],
-    clock: Clock,
-    reader: Store,
+    readers: Sequence[Store],
 ) -> Check:
     """For each target all clients write at once under one condition; one at most is *applied*."""
-    tally = {"rounds": 0, "clients": len(clients), "winners": 0, "throttled": 0}
+    tally = {"rounds": 0, "clients": len(writes), "winners": 0, "throttled": 0}
     tally |= {"unknown": 0, "no_winner": 0, "double_winners": 0, "wrong_body": 0}
-    start = threading.Barrier(len(clients))
+    start = threading.Barrier(len(writes))
 
     def write(number: int, key: str, condition: Condition) -> WriteAnswer:
         start.wait()
-        return clients[number].put(key, _entry(name, number), condition)
+        return writes[number](key, _entry(name, number), condition)
 
     for key, condition in group_targets:
-        futures = [pool.submit(write, number, key, condition) for number in range(len(clients))]
+        futures = [pool.submit(write, number, key, condition) for number in range(len(writes))]
         try:
             answers = [future.result() for future in futures]
         except StoreError as error:
@@ -81,14 +99,16 @@ def _race(
         tally["unknown"] += unknown
         tally["no_winner"] += not winners
         tally["double_winners"] += len(winners) > 1
-        # Read through a client that did not write it.
-        match winners, reader.get(key):
-            case [winner], Found(body, version):
-                applied = answers[winner]
-                assert isinstance(applied, Applied)
-                tally["wrong_body"] += (body, version) != (_entry(name, winner), applied.version)
-            case [_], Missing():
-                tally["wrong_body"] += 1
+        for reader in readers if len(winners) == 1 else ():
+            # Through clients that did not write it, at every endpoint.
+            applied = answers[winners[0]]
+            assert isinstance(applied, Applied)
+            match reader.get(key):
+                case Found(body, version):
+                    wrong = (body, version) != (_entry(name, winners[0]), applied.version)
+                    tally["wrong_body"] += wrong
+                case Missing():
+                    tally["wrong_body"] += 1
         tally["rounds"] += 1
         if tally["double_winners"] or tally["wrong_body"]:
             break  # one is proof enough

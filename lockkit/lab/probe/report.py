@@ -127,7 +127,7 @@ def _verdict(checks: Sequence[Check]) -> tuple[Suitability, str]:
         return Suitability.NOT_ATOMIC, f"conditional writes are not atomic, {check.because}"
     if check := failed("compare-and-set", "missing"):
         return Suitability.CREATE_ONLY, f"only creating is conditional, {check.because}"
-    if check := failed("compare-and-set-race", "read"):
+    if check := failed("compare-and-set-race", "read", "across"):
         return Suitability.NOT_ATOMIC, f"conditional writes are not atomic, {check.because}"
     if check := failed(*SERIAL, *RACES, refused=True):
         return Suitability.REFUSED, check.because

@@ -206,6 +206,6 @@ def _cells(row: ProviderRow) -> list[object]:
         colour = "good" if value == "yes" else "bad" if value in ("ignored", "not atomic") else ""
         cells.append(coloured(value, colour))
     day = shown(row.as_of)
-    if row.source.startswith("https://"):
-        day = f"<a href='{shown(row.source)}' target='_blank' rel='noopener'>{day}</a>"
+    if (page := row.source_of("")).startswith("https://"):
+        day = f"<a href='{shown(page)}' target='_blank' rel='noopener'>{day}</a>"
     return [*cells, row.verdict or "–", row.limits_and_traps, Html(day)]

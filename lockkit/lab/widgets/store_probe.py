@@ -39,8 +39,9 @@ from lockkit.lab.widgets.ui import (
 ELSEWHERE = "elsewhere"
 STYLE = """<style>
 .lp-checks td:nth-child(-n+2){white-space:nowrap}
-.lp-matrix td:is(:nth-child(3),:nth-child(4),:nth-child(5),:nth-child(8)){white-space:nowrap}
-.lp-matrix td:nth-child(7){min-width:260px}
+.lp-matrix td:is(:nth-child(3),:nth-child(4),:nth-child(5),:nth-child(6),:nth-child(7),
+:nth-child(10)){white-space:nowrap}
+.lp-matrix td:nth-child(9){min-width:260px}
 .lp-matrix a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
 .lp-new tr:nth-child(2) td{background:var(--jp-layout-color2,#eee);font-weight:600}
 .lp-verdict{font-size:15px;font-weight:600;margin:4px 0}
