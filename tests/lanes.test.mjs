@@ -7,7 +7,7 @@ import { fall, fitted, haystack, inView, layout, matches, seconds, upTo } from "
 
 const scenes = JSON.parse(readFileSync(process.env.LANES_SCENES, "utf8"));
 const GOLDEN = new URL("./lanes.golden.json", import.meta.url);
-const WIDTHS = [440, 640, 800, 900, 1300];
+const WIDTHS = [340, 440, 640, 800, 900, 1300];
 const named = (name) => scenes[name];
 const labelled = (plan, text) => plan.labels.find((label) => label.text === text);
 
@@ -40,6 +40,10 @@ for (const [name, scene] of Object.entries(scenes)) {
         const beside = one.x1 <= two.x0 || two.x1 <= one.x0;
         assert.ok(beside || Math.abs(one.y - two.y) >= 11, `"${one.text}" meets "${two.text}" at ${one.y}, ${two.y}`);
       }));
+    });
+
+    test(`five lanes are as wide as their room: ${name} at ${width}`, () => {
+      if (plan.lanes.length <= 5) assert.equal(plan.width, width);
     });
 
     test(`time runs down, never up: ${name} at ${width}`, () => {

@@ -16,7 +16,8 @@ from lockkit import Lock, LockLost
 from lockkit.errors import BreakRefused
 from lockkit.events import Event
 from lockkit.lab.course.table_trouble import URL, TroubledTable
-from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.incident.diagnosis import diagnose
+from lockkit.lab.incident.patterns import SIMULATED, Pattern
 from lockkit.lab.server import Emulator
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Found, over
@@ -32,6 +33,7 @@ from table_world import CLOCK
 
 from lockkit.lab.widgets import Console
 from lockkit.lab.widgets.console.picture import labels, picture
+from lockkit.lab.widgets.seeds.moments import SeedMoment, play
 
 ROOT = Path(__file__).parents[1]
 INCIDENTS = ROOT / "datasets" / "incidents"
@@ -297,3 +299,19 @@ def test_every_recorded_incident_is_drawn_with_its_evidence() -> None:
             each["id"] for part in ("arrows", "bars", "marks")
             for each in console.panel.lanes.scene[part]
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", SIMULATED)
+def test_a_simulated_run_that_is_named_for_a_pattern_shows_that_pattern(pattern: Pattern) -> None:
+    outcome = play(SeedMoment.of(SIMULATED[pattern]))
+    assert diagnose(outcome.run.world.history()).pattern == pattern
+
+
+def test_a_diagnosis_has_a_link_to_a_simulated_run_of_its_pattern(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCKKIT_PLAYGROUND", "https://example.org/page.html")
+    console = Console()
+    console.read(str(INCIDENTS / "hudi-14286-claim-unanswered.jsonl"))
+    href = "href='https://example.org/page.html#scenario=lease&amp;seed=5&amp;rule=claim_unknown%20"
+    assert href in console.panel.card.value

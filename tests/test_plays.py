@@ -148,6 +148,7 @@ def test_what_is_in_the_bucket_is_no_html() -> None:
     with closing(view):
         view.steps.finish("W1")
         assert "send invoice 7" in view.below(view.steps)
+        assert view.steps.verdict.because not in view.below(view.steps), "the picture says it"
         evil = view.steps.objects["queue.json"].replace("send invoice 7", "<img src=x>")
         view.steps.memory_store.decide("mallory", Put("queue2.json", evil.encode(), IfAbsent()), 0)
         below = view.below(view.steps)

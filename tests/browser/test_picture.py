@@ -46,6 +46,21 @@ def said(page: Any, part: str) -> str:
     return str(page.locator(f".lk-{part}").first.text_content())
 
 
+def test_a_row_is_chosen_at_the_press_so_that_a_redrawn_table_loses_no_click(
+    tmp_path: Path, page: Any
+) -> None:
+    """A live run draws the rows anew between the press and the release: then there is no click."""
+    opened(page, recorded(), tmp_path / "story.html")
+    row = page.locator("tr[data-row]").nth(1)
+    arrow = row.get_attribute("data-arrow")
+    row.hover()
+    page.mouse.down()
+    page.locator(f"[data-id={arrow}].lk-selected").wait_for(state="attached", timeout=SOON_MS)
+    page.mouse.up()
+    assert page.locator(f"[data-id={arrow}].lk-selected").count() == 1
+    assert page.trouble == []
+
+
 def test_everything_is_reached_by_keys(tmp_path: Path, page: Any) -> None:
     opened(page, recorded(), tmp_path / "story.html")
     press = page.keyboard.press

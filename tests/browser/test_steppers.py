@@ -70,8 +70,8 @@ def test_a_lost_answer_is_seen_to_double_a_record_of_the_log(lab: Server, page: 
     seen(page, page.locator(".lockkit-reveal").nth(1)).click()  # the first: the election
     log = seen(page, page.locator(".lockkit-stepper").nth(1))
     shot(page, "9-patterns-before")
-    for mistake, said in (("a lost answer to a claim is a no", "does not agree"),
-                          ("nothing: as it should be", "there agrees")):  # fmt: skip
+    for mistake, said in (("a lost answer to a claim is a no", "INVALID"),
+                          ("nothing: as it should be", "VALID")):  # fmt: skip
         log.locator("select").select_option(mistake)
         log.locator("button", has_text="Start over").click()
         column = log.locator(".lockkit-steps").first
@@ -86,8 +86,8 @@ def test_a_lost_answer_is_seen_to_double_a_record_of_the_log(lab: Server, page: 
         log.locator(".lockkit-end-w1").click()
         log.locator("b", has_text="done: appended").first.wait_for(timeout=SOON_MS)
         log.locator(".lockkit-end-w2").click()
-        log.locator(f"text={said}").wait_for(timeout=SOON_MS)
-        shot(page, f"10-log-{said.split()[-1]}")
+        log.locator(f".lk[data-verdict={said}]").wait_for(timeout=SOON_MS)
+        shot(page, f"10-log-{said}")
     theme(page, "Dark")
     shot(page, "10-log-dark")
     assert elsewhere(page, lab) == [] and page.trouble == []

@@ -35,6 +35,18 @@ PRESENT = frozenset({
 """Those that one look at a bucket shows; all others are in a history."""
 
 
+SIMULATED = {
+    Pattern.NO_CAS: "lease/ignores conditions:1",
+    Pattern.CLOCK_SKEW: "lease/skew:38",
+    Pattern.FALSE_412: "lease/claim_unknown ours:5",
+    Pattern.GHOST: "lease/claim_unknown lost:5",
+    Pattern.THROTTLED: "lease:57",
+    Pattern.DANGLING: "lease:54",
+    Pattern.TWO_BELIEVERS: "lease/claim_412 ours:1",
+}
+"""A simulated run that shows the pattern, as a moment (`lockkit simulate --moment`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunbookCard:
     """A page of the runbook. `command` is for a table at `{url}`."""

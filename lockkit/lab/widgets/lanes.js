@@ -3,6 +3,7 @@
 // (`drawing` in export.py). Only what is in view is in the page. Text from a bucket is untrusted:
 // it reaches the page through textContent and setAttribute only.
 
+const WIDTH_MIN = 300;
 const SVG = "http://www.w3.org/2000/svg";
 const GLYPHS = { VALID: "\u2713", INVALID: "\u2717", UNKNOWN: "?" };
 const AROUND = 300;       // pixels that are drawn above and below what is in view
@@ -365,7 +366,7 @@ class View {
 
   paint(scene) {
     this.laid = this.pane.clientWidth;
-    const width = Math.max(420, this.laid - 2);
+    const width = Math.max(WIDTH_MIN, this.laid - 2);
     this.plan = layout(scene, width, { reads: this.reads, away: this.away });
     this.hay = this.times = null;
     this.sift();

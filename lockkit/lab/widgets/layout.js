@@ -13,6 +13,10 @@ const LANE_MIN = 118;     // between two neighbouring lanes, if there is room
 const LANE_LEAST = 84;    // ... and if there is not
 const NARROW = 600;       // below this width gutters and lanes are closer still
 const LANE_NARROW = 66;
+const TINY = 420;         // a notebook of 800 pixels beside its list of files
+const LANE_TINY = 44;
+const EDGE_TINY = 34;
+const LETTERS_MIN = 3;    // a label of which less would be left is left out
 const CLEAR = 10;         // between a label and the next lane
 const LINE = 14;          // a line of labels
 const TOP = 14;
@@ -41,7 +45,10 @@ export function fitted(text, room) {
   let said = text;
   while (!fits(said)) {
     const next = SHORTER.map(([long, short]) => said.replace(long, short)).find((each) => each.length < said.length);
-    if (next === undefined) return `${said.slice(0, Math.max(1, Math.floor(room / CHAR) - 1))}\u2026`;
+    if (next === undefined) {
+      const letters = Math.floor(room / CHAR) - 1;
+      return letters < LETTERS_MIN ? "" : `${said.slice(0, letters)}\u2026`;
+    }
     said = next;
   }
   return said;
@@ -63,8 +70,9 @@ export function layout(scene, width, options = {}) {
   const used = new Set([...arrows.map((a) => a.side), ...scene.marks.map((m) => m.lane)]);
   const shown = scene.lanes.filter((lane) => !away.has(lane.id) && (lane.id !== "table" || used.has("table")));
   const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
-  const edge = narrow ? Math.min(margin, LANE_NARROW) : margin;
-  const lanes = place(shown, width, gutter, edge, narrow ? LANE_NARROW : LANE_LEAST);
+  const tiny = width < TINY;
+  const edge = tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
+  const lanes = place(shown, width, gutter, edge, tiny ? LANE_TINY : narrow ? LANE_NARROW : LANE_LEAST);
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
   const wide = lanes.length ? Math.max(width, lanes[lanes.length - 1].x + edge) : width;
@@ -259,6 +267,7 @@ function caption(bars, taken, lanes, room) {
     if (!bar.label) continue;
     const left = bar.kind !== "polls" && bar.kind !== "call";
     const label = labelled(bar.id, bar.label, home.get(bar.lane) + (left ? -14 : 14), left ? "end" : "start", 4, bar.kind, bar.hue, room);
+    if (!label.text) continue;
     const middle = (bar.y + bar.y2) / 2;
     const steps = Math.min(TRIES_MAX, Math.floor(((bar.y2 - bar.y) / 2 - 4) / 4));
     for (let step = 0; step <= steps; step += 1) {

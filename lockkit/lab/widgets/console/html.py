@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from html import escape
 
 from lockkit.cli.service_lock import holder_facts
 from lockkit.events import Event, clock_time
 from lockkit.lab.incident.audit import Validation
 from lockkit.lab.incident.diagnosis import Diagnosis
 from lockkit.lab.incident.dropped import ParsedFile
-from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.incident.patterns import SIMULATED, Pattern
 from lockkit.lab.incident.service import ServiceExamination
 from lockkit.lab.incident.words import audit_facts, command_of
+from lockkit.lab.widgets.links import link, playground
 from lockkit.lab.widgets.ui import shown, table
 from lockkit.protocol.record import Garbled, Record, encode
 from lockkit.providers.holder import ServiceHolder
@@ -124,7 +126,18 @@ def card_html(found: Diagnosis, url: str, flags: str = "") -> str:
         f"<div class='lc-card {colour}' data-pattern='{shown(found.pattern)}'>"
         f"<h4>{shown(found.pattern)}</h4><p>{shown(found.because)}</p>{also}"
         f"<p><b>Do:</b> {shown(found.card.do)}</p><p><b>Don't:</b> {shown(found.card.dont)}</p>"
-        f"{code_html(line)}</div>"
+        f"{code_html(line)}{simulated_html(found.pattern)}</div>"
+    )
+
+
+def simulated_html(pattern: Pattern) -> str:
+    """A link to a simulated run with this pattern; "" if there is none, or no playground."""
+    moment = SIMULATED.get(pattern, "")
+    if not moment or not playground():
+        return ""
+    return (
+        f"<p><a href='{escape(link(moment))}' target='_blank' rel='noopener'>Step through a "
+        f"simulated run with this pattern</a> ({shown(moment)})</p>"
     )
 
 

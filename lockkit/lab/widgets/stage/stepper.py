@@ -255,15 +255,13 @@ class PatternStepper(StageView):
         super().__init__(pattern, mistake)
 
     def below(self, run: Any) -> str:
+        """The task and the objects; the picture below them has the verdict."""
         rows = (
             (key.replace(*SHORTER), Html(f"<code>{escape(body[:BODY_CHARS])}</code>"))
             for key, body in run.objects.items()
         )
-        well, because = run.verdict
-        colour, word = ("good", "agrees") if well else ("bad", "does not agree")
-        said = f"{'✓' if well else '✗'} What was told and what is there {word}:"
         there = table((), rows, "lockkit-objects")
         return (
-            f"<i>{escape(run.play.says)}</i><br><b class='{colour}'>{said}</b> {escape(because)}"
+            f"<i>{escape(run.play.says)}</i>"
             f"<details><summary>The objects in the store</summary>{there}</details>"
         )
