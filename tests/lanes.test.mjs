@@ -194,3 +194,18 @@ test("an empty history is laid out as nothing", () => {
 });
 
 test("seconds are said in seconds", () => assert.equal(seconds(16300), "16.30 s"));
+
+test("an arrow does not cross a bar's label where there is another place", () => {
+  const writer = (id, hue) => ({ id, title: id, role: "writer", hue });
+  const plan = layout({
+    span: [0, 400], rows: [], marks: [],
+    lanes: [{ id: "lock", title: "lock object", role: "lock" }, writer("W1", 0), writer("W2", 1)],
+    arrows: [{ id: "x1", lane: "W2", side: "lock", kind: "write", look: "ok", op: "acquire", label: "acquire", hue: 1, t: [200, 201, 202] }],
+    bars: [{ id: "b1", lane: "W1", kind: "wrong", label: "still believes", hue: 0, t: [0, 400] }],
+  }, 900);
+  const label = labelled(plan, "still believes");
+  for (const leg of plan.arrows[0].legs) {
+    const y = leg.y1 + ((leg.y2 - leg.y1) * ((label.x0 + label.x1) / 2 - leg.x1)) / (leg.x2 - leg.x1);
+    assert.ok(y < label.y - 11 || y > label.y + 2, `the arrow is at ${y}, and the label at ${label.y}`);
+  }
+});

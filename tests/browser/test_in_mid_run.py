@@ -12,6 +12,7 @@ import pytest
 
 from browser.world import (
     BENCH,
+    KERNEL_IDLE,
     LATER_MS,
     SOON_MS,
     Server,
@@ -23,6 +24,8 @@ from browser.world import (
     kernels_pid,
     launch,
     listened,
+    notebook_of,
+    open_notebook,
     restart_kernel,
     run_all_cells,
     said_by_kernel,
@@ -169,6 +172,24 @@ def test_a_run_is_locked_until_a_guess_is_picked_then_both_stand_side_by_side(
         theme(page, name)
         shot(page, f"13-predicted-{name.lower()}")
     assert elsewhere(page, lab) == [] and page.trouble == []
+
+
+def test_a_guess_is_picked_and_the_next_cell_is_run_by_keys_alone(lab: Server, page: Any) -> None:
+    ask = "from lockkit.lab.widgets import Predict\nPredict('Which?', ['this', 'that'])"
+    open_notebook(page, lab, notebook_of(lab, "guess.ipynb", ask, "print('the next', 'cell')"))
+    press = page.keyboard.press
+    command(page, "notebook:run-cell")
+    boxes = page.locator(".lockkit-predict input")
+    boxes.first.wait_for(timeout=LATER_MS)
+    page.wait_for_function(KERNEL_IDLE, timeout=LATER_MS)
+    boxes.first.focus()
+    press("Enter")
+    page.locator(".lockkit-predict [role=status]", has_text="Now run").wait_for(timeout=SOON_MS)
+    assert boxes.first.is_checked()
+    for key in ("Escape", "ArrowDown", "Shift+Enter"):
+        press(key)
+    page.locator(".jp-OutputArea-output", has_text="the next cell").wait_for(timeout=SOON_MS)
+    assert boxes.first.is_checked(), "the question was not asked anew"
 
 
 @pytest.mark.soak

@@ -25,8 +25,12 @@ export function render({ model, el }) {
       box.disabled = model.get("disabled");
     }
   };
-  // JupyterLab would take the arrow keys and letters for its own commands.
-  group.addEventListener("keydown", (event) => { if (event.key !== "Escape") event.stopPropagation(); });
+  // JupyterLab would take the arrow keys and letters for its own commands. Shift+Enter would ask anew.
+  group.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") return;  // back to the cells
+    event.stopPropagation();
+    if (event.key === "Enter" && boxes.includes(event.target)) event.target.click();
+  });
   model.on("change:value", show);
   model.on("change:disabled", show);
   show();

@@ -83,7 +83,7 @@ export function layout(scene, width, options = {}) {
     .map((b) => ({ ...b, x: at[b.lane], y: axis.at(b.t[0]), y2: Math.max(axis.at(b.t[1]), axis.at(b.t[0]) + 2) }));
   const drawn = arrows.map((a) => fly(a, at, axis));
   const points = marks.map((m) => ({ ...m, x: at[m.lane], y: axis.of.get(m.id) ?? axis.at(m.t) }));
-  const labels = [...axis.labels, ...caption(bars, axis.labels, lanes, room)];
+  const labels = [...axis.labels, ...caption(bars, axis.labels, drawn, lanes, room)];
   const plan = {
     clock: gutter[0],
     width: wide,
@@ -252,8 +252,11 @@ function interpolate(anchors, t) {
   return y0 + ((y1 - y0) * (t - t0)) / (t1 - t0);
 }
 
-/** Labels of bars go where there is room, or nowhere: the detail line says it all the same. */
-function caption(bars, taken, lanes, room) {
+/**
+ * Labels of bars go where there is room, or nowhere: the detail line says it all the same. An arrow
+ * crosses a label only where no other place is left.
+ */
+function caption(bars, taken, arrows, lanes, room) {
   const found = [];
   const rows = new Map();       // boxes by lines of the page: only those near by can be in the way
   const row = (y) => Math.floor(y / LINE);
@@ -262,6 +265,16 @@ function caption(bars, taken, lanes, room) {
   const free = (box) => !near(box.y).some(
     (other) => other.x0 < box.x1 + 4 && box.x0 < other.x1 + 4 && Math.abs(other.y - box.y) < LINE);
   taken.forEach(put);
+  const legs = new Map();       // by lines of the page, as far as an arrow is nearly level
+  for (const leg of arrows.flatMap((arrow) => arrow.legs)) {
+    const [first, last] = [row(Math.min(leg.y1, leg.y2)), row(Math.max(leg.y1, leg.y2))];
+    for (let each = first; each <= Math.min(last, first + TALL); each += 1) (legs.get(each) ?? legs.set(each, []).get(each)).push(leg);
+  }
+  const level = (leg, x) => leg.y1 + ((leg.y2 - leg.y1) * (x - leg.x1)) / (leg.x2 - leg.x1 || 1);
+  const crossed = (box) => [-1, 0].flatMap((by) => legs.get(row(box.y) + by) ?? []).some((leg) => {
+    const x = Math.min(Math.max((box.x0 + box.x1) / 2, Math.min(leg.x1, leg.x2)), Math.max(leg.x1, leg.x2));
+    return x >= box.x0 && x <= box.x1 && level(leg, x) > box.y - LINE + 2 && level(leg, x) < box.y + 3;
+  });
   const home = new Map(lanes.map((lane) => [lane.id, lane.x]));
   for (const bar of bars) {
     if (!bar.label) continue;
@@ -270,13 +283,11 @@ function caption(bars, taken, lanes, room) {
     if (!label.text) continue;
     const middle = (bar.y + bar.y2) / 2;
     const steps = Math.min(TRIES_MAX, Math.floor(((bar.y2 - bar.y) / 2 - 4) / 4));
-    for (let step = 0; step <= steps; step += 1) {
-      const spot = [middle - 4 * step, middle + 4 * step].find((y) => free({ ...label, y: y + 4 }));
-      if (spot === undefined) continue;
-      found.push({ ...label, y: spot + 4 });
-      put(found.at(-1));
-      break;
-    }
+    const places = Array.from({ length: Math.max(0, steps + 1) }, (_, step) => [middle - 4 * step, middle + 4 * step])
+      .flat().map((y) => ({ ...label, y: y + 4 })).filter(free);
+    if (!places.length) continue;
+    found.push(places.find((box) => !crossed(box)) ?? places[0]);
+    put(found.at(-1));
   }
   return found;
 }

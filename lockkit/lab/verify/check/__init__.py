@@ -60,13 +60,18 @@ def check(events: Iterable[Event]) -> Verdict:
 
 def _all_is_well(lanes: HistoryIndex, reached: tuple[str, ...]) -> str:
     holders = len({each.who for each in lanes.grants})
-    said = [f"{len(lanes.grants)} grants to {holders} clients, never two holders at once"]
+    grants = f"{_count(len(lanes.grants), 'grant')} to {_count(holders, 'client')}"
+    said = [f"{grants}, never two holders at once"]
     if lanes.published:
-        said.append(f"{len(lanes.published)} commits, none stale and none lost")
+        said.append(f"{_count(len(lanes.published), 'commit')}, none stale and none lost")
     if lanes.by_kind["saw"]:
-        said.append(f"{len(lanes.by_kind['saw'])} looks at whole commits, in order")
+        said.append(f"{_count(len(lanes.by_kind['saw']), 'look')} at whole commits, in order")
     if reached:
         said.append(f"exercised: {', '.join(reached)}")
     if missing := never(lanes, reached):
         said.append(f"not exercised: {', '.join(missing)}")
     return "; ".join(said)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

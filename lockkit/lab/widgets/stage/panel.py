@@ -178,6 +178,8 @@ def _draw(lanes: Any, run: Any) -> None:
     story.add(events)
     well, because = run.verdict
     judged = {"verdict": "VALID" if well else "INVALID", "because": text(because)}
+    if not run.decisions:  # there is nothing to judge yet
+        judged = {}
     with lanes.hold_sync():
         lanes.scene = scene(story) if run.play_name == "lock" else picture(run)
         lanes.status = {"state": "replay", "log": log_lines(events), **judged}

@@ -234,11 +234,13 @@ class Stepper(StageView):
 
     def below(self, run: Any) -> str:
         rows = ", ".join(f"{order} = {amount}" for order, amount in run.rows.items())
+        sees = f"<b>A reader sees:</b> {escape(rows) or 'nothing'}"
+        if not run.decisions:  # there is nothing to judge yet
+            return sees
         said = judged(run.verdict)
-        because, _, _ = said["because"].partition("; never reached")
+        because, _, _ = said["because"].partition("; not exercised")
         return (
-            f"<b>A reader sees:</b> {escape(rows) or 'nothing'}<br>"
-            f"<b>The checker says:</b> {escape(said['verdict'])}: {escape(because)}"
+            f"{sees}<br><b>The checker says:</b> {escape(said['verdict'])}: {escape(because)}"
         )
 
     def __repr__(self) -> str:
