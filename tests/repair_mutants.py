@@ -189,6 +189,9 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "a grant is used below the fence's epoch": {"publish._rise_above_fence": nothing},
 }
 HUDI_REPAIRS: dict[str, dict[str, Any]] = {
+    "a repeated batch trusts a completed instant without its own marker": {
+        "batch.own_attempt": whatever_is_completed,
+    },
     "beside Hudi an instant is taken before it has a heartbeat": {
         "attempt.WriteAttempt._tries": without_heartbeat,
     },

@@ -174,6 +174,19 @@ def test_the_judge_names_what_is_broken(wrong: Callable[[Story], None], breaks: 
     assert violated.value.invariant == breaks
 
 
+def test_of_a_write_by_a_clock_that_is_too_slow_the_judge_ignores_its_own_row_only() -> None:
+    story = Story()
+    story.ledger.streams.append(Stream("P", end=B))
+    mistimed = TrackedAttempt("t1", "t", judge.MISTIMED, (("", judge.MISTIMED_KEY),))
+    story.ledger.tries(mistimed)
+    story.file(A, (judge.MISTIMED_KEY, ["t1"], A))
+    story.commit(A, "t1", "g")
+    story.ledger.acknowledged(mistimed)
+    story.ledger.judge()
+    with pytest.raises(Violated, match="another"):
+        story.file(A, ("another", ["t1"], A), group="h")
+
+
 # --- the scenario ---------------------------------------------------------------------------------
 
 

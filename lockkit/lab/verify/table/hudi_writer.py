@@ -17,12 +17,13 @@ from lockkit.lab.verify.sim.task import Node
 from lockkit.lab.verify.table.heart import RULES
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
 from lockkit.lab.verify.table.ledger import TrackedAttempt
+from lockkit.lab.verify.table.reader import TableRow
 from lockkit.lab.verify.table.rows import SCHEMA, put_files, read_rows
 from lockkit.lab.verify.table.writers import KEYS, SimWriter
 from lockkit.protocol.outcome import Applied, Found, over
 from lockkit.runtime import Procedure, Put, Sleep, WallMs
 from lockkit.runtime.proven import all_of, create, delete, read
-from lockkit.table.format.base_file import BaseFile
+from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import format_commit, partition_file
 from lockkit.table.format.plans import RollbackPlan, format_rollback, format_rollback_plan
 from lockkit.table.format.properties import TableConfig, load_config
@@ -33,6 +34,7 @@ from lockkit.table.occ.liveness import heartbeat_key
 from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.rollback import written_by
 from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
@@ -153,10 +155,7 @@ class HudiWriter:
         here = [each for each in snapshot.slices if each.partition == partition]
         found = yield from read_rows(here)
         mine.writes = tuple((partition, key) for key in keys)
-        # The bucket index finds the file group of a key, as lockkit's upsert does.
-        files = SimWriter(self.run, self.host).merged(
-            mine, instant, snapshot, partition, found, keys
-        )
+        files = self._files(mine, instant, snapshot, partition, found, keys)
         self.run.ledger.tries(mine)
         inflight = self.names.inflight(instant)
         if not (yield from exists(self.names.requested(instant))):
@@ -168,6 +167,14 @@ class HudiWriter:
         yield from self.host.hold(
             lambda _host, _held: self._complete(mine, instant, before, files)
         )
+
+    def _files(
+        self, mine: TrackedAttempt, instant: str, snapshot: Snapshot, partition: str,
+        found: list[tuple[Slice, list[TableRow]]], keys: Sequence[str],
+    ) -> list[BaseFile]:  # fmt: skip
+        """The bucket index finds the file group of a key, as lockkit's upsert does."""
+        writer = SimWriter(self.run, self.host)
+        return writer.merged(mine, instant, snapshot, partition, found, keys)
 
     def _body(self, mine: TrackedAttempt, files: Sequence[BaseFile]) -> bytes:
         assert self.config is not None

@@ -38,6 +38,7 @@ from lockkit.lab.verify.table.operator import Operator
 from lockkit.lab.verify.table.owners import Owners
 from lockkit.lab.verify.table.rows import SCHEMA
 from lockkit.lab.verify.table.services import SimService, follow, pull, read_table
+from lockkit.lab.verify.table.slow_hudi import SlowHudiWriter
 from lockkit.lab.verify.table.stream import SimQuery
 from lockkit.lab.verify.table.writers import SimWriter
 from lockkit.lock.storage import LOCK_KEY
@@ -75,6 +76,8 @@ SLOW_WRITER = "W2"
 BLOCKED = "the next writer can commit"
 ALIVE = "no client ends the heartbeat of a writer that lives"
 STALLS_DECIDED = 0.2
+SLOW = 0.3
+"""How often Hudi's clocks differ by more than Hudi allows, in the scenario `hudi-table`."""
 CUT_OFF, CUT_OFF_OFTEN = 0.1, 0.5
 INTERRUPTS, PLANS_STALL = 0.3, 0.5
 CLUSTERS_BESIDE, BESIDE, SLEEPS_MS = 4, "C", 15_000.0
@@ -111,6 +114,8 @@ class TableRun:
     """How many decisions the fence of group commit remembers."""
     foreign: int = 0
     """Writers by Hudi's rules. Then clocks differ by no more than Hudi requires."""
+    slow: bool = False
+    """Whether the clock of one of them is slower than that (`SlowHudiWriter`)."""
     expired: bool = False
     """Whether a writer ended because its heartbeat had expired."""
     queries: int = 0
@@ -290,6 +295,8 @@ def _set_up(
     if play == HUDI:
         beside = random.Random(f"table hudi {seed}")
         run.foreign = beside.choice((1, 1, 2)) if only or beside.random() < 0.5 else 0
+        if only and beside.random() < SLOW:
+            run.slow, run.queries, run.interrupts = True, 1, INTERRUPTS
     world.run(create_table(config))
     world.memory_store.on_write, world.on_crash, world.on_note = (
         run.on_write,
@@ -327,6 +334,7 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
     births = [("W", partial(_writer, run))] * (2 + int(dice.random() * 3))
     births += [("S", partial(_service, run))] * int(dice.random() * 3)
     births += [("F", partial(_foreign, run))] * run.foreign
+    births += [("L", partial(_slow, run))] * run.slow
     for number, (letter, birth) in enumerate(births, 1):
         node = world.node(
             f"{letter}{number}", rate=1 + around(dice, RATE_OFF),
@@ -363,6 +371,10 @@ def _foreign(run: TableRun, node: Node) -> None:
     run.world.spawn(node, HudiWriter(run, SimHost(run, run.leases.join(node))).live())
 
 
+def _slow(run: TableRun, node: Node) -> None:
+    run.world.spawn(node, SlowHudiWriter(run, SimHost(run, run.leases.join(node))).live())
+
+
 def _service(run: TableRun, node: Node) -> None:
     run.world.spawn(node, SimService(run, SimHost(run, run.leases.join(node))).live())
 
@@ -383,5 +395,6 @@ TOGETHER = SimScenario(
 BESIDE_HUDI = SimScenario(
     "hudi-table", "the same for a table in mode hudi, beside writers by Hudi's rules", STEPS,
     partial(_set_up, only=HUDI),
-    ("refused commit", "clean", "rollback", "Hudi's commit", "Hudi's rollback", "repeated batch"),
+    ("refused commit", "clean", "rollback", "Hudi's commit", "Hudi's rollback", "repeated batch",
+     "slow clock"),
 )  # fmt: skip

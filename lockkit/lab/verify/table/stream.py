@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 QUERY = "orders"
 BATCHES_MAX, RUNS_MAX, CONFLICTS_MAX = 6, 25, 2
+RESTART_S = 15
+"""In worlds with a slow clock: how long after a failure the query starts again."""
 REPEATED = 0.4
 """How often a batch that is done is sent again: its end was not in the checkpoint yet."""
 SKIPPED = "a batch of a stream that is passed over is committed"
@@ -42,15 +44,18 @@ class SimQuery:
             number = run.batches_done
             if number >= BATCHES_MAX:
                 return
-            if (yield from self._sent(number)) and dice.random() >= REPEATED:
+            done = yield from self._sent(number)
+            if done and dice.random() >= REPEATED:
                 yield Sleep(dice.random() / 10)
                 run.batches_done = max(run.batches_done, number + 1)
             yield Sleep(dice.random())
+            if run.slow and not done:
+                yield Sleep(RESTART_S)
 
     def _sent(self, number: int) -> Procedure[bool]:
         """Call the function of `foreachBatch` once; whether the batch is done."""
         batch = StreamBatch(QUERY, number)
-        for tries in range(CONFLICTS_MAX):
+        for tries in range(1 if self.run.slow else CONFLICTS_MAX):
             node = self.host.session.node
             self.tries += 1
             token = f"{node.name}.{node.life}/{number}/{self.tries}"
