@@ -133,7 +133,8 @@ class AttemptLedger:
     ) -> None:
         if after is None and commit.instant in self.mistimed:
             # Another writer of Hudi's saw the instant's earlier writer dead, and rolls it back.
-            return self._compare(f"{commit.key} was deleted")
+            self._compare(f"{commit.key} was deleted")
+            return
         if after is None:
             raise Violated(ACKNOWLEDGED, f"{commit.key} was deleted")
         if write.before:
