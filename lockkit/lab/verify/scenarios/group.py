@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lockkit.errors import NoAnswer, TableError, Unanswered
+from lockkit.errors import NoAnswer, StoreError, TableError, Unanswered
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Plants
 from lockkit.lab.verify.sim import SimScenario
@@ -21,7 +22,7 @@ from lockkit.lab.verify.sim.lease import nodes_of, world_of
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.protocol.outcome import Applied, Found, Missing
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing
 from lockkit.runtime import Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.table.errors import CommitUnknown
@@ -42,6 +43,7 @@ from lockkit.table.occ.group_fence import format_group_fence, format_offer, read
 
 STEPS = 400
 ACTIONS_MAX = 24
+AHEAD = 0.3
 FILE_GROUPS = ("a", "b", "c")
 DATA = "data/"
 ONCE, KEPT, NO_MEANS_NO = "once", "kept", "no means no"
@@ -71,6 +73,8 @@ class GroupRun:
     """What the inflight file of each commit said when it was decided."""
     denied: set[str] = field(default_factory=set)
     """Instants whose owners were told that they are not committed."""
+    reserves_ahead: bool = False
+    """Whether a writer's next instant is reserved beside the decision of the one before."""
     passed: str = ""
     """Up to here some reader of increments has read everything."""
 
@@ -213,8 +217,12 @@ class GroupRun:
                 yield Sleep(dice() ** 3)
 
     def write(self, client: group.GroupClient, names: tuple[str, ...]) -> Procedure[str]:
-        write = yield from group.reserve(client)
-        blind = self.world.dice.random() < 0.2
+        write = self._ahead(client)
+        ahead = write is not None
+        write = write or (yield from group.reserve(client))
+        blind = ahead or self.world.dice.random() < 0.2
+        if self.reserves_ahead:
+            client.beside = self._reserve_ahead(client, write)
         file_ids = [f"{name}-{write.attempt}" for name in names] if blind else list(names)
         if self.world.dice.random() < 0.3:
             yield Sleep(self.world.dice.random())
@@ -228,6 +236,27 @@ class GroupRun:
         if kind != COMMIT:
             yield from group.roll_back(client, write.instant, files_of(write.instant))
         return kind
+
+    def _ahead(self, client: group.GroupClient) -> group.GroupWrite | None:
+        """An append under the instant that was reserved ahead, without a listing after it."""
+        if not client.ahead:
+            return None
+        self.world.reached.add("ahead")
+        write: group.GroupWrite = client.ahead.pop()
+        return write
+
+    def _reserve_ahead(
+        self, client: group.GroupClient, before: group.GroupWrite
+    ) -> Procedure[None]:
+        assert client.known is not None
+        base, newest = client.known.last, max(client.known.newest, before.instant)
+        attempt = yield Unique()
+        instant = group.next_group_instant((yield WallMs()), newest)
+        with suppress(StoreError):
+            key = group.timeline_key(instant, "requested")
+            if isinstance((yield Put(key, attempt.encode(), IfAbsent())), Applied):
+                write = group.GroupWrite(instant, attempt, base, frozenset(), listed=False)
+                client.ahead.append(write)
 
     def service(self, client: group.GroupClient) -> Procedure[None]:
         """Decide the offers, publish, and roll back pending instants, also of living writers."""
@@ -243,6 +272,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
     dice = random.Random(f"group {seed}")
     world, _, off_ms = world_of(dice, seed, steps, mutant)
     run = GroupRun(world, dice.choice((1, 2, 4, 30)))
+    run.reserves_ahead = random.Random(f"group writers reserve {seed}").random() < AHEAD
     version_9 = random.Random(f"group version {seed}").random() < 0.5
     fence = GroupFence(f"new {seed}", completion=NO_INSTANT if version_9 else None)
     world.run(create(FENCE_KEY, format_group_fence(fence)))
@@ -254,7 +284,8 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
 
 SCENARIO = SimScenario(
     "group", "writers commit together, read, publish, roll back and crash", STEPS, set_up,
-    ("batch", "conflict", "withdrawn", "rollback", "rolled back", "stall", "restart"),
+    ("batch", "conflict", "withdrawn", "rollback", "rolled back", "stall", "restart",
+     "ahead"),
 )  # fmt: skip
 
 

@@ -114,6 +114,7 @@ class SimHost:
         )
 
     def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
+        self.appending = None  # an append does not come this way
         if config.mode == FENCED:
             return block()
         return self.hold(lambda _host, _held: block())
