@@ -30,7 +30,7 @@ from lockkit.lab.widgets import Predict, Workbench
 from lockkit.lab.course.lock_testbed import said, stand
 from lockkit.lab.course.lockfile import GUESSES, claim_at_once, kept, look
 
-plain = Predict("What does the store tell them?", GUESSES)
+plain = Predict("What does the store answer?", GUESSES)
 plain
 
 # %% [markdown]
@@ -119,7 +119,7 @@ deleted
 
 # %% jupyter={"source_hidden": true}
 tidy.explain("""
-Nobody wrote anything wrong. But the epoch was deleted with the object: W2 starts again at 1, and
+No client wrote anything wrong. But the epoch was deleted with the object: W2 starts again at 1, and
 so do all later writers. A late write of W1 with epoch 1 looks like a write of W2. A fence that
 keeps *the highest epoch that I have seen* lets it pass.
 """)

@@ -29,8 +29,8 @@
 from lockkit.lab.widgets import Predict
 from lockkit.lab.course.lost import GUESSES
 
-told = Predict("The write landed, its answer did not. What does boto3 tell its caller?", GUESSES)
-told
+retried = Predict("The write landed, its answer did not. What does boto3 report?", GUESSES)
+retried
 
 # %% [markdown]
 # ## Run
@@ -41,30 +41,30 @@ told
 # %%
 from lockkit.lab.course.lost import lose_answer
 
-told.run(lose_answer, "s3")
+retried.run(lose_answer, "s3")
 
 # %% [markdown]
 # ## See
 
 # %% jupyter={"source_hidden": true}
-told.explain("""
+retried.explain("""
 There was one call, but two requests. The SDK took the missing response for a failure and sent the
-request again. The second request found the object of the first, and was refused. The caller is
-told only of the refusal. Google's SDK does the same, and hides a 429 as well:
+request again. The second request found the object of the first, and was refused. The caller
+learns only of the refusal. Google's SDK does the same, and hides a 429 as well:
 """)
 
 # %%
 lose_answer("gcs")
 
 # %% jupyter={"source_hidden": true}
-told.explain("""
+retried.explain("""
 Azure's SDK does it, too. Its answer is 409, after 15 seconds: the first pause of its default
 retry policy is longer than many leases. (This cell really waits that long.)
 """)
 
 # %%
 azure = lose_answer("azure")
-assert azure.mine and azure.status == 409  # it is told that it lost, and its object is there
+assert azure.mine and azure.status == 409  # the SDK reports a defeat, and the object is there
 azure
 
 # %% [markdown]
@@ -81,14 +81,14 @@ trusting = acquire("s3", TRUSTING)
 Workbench.replay(trusting.events)
 
 # %% [markdown]
-# W1 now waits for itself. Nobody will ever release this lock. It stays until its lease expires, and
-# a lock without a lease (Terraform's) stays until a person deletes it by hand.
+# W1 now waits for itself. No client will ever release this lock. It stays until its lease expires,
+# and a lock without a lease (Terraform's) stays until a person deletes it by hand.
 #
 # ## What lockkit does about it
 
 # %%
 careful = Predict(
-    "Retries off, the same answer lost. W1 is not told anything. And then?",
+    "Retries off, the same answer lost. W1 gets no answer. And then?",
     ["it waits for itself", "it holds the lock"],
 )
 careful
@@ -124,7 +124,7 @@ with plain_s3(lose=True) as s3:
     except (BotoCoreError, ClientError) as error:  # a broken connection, a timeout, a 412
         there = json.load(s3.get_object(**place)["Body"])
         holds = there["attempt"] == mine["attempt"]
-        print(f"told: {type(error).__name__}; found: {there}; W1 holds the lock: {holds}")
+        print(f"error: {type(error).__name__}; found: {there}; W1 holds the lock: {holds}")
 assert holds
 
 # %% [markdown]

@@ -99,7 +99,7 @@ with plain_s3() as s3:
     try:
         s3.put_object(**fence, Body="2 commits, the newest by W1", IfMatch=seen)
     except ClientError as error:
-        print("W1 is told", error.response["ResponseMetadata"]["HTTPStatusCode"])
+        print("the store answers W1:", error.response["ResponseMetadata"]["HTTPStatusCode"])
     print("the fence says:", s3.get_object(**fence)["Body"].read().decode())
 
 # %% [markdown]

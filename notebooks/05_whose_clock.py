@@ -134,8 +134,8 @@ assert hudi.row.as_expected and str(hudi) == GUESSES[1]
 # slack. The observed rule needs only a clock that runs at a steady speed. Its price is that a
 # challenger waits a whole lease, even if the holder died long ago.
 #
-# The holder has no such choice. It counts from *before* it sent the request, on a clock that nobody
-# can set, and it stops a little early. No rule about clocks helps against a paused process. The
+# The holder has no such choice. It counts from *before* it sent the request, on a clock that cannot
+# be set, and it stops a little early. No rule about clocks helps against a paused process. The
 # fence does (notebook 04).
 #
 # ## In production

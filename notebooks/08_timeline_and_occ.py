@@ -125,8 +125,8 @@ print(lost.finish("W1"), lost.rows)
 
 # %% [markdown]
 # W1 has replaced the fence and dies before it creates its completed file. No reader sees its commit
-# yet, but it is decided. W2 makes it visible before it makes its own commit, and is then
-# told that the two commits conflict.
+# yet, but it is decided. W2 makes it visible before it makes its own commit, and then gets
+# an error: the two commits conflict.
 
 # %%
 killed = Steps("fenced")

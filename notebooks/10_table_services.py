@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # Table services: who gives way to whom?
+# # Table services: which of two writers gives way?
 #
 # A table that is updated all day accumulates old files and many small files. A *clean* deletes the
 # old ones and a *clustering* merges the small ones, while others read and write. What can they take

@@ -14,7 +14,7 @@
 # # PySpark writers: a DataFrame into a table, and two others at the same time
 #
 # One call writes a DataFrame into a table and returns the commit that it made. Three programs make
-# that call at the same moment. Which of them conflict, what is the second one told, and does a
+# that call at the same moment. Which of them conflict, what does the second one get, and does a
 # retry help? And in which process does a commit run when its driver is paused?
 #
 # This takes one or two minutes on a quiet machine and up to five on a busy one. Spark starts once,

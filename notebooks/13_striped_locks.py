@@ -14,8 +14,8 @@
 # # Striped locks: many keys, some locks, one order
 #
 # Apache Ozone's object store had one lock for each bucket, so writers of different keys waited for
-# each other. Its designers therefore planned separate locks for volume, bucket and key. Nobody can
-# keep a lock for every possible key, so keys are hashed onto a fixed number of *stripes*.
+# each other. Its designers therefore planned separate locks for volume, bucket and key. No store
+# can keep a lock for every possible key, so keys are hashed onto a fixed number of *stripes*.
 #
 # What can go wrong between two clients that both lock exactly the keys that they need?
 #

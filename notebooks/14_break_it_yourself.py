@@ -47,7 +47,7 @@ print(repr(found.shortest))
 # %% jupyter={"source_hidden": true}
 soon.explain("""
 Most seeds do no harm. It takes clocks that are wrong in the right direction and a client that
-looks at the right moment. So a test by hand hardly ever meets such a mistake, but somebody with a
+looks at the right moment. So a test by hand hardly ever meets such a mistake, but a company with a
 thousand tables meets it every week. This is the shortest of these worlds:
 """)
 

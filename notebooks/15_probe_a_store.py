@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # Probe a store: may anybody lock on it?
+# # Probe a store: is it safe for locks?
 #
 # A lock on an object store depends on one promise of the store: *of several conditional writes to
 # one object, at most one succeeds*. Many stores speak S3's protocol, but not all of them keep the
@@ -92,8 +92,8 @@ assert raced.report.verdict.value == "not-atomic"
 # ## Check
 #
 # The matrix shows what each maker documents, what a probe found, and when. The tests of this
-# checkout produce the rows called *probed*, on the embedded server and on other servers. Nobody
-# typed their verdicts.
+# checkout produce the rows called *probed*, on the embedded server and on other servers. Their
+# verdicts are not typed by hand.
 
 # %%
 from lockkit.lab.probe.providers import PROBED, providers
@@ -141,7 +141,7 @@ sort_out(*UNSAFE)
 # %% [markdown]
 # Now write a probe yourself. `honours` returns True if the store honours both conditions of a
 # write, `IfAbsent()` and `IfVersion(version)`, and False if it ignores one of them. You may write
-# to `key`, which nobody else uses. The simulator calls your function in 200 small worlds with
+# to `key`, which no other client uses. The simulator calls your function in 200 small worlds with
 # stores of both kinds, in which answers are lost and something on the way sends a request twice.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),

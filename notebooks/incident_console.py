@@ -138,5 +138,5 @@ Workbench.replay("../datasets/incidents/opentofu-4405-lock-against-itself.jsonl"
 
 # %%
 guess = ""
-told = Console().read("../datasets/incidents/opentofu-4405-lock-against-itself.jsonl")
-print("solved" if guess == told.pattern else "not yet")
+found = Console().read("../datasets/incidents/opentofu-4405-lock-against-itself.jsonl")
+print("solved" if guess == found.pattern else "not yet")

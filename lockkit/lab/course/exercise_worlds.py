@@ -48,7 +48,8 @@ class Acquire:
         if not self.answers.get(owner):
             raise Violated(
                 "the holder knows it",
-                f"the lock of {owner} is there, and {owner} was told False: nobody releases it",
+                f"the lock of {owner} is there, and its call returned False: no client "
+                "will release it",
             )
 
 
@@ -93,9 +94,9 @@ class Publish:
         for entry, times in count.items():
             if times > 1:
                 raise Violated(
-                    "no means no", f"{entry} is there twice: its caller was told False, and wrote "
-                    "it again",
-                )  # fmt: skip
+                    "no means no",
+                    f"{entry} is there twice: the call returned False, and it was written again",
+                )
         for entry in self.done:
             if not count[entry]:
                 raise Violated(
@@ -225,8 +226,8 @@ class Campaign:
             if self.answers[attempt] != epoch:
                 raise Violated(
                     "the leader knows it",
-                    f"{attempt} created epoch {epoch}, and was told {self.answers[attempt]}: the "
-                    "others wait for a leader that does not lead",
+                    f"{attempt} created epoch {epoch}, and its call returned "
+                    f"{self.answers[attempt]}: the others wait for a leader that does not lead",
                 )
 
 

@@ -21,7 +21,7 @@ from lockkit.protocol.record import Record, encode
 from lockkit.stores import open_store
 from lockkit.table.inspect.versions import Generation, generations
 
-ONE_WON, BOTH_WON = "one is told 200, the other 412", "both are told 200"
+ONE_WON, BOTH_WON = "one receives 200, the other 412", "both receive 200"
 GUESSES = (ONE_WON, BOTH_WON)
 RISEN, REPEATED = "W2's epoch is higher than W1's", "W2 has W1's epoch"
 EPOCH_GUESSES = (RISEN, REPEATED)
@@ -125,7 +125,7 @@ class CompetingClaims:
 
     def _repr_html_(self) -> str:
         reported = "".join(
-            f"<div><b>W{n}</b> is told {each}</div>" for n, each in enumerate(self.statuses, 1)
+            f"<div><b>W{n}</b> receives {each}</div>" for n, each in enumerate(self.statuses, 1)
         )
         return f"{reported}<div>{escape(said(self.verdict))}</div>"
 

@@ -22,7 +22,7 @@ from lockkit.stores import open_store
 
 WON, LOST, NOTHING = "that it won", "that somebody else won", "nothing: the connection broke"
 GUESSES = (WON, LOST, NOTHING)
-"""What a writer may be told when its object was written and the answer was lost."""
+"""What an SDK may report when the object was written and the answer was lost."""
 TRUSTING, CAREFUL = "412 is somebody else", "read it back"
 MINE = "W1/1"
 KEY = f"orders/{LOCK_KEY}"
@@ -53,14 +53,15 @@ class SdkReport:
     def __repr__(self) -> str:
         sent = ", ".join(f"{each['status']}" for each in self.sent)
         return (
-            f"{self.sdk} is told {self.said}. The store had answered {sent}; the object holds "
+            f"{self.sdk} reports {self.said}. The store had answered {sent}; the object holds "
             f"attempt {self.stored}{', the very one that was sent' if self.mine else ''}."
         )
 
     def _answer_to(self, number: int) -> str:
         if number == 1:
             return "✗ lost"
-        return "told to the caller" if number == len(self.sent) else "kept by the SDK: it tries on"
+        last = number == len(self.sent)
+        return "reported to the caller" if last else "not reported: the SDK retries"
 
     def _repr_html_(self) -> str:
         rows = []

@@ -54,7 +54,7 @@ class OrdersOutcome:
             (each.who, "✓ committed" if each.done else f"✗ {each.error}", each.attempts, each.said)
             for each in self.reported
         )
-        reported = grid("told", ("", "was told", "attempts", ""), rows)
+        reported = grid("told", ("", "result", "attempts", ""), rows)
         table = ", ".join(f"{escape(key)} = {amount}" for key, amount in self.rows.items())
         return (
             f"{reported}<div>The table: <b>{table}</b></div>"
@@ -75,5 +75,5 @@ class StoppedDriver:
         return self.did
 
     def __repr__(self) -> str:
-        woken = f" After it resumed, W1 was told: {self.reported.said}" if self.reported else ""
+        woken = f" The answer to W1 after it resumed: {self.reported.said}" if self.reported else ""
         return f"{self.way}(): {self.did}.{woken}"

@@ -160,7 +160,7 @@ class OvertakenWriter:
         seen = ", ".join(f"{order} = {amount}" for order, amount in self.rows)
         mark = "✗" if self.verdict.kind == "INVALID" else "✓"
         return (
-            grid("overtaking", ("writer", "what it is told"), self.ended.items())
+            grid("overtaking", ("writer", "result"), self.ended.items())
             + self.instants._repr_html_()
             + f"<div><b>A reader sees</b> {escape(seen)}.</div>"
             f"<div><b>The checker says</b> {mark} {escape(said(self.verdict))}</div>"

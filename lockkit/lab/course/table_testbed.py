@@ -50,7 +50,7 @@ from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.service import TableService
 
 CONFIG = TableConfig(name="orders", record_key="id", version=6)
-"""Version 6 (new tables have 9): each file of an instant has a name that can be told beforehand."""
+"""Version 6 (new tables have 9): the name of each file of an instant is known beforehand."""
 SCHEMA = pa.schema([("id", pa.string()), ("amount", pa.int64())])
 AVRO = avro_schema(SCHEMA, CONFIG.name)
 LEASE_S = 60.0

@@ -28,8 +28,8 @@ AS_IT_WAS, ERROR, AS_IT_IS = (
     "the rows as they were when it began", "an error: a file is gone", "the rows as they are now",
 )  # fmt: skip
 READER_GUESSES = (AS_IT_IS, AS_IT_WAS, ERROR)
-UPSERT, CLUSTERING, NOBODY = "the upsert", "the clustering", "nobody: both commit"
-LOST = "nobody: the upsert's rows are lost"
+UPSERT, CLUSTERING, NOBODY = "the upsert", "the clustering", "neither: both commit"
+LOST = "neither: the upsert's rows are lost"
 CLASH_GUESSES = (UPSERT, CLUSTERING, NOBODY, LOST)
 BEFORE, AFTER, LATE, OTHER = (
     "began before the plan, commits during the rewrite",

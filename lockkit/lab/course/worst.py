@@ -56,10 +56,10 @@ class WorstCase(Shown):
         reported = "".join(
             f"<div><b>{escape(who)}</b> {escape(said)}</div>" for who, said in self.ended.items()
         )
-        mark, word = ("✓", "agrees") if self.well else ("✗", "does not agree")
+        mark, word = ("✓", "agree") if self.well else ("✗", "do not agree")
         return (
             f"<div><i>Mistake:</i> {escape(self.mistake or 'none')}</div>{reported}"
-            f"<div>{mark} <b>What was told and what is there {word}:</b> {escape(self.because)}"
+            f"<div>{mark} <b>The answers and the store {word}:</b> {escape(self.because)}"
             "</div>"
         )
 

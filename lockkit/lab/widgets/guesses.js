@@ -27,8 +27,8 @@ export function render({ model, el }) {
   };
   // JupyterLab would take the arrow keys and letters for its own commands. Shift+Enter would ask anew.
   group.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") return;  // back to the cells
     event.stopPropagation();
+    if (event.key === "Escape") group.closest(".jp-Cell")?.focus();
     if (event.key === "Enter" && boxes.includes(event.target)) event.target.click();
   });
   model.on("change:value", show);

@@ -51,7 +51,7 @@ class Exchange:
     request: object = None
     sent_ms: float | None = None
     began_ms: float | None = None
-    """When the store began on it: stands in for `sent_ms` where the client tells of no request."""
+    """When the store began on it: used for `sent_ms` where the client recorded no request."""
     decided_ms: float | None = None
     answered_ms: float | None = None
     outcome: str = ""

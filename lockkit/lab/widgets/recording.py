@@ -108,7 +108,7 @@ def _page(recording: Recording, title: str, ending: str) -> str:
     url = min(verdicts, key=lambda each: WORST_FIRST.index(verdicts[each].kind), default="")
     said = [f"Recorded: {text(url)}." if url else "No lock emitted an event within the block."]
     said += [
-        f"{text(each)} told something, too: {verdict.kind}."
+        f"{text(each)} has a verdict, too: {verdict.kind}."
         for each, verdict in verdicts.items()
         if each != url
     ]

@@ -269,7 +269,7 @@ class _Painter:
         if each.applied:
             parts.append(f"version {short(each.before) or 'none'} to {short(each.version)}")
         if each.answered_ms is not None:
-            parts.append(f"told {self._clock(each.answered_ms)}: {text(each.outcome)}")
+            parts.append(f"answered {self._clock(each.answered_ms)}: {text(each.outcome)}")
         if each.retry:
             parts.append("a retry that the SDK sent by itself, within the same call")
         if look == "proof":

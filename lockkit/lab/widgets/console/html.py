@@ -83,7 +83,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def service_html(found: ServiceExamination) -> str:
-    """The state as a pill, then what the service tells."""
+    """The state as a pill, then what the service reports."""
     name = "absent" if found.holder is None else "renewed" if found.renews else "held"
     if found.troubled:
         name = "silent" if found.diagnosis.pattern is Pattern.HOLDER_SILENT else "overdue"

@@ -25,7 +25,7 @@ class Choice(StrEnum):
     DROP = "drop"
     """Its request is lost."""
     LATE = "late"
-    """It is told nothing, and its write is still on its way: it lands when `LAND` says so."""
+    """It gets no answer, and its write is still on its way: it lands when `LAND` says so."""
     LAND = "land"
     PAUSE = "pause"
     """It stands still, as by SIGSTOP; its clock goes on."""

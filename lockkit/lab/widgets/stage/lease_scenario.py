@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 TTL_MS = 30_000
 WAITS_BEYOND_MS = 3_000
-"""By when whoever waits takes a lease for over: its slack, and the second that dates are floored
+"""When a waiter takes a lease for over: its slack, and the second that dates are floored
 to."""
 RESOURCE_KEY = "resource.json"
 WRITES_MAX, WAIT_S = 6, 360.0
 RETRY_S = 0.1
 AGAIN = "acquire it again and start over"
 PAUSE_MS = 4.0 * TTL_MS
-"""A store so slow that a waiter looks again only when the lease ends: nobody steps through more."""
+"""A store so slow that a waiter looks again only when the lease ends, which keeps the steps few."""
 
 SAYS = (
     "Each takes the lock, works for ten seconds, renews, looks whether its lease still stands, "

@@ -149,7 +149,7 @@ def requests_so_far(actor: Actor, marks: Collection[int] = ()) -> str:
     if actor.flying:
         landing = escape(shown(actor.flying[0][0]).replace(*SHORTER))
         rows.append(f"<tr class='next'><td>{landing}</td><td>still on its way</td></tr>")
-    label = escape(f"what {actor.name} asked, and what it was told", quote=True)
+    label = escape(f"the requests of {actor.name} and their answers", quote=True)
     return f"<table class='lockkit-steps' aria-label=\"{label}\">{''.join(rows)}</table>"
 
 

@@ -173,7 +173,7 @@ def _replayed(steps: PatternSteps) -> Judgement:
             return Judgement(False, f"{name} {said}, and a reader finds it {times_of(count)}")
     for name, actor in steps.actors.items():
         if actor.ended.startswith("Fenced") and f"{name} was here" in records:
-            return Judgement(False, f"{name} was told that nothing of it will be read, and it is")
+            return Judgement(False, f"a reader sees what {name} was refused")
     return Judgement(True, f"a reader replays {records}")
 
 
@@ -211,7 +211,7 @@ def _queued(steps: PatternSteps) -> Judgement:
     waiting = len(steps.read(load()).file.jobs)
     done = sum("did" in str(said) for said in steps.results.values())
     if "W1" not in steps.results:
-        return Judgement(True, f"W1 was told nothing yet; the queue holds {waiting} jobs")
+        return Judgement(True, f"W1 has no answer yet; the queue holds {waiting} jobs")
     if waiting + done == 1:
         return Judgement(True, f"one job was pushed; it is {'done' if done else 'in the queue'}")
     times = f"{times_of(waiting)} in the queue, {times_of(done)} done"

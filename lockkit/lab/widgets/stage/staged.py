@@ -36,7 +36,7 @@ from lockkit.sinks import Emit, silent
 STEPS_MAX = 200
 TRIP_MS = 20.0
 """From sending a request to hearing its answer."""
-UNANSWERED = "nobody answered"
+UNANSWERED = "there was no answer"
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Stage:
         self.memory_store = SimStore(PROFILES["s3"], self.time, random.Random(play), spread_ms=0)
         self._reported: list[tuple[float, str, str, Any]] = []
         self._asks: dict[str, Any] = {}
-        """What an actor is about to ask, by its name: told once it is sent."""
+        """What an actor is about to ask, by its name: recorded once it is sent."""
         self._clocks: dict[str, VirtualClock] = {}
         self.trips: list[Trip] = []
         self.pauses: list[tuple[str, float, float | None]] = []
