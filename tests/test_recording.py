@@ -124,7 +124,7 @@ def test_each_lock_is_judged_by_itself(server: str, tmp_path: Path) -> None:
     ours = {url: kind for url, kind in verdicts.items() if url.startswith("s3://lake/")}
     assert ours == {URL: "VALID", other: "VALID"}
     page = (tmp_path / "run.html").read_text()
-    assert f"{other} told something, too: VALID." in page
+    assert f"{other} has a verdict, too: VALID." in page
     own = [each for each in recorded.events(other) if each.who == STORE]
     assert own and all(each["key"].startswith("returns/") for each in own)
 
