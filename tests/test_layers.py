@@ -49,7 +49,7 @@ SDKS = {
     ],
     "azure": [
         "stores.azure", "providers.azure_lease", "lab.processes.services.azurite",
-        "lab.course.lost",
+        "lab.course.lost", "lab.probe.parts",
     ],
     "kazoo": ["providers.zookeeper", "providers.zookeeper_session"],
     "thrift": ["providers.hive_wire", "providers.hive_thrift"],

@@ -138,8 +138,9 @@ def test_a_run_that_took_the_table_after_a_force_unlock_is_not_joined_by_one_tha
     with pytest.raises(StateLocked, match="run-1"), StateMove(state, items):
         sdk.delete_item(TableName=TABLE, Key={"LockID": {"S": path}})
         assert terraform(sdk, path)
-        with pytest.raises(StateLocked):
-            state.lock()
+        other = StateLock(f"s3://{path}", endpoint=server.s3)
+        with closing(other), pytest.raises(StateLocked):
+            other.lock()
     assert marker(sdk, path)["ID"] == "run-1", "the table counts, as before the move"
     line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
     assert main(line) == 75

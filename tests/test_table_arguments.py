@@ -13,6 +13,7 @@ import pytest
 from lockkit.clock import Clock
 from lockkit.errors import LockkitError
 from lockkit.table import Table
+from lockkit.table.errors import RefusedOption
 
 NAMES = count()
 ROWS = pa.table({"id": ["1", "2"], "region": ["EU", "US"], "v": [1, 2]})
@@ -62,6 +63,14 @@ def test_a_filter_needs_a_column_an_operator_and_values(table: Table) -> None:
     for value in (5, None, "x", b"x", {"a": 1}, True, object()):
         with pytest.raises(LockkitError):
             read(filters=[("v", "in", value)])
+
+
+@pytest.mark.parametrize(
+    "given", [("v", "==", 10**30), ("v", "in", [10**99]), ("id", "<", "\ud800")]
+)
+def test_a_filters_value_that_its_column_cannot_hold_is_refused(table: Table, given: Any) -> None:
+    with pytest.raises(RefusedOption, match="has a value that is no"):
+        table.read(filters=[given])
 
 
 def test_names_and_filters_may_be_in_any_iterable(table: Table) -> None:

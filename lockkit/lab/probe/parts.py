@@ -54,7 +54,7 @@ def committed(store: Store) -> Store:
     """
     from lockkit.stores import azure  # its SDK is an extra
 
-    class Committed(azure.AzureStore):
+    class BlockListStore(azure.AzureStore):
         def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
             block, blob, doing = Clock().unique(), self.blob(key), f"commit {key}"
             guard: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
@@ -75,7 +75,7 @@ def committed(store: Store) -> Store:
     from azure.core import MatchConditions
     from azure.storage.blob import BlobBlock
 
-    return Committed(store.url, store.options)
+    return BlockListStore(store.url, store.options)
 
 
 def composed(store: Store) -> Store:

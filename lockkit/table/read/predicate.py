@@ -69,7 +69,7 @@ def _one(given: Filter, schema: pa.Schema) -> pc.Expression:
     def read_as(value: Any) -> pa.Scalar:
         try:
             return pa.scalar(value).cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        except (pa.ArrowException, OverflowError, UnicodeError):
             raise RefusedOption(
                 f"filter {name} {operator} {str(value)[:60]!r}", f"has a value that is no {kind}"
             ) from None

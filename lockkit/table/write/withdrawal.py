@@ -12,7 +12,7 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, delete, read
 from lockkit.table.errors import CommitConflict, NoTable
-from lockkit.table.format.layout import partition_file
+from lockkit.table.format.layout import PARTITION_FILE
 from lockkit.table.format.properties import (
     FENCED,
     HUDI,
@@ -66,9 +66,9 @@ def _refuse_deleted(host: AttemptHost, taken: TakenInstant, paths: Paths) -> Pro
         return
     else:
         return
-    stays = "What this write had put there is deleted"
+    stays = f"What this write had put there is deleted, but for {PARTITION_FILE} of its partitions"
     if locked:
-        stays += f", but for {LOCK_KEY}: a lock is released, and its object is never deleted"
+        stays += f" and for {LOCK_KEY}: a lock is released, and its object is never deleted"
     raise NoTable(
         PROPERTIES_KEY, f"is gone: the table was deleted under this write. {stays}",
         "make the table again with create_table, or check the address",
@@ -78,19 +78,17 @@ def _refuse_deleted(host: AttemptHost, taken: TakenInstant, paths: Paths) -> Pro
 def _clear_away(taken: TakenInstant, paths: Paths) -> Procedure[bool]:
     """Delete the files of an attempt whose table is gone; whether a lock object is there.
 
-    A file that others may have written too is deleted only if its content is this attempt's.
+    A file that others may have written too is deleted only if its content is this attempt's. The
+    files that mark partitions stay: a table that was made again here may rely on them by now.
     """
     instant, action, names = taken.instant, taken.action, taken.names
     if paths is None:
         paths = [path for _, path in (yield from rollback.written_by(instant))]
     yield from all_of(delete(path) for path in paths)
     yield from unmark(instant)
-    marked = {path.rpartition("/")[0] for path in paths}
-    own = dict(partition_file(each, instant) for each in marked) | {taken.requested: taken.body}
-    for key, body in own.items():
-        match (yield from read(key)):
-            case Found(found, version) if found == body:
-                yield from delete(key, version)
+    match (yield from read(taken.requested)):
+        case Found(found, version) if found == taken.body:
+            yield from delete(taken.requested, version)
     inflight = names.inflight(instant, action)
     match (yield from read(inflight)):
         case Found(found, version) if attempt_in(inflight, found) == taken.attempt:
