@@ -301,6 +301,10 @@ def test_a_property_that_a_table_keeps_for_itself_is_refused(key: str, value: st
         ("hoodie.metrics.pushgateway.prot", "hoodie.metrics.pushgateway.port"),
         ("hoodie.streamer.source.kafka.topci", "hoodie.streamer.source.kafka.topic"),
         ("hoodie.deltastreamer.source.dfs.rooot", "hoodie.deltastreamer.source.dfs.root"),
+        ("hoodie.streamer.kafka.topic.name", "hoodie.streamer.source.kafka.topic"),
+        ("hoodie.deltastreamer.source.root", "hoodie.deltastreamer.source.dfs.root"),
+        ("hoodie.streamer.source.kinesis.stream", "hoodie.streamer.source.kinesis.stream.name"),
+        ("hoodie.deltastreamer.schemaprovider.class", "hoodie.streamer.schemaprovider.class"),
         ("hoodie.aws.glue.regoin", "hoodie.aws.glue.region"),
     ],
 )
@@ -316,7 +320,43 @@ def test_every_key_of_a_family_is_known() -> None:
         warnings.simplefilter("error")
         assert all(entry_of(key) is not None for key in keys)
         check_options({"hoodie.streamer.source.dfs.root": "x", "hoodie.Memory.Merge.Fraction": "1"})
-        check_options({"hoodie.streamer.source.of.a.later.hudi": "x"})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hoodie.streamer.csv.header",
+        "hoodie.deltastreamer.csv.inferSchema",
+        "hoodie.deltastreamer.source.parquet.dfs.merge_schema.enable",
+        "hoodie.streamer.source.hoodieincr.data.datasource.options",
+        "hoodie.streamer.source.kafka.retry.max_count",
+        "hoodie.streamer.source.cloud.data.select.relative.path.regex",
+        "hoodie.streamer.source.kinesis.stream.name",
+        "hoodie.streamer.schemaprovider.class",
+        "hoodie.streamer.jdbc.extra.options.fetchsize",
+        "hoodie.deltastreamer.ingestion.shop.orders.configFile",
+        "hoodie.aws.sts.region",
+        "hoodie.datasource.meta.sync.glue.catalogId",
+    ],
+)
+def test_a_key_of_hudis_streamer_or_of_its_aws_module_gives_no_warning(key: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_options({key: "x"})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hoodie.streamer.source.of.a.later.hudi",
+        "hoodie.deltastreamer.source.kinesis.stream.name",
+        "hoodie.streamer.jdbc.options.fetchsize",
+        "hoodie.streamer.ingestion.shop.orders.config",
+    ],
+)
+def test_a_key_that_the_streamer_does_not_have_gives_a_warning(key: str) -> None:
+    with pytest.warns(UnknownOption, match="did you mean hoodie"):
+        check_options({key: "x"})
 
 
 def test_a_custom_mergers_property_is_refused_whatever_its_name() -> None:

@@ -10,6 +10,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -38,10 +39,9 @@ _PREFIXES = sorted(
 )
 _SPELT = {key.lower(): key for each in TABLE for key in each.keys if not key.endswith("*")}
 _FAMILIES = Path(__file__).with_name("hudi_families.txt")
-"""The keys of Hudi 1.2 that a rule with `*` stands for, from the constants of its Spark bundle."""
-_STREAMER = ("hoodie.deltastreamer.", "hoodie.streamer.")
-_STREAMER_ENDINGS = Path(__file__).with_name("hudi_streamer.txt")
-"""The endings of its keys in Hudi 0.14. Later versions have more: another one may be right."""
+"""The keys that a rule with `*` stands for, from Hudi 1.2's Spark bundle and its source for AWS."""
+_STREAMER = Path(__file__).with_name("hudi_streamer.txt")
+"""The keys of its streamer, which is not in that bundle. A key with `*` is a pattern."""
 
 
 class UnknownOption(UserWarning):
@@ -60,9 +60,6 @@ def check_options(
         entry = entry_of(key)
         if entry is None:
             _unknown(key, stacklevel + 1)
-        elif meant := _nearly_of_streamer(key):
-            text = f"{key[:SHOWN]} looks misspelt: did you mean {meant}? Only the streamer reads it"
-            warnings.warn(UnknownOption(text), stacklevel=stacklevel)
         elif value not in (None, "") and entry.reader == reading:
             _judge(entry, key, str(value))
     return given
@@ -98,34 +95,19 @@ def entry_of(key: str) -> OptionRule | None:
     if key in _EXACT:
         return _EXACT[key]
     found = next((each for prefix, each in _PREFIXES if key.startswith(prefix)), None)
-    fine = key.startswith(_STREAMER) or key in _in_families()
-    if found is None or found.fate == "refused" or fine:
+    if found is None or found.fate == "refused" or key in _in_families():
         return found
-    return None
+    return found if any(fnmatchcase(key, each) for each in _in_families() if "*" in each) else None
 
 
 @cache
 def _in_families() -> dict[str, str]:
     """As Hudi spells them, by their names in lower case."""
-    lines = _FAMILIES.read_text(encoding="utf-8").splitlines()
-    return {each.lower(): each for each in lines if each}
-
-
-def _nearly_of_streamer(key: str) -> str:
-    """The key of the streamer that `key` almost is; "" if there is none, or if it is one."""
-    prefix = next((each for each in _STREAMER if key.startswith(each)), None)
-    if prefix is None or key in _EXACT:
-        return ""
-    ending, spelt = key.removeprefix(prefix), _streamer_endings()
-    near = difflib.get_close_matches(ending, spelt, n=1, cutoff=0.9)
-    return prefix + spelt[near[0]] if near and ending not in spelt else ""
-
-
-@cache
-def _streamer_endings() -> dict[str, str]:
-    """As Hudi spells them, by their names in lower case."""
-    lines = _STREAMER_ENDINGS.read_text(encoding="utf-8").splitlines()
-    return {each.lower(): each for each in lines if each}
+    keys = _FAMILIES.read_text(encoding="utf-8").splitlines()
+    _comment, *paragraphs = _STREAMER.read_text(encoding="utf-8").strip().split("\n\n")
+    for prefixes, *endings in map(str.splitlines, paragraphs):
+        keys += [prefix + each for prefix in prefixes.split() for each in endings]
+    return {each.lower(): each for each in keys}
 
 
 def _unknown(key: str, stacklevel: int) -> None:
