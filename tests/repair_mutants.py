@@ -13,9 +13,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
@@ -25,15 +27,20 @@ from lockkit.protocol.outcome import IfAbsent, IfVersion
 from lockkit.runtime import Delete, Note, Procedure, Put, Unique, WallMs
 from lockkit.runtime.proven import listing
 from lockkit.table.format.layout import NOWHERE
-from lockkit.table.format.properties import load_config
+from lockkit.table.format.properties import HUDI, load_config
 from lockkit.table.format.timeline import (
     COMMITS,
+    Timeline,
+    TimelineNames,
     _after,
     instant_of,
     load_timeline,
     parse_timeline,
 )
 from lockkit.table.occ.covered import CheckedHorizon
+from lockkit.table.occ.dead import roll_back_held
+from lockkit.table.occ.liveness import end
+from lockkit.table.occ.rollback import _files_of, roll_back
 from lockkit.table.occ.transaction import TakenInstant, Transaction, first_file, is_ours
 from lockkit.table.write.batch import own_attempt
 
@@ -133,6 +140,40 @@ def whatever_is_completed(instant: str, marker: str) -> Procedure[str]:
     return (yield from own_attempt(instant, marker))
 
 
+def rolled_back_by_the_lock_alone(
+    target: str, held: Any, known: Any, *, resume: str | None = None, **_: Any
+) -> Procedure[Any]:
+    """As if the table were in `hudi` mode, where the lock decides and the fence is not read."""
+    known = replace(known, config=replace(known.config, mode=HUDI))
+    way = roll_back_held(target, held, known, base="memory://t", resume=resume)
+    return (yield from way)
+
+
+def rolled_back_unlooked(
+    dead: Any, held: Any, known: Any, *, base: str, **_: Any
+) -> Procedure[None]:
+    """What was pending before the commit had its lock is taken for pending once it has it."""
+    for heartbeat in dead:
+        if (yield from end(heartbeat)):
+            yield from roll_back_held(heartbeat.instant, held, known, base=base)
+
+
+def files_of_what_was_pending(names: TimelineNames, target: str) -> Procedure[Timeline]:
+    now = yield from _files_of(names, target)
+    action = now.completed.get(target, "commit")
+    return replace(now, completed={}, pending=now.pending or {target: action})
+
+
+def altered(function: Any, **parts: Any) -> Any:
+    """A copy of `function` that calls these; other callers of `function` are right."""
+    copy = FunctionType(
+        function.__code__, {**function.__globals__, **parts}, function.__name__,
+        function.__defaults__,
+    )  # fmt: skip
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
 _BY_NAME = {
     "transaction.next_instant_ms": no_lanes,
     "transaction.is_ours": pending_is_ours,
@@ -187,6 +228,13 @@ REPAIRS: dict[str, dict[str, Any]] = {
         "liveness.expired": lambda *_: True, "failed.expired": lambda *_: True,
     },
     "a grant is used below the fence's epoch": {"publish._rise_above_fence": nothing},
+    "a commit rolls a dead writer back without the fence": {
+        "dead.roll_back_held": rolled_back_by_the_lock_alone,
+    },
+    "a commit rolls back what it saw pending before it had the lock, and does not look again": {
+        "dead.roll_back_met": rolled_back_unlooked,
+        "dead.roll_back": altered(roll_back, _files_of=files_of_what_was_pending),
+    },
 }
 HUDI_REPAIRS: dict[str, dict[str, Any]] = {
     "a repeated batch trusts a completed instant without its own marker": {
