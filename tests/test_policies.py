@@ -149,6 +149,65 @@ def test_without_the_right_to_list_a_missing_object_is_403_and_not_404() -> None
             assert refused.value.code == status
 
 
+def test_googles_roles_are_enforced(tmp_path: Path) -> None:
+    url, db = "gs://lake/orders", tmp_path / "objects.sqlite"
+    with enforcing(db, "gcs") as server:
+        lives(Lock(url, endpoint=server.gcs), Lock(url, endpoint=server.gcs))
+        elsewhere = Lock("gs://lake/customers", endpoint=server.gcs)
+        with pytest.raises(StoreError, match="denied"):
+            elsewhere.acquire(timeout=0)
+        for path in ("/lake/orders/x", "/storage/v1/b", "/storage/v1/b/lake"):
+            with pytest.raises(HTTPError, match=r"403|501"):
+                urlopen(server.gcs + path)
+    with enforcing(db, "gcs_on_call") as server:
+        reads_only(url, server.gcs)
+    said = policy("gcs") | {"bindings": policy("gcs")["bindings"][:1]}  # without the right to list
+    with Emulator(policy=read_policy([json.dumps(said)])) as server:
+        with closing(open_store(url, endpoint=server.gcs)) as store:
+            with pytest.raises(StoreError, match="denied"):
+                store.get(LOCK_KEY)
+
+
+def test_azures_role_is_enforced(tmp_path: Path) -> None:
+    url, db = "az://lake/orders", tmp_path / "objects.sqlite"
+    with enforcing(db, "azure") as server:
+        lives(Lock(url, endpoint=server.azure), Lock(url, endpoint=server.azure))
+        lives(*(AzureBlobLease("az://lake/lock", endpoint=server.azure) for _ in range(2)))
+        with closing(open_store(url, endpoint=server.azure)) as store:
+            with pytest.raises(StoreError, match="denied"):
+                store.delete(LOCK_KEY)
+        elsewhere = Lock("az://other/orders", endpoint=server.azure)
+        with pytest.raises(StoreError, match="denied"):
+            elsewhere.acquire(timeout=0)
+    with enforcing(db, "azure_on_call") as server:
+        reads_only(url, server.azure)
+
+
+def reads_only(url: str, endpoint: str) -> None:
+    """What on-call staff run works, and no write does."""
+    with closing(open_store(url, endpoint=endpoint)) as store:
+        found = examine(store, watch_s=0.0)
+        assert found.kept and not found.untold
+        with pytest.raises(StoreError, match="denied"):
+            store.put("x", b"", IfAbsent())
+        with pytest.raises(StoreError, match="denied"):
+            store.delete(LOCK_KEY)
+
+
+@pytest.mark.parametrize(("name", "change"), [
+    ("gcs", {"bindings": [{"role": "roles/storage.admin"}]}),
+    ("gcs", {"bindings": [{"role": "x/lockkitLister", "condition": {"expression": "true"}}]}),
+    ("azure", {"NotDataActions": ["x"]}), ("azure", {"DataActions": ["Microsoft.Storage/*"]}),
+    ("azure", {"AssignableScopes": ["/subscriptions/S"]}), ("azure", {"AssignableScopes": []}),
+    ("gcs", {"bindings": []}),
+])  # fmt: skip
+def test_what_cannot_be_judged_in_a_role_is_refused(name: str, change: dict[str, Any]) -> None:
+    said = policy(name)
+    read_policy([json.dumps(said)])
+    with pytest.raises(ValueError):
+        read_policy([json.dumps(said | change)])
+
+
 @pytest.mark.parametrize("change", [
     {"Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}, {"NotAction": "s3:*"},
     {"Condition": {"StringLike": {"aws:username": "a"}}}, {"Effect": "Perhaps"},

@@ -67,8 +67,9 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--policy", action="append", default=[], metavar="FILE",
-        help="an AWS policy that the S3 address enforces for every client; several are judged "
-        "together (see datasets/policies)",
+        help="an AWS policy, Google's roles with their bindings, or an Azure role, which that "
+        "provider's address enforces for every client; several are judged together (see "
+        "datasets/policies)",
     )  # fmt: skip
     parser.set_defaults(run=run, name="serve", extra="")
 

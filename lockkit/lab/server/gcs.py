@@ -32,8 +32,8 @@ _OBJECT = re.compile(r"/b/([^/]+)/o/(.+)")
 _MOVE = re.compile(r"/b/([^/]+)/o/(.+)/(rewriteTo|copyTo)/b/([^/]+)/o/(.+)")
 _RENAME = re.compile(r"/b/([^/]+)/o/(.+)/moveTo/o/(.+)")
 _REASONS = {
-    304: "notModified", 400: "invalid", 404: "notFound", 405: "methodNotAllowed",
-    409: "conflict", 412: "conditionNotMet", 413: "uploadTooLarge",
+    304: "notModified", 400: "invalid", 403: "forbidden", 404: "notFound",
+    405: "methodNotAllowed", 409: "conflict", 412: "conditionNotMet", 413: "uploadTooLarge",
     416: "requestedRangeNotSatisfiable", 429: "rateLimitExceeded", 500: "backendError",
     501: "notImplemented", 503: "backendError", 507: "backendError",
 }  # fmt: skip
@@ -91,7 +91,7 @@ class Gcs:
             if "/upload/" in call.path:
                 return self._upload(call, deed)
             if call.method == "GET":
-                return gcs_lists.contents(self.objects, call, deed)
+                return self._list(call, deed)
         elif call.method == "POST" and (moved := _MOVE.fullmatch(path)):
             return self._copy(call, deed, moved)
         elif call.method == "POST" and (renamed := _RENAME.fullmatch(path)):
@@ -174,6 +174,9 @@ class Gcs:
             deed.condition = f"unless-version {other}"
         self._judge(call.query, found, reading=True)
         return found
+
+    def _list(self, call: DialectRequest, deed: RequestEffect) -> Reply:
+        return gcs_lists.contents(self.objects, call, deed)
 
     def _download(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         found = self._wanted(call, deed)

@@ -1,7 +1,8 @@
 """AWS policy documents, judged as S3 judges them: a denial first, then a grant, else a 403.
 
 It supports what the documents in datasets/policies need, and refuses any other document, so that
-nothing is silently ignored. https://docs.aws.amazon.com/service-authorization/ names actions.
+nothing is silently ignored. Roles of Google Cloud and Azure are read here, and judged in `roles`.
+https://docs.aws.amazon.com/service-authorization/ names actions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.lab.server.call import DialectError, DialectRequest, key_of
+from lockkit.lab.server.roles import Grant, Roles, azure_grants, google_grants
 
 ARN = "arn:aws:s3:::"
 CONTEXT = {"s3:prefix", "s3:if-match", "s3:if-none-match", "s3:objectcreationoperation"}
@@ -61,6 +63,8 @@ class AccessPolicy:
     """
 
     statements: tuple[Statement, ...]
+    google: Roles | None = None
+    azure: Roles | None = None
 
     def check(self, call: DialectRequest, bucket: str, key: str) -> None:
         """403 unless every action that this request needs is allowed."""
@@ -84,13 +88,22 @@ class AccessPolicy:
 def read_policy(documents: Iterable[str]) -> AccessPolicy:
     """Raises `ValueError`, which names what is not supported."""
     statements: list[Statement] = []
+    google: list[Grant] = []
+    azure: list[Grant] = []
     for text in documents:
         said = json.loads(text)
+        match said:
+            case {"roles": dict(), "bindings": list()}:
+                google += google_grants(said)
+                continue
+            case {"DataActions": list(), "AssignableScopes": list()}:
+                azure += azure_grants(said)
+                continue
         listed = said.get("Statement") if isinstance(said, dict) else None
         if not isinstance(listed, list):
-            raise ValueError("no AWS policy: it has no list of statements")
+            raise ValueError("no AWS policy, no Google bindings and no Azure role")
         statements += map(_statement, listed)
-    return AccessPolicy(tuple(statements))
+    return AccessPolicy(tuple(statements), Roles.of(google), Roles.of(azure))
 
 
 def _statement(said: Any) -> Statement:

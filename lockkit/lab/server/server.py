@@ -56,7 +56,7 @@ class Emulator:
     `port` is the S3 address's; the others follow it (0: any that are free). `latency_ms` is added
     to every request, half before it is applied and half after. With `credentials` the S3 address
     wants requests signed by them; the other two take any. Buckets are made on first use, unless
-    `strict_buckets`. `policy` applies to the S3 address alone.
+    `strict_buckets`. `policy` applies to each address whose kind of document it has.
     `on_request` is called from the server's thread and must not wait. Raises `ValueError` for an
     unknown profile, an impossible port or an address that others could reach, `OSError` if the port
     or the file cannot be used.
@@ -170,12 +170,15 @@ class Emulator:
     def _dialects(self) -> dict[str, Dialect]:
         from lockkit.lab.server.azure import Azure
         from lockkit.lab.server.gcs import Gcs
+        from lockkit.lab.server.role_checks import RoleCheckedAzure, RoleCheckedGcs
         from lockkit.lab.server.s3 import S3
 
+        on, policy = (self.objects, self.profile), self._policy
+        google, azure = (policy.google, policy.azure) if policy else (None, None)
         return {
-            "s3": S3(self.objects, self.profile, self._policy),
-            "gcs": Gcs(self.objects, self.profile),
-            "azure": Azure(self.objects, self.profile),
+            "s3": S3(*on, policy),
+            "gcs": RoleCheckedGcs(*on, google) if google else Gcs(*on),
+            "azure": RoleCheckedAzure(*on, azure) if azure else Azure(*on),
         }
 
     # --- one request -----------------------------------------------------------------------------
