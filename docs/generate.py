@@ -244,6 +244,14 @@ jobs:
 ```"""
 
 
+# --- on call --------------------------------------------------------------------------------------
+
+
+def on_call_session() -> str:
+    """The commands of a night on call and their output, for each of three providers."""
+    return str(import_module("on_call_session").markdown())
+
+
 # --- the playground -------------------------------------------------------------------------------
 
 

@@ -131,6 +131,7 @@ def test_the_picture_is_drawn_from_the_recorded_history(docs_path: None) -> None
     assert "412, refused" in drawn
 
 
+@pytest.mark.xdist_group("on_call_session")  # it runs once for this test and its own
 def test_every_generated_part_of_a_page_can_be_made(docs_path: None) -> None:
     generate = import_module("generate")
     marks = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli import acquire, breaking, service_lock
@@ -33,6 +34,7 @@ VERSION_RIGHTS = {
 if TYPE_CHECKING:
     from lockkit.protocol.record import Garbled, Record
     from lockkit.protocol.state import Observation
+    from lockkit.table.inspect.versions import Generation
 
 NEWEST = 10
 SHOW = """\
@@ -102,7 +104,7 @@ def show(args: argparse.Namespace) -> int:
     from lockkit.cli.generations import opened, read_lock, standing
     from lockkit.lock.handle import LOCK_KEY
     from lockkit.protocol.record import Garbled
-    from lockkit.table.inspect.versions import generations
+    from lockkit.table.inspect.versions import generations, granted_ms
 
     with opened(args.url, store_options(args)) as store:
         observation = read_lock(store)
@@ -118,6 +120,7 @@ def show(args: argparse.Namespace) -> int:
             {"url": args.url, "key": LOCK_KEY, "state": now.state, **_fields(observation.record)}
             | {"version": observation.version, "modified_ms": observation.modified_ms}
             | {"date_ms": observation.date_ms}
+            | {"granted_ms": granted_ms(kept)}
             | {"takeable_in_ms": now.takeable_in_ms, "takeable_by": now.takeable_by}
             | {"generations": [
                 {"version": each.number.version, "modified_ms": each.number.modified_ms,
@@ -125,7 +128,10 @@ def show(args: argparse.Namespace) -> int:
             | ({"generations_error": untold} if untold else {})
         )  # fmt: skip
     else:
-        say(f"{plain(args.url)} {LOCK_KEY}", *(f"  {line}" for line in _sentences(observation)))
+        say(
+            f"{plain(args.url)} {LOCK_KEY}",
+            *(f"  {line}" for line in _sentences(observation, kept)),
+        )
         rows = [_row(each.number.version, each.number.modified_ms, each.record) for each in kept]
         if len(rows) > 1:
             say("", *table(("version", "written", "epoch", "state", "by"), rows))
@@ -135,10 +141,11 @@ def show(args: argparse.Namespace) -> int:
     return FOUND if isinstance(observation.record, Garbled) else OK
 
 
-def _sentences(observation: Observation) -> list[str]:
-    """The content of the object, in words."""
+def _sentences(observation: Observation, kept: Sequence[Generation] = ()) -> list[str]:
+    """The content of the object, in words. `kept` shows when its holder got it."""
     from lockkit.cli.generations import standing
     from lockkit.protocol.record import Garbled
+    from lockkit.table.inspect.versions import granted_ms
 
     now = standing(observation)
     match observation.record:
@@ -156,6 +163,12 @@ def _sentences(observation: Observation) -> list[str]:
         f"{now.state}: {_by(record)}, {epoch}",
         f"since    {clock_time(observation.modified_ms)} (the store's clock)",
     ]
+    granted = granted_ms(kept)
+    if granted is not None and granted < kept[0].number.modified_ms:
+        # Older generations of the same grant may have been left out, or were never kept.
+        earlier = " or before" if granted == kept[-1].number.modified_ms else ""
+        lines[1] = f"since    {clock_time(granted)}{earlier} (the store's clock)"
+        lines.append(f"renewed  {clock_time(observation.modified_ms)} (the store's clock)")
     if now.state != "released":
         lines.append(f"until    {clock_time(record.valid_until_ms)} (the holder's clock)")
         left_s = (now.takeable_in_ms or 0) / 1000
