@@ -22,10 +22,10 @@ def across(ways: Sequence[Store], place: str, rounds: int, clock: Clock) -> Chec
     rounds = min(max(rounds, len(ways)), ROUNDS_MAX)
     for number in range(rounds):
         here, there = ways[number % len(ways)], ways[(number + 1) % len(ways)]
-        trouble, finding = _continued(here, there, f"{place}/across/{number}", clock)
-        if trouble:
+        failure, finding = _continued(here, there, f"{place}/across/{number}", clock)
+        if failure:
             evidence = {"round": number + 1, "wrote": here.server, "asked": there.server}
-            return Check("across", finding, f"{trouble} ({here.server}, {there.server})", evidence)
+            return Check("across", finding, f"{failure} ({here.server}, {there.server})", evidence)
     because = f"each of {len(ways)} endpoints saw the writes of another at once, {rounds} times"
     return Check("across", CheckOutcome.PASSED, because, {"rounds": rounds, "ways": len(ways)})
 
