@@ -195,10 +195,41 @@ def test_the_console_looks_at_a_services_lock_and_breaks_exactly_the_grant_that_
     assert "its holder has died" in panel.lock.value and "holder died" in panel.card.value
     assert repr(console).startswith("Console(held; holder died")
     console.dry_run()
-    assert "Would end the grant" in panel.plan.value
+    assert "Would end the grant" in panel.plan.value and "No later grant" in panel.plan.value
+    assert panel.epoch.layout.display == "none" and "tombstone" not in panel.break_it.tooltip
     os.utime(folder / NAME, ns=(1, 1))
     with pytest.raises(BreakRefused):
         console.break_lock()
     console.dry_run()
     assert console.break_lock() is None
     assert not (folder / NAME).exists() and "data-state='absent'" in panel.lock.value
+
+
+def test_a_dry_run_of_one_services_lock_allows_no_break_of_the_next_one(
+    folder: Path, tmp_path: Path, ended: str
+) -> None:
+    pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+    from lockkit.errors import BreakRefused
+    from lockkit.lab.widgets import Console
+
+    second = tmp_path / "second"
+    for each in (folder, second):
+        orphaned(each, ended)
+    console = Console(f"filesystem://{folder}", watch_s=0.0)
+    console.look()
+    assert console.dry_run() is not None
+    console.look(f"filesystem://{second}")
+    with pytest.raises(BreakRefused, match="dry run first"):
+        console.break_lock()
+    assert (folder / NAME).exists() and (second / NAME).exists()
+
+
+def test_the_dry_run_says_when_a_break_could_end_a_later_grant() -> None:
+    pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+    from lockkit.lab.widgets.console.html import grant_html
+
+    exact, vague = (
+        grant_html(replace(HELD, certain=each), "az://lake/lock") for each in (True, False)
+    )
+    assert "No later grant" in exact and "another program" not in exact
+    assert "another program" in vague and "o later" not in vague

@@ -151,13 +151,12 @@ class Console(Shown):
 
     def _show_service(self, found: ServiceExamination) -> None:
         """A service keeps no versions, and has no table beside it."""
-        self.found, self.planned, self.service = None, None, found
+        self.found, self.planned, self.service, self._grant = None, None, found, None
         panel = self.panel
         panel.lock.value = html.service_html(found)
         panel.generations.value = panel.table.value = panel.audit.value = html.NOT_HERE
         panel.files.value = html.taken_html(())
-        panel.plan.value = panel.epoch.value = ""
-        panel.breaking.layout.display = "flex"
+        panel.offer_break(service=True)
         self._draw((), found.diagnosis, self._at[0])
         panel.say(f"Looked at {self._at[0]}: {found.state}.")
 
@@ -176,15 +175,14 @@ class Console(Shown):
         self.panel.say(f"{fields.get('text', '')}…")
 
     def _show(self, found: Examination) -> None:
-        self.found, self.planned, self.service = found, None, None
+        self.found, self.planned, self.service, self._grant = found, None, None, None
         panel = self.panel
         panel.lock.value = html.lock_html(found.standing.holder, found.since_ms)
         panel.generations.value = html.generations_html(found.kept, found.untold)
         panel.table.value = html.table_html(found.standing)
         panel.audit.value = html.audit_html(found.validation, found.events)
         panel.files.value = html.taken_html(found.evidence.taken)
-        panel.plan.value = panel.epoch.value = ""
-        panel.breaking.layout.display = "flex"
+        panel.offer_break(service=False)
         self._draw(found.events, found.diagnosis, self._at[0])
         panel.say(f"Looked at {self._at[0]}: {found.standing.holder.state}.")
 

@@ -100,13 +100,13 @@ def grant_html(grant: ServiceHolder | None, url: str) -> str:
     """The dry run of a break of a service's lock."""
     if grant is None:
         return "<div class='lc-card'><h4>Dry run</h4><p>It is free: nothing to break.</p></div>"
-    risk = " It is another program's lease: the next one may have the same version."
-    risk = "" if grant.certain else risk
+    others = "It is another program's lease: the next one may have the same version, and then a "
+    others += "break ends that one."
+    risk = "No later grant would be ended." if grant.certain else others
     return (
         f"<div class='lc-card'><h4>Dry run: nothing was changed</h4><p>Would end the grant of "
-        f"<b>{shown(grant.owner)}</b> at {shown(url)}, version <b>{shown(grant.version)}</b>, and "
-        f"no later one.{risk} The service does not stop its holder: make sure that it is dead.</p>"
-        "</div>"
+        f"<b>{shown(grant.owner)}</b> at {shown(url)}, version <b>{shown(grant.version)}</b>. "
+        f"{risk} The service does not stop its holder: make sure that it is dead.</p></div>"
     )
 
 

@@ -12,6 +12,8 @@ from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.ui import Status, button, choice, column, error_html, named, row
 
 WATCHES = [("3 s", 3.0), ("10 s", 10.0), ("30 s", 30.0), ("not at all", 0.0)]
+TOMBSTONE = "Replaces the lock object by a tombstone, if it is as the dry run showed it"
+GRANT_ENDS = "Ends the grant that the dry run showed"
 EMPTY = "Press Look, or drop in what was recorded."
 KINDS = "Histories, Hudi's audit files, listings of versions, SDKs' debug logs"
 
@@ -55,7 +57,7 @@ class Panel:
         self.epoch = _named("epoch", _text("Epoch", "", "type it in, if its lease lasts", "270px"))
         self.break_it = button(
             "Break it", name="console-break", icon="unlink", style="danger",
-            tip="Replaces the lock object by a tombstone, if it is as the dry run showed it",
+            tip=TOMBSTONE,
         )  # fmt: skip
         self.break_it.disabled = True
         self.plan = _named("plan", widgets.HTML())
@@ -75,6 +77,13 @@ class Panel:
             row(self.url, self.endpoint, self.watch, self.look),
             row(self.upload, self.paths, self.read), self.status, self.error, self.body,
         )  # fmt: skip
+
+    def offer_break(self, *, service: bool) -> None:
+        """Clear the last dry run. A service's grant has no epoch, and no tombstone replaces it."""
+        self.plan.value = self.epoch.value = ""
+        self.epoch.layout.display = "none" if service else ""
+        self.break_it.tooltip = GRANT_ENDS if service else TOMBSTONE
+        self.breaking.layout.display = "flex"
 
     def say(self, text: str) -> None:
         self.status.say(text)
