@@ -72,8 +72,9 @@ assert not sound.harm and sound.verdict.kind == "VALID"
 # %% [markdown]
 # ## Choose your own
 #
-# There are eight scenarios: a lease, transactions on a table, the same with cleans and rollbacks, a
-# leader election, a write-ahead log, a queue, Terraform's state lock, and locks of many keys.
+# There are ten scenarios: a lease, transactions on a table, the same with cleans and rollbacks, a
+# leader election, a write-ahead log, a queue, Terraform's state lock, locks of many keys, commits
+# in groups, and a lock that readers share.
 # Choose one, switch a rule off, guess how soon that does harm, and press **Play**.
 
 # %%

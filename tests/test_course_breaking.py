@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.widgets.predict import FAST
 from lockkit.lab.widgets.seeds.moments import SeedMoment
 
+NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "14_break_it_yourself.py"
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 SEEN_BY_CHANCE = [each for each in LEASE_MUTANTS if each != "confirm"]
 
@@ -109,7 +111,7 @@ def test_what_a_hunt_found_is_one_of_the_guesses(seed: int | None, guess: str) -
 
 
 def test_every_scenario_has_rules_and_no_harm_with_all_of_them_on() -> None:
-    assert len(SCENARIOS) == 10
+    assert len(SCENARIOS) == 10 and "There are ten scenarios" in NOTEBOOK.read_text()
     for name in SCENARIOS:
         assert rules_of(name) and not play(name, "", 1).harm
 
