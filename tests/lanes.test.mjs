@@ -100,6 +100,13 @@ test("a label without room says less, and what it says is still true", () => {
   assert.ok(told("g17 9f1c", 3).length === 3 && told("", 0) === "");
 });
 
+test("a bold label takes more room than another one of as many letters", () => {
+  const mark = (kind) => ({ id: kind, kind, label: "committed, epoch 2", lane: "W1", hue: 0, t: 0 });
+  const scene = { ...named("good/throttled_release"), arrows: [], bars: [], stages: [], marks: [mark("published"), mark("checked")] };
+  const [bold, plain] = ["published", "checked"].map((kind) => layout(scene, 900).labels.find((label) => label.id === kind));
+  assert.ok(bold.x1 - bold.x0 > plain.x1 - plain.x0);
+});
+
 test("a table that nothing was written to has no lane", () => {
   const scene = named("one call, 2 requests");
   assert.ok(!layout(scene, 900).lanes.some((lane) => lane.id === "table"));

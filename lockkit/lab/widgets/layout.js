@@ -24,6 +24,8 @@ const FLIGHT = 9;         // an arrow falls at least this far, so that its direc
 const GAP_MAX = 46;       // idle time is elided beyond this
 const ELIDED_MS = 1500;
 const CHAR = 6.3;         // an estimate of a label's width; the halo forgives the rest
+const BOLD_CHAR = 7;
+const BOLD = new Set(["stall", "published", "wrong", "refused", "stale", "unheard", "lost", "dropped", "throttled", "fault"]);  // as lanes.css has it
 const TICK = 30;
 const PAGE = 600;         // what is drawn is found by pages of so many pixels
 const TALL = 8;           // a shape over more pages than this is looked at wherever one is
@@ -39,14 +41,14 @@ const SHORTER = [
   [/^(g\d+) .*$/, "$1"], [/^(.+) epoch \d+$/, "$1"],
 ];
 
-/** The longest form of a label that is no wider than `room`. */
-export function fitted(text, room) {
-  const fits = (said) => said.length * CHAR <= room;
+/** The longest form of a label that is no wider than `room`, with letters of this width. */
+export function fitted(text, room, char = CHAR) {
+  const fits = (said) => said.length * char <= room;
   let said = text;
   while (!fits(said)) {
     const next = SHORTER.map(([long, short]) => said.replace(long, short)).find((each) => each.length < said.length);
     if (next === undefined) {
-      const letters = Math.floor(room / CHAR) - 1;
+      const letters = Math.floor(room / char) - 1;
       return letters < LETTERS_MIN ? "" : `${said.slice(0, letters)}\u2026`;
     }
     said = next;
@@ -221,8 +223,9 @@ function blank(x0, x1, tall) {
 }
 
 function labelled(id, whole, x, anchor, dy, kind, hue, room) {
-  const text = fitted(whole, room(x, anchor === "end"));
-  const wide = text.length * CHAR;
+  const char = BOLD.has(kind) ? BOLD_CHAR : CHAR;
+  const text = fitted(whole, room(x, anchor === "end"), char);
+  const wide = text.length * char;
   return { id, text, x, anchor, dy, kind, hue, x0: anchor === "end" ? x - wide : x, x1: anchor === "end" ? x : x + wide, y: 0 };
 }
 
