@@ -84,9 +84,13 @@ def test_the_same_moment_is_at_the_same_place_for_both_and_a_kill_is_marked() ->
         ("50", "W1"), ("0", "W2"), ("80", "W1"), ("50", "W2"),
     ]  # fmt: skip
     assert len({(colour, who) for _, colour, who in grants}) == 2, "a writer has one colour"
-    assert re.findall(r"<q style='left:(\d+).00%'>([^<]+)", drawn) == [
-        ("20", "✗ killed"), ("30", "✗ killed"), ("40", "▶ started again"),
+    assert re.findall(r"<q style='left:(\d+).00%' title='([^']+)'>([^<]+)", drawn) == [
+        ("20", "✗ killed", "✗ killed"), ("30", "✗ killed", "✗"),  # the next mark is near
+        ("40", "▶ started again", "▶ started again"),
     ]  # fmt: skip
+    later = [*one, event(9400, "W2", "killed", pid=2)]
+    crowded = chart_html([SimpleNamespace(name="a", history=later)])
+    assert re.findall(r"killed'>([^<]+)", crowded)[-1] == "✗", "words would be cut at the edge"
     still = re.findall(r"lp-still' style='left:([\d.]+)%;width:([\d.]+)%", drawn)
     assert ("30.00", "10.00") in still, "the service was down"
     assert drawn.count("service</em>") == 1, "the other was not struck"

@@ -28,6 +28,7 @@ GUESSES = (AT_ONCE, SOON, LATE, NEVER)
 LAST_GUESSES = ("drift", "claim_412 lost", "confirm", "fence off")
 SEEDS, SOON_SEEDS = 300, 20
 AFTER_MS = 500.0
+BAR_PX = 60
 SIMULATOR = "according to the simulator, which sees more than the history"
 
 
@@ -240,7 +241,7 @@ def _seed(first: int | None) -> str:
 def _bar(first: int | None, widest: int) -> str:
     if first is None:
         return "never"
-    width = max(2, round(160 * first / widest))
+    width = max(2, round(BAR_PX * first / widest))
     return f"<div style='width:{width}px;height:9px;background:#0072B2'></div>"
 
 

@@ -171,7 +171,8 @@ class Race:
             "height": 260, "barmode": "group", "font_color": "#808890", "autosize": True,
             "paper_bgcolor": clear, "plot_bgcolor": clear,
             "yaxis_gridcolor": "rgba(128,136,144,.25)",
-            "title": {"text": f"commits in {self.seconds:g} s, each writer on its own key"},
+            "title": {"text": f"commits in {self.seconds:g} s,<br>each writer on its own key"},
+            "margin": {"l": 40, "r": 10, "t": 60, "b": 30}, "legend_orientation": "h",
         })  # fmt: skip
         drawn.add_bar(x=names, y=self.single, name="one lock object", marker_color="#0072B2")
         drawn.add_bar(

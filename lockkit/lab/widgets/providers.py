@@ -31,6 +31,8 @@ from lockkit.lab.widgets.ui import (
 REDRAW_S = 1.0
 SHOWN_S = 45.0
 TICK_S = 5
+LABEL_PERCENT = 22
+"""Of the axis, in a notebook of 800 pixels: what is written beside a mark takes so much."""
 SERVICE = "service"
 CHART_STYLE = f"""<style>
 .lp-chart{{font-size:12px;margin:6px 0}}.lp-chart p{{display:flex;margin:0;line-height:20px}}
@@ -222,9 +224,12 @@ def _rows(history: Sequence[Event], end_ms: float, place: Place, grid: str) -> s
         )
     for who, from_ms, to_ms in stalls(history, end_ms):
         drawn[who] += bar("still", from_ms, to_ms, "", f"{who} did nothing")
-    for who, at_ms, says in struck(history):
-        if place(at_ms) > 0:
-            drawn[who] += f"<q style='left:{place(at_ms):.2f}%'>{escape(says)}</q>"
+    marks = [(who, place(at_ms), says) for who, at_ms, says in struck(history)]
+    for n, (who, x, says) in enumerate(marks):
+        beside = min((other for each, other, _ in marks[n + 1:] if each == who), default=100.0)
+        said = says if beside - x >= LABEL_PERCENT else says[0]  # the sign alone, where it is tight
+        if x > 0:
+            drawn[who] += f"<q style='left:{x:.2f}%' title='{escape(says)}'>{escape(said)}</q>"
     return "".join(
         f"<p><em style='color:{tints[who]}'>{escape(who)}</em><span>{line}</span></p>"
         for who, line in drawn.items()

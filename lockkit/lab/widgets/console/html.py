@@ -51,12 +51,14 @@ padding:2px 14px;font-weight:600;font-size:14px}
 border-radius:3px;padding:8px 14px;font-size:13px;line-height:1.45}
 .lc-card h4{margin:0 0 4px;font-size:15px}
 .lc-card p{margin:4px 0}
+.lc-card a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
 .lc-card.unknown{border-left-color:var(--jp-border-color1,#bbb)}
 .lc-code{display:block;user-select:all;cursor:copy;font-family:var(--jp-code-font-family,monospace);
 font-size:12px;background:var(--jp-layout-color2,#eee);color:var(--jp-content-font-color0,#111);
 padding:6px 10px;border-radius:3px;white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0}
-.lockkit-console .lockkit-console-evidence button{width:auto;max-width:100%;text-align:left;
-overflow:hidden;text-overflow:ellipsis;font-family:var(--jp-code-font-family,monospace);font-size:12px}
+.lockkit-console .lockkit-console-evidence button{width:auto;max-width:100%;height:auto;
+text-align:left;white-space:normal;overflow-wrap:anywhere;line-height:1.5;padding:4px 10px;
+font-family:var(--jp-code-font-family,monospace);font-size:12px}
 </style>"""
 
 

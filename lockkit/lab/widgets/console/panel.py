@@ -23,7 +23,7 @@ class Panel:
 
     def __init__(self, *, url: str, endpoint: str, watch_s: float, has_demo: bool) -> None:
         empty = "s3://bucket/table, gs://…, az://…" + (" (empty: the demo)" if has_demo else "")
-        self.url = _named("url", _text("Table", url, empty, "380px"))
+        self.url = _named("url", _text("Table", url, empty, "410px"))
         self.endpoint = _named("endpoint", _text("Endpoint", endpoint, "its own", "260px"))
         watches = WATCHES if watch_s in dict(WATCHES).values() else [(f"{watch_s:g} s", watch_s)]
         self.watch = choice("Watch it for", watches, watch_s, "180px", name="console-watch")
