@@ -18,7 +18,7 @@ from lockkit import Clock, open_store
 from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.table import CommitConflict, Table, create_table, read_table
-from lockkit.table.errors import NotWritable
+from lockkit.table.errors import NotWritable, RefusedOption
 from lockkit.table.format.base_file import record_keys
 from lockkit.table.format.gate import refuse_other
 from lockkit.table.format.java_properties import format_properties, parse_properties
@@ -91,6 +91,9 @@ def test_a_table_is_what_a_dictionary_is(version: int, mode: str, tmp_path: Path
         model = {("k", "a", "EU", "d1"): (1, 1), ("k", "a", "EU", "d2"): (1, 1)}
         table.upsert(rows(model))
         assert table.delete_partition("region=EU/day=d", "day=d1", "region=US*") is None
+        for slashed in ("/region=EU/day=d1", "region=EU/day=d1/"):
+            with pytest.raises(RefusedOption, match="takes one or more paths"):
+                table.delete_partition(slashed)
         table.upsert(rows({("k", "a", "EU", "x"): (1, 1)}))
         table.delete_partition("*/day=x")
     hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")

@@ -159,4 +159,4 @@ def test_what_was_skipped_is_told() -> None:
     woken = StoppedDriver(
         way="save", did=FATES[1], reported=replace(told(True)[0], said="returned")
     )
-    assert repr(woken).endswith("After it resumed, W1 was told: returned")
+    assert repr(woken).endswith("The answer to W1 after it resumed: returned")

@@ -122,7 +122,8 @@ def test_an_instant_that_was_reserved_beside_a_refused_commit_is_given_back(
             one.append(rows("c"))
         assert one._upkeep.context.together[0].ahead
     folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
-    assert len(list(folder.glob("*.requested"))) == len(list(folder.glob("*_*.commit"))) == 2
+    taken = list(folder.glob("*.commit.requested"))  # the refused one may have been rolled back
+    assert len(taken) == len(list(folder.glob("*_*.commit"))) == 2
 
 
 def test_writers_that_overlap_do_not_both_commit(url: str) -> None:

@@ -468,4 +468,4 @@ def test_a_history_is_judged_stripe_by_stripe(shared_emulator: Any, bucket: str)
     for stripe, grants in ((1, 2), (2, 2), (5, 1)):
         verdict = check(of_stripe(sorted(history, key=lambda each: each.at_ms), stripe))
         assert verdict.kind is Kind.VALID, verdict.because
-        assert verdict.because.startswith(f"{grants} grants")
+        assert verdict.because.startswith(f"{grants} grant")

@@ -264,7 +264,7 @@ class Table:
         """
         import pyarrow as pa
 
-        if not partitions or not all(isinstance(each, str) for each in partitions):
+        if not partitions or any(type(p) is not str or p.strip("/") != p for p in partitions):
             raise RefusedOption("delete_partition", "takes one or more paths, as region=EU")
         return self._write("delete_partition", pa.table({}), retries, frozenset(partitions))
 
