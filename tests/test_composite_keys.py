@@ -92,7 +92,7 @@ def test_a_table_is_what_a_dictionary_is(version: int, mode: str, tmp_path: Path
         table.upsert(rows(model))
         assert table.delete_partition("region=EU/day=d", "day=d1", "region=US*") is None
         for slashed in ("/region=EU/day=d1", "region=EU/day=d1/"):
-            with pytest.raises(RefusedOption, match="takes one or more paths"):
+            with pytest.raises(RefusedOption, match="without a slash"):
                 table.delete_partition(slashed)
         table.upsert(rows({("k", "a", "EU", "x"): (1, 1)}))
         table.delete_partition("*/day=x")

@@ -22,7 +22,7 @@ from lockkit.spark import fresh, java
 from lockkit.stores import StoreOptions
 from lockkit.stores.endpoint import Endpoint, ErrorResponse
 from lockkit.table import errors as table_errors
-from lockkit.table.errors import CommitUnknown
+from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.services import repair
 
 HOMES = (errors, events, fresh, java, proxy, recipe_errors, repair, service, table_errors)
@@ -148,3 +148,9 @@ def test_a_store_that_refuses_says_what_it_answered() -> None:
         "s3://b/t at 127.0.0.1:9: cannot read k, it answered 403 AccessDenied; "
         "let these credentials read, write, list and delete under that prefix"
     )
+
+
+def test_a_conflict_with_a_commit_that_is_not_known_names_no_instant() -> None:
+    late = CommitConflict("T1", instant="", cause="was committed first", cure="begin again")
+    assert str(late).startswith("another commit was committed first; T1 was not committed")
+    assert late.instant == ""

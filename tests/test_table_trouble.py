@@ -38,6 +38,7 @@ from lockkit.protocol.outcome import Applied, IfAbsent, Missing
 from lockkit.runtime import run
 from lockkit.runtime.proven import create
 from lockkit.stores import Store, open_store
+from lockkit.stores.memory import MemoryStore
 from lockkit.table import (
     FENCE_KEY,
     Prepared,
@@ -518,3 +519,39 @@ def test_a_write_that_ends_in_a_deleted_table_spares_the_files_of_others(tmp_pat
         with pytest.raises(NoTable):
             table.upsert(rows([0, 1, 2, 3]))
         assert [entry.key for entry in table.store.list("region")] == list(others)
+
+
+def test_a_partition_of_a_table_that_was_made_again_keeps_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The write to the deleted table put it there, and the commit to the new one relies on it."""
+    url = f"memory://trouble-{next(NAMES)}/t"
+    store, real_put, real_list = open_store(url), MemoryStore.put, MemoryStore.list
+    run(create_table(CONFIG), store, CLOCK)
+    steps: list[str] = []
+
+    def empty(prefix: str) -> None:
+        for entry in list(real_list(store, prefix)):
+            store.delete(entry.key)
+
+    def put(self: MemoryStore, key: str, *args: Any) -> Any:
+        if key.endswith(".requested") and not steps:
+            steps.append("deleted before the write takes its instant")
+            empty("")
+        return real_put(self, key, *args)
+
+    def listed(self: MemoryStore, prefix: str, *args: Any) -> Any:
+        if len(steps) == 1 and prefix.startswith(".hoodie/.temp/"):
+            steps.append("made again while the write clears away")
+            empty(".hoodie/.locks/")
+            run(create_table(CONFIG), store, CLOCK)
+            with Table(url) as again:
+                again.append(rows([1]))
+        return real_list(self, prefix, *args)
+
+    monkeypatch.setattr(MemoryStore, "put", put)
+    monkeypatch.setattr(MemoryStore, "list", listed)
+    with Table(url) as table, pytest.raises(NoTable):
+        table.append(rows([1]))
+    assert len(steps) == 2 and read_table(store)["id"].to_pylist() == ["k1"]
+    assert any(entry.key.endswith(PARTITION_FILE) for entry in real_list(store, ""))

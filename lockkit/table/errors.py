@@ -61,7 +61,7 @@ class CommitConflict(TableError):
     """Another commit or service made this commit impossible: it will never be visible.
 
     Its data files and its requested and inflight instants stay; readers ignore them, and a table
-    service removes them. `instant` and `action` name the other commit, `mine` this one.
+    service removes them. `instant` ("" if unknown) and `action` name the other commit, `mine` this.
     `partition` and `file_group` (a file id) are "" if no single file group conflicts.
     """
 
@@ -74,7 +74,7 @@ class CommitConflict(TableError):
         self.cause = cause
         where = "/".join(part for part in (partition, file_group) if part)
         super().__init__(
-            f"{instant} ({action})",
+            f"{instant} ({action})" if instant else f"another {action}",
             f"{cause}{' ' if where else ''}{where}; {mine} was not committed: {cure}",
         )
         self.cure = cure

@@ -264,8 +264,8 @@ class Table:
         """
         import pyarrow as pa
 
-        if not partitions or any(type(p) is not str or p.strip("/") != p for p in partitions):
-            raise RefusedOption("delete_partition", "takes one or more paths, as region=EU")
+        if not partitions or any(not isinstance(p, str) or p.strip("/") != p for p in partitions):
+            raise RefusedOption("delete_partition", "takes paths without a slash at an end")
         return self._write("delete_partition", pa.table({}), retries, frozenset(partitions))
 
     def read(

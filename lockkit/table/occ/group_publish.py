@@ -312,7 +312,7 @@ def _refusal(instant: str, kind: str, entry: GroupDecision | None) -> Exception:
         )  # fmt: skip
     if why in ("schema", "late"):
         cause = "changed the table's columns" if why == "schema" else "was committed first"
-        return CommitConflict(instant, instant=by or "a later instant", cause=cause,
+        return CommitConflict(instant, instant=by, cause=cause,
                               cure="begin again with the table as it is now")  # fmt: skip
     if why == "closed":
         return TableError(instant, "was not committed: the mode changes", "begin again")
