@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 from lockkit.errors import TIME_MS_MAX as TIME_MS_MAX
-from lockkit.errors import LockkitError
+from lockkit.errors import StatedError
 
 STORE = "store"
 LINE_BYTES_MAX = 1_000_000
@@ -77,7 +77,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 
 
-class HistoryError(LockkitError, ValueError):
+class HistoryError(StatedError, ValueError):
     """A line that is not an event: names the line, and what is wrong with it."""
 
 
@@ -107,7 +107,7 @@ def event(at_ms: float, who: str, kind: str, **data: Any) -> Event:
     """An event whose fields are checked against KINDS: a typing error fails where it is made."""
     absent = [name for name in KINDS[kind] if name not in data]
     if absent:
-        raise HistoryError(f"event {kind!r} needs {', '.join(absent)}")
+        raise HistoryError(f"event {kind!r}", f"needs {', '.join(absent)}")
     return Event(at_ms, who, kind, data)
 
 
@@ -115,24 +115,28 @@ def parse(line: str, *, number: int = 0) -> Event:
     """One JSON line as an event; `HistoryError` says what is wrong and where."""
     where = f"line {number}: " if number else ""
     if len(line) > LINE_BYTES_MAX:
-        raise HistoryError(f"{where}longer than {LINE_BYTES_MAX} characters")
+        raise HistoryError(f"{where}the line", f"is longer than {LINE_BYTES_MAX} characters")
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise HistoryError(f"{where}not JSON ({error})") from None
+        raise HistoryError(f"{where}the line", f"is not JSON ({error})") from None
     if not isinstance(fields, dict):
-        raise HistoryError(f"{where}not a JSON object")
+        raise HistoryError(f"{where}the line", "is not a JSON object")
     try:
         at_ms, who, kind = float(fields.pop("at_ms")), fields.pop("who"), fields.pop("kind")
     except (KeyError, TypeError, ValueError, OverflowError):
         at_ms = math.nan
     if not math.isfinite(at_ms):
-        raise HistoryError(f"{where}an event needs at_ms (a number), who and kind")
+        raise HistoryError(f"{where}an event", "needs at_ms (a number), who and kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise HistoryError(f"{where}unknown kind {str(kind)[:40]!r}; known: {', '.join(KINDS)}")
+        raise HistoryError(
+            f"{where}unknown kind {str(kind)[:40]!r}",
+            "",
+            f"known: {', '.join(KINDS)}",
+        )
     absent = [name for name in KINDS[kind] if name not in fields]
     if absent:
-        raise HistoryError(f"{where}event {kind!r} needs {', '.join(absent)}")
+        raise HistoryError(f"{where}event {kind!r}", f"needs {', '.join(absent)}")
     return Event(at_ms, str(who), kind, fields)
 
 

@@ -14,18 +14,25 @@ import pytest
 import lockkit
 from lockkit import errors, events
 from lockkit.errors import LockBusy, LockkitError, LossReason
-from lockkit.lab.faults import proxy
+from lockkit.lab.faults import plan, proxy
+from lockkit.lab.incident import dropped
+from lockkit.lab.processes import fleet
 from lockkit.lab.processes.services import service
+from lockkit.lab.soak import run as soak_run
+from lockkit.lab.widgets import predict
 from lockkit.recipes import errors as recipe_errors
 from lockkit.recipes.queue.operations import Claim
-from lockkit.spark import fresh, java
+from lockkit.spark import connect, fresh, java
 from lockkit.stores import StoreOptions
 from lockkit.stores.endpoint import Endpoint, ErrorResponse
 from lockkit.table import errors as table_errors
 from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.services import repair
 
-HOMES = (errors, events, fresh, java, proxy, recipe_errors, repair, service, table_errors)
+HOMES = (
+    connect, dropped, errors, events, fleet, fresh, java, plan, predict, proxy, recipe_errors,
+    repair, service, soak_run, table_errors,
+)  # fmt: skip
 KINDS = [
     kind for home in HOMES
     for _, kind in inspect.getmembers(home, inspect.isclass)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockkit.errors import LockkitError, StoreError
+from lockkit.errors import LockkitError, StatedError, StoreError
 
 
 class WalError(LockkitError):
@@ -67,7 +67,7 @@ class AppendUnknown(WalError):
         self.key = key
 
 
-class QueueError(LockkitError):
+class QueueError(StatedError):
     """The queue cannot be used in this way; nothing was done."""
 
 
@@ -90,11 +90,11 @@ class QueueUnknown(LockkitError):
         )
 
 
-class JobLost(LockkitError):
+class JobLost(StatedError):
     """The job now belongs to another worker, or is completed: stop working on it."""
 
 
-class NoBroker(LockkitError):
+class NoBroker(StatedError):
     """No broker answers at the address, or another server does: no request was sent."""
 
 
@@ -102,27 +102,27 @@ class ForeignBroker(NoBroker):
     """The server at the address is not the broker that the file names."""
 
 
-class NotLeader(LockkitError):
+class NotLeader(StatedError):
     """This node does not lead (any more): what it does in its epoch has no effect."""
 
 
-class NotGuarded(LockkitError):
+class NotGuarded(StatedError):
     """The object is not a guarded value; it was left unchanged."""
 
 
-class ElectionError(LockkitError):
+class ElectionError(StatedError):
     """The epochs are not what an election leaves behind. Nothing was written."""
 
 
-class StateLocked(LockkitError):
+class StateLocked(StatedError):
     """Another owner holds the state's lock, or the object there is not a lock file."""
 
 
-class NotLocked(LockkitError):
+class NotLocked(StatedError):
     """There is nothing to unlock, or not under this ID. Nothing was deleted."""
 
 
-class LockUnknown(LockkitError):
+class LockUnknown(StatedError):
     """The outcome of a lock or an unlock is unknown: it may be done, or may still be done."""
 
 
@@ -130,5 +130,5 @@ class StripesDiffer(StoreError):
     """The recorded number of stripes differs from this handle's. Nothing was locked."""
 
 
-class OutOfOrder(LockkitError, RuntimeError):
+class OutOfOrder(StatedError, RuntimeError):
     """A nested call asked for a lock that could cause a deadlock. None of its locks was taken."""

@@ -51,7 +51,11 @@ def guarded_of(key: str, found: Found | Missing | NotModified) -> GuardedValue:
                         return GuardedValue(value, epoch, attempt, found.version)
         except (ValueError, RecursionError):
             pass
-    raise NotGuarded(f"{key} is no guarded value: {why}; see who wrote it, or use another key")
+    raise NotGuarded(
+        key,
+        f"is no guarded value: {why}",
+        "see who wrote it, or use another key",
+    )
 
 
 def is_late(before: GuardedValue, epoch: int) -> bool:
@@ -69,8 +73,10 @@ def write_guarded(key: str, change: Callable[[Any], Any], epoch: int) -> Procedu
     for _ in range(TRIES_MAX):
         if is_late(before, epoch):
             raise NotLeader(
-                f"{key} was written in epoch {before.epoch}, and this is epoch {epoch}: "
-                "another leads by now; begin again from what is there"
+                key,
+                f"was written in epoch {before.epoch}, and this is epoch {epoch}: another "
+                "leads by now",
+                "begin again from what is there",
             )
         value = change(before.value)
         body = json.dumps({"epoch": epoch, "attempt": (yield Unique()), "value": value}).encode()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import LockkitError
+from lockkit.errors import StatedError
 from lockkit.spark.archive import archive_options
 from lockkit.spark.java import LEAN_JVM, spark_env
 
@@ -46,7 +46,7 @@ CONF = {
 }
 
 
-class ServerGone(LockkitError, RuntimeError):
+class ServerGone(StatedError, RuntimeError):
     """The Connect server did not answer in time."""
 
 
@@ -113,8 +113,10 @@ def await_server(remote: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         else:
             return
     raise ServerGone(
-        f"the Spark Connect server at {remote} did not answer within {timeout_s:.0f} s; "
-        "see spark.log in the run's folder, and whether the machine has 1 GB of memory to spare"
+        f"the Spark Connect server at {remote}",
+        f"did not answer within {timeout_s:.0f} s",
+        "see spark.log in the run's folder, and whether the machine has 1 GB of memory to "
+        "spare",
     )
 
 

@@ -252,9 +252,10 @@ def unlock(args: argparse.Namespace) -> int:
         found = state.show().info
         if isinstance(found, LockInfo) and found.id == args.id and found.who != who():
             raise NotLocked(
-                f"{state.key} is held by {found}, and you are {who()}; if it is yours all the same "
-                "or its holder is dead: lockkit tflock force-unlock URL "
-                f"{shlex.quote(plain(args.id))}"
+                state.key,
+                f"is held by {found}, and you are {who()}",
+                "if it is yours all the same or its holder is dead: lockkit tflock "
+                f"force-unlock URL {shlex.quote(plain(args.id))}",
             )
         return removed(args, state)
 

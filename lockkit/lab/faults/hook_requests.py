@@ -25,8 +25,9 @@ def install(carry_out: Callable[[Any], Any], session: requests.Session) -> None:
     """Install in front of all adapters that the session has now."""
     if not isinstance(session, requests.Session):
         raise FaultError(
-            f"faults cannot stand below a client that sends by {type(session).__name__}; let it "
-            "send as its SDK does by default, by requests"
+            "faults",
+            f"cannot stand below a client that sends by {type(session).__name__}",
+            "let it send as its SDK does by default, by requests",
         )
     for prefix, adapter in list(session.adapters.items()):
         session.mount(prefix, _Adapter(carry_out, adapter))

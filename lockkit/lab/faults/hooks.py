@@ -115,8 +115,10 @@ class Faulty(ArmedFaults):
             hook_requests.install(self.carry_out, session)
             return
         raise FaultError(
-            f"faults cannot stand below a {type(client).__name__}: install them in a boto3 S3 "
-            "client, a google.cloud.storage.Client or a (synchronous) client of azure.storage.blob"
+            "faults",
+            f"cannot stand below a {type(client).__name__}",
+            "install them in a boto3 S3 client, a google.cloud.storage.Client or a (synchronous) "
+            "client of azure.storage.blob",
         )
 
     def carry_out(self, attempt: SdkAttempt) -> Any:

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lockkit.errors import LockkitError
+from lockkit.errors import StatedError
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ FAULTS_MAX = 1000
 PLAN_CHARACTERS_MAX = 1_000_000
 
 
-class FaultError(LockkitError, ValueError):
+class FaultError(StatedError, ValueError):
     """An invalid fault or plan: names the field, what is wrong, and what is allowed."""
 
 
@@ -90,7 +90,11 @@ class Fault:
     def __post_init__(self) -> None:
         _check_types(self)
         if self.what not in WHATS:
-            raise FaultError(f"what: no fault is called {_short(self.what)}; one of {_or(WHATS)}")
+            raise FaultError(
+                "what:",
+                f"no fault is called {_short(self.what)}",
+                f"one of {_or(WHATS)}",
+            )
         _check_fit(self)
         _fill_in(self)
         _check_status(self)
@@ -125,16 +129,19 @@ class Fault:
         """A fault from a JSON object; `FaultError` says what is wrong with it."""
         if not isinstance(said, Mapping):
             raise FaultError(
-                f'a fault is a JSON object such as {{"what": "drop"}}, not {_short(said)}'
+                "a fault",
+                f'is a JSON object such as {{"what": "drop"}}, not {_short(said)}',
             )
         known = [each.name for each in _FIELDS]
         for name in said:
             if name not in known:
                 raise FaultError(
-                    f"unknown field {_short(name)} in a fault; known: {', '.join(known)}"
+                    f"unknown field {_short(name)} in a fault",
+                    "",
+                    f"known: {', '.join(known)}",
                 )
         if "what" not in said:
-            raise FaultError(f"a fault needs the field what: one of {_or(WHATS)}")
+            raise FaultError("a fault", f"needs the field what: one of {_or(WHATS)}")
         return cls(**said)
 
 
@@ -185,21 +192,26 @@ class FaultPlan:
     @classmethod
     def from_fields(cls, said: Any) -> FaultPlan:
         if not isinstance(said, Mapping):
-            raise FaultError(f"a plan is a JSON object with a list of faults, not {_short(said)}")
+            raise FaultError(
+                "a plan",
+                f"is a JSON object with a list of faults, not {_short(said)}",
+            )
         for name in said:
             if name not in ("why", "seed", "faults"):
                 raise FaultError(
-                    f"unknown field {_short(name)} in a plan; known: why, seed, faults"
+                    f"unknown field {_short(name)} in a plan",
+                    "",
+                    "known: why, seed, faults",
                 )
         seed, why, listed = said.get("seed", 0), said.get("why", ""), said.get("faults")
         if not _is_int(seed):
-            raise FaultError(f"seed: a whole number, not {_short(seed)}")
+            raise FaultError("seed:", f"a whole number, not {_short(seed)}")
         if not isinstance(why, str):
-            raise FaultError(f"why: a text, not {_short(why)}")
+            raise FaultError("why:", f"a text, not {_short(why)}")
         if not isinstance(listed, list):
-            raise FaultError(f"faults: a list of faults, not {_short(listed)}")
+            raise FaultError("faults:", f"a list of faults, not {_short(listed)}")
         if len(listed) > FAULTS_MAX:
-            raise FaultError(f"faults: at most {FAULTS_MAX}, not {len(listed)}")
+            raise FaultError("faults:", f"at most {FAULTS_MAX}, not {len(listed)}")
         return cls(each_of("faults", listed, Fault.from_fields), seed=seed, why=why)
 
     @classmethod
@@ -213,11 +225,11 @@ class FaultPlan:
 
 def from_json(text: str | bytes) -> Any:
     if len(text) > PLAN_CHARACTERS_MAX:
-        raise FaultError(f"a plan has at most {PLAN_CHARACTERS_MAX} characters, not {len(text)}")
+        raise FaultError("a plan", f"has at most {PLAN_CHARACTERS_MAX} characters, not {len(text)}")
     try:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise FaultError(f"not JSON ({error})") from None
+        raise FaultError("a plan", f"is JSON, and this is not ({error})") from None
 
 
 def each_of(name: str, listed: list[Any], parse: Callable[[Any], T]) -> tuple[T, ...]:
@@ -227,7 +239,7 @@ def each_of(name: str, listed: list[Any], parse: Callable[[Any], T]) -> tuple[T,
         try:
             found.append(parse(each))
         except FaultError as error:
-            raise FaultError(f"{name}[{index}]: {error}") from None
+            raise FaultError(f"{name}[{index}]:", str(error)) from None
     return tuple(found)
 
 
@@ -236,9 +248,9 @@ def loaded(path: str | Path, parse: Callable[[bytes], T]) -> T:
     try:
         return parse(Path(path).read_bytes())
     except OSError as error:
-        raise FaultError(f"{path}: {error.strerror}") from None
+        raise FaultError(f"{path}:", error.strerror or str(error)) from None
     except FaultError as error:
-        raise FaultError(f"{path}: {error}") from None
+        raise FaultError(f"{path}:", str(error)) from None
 
 
 def key_matches(key: str, pattern: str) -> bool:
@@ -316,7 +328,7 @@ def _check_types(fault: Fault) -> None:
         if value is None and name not in _NEEDED:
             continue
         if not _is_hashable_scalar(value) or not holds(value):
-            raise FaultError(f"{name}: {allowed}; not {_short(value)}")
+            raise FaultError(f"{name}:", f"{allowed}, not {_short(value)}")
 
 
 def _check_fit(fault: Fault) -> None:
@@ -324,19 +336,27 @@ def _check_fit(fault: Fault) -> None:
     fits = _FITS[fault.what]
     for name in ("code", "body", "retry_after_s", "delay_s", "ending", "cap_s"):
         if getattr(fault, name) is not None and name not in fits:
-            raise FaultError(f"{name} means nothing for {fault.what}; it takes {', '.join(fits)}")
+            raise FaultError(
+                name,
+                f"means nothing for {fault.what}",
+                f"it takes {', '.join(fits)}",
+            )
     if fault.what == "status" and fault.code is None:
-        raise FaultError("status needs a code, such as 503")
+        raise FaultError("status", "needs a code, such as 503")
     if fault.what in ("late", "delay") and fault.delay_s is None:
-        raise FaultError(f"{fault.what} needs delay_s, in seconds")
+        raise FaultError(fault.what, "needs delay_s, in seconds")
     if fault.what == "late" and fault.when == "after":
         raise FaultError(
-            "late is always before: the client is cut off before the store has the request"
+            "late",
+            "is always before: the client is cut off before the store has the request",
         )
     if fault.cap_s is not None and fault.what == "late" and fault.ending != "hang":
-        raise FaultError("cap_s limits a hang: with late it takes ending=hang")
+        raise FaultError("cap_s limits a hang:", "with late it takes ending=hang")
     if fault.applied and (fault.what in ("late", "delay") or fault.when == "before"):
-        raise FaultError("applied waits for an answer: it goes with a fault after the store's own")
+        raise FaultError(
+            "applied waits for an answer:",
+            "it goes with a fault after the store's own",
+        )
 
 
 def _fill_in(fault: Fault) -> None:
@@ -363,8 +383,9 @@ def is_refusal(code: int) -> bool:
 def _check_status(fault: Fault) -> None:
     if fault.code is not None and is_refusal(fault.code) and fault.when == "after":
         raise FaultError(
-            f"code {fault.code} says that nothing was written, so it cannot come after the write; "
-            "use when=before, or 408 or a 5xx code"
+            f"code {fault.code}",
+            "says that nothing was written, so it cannot come after the write",
+            "use when=before, or 408 or a 5xx code",
         )
 
 

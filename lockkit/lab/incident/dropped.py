@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lockkit.errors import LockkitError
+from lockkit.errors import StatedError
 from lockkit.events import Event, HistoryError, plain, read
 from lockkit.lab.incident import listings, store_logs
 from lockkit.lab.incident.audit import Audit, Validation, is_audit, parse_audit, validate
@@ -22,7 +22,7 @@ FILES_MAX = 200
 NAME_MAX = 80
 
 
-class NotUnderstood(LockkitError, ValueError):
+class NotUnderstood(StatedError, ValueError):
     """A file of an unknown kind, or too large: names it and the known kinds."""
 
 
@@ -66,7 +66,7 @@ def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[SeenVersion] = (
     Raises `NotUnderstood` for the first file of an unknown kind.
     """
     if len(files) > FILES_MAX:
-        raise NotUnderstood(f"{len(files)} files at once; give at most {FILES_MAX}")
+        raise NotUnderstood(f"{len(files)} files at once", "", f"give at most {FILES_MAX}")
     pile = _Pile()
     for name, content in files:
         _sort(pile, plain(name, limit=NAME_MAX), content)
@@ -84,8 +84,9 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
     content = _unpacked(name, content)
     if len(content) > FILE_BYTES_MAX:
         raise NotUnderstood(
-            f"{name} is longer than {FILE_BYTES_MAX // 1_000_000} MB; cut out what is around the "
-            "incident (of a log, the lines with the lock's name)"
+            name,
+            f"is longer than {FILE_BYTES_MAX // 1_000_000} MB",
+            "cut out what is around the incident (of a log, the lines with the lock's name)",
         )
     wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")  # as PowerShell redirects a command's output
     text = content.decode("utf-16" if wide else "utf-8-sig", "replace")
@@ -114,10 +115,11 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
         pile.taken.append(ParsedFile(name, log.form, _said(log)))
     else:
         raise NotUnderstood(
-            f"{name} is none of these: a history (JSON lines), Hudi's audit log, a listing of "
+            name,
+            "is none of these: a history (JSON lines), Hudi's audit log, a listing of "
             "versions (S3's, GCS's or Azure's), a debug log of boto3, google-cloud-storage or "
-            "azure-storage-blob, or the store's own log (CloudTrail or server access log of S3, "
-            "audit log of Google Cloud, resource log of Azure)"
+            "azure-storage-blob, or the store's own log (CloudTrail or server access log of "
+            "S3, audit log of Google Cloud, resource log of Azure)",
         )
 
 
@@ -129,7 +131,7 @@ def _unpacked(name: str, content: bytes) -> bytes:
         with gzip.open(io.BytesIO(content)) as file:
             return file.read(FILE_BYTES_MAX + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise NotUnderstood(f"{name} cannot be unpacked: {plain(error)}") from None
+        raise NotUnderstood(name, f"cannot be unpacked: {plain(error)}") from None
 
 
 def _stored(log: store_logs.StoreLog) -> str:
@@ -147,7 +149,7 @@ def _history(name: str, text: str) -> list[Event]:
     try:
         return list(read(text.splitlines(keepends=True)))
     except HistoryError as error:
-        raise NotUnderstood(f"{name}: {plain(error)}") from None
+        raise NotUnderstood(f"{name}:", plain(error)) from None
 
 
 def _said(log: ParsedLog) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from lockkit.cli.shipped import ROOT
 from lockkit.clock import Clock
-from lockkit.errors import LockkitError
+from lockkit.errors import StatedError
 from lockkit.events import Event
 from lockkit.lab.processes.child import ChildProcess, Said
 from lockkit.spark.process import FLEET, leftovers
@@ -39,7 +39,7 @@ STOP_TIMEOUT_S = 5.0
 KILL_TIMEOUT_S = 2.0
 
 
-class FleetError(LockkitError, ValueError):
+class FleetError(StatedError, ValueError):
     """A fleet that cannot be launched as asked: names the setting and its allowed values."""
 
 
@@ -85,7 +85,7 @@ class Plan:
             (self.latency_ms < 0, f"latency_ms is {self.latency_ms}; 0 or more"),
         ):
             if wrong:
-                raise FleetError(f"this fleet cannot be launched: {what}")
+                raise FleetError("this fleet", f"cannot be launched: {what}")
 
 
 class Fleet:
@@ -153,9 +153,9 @@ class Fleet:
     def launch(self) -> None:
         """Start everything; returns at once. A fleet is launched once."""
         if self._keeper is not None:
-            raise FleetError("this fleet was launched before; make a new one")
+            raise FleetError("this fleet", "was launched before", "make a new one")
         if sys.platform == "win32":
-            raise FleetError("a fleet stops processes by signals: use Linux, macOS or WSL")
+            raise FleetError("a fleet", "stops processes by signals", "use Linux, macOS or WSL")
         self.run_dir.mkdir(parents=True, exist_ok=True)
         # The supervisor dies with the *thread* that starts it: this one lives as long as the fleet.
         self._keeper = threading.Thread(target=self._keep, name="lockkit-fleet", daemon=True)
@@ -291,14 +291,18 @@ class Fleet:
 
     def _send(self, **command: Any) -> None:
         if self._keeper is None:
-            raise FleetError("this fleet was not launched yet")
+            raise FleetError("this fleet", "was not launched yet", "call launch()")
         self._spawned.wait(SPAWN_TIMEOUT_S)
         if self._supervisor is not None:
             self._supervisor.send(**command)
 
     def _known(self, writer: str) -> str:
         if writer not in self._states:
-            raise FleetError(f"no writer {writer!r}; this fleet has {', '.join(self._states)}")
+            raise FleetError(
+                f"no writer {writer!r}",
+                "",
+                f"this fleet has {', '.join(self._states)}",
+            )
         return writer
 
 

@@ -53,16 +53,20 @@ class SoakFault:
     def from_fields(cls, said: Any) -> SoakFault:
         """From a JSON object; `FaultError` says what is wrong with it."""
         if not isinstance(said, Mapping) or said.get("what") not in WHATS:
-            raise FaultError(f"what: one of {', '.join(WHATS)}; not {_short(said)}")
+            raise FaultError("what:", f"one of {', '.join(WHATS)}, not {_short(said)}")
         known = ("what", "every_s", *WHATS[said["what"]])
         for name in said:
             if name not in known:
-                raise FaultError(f"{_short(name)} means nothing here; known: {', '.join(known)}")
+                raise FaultError(
+                    _short(name),
+                    "means nothing here",
+                    f"known: {', '.join(known)}",
+                )
         for name, holds, allowed in _RULES:
             if name in said and not holds(said[name]):
-                raise FaultError(f"{name}: {allowed}; not {_short(said[name])}")
+                raise FaultError(f"{name}:", f"{allowed}, not {_short(said[name])}")
         if "every_s" not in said or ("fault" in known and "fault" not in said):
-            raise FaultError(f"{said['what']} needs every_s{' and fault' * ('fault' in known)}")
+            raise FaultError(said['what'], f"needs every_s{' and fault' * ('fault' in known)}")
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
         }
@@ -87,10 +91,16 @@ class SoakPlan:
         """A plan from JSON (any fault plan is one); `FaultError` says what is wrong and where."""
         said = from_json(text)
         if not isinstance(said, dict):
-            raise FaultError(f"a plan is a JSON object with a list of faults, not {_short(said)}")
+            raise FaultError(
+                "a plan",
+                f"is a JSON object with a list of faults, not {_short(said)}",
+            )
         listed = said.pop("processes", [])
         if not isinstance(listed, list) or len(listed) > TROUBLES_MAX:
-            raise FaultError(f"processes: a list of at most {TROUBLES_MAX}, not {_short(listed)}")
+            raise FaultError(
+                "processes:",
+                f"a list of at most {TROUBLES_MAX}, not {_short(listed)}",
+            )
         faults = each_of("processes", listed, SoakFault.from_fields)
         return cls(FaultPlan.from_fields(said), faults)
 

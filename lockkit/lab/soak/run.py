@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import LockkitError, StoreError, TableError
+from lockkit.errors import StatedError, StoreError, TableError
 from lockkit.events import Event, event
 from lockkit.lab.processes.child import ChildProcess, Said
 from lockkit.lab.processes.fleet import Plan, last_words, leftovers
@@ -37,8 +37,8 @@ ONE_HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
 Report = Callable[[str], None]
 
 
-class SoakFailed(LockkitError):
-    """A soak that could not start or end; the message says what happened and what to do next."""
+class SoakFailed(StatedError):
+    """A soak that could not start or end."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ def soak(
         session.stop()
     orphans = len(leftovers(plan.fleet))
     if session.broken:
-        raise SoakFailed(session.broken)
+        raise SoakFailed("the soak", f"ended too soon: {session.broken}", f"see {session.log}")
     report("judging")
     return judge(plan, lasted_s / 60, session.ended, orphans)
 
@@ -161,12 +161,12 @@ class SoakSession:
         self._clock = Clock()
         self._fleet = plan.fleet
         self._folder = f"{Path(plan.run_dir)}/"
-        self._log = Path(plan.run_dir) / "supervisor.log"
+        self.log = Path(plan.run_dir) / "supervisor.log"
         self._over = threading.Event()
         self._stopping = False
         self._supervisor = ChildProcess(
             "lockkit.lab.soak.supervisor", {"plan": asdict(plan), "soak": asdict(settings)},
-            log=self._log, env=os.environ | ONE_HEAP | {FLEET: plan.fleet}, session=True,
+            log=self.log, env=os.environ | ONE_HEAP | {FLEET: plan.fleet}, session=True,
         )  # fmt: skip
         self._supervisor.listen(self._hear)
 
@@ -192,8 +192,8 @@ class SoakSession:
             process.kill()  # the kernel's parent-death signal ends what it owned
             code = process.wait(KILL_S)
         if not self._stopping and not self.broken:
-            said = last_words(self._log)
-            self.broken = f"the supervisor ended with code {code}: {said}; see {self._log}"
+            said = last_words(self.log)
+            self.broken = f"the supervisor ended with code {code}: {said}"
 
     def _hear(self, said: Said | None) -> None:
         if said is None:

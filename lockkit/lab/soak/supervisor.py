@@ -97,8 +97,9 @@ class SoakSupervisor(Supervisor):
             await_server(f"sc://127.0.0.1:{port}", timeout_s=SERVER_READY_S)
         except ServerGone:
             raise ServerGone(
-                f"the embedded server did not listen within {SERVER_READY_S:.0f} s; see "
-                f"{self._run_dir / 'server.log'}"
+                "the embedded server",
+                f"did not listen within {SERVER_READY_S:.0f} s",
+                f"see {self._run_dir / 'server.log'}",
             ) from None
         at = port + tuple(PROFILES).index(self._plan.provider)
         self._proxy = self._hosts.enter_context(

@@ -11,7 +11,7 @@ import anywidget
 import ipywidgets as widgets
 import traitlets
 
-from lockkit.errors import LockkitError
+from lockkit.errors import StatedError
 from lockkit.lab.widgets.ui import FAST, Shown, Status, button, column, shown
 
 IN_VOILA = os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
@@ -30,7 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class NotPredicted(LockkitError, RuntimeError):
+class NotPredicted(StatedError, RuntimeError):
     """A locked cell was run before the reader picked a guess."""
 
     def _render_traceback_(self) -> list[str]:
@@ -103,7 +103,7 @@ class Predict(Shown):
     def run(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `act` and show what it did: its result as text. `NotPredicted` without a guess."""
         if self.picked is None:
-            raise NotPredicted(f"{FIRST} ({self.question})")
+            raise NotPredicted(FIRST, f"({self.question})")
         result = act(*args, **kwargs)
         self.show(str(result))
         return result
@@ -191,7 +191,7 @@ class Veil(Shown):
     def open(self) -> None:
         """`NotPredicted` without a guess."""
         if self._predict.picked is None:
-            raise NotPredicted(f"{FIRST} ({self._predict.question})")
+            raise NotPredicted(FIRST, f"({self._predict.question})")
         if not self.opened:
             self.opened = True
             self.view.children = [getattr(self._result, "view", self._result)]

@@ -212,14 +212,15 @@ class Candidate:
                 case _:
                     gone = True  # collected since the listing, so a higher epoch exists by now
         raise ElectionError(
-            f"{epoch_key(self.known)} is gone, and no higher epoch exists: somebody deleted the "
-            'highest epoch, which must stay. Restore it with the body {"expired": true}; '
-            "otherwise its number would be granted twice"
+            epoch_key(self.known),
+            "is gone, and no higher epoch exists: somebody deleted the highest epoch, which "
+            "must stay",
+            'restore it with the body {"expired": true}, or its number is granted twice',
         )
 
     def _create(self, epoch: int, began_ms: int) -> Procedure[float | None]:
         if epoch > EPOCH_MAX:
-            raise ElectionError(f"{epoch_key(EPOCH_MAX)} is the last epoch")
+            raise ElectionError(epoch_key(EPOCH_MAX), "is the last epoch")
         record = self._record(epoch)
         self.claims.add(record.attempt)
         # Sent once (not `settle_write`): the next look reads the outcome.
@@ -289,7 +290,8 @@ class Candidate:
         term = self.leads()
         if term is None:
             raise NotLeader(
-                f"{self.identity.holder or self.identity.owner} does not lead: campaign again"
+                self.identity.holder or self.identity.owner,
+                "does not lead", "campaign again",
             )
         return term
 

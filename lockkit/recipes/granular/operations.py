@@ -165,12 +165,16 @@ def refuse_to_nest(held: Iterable[StripeRequest], wanted: Iterable[StripeRequest
         return
     if lowest < top:
         raise OutOfOrder(
-            f"this thread holds a {top.name.lower()} lock and asks for a {lowest.name.lower()} "
-            "lock: volume comes before bucket before key; let go first, or take all in one call"
+            "this thread",
+            f"holds a {top.name.lower()} lock and asks for a {lowest.name.lower()} lock: "
+            "volume comes before bucket before key",
+            "let go first, or take all in one call",
         )
     raise OutOfOrder(
-        f"this thread holds a {top.name.lower()} lock and asks for another, or for the same one "
-        "again: neither is reentrant, and read never becomes write; take all in one call"
+        "this thread",
+        f"holds a {top.name.lower()} lock and asks for another, or for the same one again: "
+        "neither is reentrant, and read never becomes write",
+        "take all in one call",
     )
 
 

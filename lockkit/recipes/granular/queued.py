@@ -349,20 +349,22 @@ def encode(queue: LockQueue, attempt: str) -> bytes:
 
 def decode(key: str, body: bytes, version: Version) -> LockQueue:
     """Raises `NotAQueue`: an object that is something else is never taken for a free lock."""
+    cure = "see who wrote it, then delete it by hand"
     try:
         fields = json.loads(body) if len(body) <= BODY_BYTES_MAX else None
         match fields:
             case {"format": int(number)} if number > FORMAT:
-                why = f"is of format {number}; this version of lockkit knows {FORMAT}: update it"
+                why = f"is of format {number}; this version of lockkit knows {FORMAT}"
+                cure = "update it"
             case {"format": 1, "epoch": int(epoch), "entries": list(entries)}:
                 if len(entries) > ENTRIES_MAX:
                     raise ValueError("too many entries")
                 return LockQueue(tuple(map(_entry, entries)), epoch, version)
             case _:
-                why = "is no queue of a shared lock: see who wrote it, then delete it by hand"
+                why = "is no queue of a shared lock"
     except (ValueError, KeyError, TypeError, RecursionError):
-        why = "is a damaged queue of a shared lock: see who wrote it, then delete it by hand"
-    raise NotAQueue(f"{key} {why}")
+        why = "is a damaged queue of a shared lock"
+    raise NotAQueue(f"{key} {why}", cure=cure)
 
 
 def _entry(fields: dict[str, Any]) -> QueueEntry:

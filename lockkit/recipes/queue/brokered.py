@@ -80,7 +80,7 @@ def through(operation: Operation, known: KnownBroker, ask: Ask, start: Start) ->
         yield Sleep(pause_s(tries))
     if operation.since is not None:
         raise QueueUnknown(operation, why)
-    raise QueueBusy(f"{TRIES_MAX} times no broker could do it ({why}); try again later")
+    raise QueueBusy(f"{TRIES_MAX} times no broker", f"could do it ({why})", "try again later")
 
 
 class BrokerQueue(Queue):
@@ -151,14 +151,14 @@ class BrokerQueue(Queue):
         try:
             line = json.dumps(settings).encode() + b"\n"  # by stdin: options may be credentials
         except TypeError:
-            raise QueueError(f"a broker cannot be handed these store options; {by_hand}") from None
+            raise QueueError("a broker", "cannot be handed these store options", by_hand) from None
         try:
             said = subprocess.run(
                 command, input=line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 timeout=START_S_MAX, check=False,
             ).stdout  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise QueueError(f"no broker could be started ({error}); {by_hand}") from None
+            raise QueueError("no broker", f"could be started ({error})", by_hand) from None
         try:
             return str(json.loads(said).get("ended", ""))[:WHY_CHARS]
         except (ValueError, AttributeError):  # killed while it started, say

@@ -106,23 +106,25 @@ def encode(file: QueueFile) -> bytes:
 def decode(body: bytes) -> QueueFile:
     """Strict: a file that is not a queue raises `QueueError` and is never overwritten."""
     if len(body) > QUEUE_BYTES_MAX:
-        raise QueueError(f"queue.json is longer than {QUEUE_BYTES_MAX} bytes: {_ASIDE}")
+        raise QueueError("queue.json", f"is longer than {QUEUE_BYTES_MAX} bytes", _ASIDE)
     try:
         fields = json.loads(body.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
-        raise QueueError(f"queue.json is no JSON (truncated, or not a queue): {_ASIDE}") from None
+        raise QueueError("queue.json", "is no JSON (truncated, or not a queue)", _ASIDE) from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise QueueError(f"queue.json is not a queue of lockkit's: {_ASIDE}")
+        raise QueueError("queue.json", "is not a queue of lockkit's", _ASIDE)
     version = fields.get("version")
     if type(version) is int and version > VERSION:
         raise QueueError(
-            f"queue.json has format version {version}, this lockkit knows {VERSION}: use the newer "
-            "lockkit that wrote it; nothing was changed"
+            "queue.json",
+            f"has format version {version}, this lockkit knows {VERSION}; nothing was "
+            "changed",
+            "use the newer lockkit that wrote it",
         )
     try:
         return _file(fields)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise QueueError(f"queue.json is damaged ({str(error)[:SHOWN]}): {_ASIDE}") from None
+        raise QueueError("queue.json", f"is damaged ({str(error)[:SHOWN]})", _ASIDE) from None
 
 
 def _file(fields: dict[str, Any]) -> QueueFile:

@@ -129,7 +129,11 @@ def enlist(
         case WriteLanded() | WriteLost():
             raise WriterDeposed("another one wrote the file first")
         case NotDone(why) | Unsure(why):
-            raise QueueError(f"the broker could not be entered into the file: {why}; try again")
+            raise QueueError(
+                "the broker",
+                f"could not be entered into the file: {why}",
+                "try again",
+            )
 
 
 def broker_commit(

@@ -37,7 +37,7 @@ def answer_or_raise(operation: Operation, outcome: Answer | NotDone | Unsure) ->
     match outcome:
         case NotDone(why):
             if operation.since is None:
-                raise QueueBusy(f"{KEY}: {why}; try again later")
+                raise QueueBusy(f"{KEY}:", why, "try again later")
             raise QueueUnknown(operation, why)
         case Unsure(why, since):
             raise QueueUnknown(again(operation, since), why)
@@ -127,17 +127,20 @@ class Queue:
         """
         if os.getpid() != self._pid:
             raise QueueError(
-                f"the queue at {self.url} was opened by process {self._pid} and used by "
-                f"{os.getpid()} after a fork; open it again in the child"
+                f"the queue at {self.url}",
+                f"was opened by process {self._pid} and used by {os.getpid()} after a fork",
+                "open it again in the child",
             )
         try:
             prove_conditions(self.store, self.clock)
         except NoAnswer as error:
-            raise QueueBusy(str(error)) from error  # nothing was written yet
+            # nothing was written yet
+            raise QueueBusy("the queue's store:", str(error), "try again later") from error
 
     def _carry_out(self, operation: Operation) -> Answer:
         answer = self.submit(operation)
         if isinstance(answer, Refused):
-            held = isinstance(operation, Beat | Complete)
-            raise JobLost(answer.why) if held else QueueError(answer.why)
+            lost = isinstance(operation, Beat | Complete)
+            kind, cure = (JobLost, "stop working on it") if lost else (QueueError, "")
+            raise kind(type(operation).__name__.lower(), f"was refused: {answer.why}", cure)
         return answer

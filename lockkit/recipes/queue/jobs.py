@@ -117,7 +117,7 @@ def drafted(
         body = encode(new) if changed else b""
         if len(body) <= most:
             return QueueDraft(new if changed else file, answers, changed, body)
-    raise QueueError(f"queue.json would be longer than {QUEUE_BYTES_MAX} bytes: {FULL}")
+    raise QueueError("queue.json", f"would be longer than {QUEUE_BYTES_MAX} bytes", FULL)
 
 
 def _remembered(recent: Sequence[QueueWrite], policy: QueuePolicy) -> tuple[QueueWrite, ...]:

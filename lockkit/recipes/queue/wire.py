@@ -142,7 +142,7 @@ def connect(broker: Broker) -> BrokerConnection:
     try:
         made = socket.create_connection((host, int(port)), GREETING_S)
     except (OSError, ValueError, OverflowError) as error:
-        raise NoBroker(f"no broker answers at {shown} ({error})") from None
+        raise NoBroker("no broker", f"answers at {shown} ({error})") from None
     file = made.makefile("rb")
     try:
         greeting = read_line(file, GREETING_BYTES_MAX)
@@ -156,8 +156,9 @@ def connect(broker: Broker) -> BrokerConnection:
         file.close()
         made.close()
         if isinstance(error, OSError | EOFError):  # it ends, or is stopped
-            raise NoBroker(f"no broker answers at {shown} ({error or 'it hung up'})") from None
+            raise NoBroker("no broker", f"answers at {shown} ({error or 'it hung up'})") from None
         raise ForeignBroker(
-            f"who answers at {shown} is not the broker that queue.json names "
-            f"({str(error)[:SHOWN]}); nothing was asked of it"
+            f"who answers at {shown}",
+            f"is not the broker that queue.json names ({str(error)[:SHOWN]})",
+            "nothing was asked of it",
         ) from None

@@ -76,7 +76,7 @@ def load() -> Procedure[QueueRead]:
     try:
         return seen_of((yield from read(KEY, limit=QUEUE_BYTES_MAX)))
     except Unanswered as error:
-        raise QueueError(str(error)) from None
+        raise QueueError("queue.json", f"cannot be read: {error}") from None
 
 
 def seen_of(found: Found | Missing | NotModified) -> QueueRead:

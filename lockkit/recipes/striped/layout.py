@@ -56,12 +56,14 @@ def _refuse_other(body: bytes, stripes: int, where: str) -> None:
     if recorded != stripes:
         raise StripesDiffer(
             f"{where} says {recorded} stripes, and this handle has {stripes}: a key would have two "
-            f"locks; use StripedLock(..., stripes={recorded})"
+            "locks",
+            cure=f"use StripedLock(..., stripes={recorded})",
         )
     if hashed != HASH:
         raise StripesDiffer(
             f"{where} spreads keys by {hashed[:40]!r}, and this version of lockkit by {HASH!r}: a "
-            "key would have two locks; use the version that wrote it"
+            "key would have two locks",
+            cure="use the version that wrote it",
         )
 
 
@@ -73,11 +75,13 @@ def _layout(body: bytes, where: str) -> tuple[int, str]:
         fields = None
     match fields:
         case {"format": int(number)} if number > FORMAT:
-            why = f"is of format {number}, and this version of lockkit knows {FORMAT}; update it"
+            why = f"is of format {number}, and this version of lockkit knows {FORMAT}"
+            cure = "update it"
         case {"format": 1, "stripes": int(stripes), "hash": str(hashed)} if (
             0 < stripes <= STRIPES_MAX and rounded(stripes) == stripes
         ):
             return stripes, hashed
         case _:
-            why = "is no record of stripes; see who wrote it, and remove it if it is unused"
-    raise StripesDiffer(f"{where} {why}")
+            why = "is no record of stripes"
+            cure = "see who wrote it, and remove it if it is unused"
+    raise StripesDiffer(f"{where} {why}", cure=cure)

@@ -130,9 +130,9 @@ def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[StateRea
             yield Sleep(pause_s(tries))  # the same bytes once more: at most one copy can land
     except (Unanswered, StoreError) as error:
         if doubt:
-            raise LockUnknown(_in_doubt(key, info)) from error
+            raise _in_doubt(key, info) from error
         raise
-    raise LockUnknown(_in_doubt(key, info))
+    raise _in_doubt(key, info)
 
 
 def _refused(
@@ -140,22 +140,22 @@ def _refused(
 ) -> StateLocked | LockUnknown:
     match found:
         case ForeignLock(why):
-            text = (
-                f"{key} is no lock file: {why}; Terraform also treats it as a lock. Find out "
-                "who wrote it, then delete it by hand"
-            )
+            why = f"is no lock file: {why}; Terraform also treats it as a lock"
+            cure = "find out who wrote it, then delete it by hand"
         case _:
-            text = (
-                f"{key} is held by {found}; it never expires: wait, or if its holder is certainly "
-                f"dead: lockkit tflock force-unlock URL{id_word(found)}"
+            why = f"is held by {found}, and never expires"
+            cure = (
+                "wait, or if its holder is certainly dead: lockkit tflock force-unlock "
+                f"URL{id_word(found)}"
             )
-    return LockUnknown(f"{text}. {_in_doubt(key, info)}") if doubt else StateLocked(text)
+    return _in_doubt(key, info, f" {why}, and") if doubt else StateLocked(key, why, cure)
 
 
-def _in_doubt(key: str, info: LockInfo) -> str:
-    return (
-        f"the outcome of a create of {key} is unknown: it may still be applied, under the ID "
-        f"{info.id}; look with lockkit tflock show URL, and unlock it by that ID"
+def _in_doubt(key: str, info: LockInfo, standing: str = ":") -> LockUnknown:
+    return LockUnknown(
+        f"{key}{standing} the outcome of a create of it",
+        f"is unknown: it may still be applied, under the ID {info.id}",
+        "look with lockkit tflock show URL, and unlock it by that ID",
     )
 
 
@@ -195,7 +195,7 @@ def unlock(key: str, id: str, *, conditional: bool = True) -> Procedure[None]:
         if version is None or not may_delete(found, id):
             if sent:
                 return  # ours is gone
-            raise NotLocked(_why_not(key, id, standing))
+            raise NotLocked(key, *_why_not(id, standing))
         sent = True
         match (yield Delete(key, exactly(version) if conditional else None)):
             case Applied():
@@ -209,20 +209,24 @@ def unlock(key: str, id: str, *, conditional: bool = True) -> Procedure[None]:
     raise _unlock_in_doubt(key, id)
 
 
-def _why_not(key: str, id: str, standing: StateRead) -> str:
+def _why_not(id: str, standing: StateRead) -> tuple[str, str]:
     match standing.info:
         case None:
-            return f"{key} is not there: nothing is locked, or somebody else has unlocked it"
+            return "is not there: nothing is locked, or somebody else has unlocked it", ""
         case ForeignLock(why):
-            return f"{key} is no lock file: {why}; find out who wrote it, then delete it by hand"
+            return f"is no lock file: {why}", "find out who wrote it, then delete it by hand"
         case LockInfo():
-            return f"{key} has another ID than {id[:60]!r}: it is held by {standing.info}"
+            return f"has another ID than {id[:60]!r}: it is held by {standing.info}", ""
         case never:
             assert_never(never)
 
 
 def _unlock_in_doubt(key: str, id: str) -> LockUnknown:
-    return LockUnknown(f"{key} may or may not be deleted; unlock it again, with the ID {id[:60]!r}")
+    return LockUnknown(
+        key,
+        "may or may not be deleted",
+        f"unlock it again, with the ID {id[:60]!r}",
+    )
 
 
 # --- the handle ----------------------------------------------------------------------------------
@@ -325,7 +329,7 @@ class StateLock:
 
     def unlock(self) -> None:
         if self.held is None:
-            raise NotLocked(f"{self} is not held by this handle")
+            raise NotLocked(str(self), "is not held by this handle")
         self.force_unlock(self.held.id)
         self.held = None
 

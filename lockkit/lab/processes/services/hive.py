@@ -90,12 +90,14 @@ class HiveMetastore(Service):
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ServiceStartFailed(
-                f"Derby did not make the lock tables in {self.folder} in {TABLES_S_MAX:.0f} s"
+                "Derby",
+                f"did not make the lock tables in {self.folder} in {TABLES_S_MAX:.0f} s",
             ) from None
         if made.returncode != 0 or "ERROR" in made.stdout:
             raise ServiceStartFailed(
-                f"Derby did not make the lock tables in {self.folder}: "
-                f"{(made.stderr or made.stdout)[-500:]}"
+                "Derby",
+                f"did not make the lock tables in {self.folder}: "
+                f"{(made.stderr or made.stdout)[-500:]}",
             )
         (self.folder / MADE).touch()
 

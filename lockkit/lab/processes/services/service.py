@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from lockkit.clock import Clock
-from lockkit.errors import LockkitError, StatedError
+from lockkit.errors import StatedError
 from lockkit.spark.connect import free_port, spark_home
 from lockkit.spark.java import NoJava, find_java
 from lockkit.spark.process import from_lasting_thread, kill_tree
@@ -28,7 +28,7 @@ class ServiceUnavailable(StatedError, RuntimeError):
     """A service needs `what`, which is missing; `cure` says how to get it."""
 
 
-class ServiceStartFailed(LockkitError, RuntimeError):
+class ServiceStartFailed(StatedError, RuntimeError):
     """The service was started and does not answer; the message quotes its last output."""
 
 
@@ -94,9 +94,9 @@ class Service(ABC):
         try:
             while not self.answers():
                 if self._process.poll() is not None:
-                    raise ServiceStartFailed(self._why(f"ended with {self._process.returncode}"))
+                    raise self._failed(f"ended with {self._process.returncode}")
                 if clock.boot_ms() > end_ms:
-                    raise ServiceStartFailed(self._why(f"did not answer in {READY_S_MAX:.0f} s"))
+                    raise self._failed(f"did not answer in {READY_S_MAX:.0f} s")
                 clock.sleep(READY_POLL_S)
         except BaseException:
             self.kill()
@@ -137,12 +137,13 @@ class Service(ABC):
             kill_tree(process.pid)  # and all that it left
             process.wait(STOP_S_MAX)
 
-    def _why(self, what: str) -> str:
+    def _failed(self, why: str) -> ServiceStartFailed:
         try:
             tail = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
         except OSError:
             tail = []
-        return "\n".join([f"{self.name} at {self.address} {what}; {self.log} ends:", *tail])
+        ending = "\n".join([f"see the end of {self.log}:", *tail])
+        return ServiceStartFailed(f"{self.name} at {self.address}", why, ending)
 
 
 def ask(port: int, question: bytes) -> bytes:

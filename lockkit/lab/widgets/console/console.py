@@ -208,7 +208,9 @@ class Console(Shown):
         """
         paths = [path for name in names for path in sorted(_matching(name))]
         if not paths:
-            raise NotUnderstood("no file is named: give paths, or patterns such as audit/*.jsonl")
+            raise NotUnderstood(
+                "no file", "is named", "give paths, or patterns such as audit/*.jsonl"
+            )
         self._forget()
         return self._take([(path.name, _content(path)) for path in paths])
 

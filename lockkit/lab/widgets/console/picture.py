@@ -33,8 +33,9 @@ def picture(events: Sequence[Event], evidence: Sequence[Event]) -> Picture:
         return _picture(events, evidence)
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
         raise NotUnderstood(
-            f"the history is damaged, a field is not of its type ({type(error).__name__}); "
-            "read the files one by one to see which"
+            "the history",
+            f"is damaged, a field is not of its type ({type(error).__name__})",
+            "read the files one by one to see which",
         ) from None
 
 
