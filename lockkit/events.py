@@ -113,30 +113,28 @@ def event(at_ms: float, who: str, kind: str, **data: Any) -> Event:
 
 def parse(line: str, *, number: int = 0) -> Event:
     """One JSON line as an event; `HistoryError` says what is wrong and where."""
-    where = f"line {number}: " if number else ""
+    where = f"line {number}" if number else "the line"
     if len(line) > LINE_BYTES_MAX:
-        raise HistoryError(f"{where}the line", f"is longer than {LINE_BYTES_MAX} characters")
+        raise HistoryError(where, f"is longer than {LINE_BYTES_MAX} characters")
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise HistoryError(f"{where}the line", f"is not JSON ({error})") from None
+        raise HistoryError(where, f"is not JSON ({error})") from None
     if not isinstance(fields, dict):
-        raise HistoryError(f"{where}the line", "is not a JSON object")
+        raise HistoryError(where, "is not a JSON object")
     try:
         at_ms, who, kind = float(fields.pop("at_ms")), fields.pop("who"), fields.pop("kind")
     except (KeyError, TypeError, ValueError, OverflowError):
         at_ms = math.nan
     if not math.isfinite(at_ms):
-        raise HistoryError(f"{where}an event", "needs at_ms (a number), who and kind")
+        raise HistoryError(where, "needs at_ms (a number), who and kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise HistoryError(
-            f"{where}unknown kind {str(kind)[:40]!r}",
-            "",
-            f"known: {', '.join(KINDS)}",
+            where, f"is of an unknown kind, {str(kind)[:40]!r}", f"known: {', '.join(KINDS)}"
         )
     absent = [name for name in KINDS[kind] if name not in fields]
     if absent:
-        raise HistoryError(f"{where}event {kind!r}", f"needs {', '.join(absent)}")
+        raise HistoryError(f"{where}: event {kind!r}", f"needs {', '.join(absent)}")
     return Event(at_ms, str(who), kind, fields)
 
 

@@ -395,7 +395,7 @@ def test_a_lost_answer_on_the_way_is_told_and_the_lock_is_held_all_the_same(
 
 def test_a_fault_plan_that_cannot_be_is_a_wrong_call(shared_emulator: Any) -> None:
     there = ("lock", "show", "s3://bucket/table", "--endpoint", shared_emulator.s3)
-    assert_says(run(*there, "--faults", "README.md"), "README.md: not JSON", code=64)
+    assert_says(run(*there, "--faults", "README.md"), "README.md: the text is not JSON", code=64)
     local = ("lock", "show", "file:///nowhere/table")
     plan = "datasets/faultplans/slow-store.json"
     assert_says(run(*local, "--faults", plan), "HTTP requests", code=3)

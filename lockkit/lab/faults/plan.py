@@ -229,7 +229,7 @@ def from_json(text: str | bytes) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise FaultError("a plan", f"is JSON, and this is not ({error})") from None
+        raise FaultError("the text", f"is not JSON ({error})") from None
 
 
 def each_of(name: str, listed: list[Any], parse: Callable[[Any], T]) -> tuple[T, ...]:
