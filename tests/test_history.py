@@ -43,7 +43,7 @@ def test_a_torn_last_line_ends_the_history_and_a_torn_line_before_it_is_an_error
         ("[]", "not a JSON object"),
         ('{"who":"W1","kind":"note"}', "needs at_ms"),
         ('{"at_ms":"noon","who":"W1","kind":"note"}', "needs at_ms"),
-        ('{"at_ms":0,"who":"W1","kind":"miracle"}', "unknown kind 'miracle'"),
+        ('{"at_ms":0,"who":"W1","kind":"miracle"}', "an unknown kind, 'miracle'"),
         ('{"at_ms":0,"who":"W1","kind":"held","epoch":1}', "needs until_ms, version"),
     ],
 )

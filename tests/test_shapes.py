@@ -746,13 +746,13 @@ def test_a_history_comes_back_and_a_torn_one_up_to_the_tear(
 
 @pytest.mark.parametrize("kind", [[], {}, None, 7])
 def test_a_kind_that_is_no_word_is_told_by_its_line(kind: Any) -> None:
-    with pytest.raises(HistoryError, match="line 3: unknown kind"):
+    with pytest.raises(HistoryError, match="line 3 is of an unknown kind"):
         parse(json.dumps({"at_ms": 0, "who": "W1", "kind": kind}), number=3)
 
 
 @pytest.mark.parametrize("at_ms", ["9" * 400, "NaN", "-Infinity"])
 def test_a_time_that_no_clock_shows_is_told_by_its_line(at_ms: str) -> None:
-    with pytest.raises(HistoryError, match="line 3: an event needs at_ms"):
+    with pytest.raises(HistoryError, match="line 3 needs at_ms"):
         parse(f'{{"at_ms":{at_ms},"who":"W1","kind":"note","text":""}}', number=3)
 
 

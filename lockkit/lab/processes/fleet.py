@@ -299,10 +299,8 @@ class Fleet:
     def _known(self, writer: str) -> str:
         if writer not in self._states:
             raise FleetError(
-                f"no writer {writer!r}",
-                "",
-                f"this fleet has {', '.join(self._states)}",
-            )
+                f"no writer {writer!r}", "", f"this fleet has {', '.join(self._states)}"
+            )None
         return writer
 
 

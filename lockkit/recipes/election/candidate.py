@@ -290,9 +290,8 @@ class Candidate:
         term = self.leads()
         if term is None:
             raise NotLeader(
-                self.identity.holder or self.identity.owner,
-                "does not lead", "campaign again",
-            )
+                self.identity.holder or self.identity.owner, "does not lead", "campaign again"
+            )None
         return term
 
     def read_back(self, term: Term) -> Procedure[Version | None]:

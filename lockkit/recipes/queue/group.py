@@ -130,10 +130,8 @@ def enlist(
             raise WriterDeposed("another one wrote the file first")
         case NotDone(why) | Unsure(why):
             raise QueueError(
-                "the broker",
-                f"could not be entered into the file: {why}",
-                "try again",
-            )
+                "the broker", f"could not be entered into the file: {why}", "try again"
+            )None
 
 
 def broker_commit(

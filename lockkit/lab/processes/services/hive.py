@@ -90,8 +90,7 @@ class HiveMetastore(Service):
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ServiceStartFailed(
-                "Derby",
-                f"did not make the lock tables in {self.folder} in {TABLES_S_MAX:.0f} s",
+                "Derby", f"did not make the lock tables in {self.folder} in {TABLES_S_MAX:.0f} s"
             ) from None
         if made.returncode != 0 or "ERROR" in made.stdout:
             raise ServiceStartFailed(
