@@ -92,7 +92,7 @@ class Fault:
         if self.what not in WHATS:
             raise FaultError(
                 "what:", f"no fault is called {_short(self.what)}", f"one of {_or(WHATS)}"
-            )None
+            )
         _check_fit(self)
         _fill_in(self)
         _check_status(self)
@@ -128,13 +128,13 @@ class Fault:
         if not isinstance(said, Mapping):
             raise FaultError(
                 "a fault", f'is a JSON object such as {{"what": "drop"}}, not {_short(said)}'
-            )None
+            )
         known = [each.name for each in _FIELDS]
         for name in said:
             if name not in known:
                 raise FaultError(
                     f"unknown field {_short(name)} in a fault", "", f"known: {', '.join(known)}"
-                )None
+                )
         if "what" not in said:
             raise FaultError("a fault", f"needs the field what: one of {_or(WHATS)}")
         return cls(**said)
@@ -189,12 +189,12 @@ class FaultPlan:
         if not isinstance(said, Mapping):
             raise FaultError(
                 "a plan", f"is a JSON object with a list of faults, not {_short(said)}"
-            )None
+            )
         for name in said:
             if name not in ("why", "seed", "faults"):
                 raise FaultError(
                     f"unknown field {_short(name)} in a plan", "", "known: why, seed, faults"
-                )None
+                )
         seed, why, listed = said.get("seed", 0), said.get("why", ""), said.get("faults")
         if not _is_int(seed):
             raise FaultError("seed:", f"a whole number, not {_short(seed)}")
@@ -330,7 +330,7 @@ def _check_fit(fault: Fault) -> None:
         if getattr(fault, name) is not None and name not in fits:
             raise FaultError(
                 name, f"means nothing for {fault.what}", f"it takes {', '.join(fits)}"
-            )None
+            )
     if fault.what == "status" and fault.code is None:
         raise FaultError("status", "needs a code, such as 503")
     if fault.what in ("late", "delay") and fault.delay_s is None:
@@ -338,13 +338,13 @@ def _check_fit(fault: Fault) -> None:
     if fault.what == "late" and fault.when == "after":
         raise FaultError(
             "late", "is always before: the client is cut off before the store has the request"
-        )None
+        )
     if fault.cap_s is not None and fault.what == "late" and fault.ending != "hang":
         raise FaultError("cap_s limits a hang:", "with late it takes ending=hang")
     if fault.applied and (fault.what in ("late", "delay") or fault.when == "before"):
         raise FaultError(
             "applied waits for an answer:", "it goes with a fault after the store's own"
-        )None
+        )
 
 
 def _fill_in(fault: Fault) -> None:

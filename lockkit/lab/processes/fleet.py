@@ -300,7 +300,7 @@ class Fleet:
         if writer not in self._states:
             raise FleetError(
                 f"no writer {writer!r}", "", f"this fleet has {', '.join(self._states)}"
-            )None
+            )
         return writer
 
 

@@ -59,7 +59,7 @@ class SoakFault:
             if name not in known:
                 raise FaultError(
                     _short(name), "means nothing here", f"known: {', '.join(known)}"
-                )None
+                )
         for name, holds, allowed in _RULES:
             if name in said and not holds(said[name]):
                 raise FaultError(f"{name}:", f"{allowed}, not {_short(said[name])}")
@@ -91,12 +91,12 @@ class SoakPlan:
         if not isinstance(said, dict):
             raise FaultError(
                 "a plan", f"is a JSON object with a list of faults, not {_short(said)}"
-            )None
+            )
         listed = said.pop("processes", [])
         if not isinstance(listed, list) or len(listed) > TROUBLES_MAX:
             raise FaultError(
                 "processes:", f"a list of at most {TROUBLES_MAX}, not {_short(listed)}"
-            )None
+            )
         faults = each_of("processes", listed, SoakFault.from_fields)
         return cls(FaultPlan.from_fields(said), faults)
 

@@ -291,7 +291,7 @@ class Candidate:
         if term is None:
             raise NotLeader(
                 self.identity.holder or self.identity.owner, "does not lead", "campaign again"
-            )None
+            )
         return term
 
     def read_back(self, term: Term) -> Procedure[Version | None]:

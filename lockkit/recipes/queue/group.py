@@ -131,7 +131,7 @@ def enlist(
         case NotDone(why) | Unsure(why):
             raise QueueError(
                 "the broker", f"could not be entered into the file: {why}", "try again"
-            )None
+            )
 
 
 def broker_commit(

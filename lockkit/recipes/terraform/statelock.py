@@ -224,7 +224,7 @@ def _why_not(id: str, standing: StateRead) -> tuple[str, str]:
 def _unlock_in_doubt(key: str, id: str) -> LockUnknown:
     return LockUnknown(
         key, "may or may not be deleted", f"unlock it again, with the ID {id[:60]!r}"
-    )None
+    )
 
 
 # --- the handle ----------------------------------------------------------------------------------
