@@ -776,7 +776,7 @@ def test_any_line_is_an_event_or_a_history_error(line: str) -> None:
     try:
         found = parse(line, number=3)
     except HistoryError as error:
-        assert str(error).startswith("line 3: ")
+        assert str(error).startswith("line 3")
     else:
         assert math.isfinite(found.at_ms)
         assert parse(found.to_json()).kind == found.kind
