@@ -35,7 +35,7 @@ from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import TableCache
-from lockkit.table.read.buckets import bucket_file_id
+from lockkit.table.read.bucket_groups import bucket_file_id
 from lockkit.table.read.incremental import load_increment
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.reader import read_slice

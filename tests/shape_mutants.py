@@ -21,7 +21,7 @@ from lockkit.protocol.record import Garbled, Record, decode, encode
 from lockkit.stores.endpoint import seconds
 from lockkit.table.format.timeline import Timeline, instant_ms, next_instant_ms, parse_timeline
 from lockkit.table.occ.conflict import SIMPLE, find_conflict
-from lockkit.table.read.buckets import generations
+from lockkit.table.read.bucket_groups import generations
 
 
 @dataclass(frozen=True, slots=True)

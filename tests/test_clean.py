@@ -31,7 +31,7 @@ from lockkit.table.format.plans import CleanPlan, format_clean_plan
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.transaction import TableCache
-from lockkit.table.read.buckets import bucket_file_id, generations
+from lockkit.table.read.bucket_groups import bucket_file_id, generations
 from lockkit.table.services import clean as cleans
 from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
 from lockkit.table.services.rules import CleanRules, clean_rules

@@ -39,7 +39,8 @@ from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import HEARTBEATS
 from lockkit.table.occ.markers import MARKERS, mark
-from lockkit.table.read.buckets import bucket_file_id, is_bucketed
+from lockkit.table.read.bucket_groups import bucket_file_id
+from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.reader import read_increment
 from lockkit.table.services import cluster as plans
 from lockkit.table.services.cluster import SizedSlice, choose

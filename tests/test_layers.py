@@ -76,6 +76,7 @@ SDKS = {
 ORDER = {
     "table.format": (
         "timeline java_properties option_values avro avro_decoding commit_records records xxhash "
+        "java_hash "
         "data_files schema property_keys refusals properties partition row_partitions "
         "composite_keys layout base_file base_file_reading plans compaction_plan hudi_options "
         "gate readable log_blocks log_writing archived"
@@ -87,7 +88,7 @@ ORDER = {
         "creation decide markers discarding transaction failed prepared news rewriting "
         "metadata_off outgrown "
         "commit condition mode ahead "
-        "publish group_ahead group_publish rollback dead concurrency contract"
+        "publish group_ahead group_publish rollback dead concurrency nonblocking contract"
     ),
 }
 # Cycles of modules that stand, each with its reason.

@@ -65,7 +65,8 @@ from lockkit.table.occ.markers import (
     parse_marker,
     unmark,
 )
-from lockkit.table.read.buckets import bucket_file_id, free_file_id
+from lockkit.table.read.bucket_groups import bucket_file_id
+from lockkit.table.read.buckets import free_file_id
 from lockkit.table.write.groups import EarlyCheck, WriteTask
 
 OLDER, ME, YOUNGER = "20250101000000001", "20250101000000002", "20250101000000003"

@@ -170,7 +170,7 @@ def test_a_request_about_a_lease_takes_no_longer_than_asked_for_nor_than_a_fifth
         ("hoodie.combine.before.upsert", "false"),
         (WRITE + "table.type", "MERGE_ON_READ"),
         (WRITE + "operation", "compact"),
-        ("hoodie.write.concurrency.mode", "NON_BLOCKING_CONCURRENCY_CONTROL"),
+        ("hoodie.write.concurrency.mode", "lock_free"),
         ("hoodie.write.lock.client.num_retries", "abc"),
         ("hoodie.clean.commits.retained", "many"),
         ("hoodie.datasource.hive_sync.enable", "true"),

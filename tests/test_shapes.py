@@ -70,7 +70,8 @@ from lockkit.table.occ.conflict import (
 from lockkit.table.occ.conflict import bucket_of as bucket_of_group
 from lockkit.table.occ.fence import Decided, Fence, format_fence, parse_fence
 from lockkit.table.occ.liveness import heartbeat_of
-from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations, is_bucketed
+from lockkit.table.read.bucket_groups import bucket_file_id, generations
+from lockkit.table.read.buckets import free_file_id, is_bucketed
 from lockkit.table.read.checkpoint_bytes import parse_checkpoint
 from lockkit.table.read.checkpoint_writing import format_checkpoint
 from lockkit.table.read.snapshot import CheckedHorizon, Slice, Snapshot

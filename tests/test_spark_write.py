@@ -33,7 +33,8 @@ from lockkit.table.occ.liveness import end, read_heartbeat
 from lockkit.table.occ.transaction import begin
 from lockkit.table.options import RETRIES, write_options
 from lockkit.table.read import checkpoint
-from lockkit.table.read.buckets import bucket_file_id, free_file_id, is_bucketed
+from lockkit.table.read.bucket_groups import bucket_file_id
+from lockkit.table.read.buckets import free_file_id, is_bucketed
 from lockkit.table.services.shared import keep
 
 pytestmark = MARKS

@@ -298,6 +298,7 @@ def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Tabl
     from lockkit.table.occ.concurrency import (
         CONCURRENCY_KEY,
         SHARED,
+        SINGLE,
         OptimisticConcurrency,
         concurrency_mode,
     )
@@ -313,7 +314,7 @@ def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Tabl
     timeout_s = how.pop("timeout_s")
     with opened(args.url, how | {"timeout_s": timeout_s}) as store:
         given = check_options(options)
-        if concurrency_mode(given) != SHARED:
+        if concurrency_mode(given) == SINGLE:
             raise CommandError(
                 "these services run in another process than the writer, so they need the lock; "
                 f"leave {CONCURRENCY_KEY} out", code=USAGE,

@@ -29,7 +29,8 @@ from lockkit.table.format.partition import partition_path
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.occ.rollback import keep_only
-from lockkit.table.read.buckets import bucket_file_id, is_bucketed
+from lockkit.table.read.bucket_groups import bucket_file_id
+from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.write.groups import (
     FILE_BYTES_MAX,
     EarlyCheck,

@@ -40,7 +40,7 @@ from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.options import write_options
-from lockkit.table.read.buckets import generations
+from lockkit.table.read.bucket_groups import generations
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.merging import any_key

@@ -35,7 +35,7 @@ from lockkit.table.format.property_keys import COPY_ON_WRITE
 from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import control_of, see_conditions
+from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode, control_of, see_conditions
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.heartbeat_rules import heartbeat_rules
 from lockkit.table.occ.locks import open_table_lock
@@ -151,7 +151,7 @@ class Table:
         cls, url: str, *, record_key: str | Sequence[str],
         partition_by: str | Sequence[str] | None = None,
         precombine: str | None = None, name: str | None = None, version: int = 9,
-        mode: str = FENCED, commit: str = SERIAL, table_type: str = COPY_ON_WRITE,
+        mode: str = FENCED, commit: str = SERIAL, table_type: str = COPY_ON_WRITE, index: str = "",
         buckets: int = 4, hive_style: bool = True, urlencode: bool = True, **how: Any,
     ) -> Table:  # fmt: skip
         """Make a table, or find an equal one at this address, and open it.
@@ -166,6 +166,7 @@ class Table:
         `version`         9                   Hudi's table version: 6 or 9
         `mode`            fenced              fenced, or hudi if Hudi's own writers write too
         `table_type`      COPY_ON_WRITE       or MERGE_ON_READ: upserts and deletes write log files
+        `index`           lockkit's own       BUCKET: Hudi's simple bucket index (merge-on-read)
         `commit`          serial              serial, under the lock; or group: writers together
         `buckets`         4                   file groups for upserts in each partition
         `hive_style`      True                whether a partition's folder is `region=EU`, or `EU`
@@ -180,14 +181,14 @@ class Table:
         from lockkit.table.occ.creation import create_table
 
         texts = {"precombine": precombine, "name": name, "mode": mode, "table_type": table_type,
-                 "commit": commit, "url": url}  # fmt: skip
+                 "commit": commit, "index": index, "url": url}  # fmt: skip
         refuse_mistyped(texts, (buckets, version), hive_style=hive_style, urlencode=urlencode)
         config = TableConfig(
             name=url.rstrip("/").rpartition("/")[2] if name is None else name,
             record_key=fields_of("record_key", record_key),
             partition_by=fields_of("partition_by", partition_by) or None, precombine=precombine,
-            version=version, mode=mode, commit=commit, table_type=table_type, buckets=buckets,
-            hive_style=hive_style, urlencode=urlencode,
+            version=version, mode=mode, commit=commit, table_type=table_type, index=index,
+            buckets=buckets, hive_style=hive_style, urlencode=urlencode,
         )  # fmt: skip
         table = cls(url, **how)
         try:
@@ -221,8 +222,8 @@ class Table:
         """
         refuse_no_table(rows)
         with self._alone("append"):
-            merged = self._open().config.merged
-        if merged and (committed := self._write("insert", rows, retries)):
+            logs = self._open().config.merged or concurrency_mode(self._options) == NON_BLOCKING
+        if logs and (committed := self._write("insert", rows, retries)):
             return committed
         return retried(lambda: self._append(rows), retries, self.clock, self.emit)
 

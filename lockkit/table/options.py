@@ -14,10 +14,11 @@ from lockkit.table.format.gate import check_options, described, refuse_other, sa
 from lockkit.table.format.hudi_options import NAMES
 from lockkit.table.format.option_values import flag, whole
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, load_config
-from lockkit.table.occ.concurrency import concurrency_mode
+from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules, heartbeat_rules
 from lockkit.table.occ.markers import early_commits, early_detection
+from lockkit.table.occ.nonblocking import refuse_blocking
 from lockkit.table.services.rules import service_rules
 from lockkit.table.write.groups import FILE_BYTES_MAX
 
@@ -61,6 +62,12 @@ class WriteOptions:
     early_commits: bool = False
     rules: HeartbeatRules = field(default_factory=HeartbeatRules)
     strategy: ConflictStrategy = SIMPLE
+    concurrency: Mapping[str, Any] = field(default_factory=dict)
+    """The options of non-blocking concurrency control; empty for any other."""
+
+    @property
+    def nonblocking(self) -> bool:
+        return bool(self.concurrency)
 
 
 def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
@@ -90,6 +97,7 @@ def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
         early_commits=early_commits(given),
         rules=heartbeat_rules(given),
         strategy=strategy_of(str(given[STRATEGY_KEY])) if STRATEGY_KEY in given else SIMPLE,
+        concurrency=given if concurrency_mode(given) == NON_BLOCKING else {},
     )
     return _checked(found)
 
@@ -134,6 +142,7 @@ def known_config(
         if not store.list(PROPERTIES_KEY):
             config = new_config(requested, url)
             refuse_other(requested.described, config)
+            refuse_blocking(config, requested.concurrency)
             return config, False
         config, _version = run(load_config(), store, clock)  # made meanwhile, or no table of ours
     refuse_another(requested, config)
@@ -172,6 +181,7 @@ def refuse_another(requested: WriteOptions, config: TableConfig) -> None:
                 "leave it out to take the table's, or choose another place",
             )  # fmt: skip
     refuse_other(requested.described, config)
+    refuse_blocking(config, requested.concurrency)
 
 
 _FIELDS = {"partition_path": "partition_by", "table_name": "name"}

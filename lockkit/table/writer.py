@@ -31,6 +31,7 @@ from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.markers import unmark
+from lockkit.table.occ.nonblocking import refuse_blocking, refuse_replacing, strategy_for
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.publish import after_commit
 from lockkit.table.occ.transaction import TableCache, Transaction
@@ -90,6 +91,11 @@ class TableWrite(ABC):
             found = run(look_over(), self.store, self.clock)
         known, seen = found
         self.check(known.config)
+        refuse_replacing(known.config, self.requested.operation)
+        strategy = self.requested.strategy
+        if self.requested.nonblocking:
+            refuse_blocking(known.config, self.requested.concurrency)
+            strategy = strategy_for(self.requested.operation, strategy)
         if self.requested.operation == "delete_partition" and not known.config.partition_fields:
             raise RefusedOption("delete_partition", "is refused: the table has no partitions")
         self.upkeep.before_write(known)
@@ -99,9 +105,8 @@ class TableWrite(ABC):
             shared, url=self.url, store=self.store, clock=self.clock, emit=self.emit
         )
         attempt = WriteAttempt(
-            StoreHost(context, self.requested.rules), self.requested.strategy,
-            self.upkeep.before_commit,
-        )  # fmt: skip
+            StoreHost(context, self.requested.rules), strategy, self.upkeep.before_commit
+        )
 
         def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             yield from ()
@@ -304,7 +309,8 @@ class ArrowWrite(TableWrite):
                 {partition for partition, _ in found.groups}, snapshot
             ))  # fmt: skip
         if self._merges(target.config):
-            return GroupMerge(found, work, snapshot, operation == "delete").stats()
+            only_logs = target.config.hashed and not operation.startswith("insert_overwrite")
+            return GroupMerge(found, work, snapshot, operation == "delete", only_logs).stats()
         return list(write_rows(
             work, (part for _, part in found.parts), file_bytes_max=self.requested.file_bytes_max
         ))  # fmt: skip

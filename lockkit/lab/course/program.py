@@ -37,7 +37,7 @@ from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.transaction import Transaction
-from lockkit.table.read.buckets import bucket_file_id
+from lockkit.table.read.bucket_groups import bucket_file_id
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 from lockkit.table.writer import Claim, unclaimed
 

@@ -21,10 +21,12 @@ from lockkit.table.format.hudi_options import NAMES, TABLE, OptionRule
 from lockkit.table.format.option_values import lowered
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.property_keys import (
+    BUCKET_INDEX,
     BY_COMMIT,
     BY_EVENT,
     COMPLEX,
     EVENT_PAYLOAD,
+    INDEX,
     KEY_CLASSES,
     LATEST_PAYLOAD,
 )
@@ -180,13 +182,14 @@ _KEYGEN = (
     "hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type",
 )  # fmt: skip
 _COMPACTS = "hoodie.compact.inline"
+_INDEX = INDEX.lower()
 _ENCODING = "hoodie.write.complex.keygen.new.encoding"
 _ORDERS_LOWER = {name.lower(): ordered for name, ordered in _ORDERS.items()}
 
 
 def described(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that describe the table."""
-    keys = {*_ORDERING, *_KEYGEN, _ENCODING, _COMPACTS}.union(*_DESCRIBES.values())
+    keys = {*_ORDERING, *_KEYGEN, _ENCODING, _COMPACTS, _INDEX}.union(*_DESCRIBES.values())
     return {key: value for key, value in options.items() if key in keys}
 
 
@@ -198,6 +201,13 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
     if str(options.get(_COMPACTS)).lower() == "true" and not config.merged:
         why = "is refused: a copy-on-write table has no log files that could be compacted"
         raise RefusedOption(_COMPACTS, why, "leave it out", value="true")
+    said_index = str(options.get(_INDEX) or "")
+    if said_index and (said_index.upper() == BUCKET_INDEX) != config.hashed:
+        has = f"Hudi's buckets ({BUCKET_INDEX})" if config.hashed else "lockkit's own buckets"
+        raise RefusedOption(
+            INDEX, f"is not the table's: the table has {has}",
+            "leave it out to take the table's, or choose another place", value=said_index[:SHOWN],
+        )  # fmt: skip
     for field, keys in _DESCRIBES.items():
         theirs = getattr(config, field)
         said = "" if theirs is None else str(theirs)

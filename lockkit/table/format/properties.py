@@ -17,12 +17,14 @@ from lockkit.runtime.proven import read
 from lockkit.table.errors import NoTable, NotWritable, RefusedOption, TableChanged, TableError
 from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.property_keys import (
+    BUCKET_INDEX,
     BY_COMMIT,
     BY_EVENT,
     COMPLEX,
     COPY_ON_WRITE,
     DROP_COLUMNS,
     FENCE_FORMAT,
+    INDEX,
     KEY_CLASS,
     KEY_CLASSES,
     KEY_TYPE,
@@ -31,6 +33,7 @@ from lockkit.table.format.property_keys import (
     MERGE_MODE,
     MERGE_ON_READ,
     METADATA,
+    NUM_BUCKETS,
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
@@ -80,6 +83,8 @@ class TableConfig:
     """`serial`: one commit at a time, under the lock; `group`: writers decide together."""
     buckets: int = 4
     """Bucketed file groups in each partition, to which upserts add new keys."""
+    index: str = ""
+    """`BUCKET`: the buckets are those of Hudi's simple bucket index (merge-on-read only)."""
     hive_style: bool = True
     """Whether a partition's folder is called `region=EU`, or `EU`."""
     urlencode: bool = True
@@ -104,7 +109,11 @@ class TableConfig:
             from lockkit.table.format.refusals import refuse_commit
 
             refuse_commit(self.commit, self.version, self.mode, self.table_type)
-        fits = not self.merged or (self.version, self.mode) == (9, FENCED)
+        fits = not self.merged or (self.version == 9 and (self.mode == FENCED or self.hashed))
+        if self.index:
+            from lockkit.table.format.refusals import refuse_index
+
+            refuse_index(self.index, self.table_type)
         for fine, option, value, why in (
             *(_plain_names(what, name) for what, name in (
                 ("record key", self.record_key), ("partition field", self.partition_by),
@@ -116,7 +125,8 @@ class TableConfig:
             (_FOLDER.fullmatch(self.archive), "archive", self.archive[:60], "be a folder's name"),
             (fits and self.table_type in (COPY_ON_WRITE, MERGE_ON_READ), "table_type",
              self.table_type,
-             f"be {COPY_ON_WRITE}, or {MERGE_ON_READ} in version 9 and mode {FENCED}"),
+             (f"be {COPY_ON_WRITE}, or {MERGE_ON_READ} in version 9 and mode {FENCED}, or of index "
+              f"{BUCKET_INDEX}")),
             (1 <= self.buckets <= BUCKETS_MAX, "buckets", self.buckets,
              f"be from 1 to {BUCKETS_MAX}"),
         ):  # fmt: skip
@@ -140,6 +150,11 @@ class TableConfig:
     def merged(self) -> bool:
         """Whether it is merge-on-read: its upserts write log files."""
         return self.table_type == MERGE_ON_READ
+
+    @property
+    def hashed(self) -> bool:
+        """Whether its buckets are Hudi's, which several writers may write at one time."""
+        return self.index == BUCKET_INDEX
 
     @property
     def action(self) -> str:
@@ -179,7 +194,8 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         **({FENCE_FORMAT: "3"} if config.commit == GROUP else {}),
         **({SWITCHES: str(config.switches)} if config.switches else {}),
         **({ACCEPTED: config.accepted} if config.accepted else {}),
-        BUCKETS: str(config.buckets),
+        NUM_BUCKETS if config.index else BUCKETS: str(config.buckets),
+        **({INDEX: config.index} if config.index else {}),
         **(_only_v6(config) if config.version == 6 else _only_v9(config)),
     }
     if config.partition_by:
@@ -238,7 +254,8 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
         commit=GROUP if keys.get(FENCE_FORMAT) == "3" else SERIAL,
         switches=_number(keys.get(SWITCHES, "0")),
         accepted=_instant(keys.get(ACCEPTED, "")),
-        metadata=any(map(keys.get, METADATA)), buckets=_number(keys.get(BUCKETS, "4")),
+        metadata=any(map(keys.get, METADATA)), index=keys.get(INDEX, ""),
+        buckets=_number(keys.get(NUM_BUCKETS if keys.get(INDEX) else BUCKETS, "4")),
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",
         urlencode=keys.get(URLENCODE, "false").lower() == "true",
         archive=keys.get("hoodie.archivelog.folder", "archived") if version == 6 else "archived",

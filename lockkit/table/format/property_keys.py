@@ -8,6 +8,8 @@ LAYOUTS = {"6": "1", "9": "2"}
 """The timeline's layout, by table version."""
 TYPE = "hoodie.table.type"
 COPY_ON_WRITE, MERGE_ON_READ = "COPY_ON_WRITE", "MERGE_ON_READ"
+INDEX, BUCKET_INDEX = "hoodie.index.type", "BUCKET"
+NUM_BUCKETS = "hoodie.bucket.index.num.buckets"
 MODE = "lockkit.commit.mode"
 FENCED, HUDI = "fenced", "hudi"
 FENCE_FORMAT = "lockkit.fence.format"

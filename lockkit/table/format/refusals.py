@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.property_keys import (
+    BUCKET_INDEX,
     BY_COMMIT,
     BY_EVENT,
     COMPLEX,
@@ -14,6 +15,7 @@ from lockkit.table.format.property_keys import (
     EVENT_PAYLOAD,
     FENCED,
     GROUP,
+    INDEX,
     KEY_CLASS,
     KEY_CLASSES,
     KEY_TYPE,
@@ -78,10 +80,11 @@ def _not_known(says: Says) -> Iterator[str]:
 
 def _not_written(says: Says) -> Iterator[str]:
     if says(TYPE) == MERGE_ON_READ:
-        if says(MODE) != FENCED or says("hoodie.table.version") != "9":
+        fenced = says(MODE) == FENCED or says(INDEX) == BUCKET_INDEX
+        if not fenced or says("hoodie.table.version") != "9":
             yield (f"table type {MERGE_ON_READ} is written here only in version 9 and mode "
-                   f"{FENCED}, as Table.create makes it: the order of others' log files is not "
-                   "guarded")  # fmt: skip
+                   f"{FENCED}, as Table.create makes it, or in version 9 with {INDEX}="
+                   f"{BUCKET_INDEX}: the order of others' log files is not guarded")  # fmt: skip
     elif says(TYPE) != COPY_ON_WRITE:
         yield (f"table type {says(TYPE)[:40]!r} is not written here, only {COPY_ON_WRITE} and "
                f"{MERGE_ON_READ}")  # fmt: skip
@@ -165,6 +168,16 @@ _MUST_BE = (
      "a date is one folder here"),
     *TIMELINE_MUST_BE,
 )  # fmt: skip
+
+
+def refuse_index(index: str, table_type: str) -> None:
+    """Raise unless such a table can have this index."""
+    if index != BUCKET_INDEX:
+        why = f"is refused: only {BUCKET_INDEX} is known, or none for lockkit's own buckets"
+        raise RefusedOption("index", why, value=str(index)[:40])
+    if table_type != MERGE_ON_READ:
+        why = f"is refused: Hudi's buckets are for {MERGE_ON_READ} tables here"
+        raise RefusedOption("index", why, "leave it out to have lockkit's own buckets", value=index)
 
 
 def refuse_commit(commit: str, version: int, mode: str, table_type: str) -> None:

@@ -287,7 +287,8 @@ def _commit_unfenced(
         nothing = FenceRead(None, None)
         # A resend after an unknown outcome keeps its time: two names would complete it twice.
         completion = prepared.sent_as.get(COMPLETION) or (yield from completion_time(
-            prepared.names, nothing, *_later_than(prepared), *now.completion.values()
+            prepared.names, nothing, *_later_than(prepared), *now.completion.values(),
+            *(each for each, action in now.pending.items() if action == "compaction"),
         ))  # fmt: skip
         if transaction.config.mode != FENCED:
             from lockkit.table.occ.hudi_clocks import wait_out  # only where Hudi writes too

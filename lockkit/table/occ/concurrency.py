@@ -4,7 +4,8 @@ This is Hudi's `hoodie.write.concurrency.mode`. `single_writer`: one process wri
 services inline (model A) or in threads (B). A mutex is enough, and no lock request is sent.
 `optimistic_concurrency_control`: several processes write or run services (C) under the table's
 lock. On a fenced table a wrong choice loses nothing, because the fence refuses the commit. On a
-table in `hudi` mode only the lock excludes a second process.
+table in `hudi` mode only the lock excludes a second process. `non_blocking_concurrency_control`
+differs in what conflicts (`nonblocking.py`).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 CONCURRENCY_KEY = "hoodie.write.concurrency.mode"
 SINGLE, SHARED = "single_writer", "optimistic_concurrency_control"
+NON_BLOCKING = "non_blocking_concurrency_control"
 
 
 def see_conditions(store: Store, clock: Clock) -> None:
@@ -132,7 +134,7 @@ def control_of(
 
 
 def concurrency_mode(options: Mapping[str, Any]) -> str:
-    return one_of(options, CONCURRENCY_KEY, of=(SINGLE, SHARED), default=SHARED)
+    return one_of(options, CONCURRENCY_KEY, of=(SINGLE, SHARED, NON_BLOCKING), default=SHARED)
 
 
 def guard_of(lock: LockHandle) -> Guard:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, TableError
 from lockkit.table.format.layout import PLAIN, CommitFiles, FileGroup, Overwritten
@@ -262,6 +262,7 @@ class ConflictStrategy:
     pending: Mapping[Kind, Mapping[Kind, PendingCheck]]
     unit: Unit | None = None
     """The unit of conflict; None: the file group."""
+    checks: Mapping[Kind, Mapping[Kind, Check]] = field(default_factory=lambda: MATRIX)
 
 
 def bucket_of(group: FileGroup) -> FileGroup:
@@ -308,7 +309,7 @@ def find_conflict(
     own_kind = kind_of("replacecommit" if replaces else "commit", mine.operation)
     won = [each if isinstance(each, Winner) else Winner.of(each) for each in others]
     for winner in sorted(won, key=lambda each: each.instant):
-        check = MATRIX[own_kind].get(kind_of(winner.action, winner.operation))
+        check = strategy.checks[own_kind].get(kind_of(winner.action, winner.operation))
         if check and (conflict := check(mine, winner, strategy.unit)):
             return conflict
     for plan in sorted(pending, key=lambda each: each.instant):

@@ -50,11 +50,12 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
             "mode", f"is not known: a table's mode is {FENCED} or {HUDI}", value=mode[:40]
         )
     config, _ = yield from load_config()
-    if mode == HUDI and config.merged:
+    if mode == HUDI and config.merged and not config.hashed:
         raise UnsupportedTable(
             config.name,
-            f"is merge-on-read, and is written only in the mode {FENCED}: Hudi's writers would "
-            "put log files between ours that no fence orders; nothing was changed",
+            f"is merge-on-read with lockkit's buckets, and is written only in the mode {FENCED}: "
+            "Hudi's writers would put log files between ours that no fence orders; nothing was "
+            "changed",
         )
     if config.commit == GROUP:
         raise UnsupportedTable(

@@ -35,7 +35,7 @@ from lockkit.table.occ.failed import about_to_go
 from lockkit.table.occ.markers import mark
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
-from lockkit.table.read.log_slice import LogSlice, log_slice
+from lockkit.table.read.log_slice import LogSlice, instants_of, log_slice
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.reader import Scan, open_slice, scan_slice
 from lockkit.table.read.snapshot import Snapshot
@@ -73,13 +73,34 @@ def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
         why = "is copy-on-write: it has no log files"
         raise UnsupportedTable(f"table {view.config.name!r}", why)
     busy = context.run(about_to_go(view.config.names, view.now))
-    return choose(view.snapshot, busy)
+    return choose(view.snapshot, {*busy, *still_written(view.snapshot, view.now)})
+
+
+def still_written(snapshot: Snapshot, now: Timeline) -> Collection[FileGroup]:
+    """File groups that no compaction may merge yet, where the order of instants decides.
+
+    Readers apply the log files of one slice by their instants, and those of a later slice after
+    them. A writer with an earlier instant than a finished one's is completed after the compaction,
+    so its rows would lose against the other's before the compaction and win after it.
+    """
+    oldest = min((each for each, action in now.pending.items() if action == "deltacommit"),
+                 default="~")  # fmt: skip
+    if snapshot.config.precombine is not None or not snapshot.config.hashed:
+        return ()
+    return [
+        group for group, of in snapshot.groups.items()
+        if isinstance(of, LogSlice) and max(of.completed.instants) > oldest
+    ]  # fmt: skip
 
 
 def choose(snapshot: Snapshot, busy: Collection[FileGroup] = ()) -> CompactionPlan | None:
-    """Every file group with log files, but for those of a pending plan."""
+    """Every file group with log files, but for those of a pending plan.
+
+    One that has no base file begins with its first log file, for Hudi.
+    """
     slices = tuple(
-        CompactionInput(each.partition, each.file_id, each.instant, each.path, each.logs)
+        CompactionInput(each.partition, each.file_id, each.instant or min(instants_of(each) - {""}),
+                        each.path, each.logs)
         for each in snapshot.slices
         if isinstance(each, LogSlice) and (each.partition, each.file_id) not in busy
     )

@@ -29,7 +29,8 @@ from lockkit.table.occ.failed import about_to_go
 from lockkit.table.occ.markers import at_work, mark, unmark
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
-from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
+from lockkit.table.read.bucket_groups import bucket_file_id, generations
+from lockkit.table.read.buckets import free_file_id
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.cluster import action_of, plan_cluster, stands

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from lockkit.table.format.base_file import Slice, columns_of, plain
-from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, in_partition
+from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
 from lockkit.table.format.log_writing import data_block, delete_block, log_name
 from lockkit.table.format.schema import conform
 from lockkit.table.read.log_slice import instants_of
@@ -45,9 +45,13 @@ class LogDraft:
 
 
 def write_log(
-    work: WriteTask, group: FileGroup, base: Slice, rows: pa.Table, *, delete: bool = False
+    work: WriteTask, group: FileGroup, base: Slice | None, rows: pa.Table, *, delete: bool = False
 ) -> WriteStat:
-    """Put a log file with `rows` behind `base`, or with `delete` one that deletes their keys."""
+    """Put a log file with `rows` behind `base`, or with `delete` one that deletes their keys.
+
+    Without a `base` it begins the file group, as in Hudi with a bucket index. A deletion does so,
+    too: another writer may be adding the row, and Hudi's writers look for none either.
+    """
     target = work.target
     rows = plain(rows)
     refuse_strangers(target, group[0], rows)
@@ -56,7 +60,7 @@ def write_log(
     best, count = target.config.precombine, len(changes.keys)
     with tempfile.TemporaryFile() as file:
         out = cast(BinaryIO, file)
-        previous = max(instants_of(base))
+        previous = max(instants_of(base)) if base else NO_COMMIT
         draft = LogDraft(group, target.instant, work.task, previous, out)
         work.begin(draft)
         if delete:
@@ -68,6 +72,7 @@ def write_log(
         stat = WriteStat(
             partition=group[0], file_id=group[1], path=in_partition(group[0], draft.name),
             previous=previous, writes=0 if delete else count, deletes=count if delete else 0,
-            updates=0 if delete else count, size_bytes=out.tell(),
+            inserts=0 if base or delete else count, updates=count if base and not delete else 0,
+            size_bytes=out.tell(),
         )  # fmt: skip
         return work.put(draft, stat)

@@ -21,8 +21,8 @@ from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.format.schema import RECORD_KEY
-from lockkit.table.format.xxhash import bucket_of
-from lockkit.table.read.buckets import bucket_file_id, generations, is_bucketed
+from lockkit.table.read.bucket_groups import BucketGroups, buckets_of
+from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 from lockkit.table.write.merge import upserts
@@ -93,7 +93,7 @@ def grouped(
     keys = record_keys(config, rows).combine_chunks()
     number = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
     if bucketed:
-        number = bucket_of(keys, config.buckets)
+        number = buckets_of(config, keys)
     paths = [""]
     if config.partition_by is not None:
         numbers, paths = partition_numbers(config, rows)
@@ -109,20 +109,20 @@ def grouped(
 
 def any_key(config: TableConfig, of: Slice) -> bool:
     """Whether this slice may have a key of any bucket, as a table has for good that was in `hudi`
-    mode once."""
-    return config.mode == HUDI or config.switches > 0 or not is_bucketed(of.file_id)
+    mode once, unless its buckets are Hudi's own."""
+    mixed = config.mode == HUDI or config.switches > 0 or not is_bucketed(of.file_id)
+    return mixed and not config.hashed
 
 
 def read_bases(rows: GroupedRows, snapshot: Snapshot) -> Iterator[Slice]:
     """The slices that a merge of `rows` reads, if the snapshot is still the newest."""
-    groups, again = rows.groups, generations(snapshot)
+    groups, group_of = rows.groups, BucketGroups(snapshot).of
     touched = {partition for partition, _ in groups}
     for each in snapshot.slices:
         if each.partition in touched and any_key(rows.config, each):
             yield each
     for partition, bucket in groups:
-        generation = again.get((partition, f"{bucket:08d}"), 0)
-        base = snapshot.groups.get((partition, bucket_file_id(partition, bucket, generation)))
+        base = snapshot.groups.get(group_of(partition, bucket))
         if base is not None and not any_key(rows.config, base) and not rows.config.merged:
             yield base
 
@@ -135,6 +135,8 @@ class GroupMerge:
     work: WriteTask
     snapshot: Snapshot
     delete: bool
+    only_logs: bool = False
+    """Whether a new file group begins with a log file, as in Hudi with a bucket index."""
 
     def stats(self) -> list[WriteStat]:
         """Each row to the groups that have its key, else to its bucket's."""
@@ -155,12 +157,8 @@ class GroupMerge:
         by_partition: dict[str, list[Share]] = {}
         for (partition, _), where in groups.items():
             by_partition.setdefault(partition, []).extend(where)
-        again = generations(self.snapshot)
-        buckets = {}
-        for partition, bucket in groups:
-            generation = again.get((partition, f"{bucket:08d}"), 0)
-            group = partition, bucket_file_id(partition, bucket, generation)
-            buckets[group] = partition, bucket
+        group_of = BucketGroups(self.snapshot).of
+        buckets = {group_of(partition, bucket): (partition, bucket) for partition, bucket in groups}
         for partition, where in by_partition.items():
             for each in mixed.get(partition, ()):
                 rows = self._of_slice(each, where, found)
@@ -229,11 +227,11 @@ class GroupMerge:
         return pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
 
     def _write(self, group_target: TargetGroup, rows: pa.Table) -> WriteStat | None:
-        if self.rows.config.merged and group_target.base is not None:
+        base = group_target.base
+        if self.only_logs or (self.rows.config.merged and base is not None):
             from lockkit.table.write.log import write_log
 
-            group, base = group_target.group, group_target.base
-            return write_log(self.work, group, base, rows, delete=self.delete)
+            return write_log(self.work, group_target.group, base, rows, delete=self.delete)
         return write_group(self.work, group_target, rows, delete=self.delete)
 
 

@@ -21,7 +21,8 @@ from lockkit.table.format.properties import GROUP
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
-from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
+from lockkit.table.read.bucket_groups import bucket_file_id, generations
+from lockkit.table.read.buckets import free_file_id
 from lockkit.table.read.opening import load_snapshot, look_over, snapshot_for
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.old_pending import OldPending

@@ -1,0 +1,73 @@
+"""The file groups of buckets: which bucket a key has, and which file group a bucket has.
+
+Two writers of a bucket's first row choose the same id. With lockkit's own buckets one of them gets
+a conflict. With Hudi's bucket index both write log files of one file group.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from typing import TYPE_CHECKING, Any
+
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.read.buckets import is_bucketed
+
+if TYPE_CHECKING:
+    from lockkit.table.format.layout import FileGroup
+    from lockkit.table.read.snapshot import Snapshot
+
+_HASHED = "-0000-0000-0000-"
+
+
+def buckets_of(config: TableConfig, keys: Any) -> Any:
+    """The bucket of each key, by lockkit's hash or by Hudi's; no key may be null."""
+    if config.hashed:
+        from lockkit.table.format import java_hash
+
+        return java_hash.bucket_of(keys, config.buckets, config.record_keys)
+    from lockkit.table.format.xxhash import bucket_of
+
+    return bucket_of(keys, config.buckets)
+
+
+def bucket_file_id(partition: str, bucket: int, generation: int = 0) -> str:
+    """The id of a bucket's file group; the next `generation` once the last one was replaced."""
+    name = sha1(f"{partition}\0{bucket}".encode()).hexdigest()[:20]
+    return f"{bucket:08d}-{name}-{generation}"
+
+
+def hashed_file_id(bucket: int, generation: int = 0) -> str:
+    """As Hudi's non-blocking writers name it (`BucketIdentifier`); Hudi has generation 0 alone."""
+    return f"{bucket:08d}{_HASHED}{generation:012d}-0"
+
+
+def generations(snapshot: Snapshot) -> dict[FileGroup, int]:
+    """How often each bucket's group was replaced: a replaced file id is never read again."""
+    found: dict[FileGroup, int] = {}
+    for partition, file_id in (*snapshot.replaced, *snapshot.groups):
+        if is_bucketed(file_id):
+            bucket = partition, file_id[:8]
+            number = int(file_id.split("-")[4 if _HASHED in file_id else 2])
+            gone = (partition, file_id) not in snapshot.groups
+            found[bucket] = max(found.get(bucket, 0), number + gone)
+    return {bucket: number for bucket, number in found.items() if number}
+
+
+class BucketGroups:
+    """The file group of each bucket of a snapshot, or the one that its first row makes.
+
+    Hudi's writers may have given the group of a hashed bucket a random id behind its number.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._hashed, self._again = snapshot.config.hashed, generations(snapshot)
+        self._there = {
+            (partition, file_id[:8]): (partition, file_id) for partition, file_id in snapshot.groups
+        } if self._hashed else {}  # fmt: skip
+
+    def of(self, partition: str, bucket: int) -> FileGroup:
+        place = partition, f"{bucket:08d}"
+        generation = self._again.get(place, 0)
+        if self._hashed:
+            return self._there.get(place) or (partition, hashed_file_id(bucket, generation))
+        return partition, bucket_file_id(partition, bucket, generation)
