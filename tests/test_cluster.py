@@ -30,8 +30,8 @@ from lockkit.table import (
     write_inserts,
 )
 from lockkit.table.errors import CommitConflict
+from lockkit.table.format.spark_hash import bucket_of
 from lockkit.table.format.timeline import Timeline, load_timeline
-from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.concurrency import SingleWriter
 from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, ConflictStrategy

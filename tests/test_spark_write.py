@@ -27,8 +27,8 @@ from lockkit.stores.local import LocalStore
 from lockkit.table import TableConfig, create_table, load_snapshot, read_table
 from lockkit.table.errors import CommitConflict, EarlyConflict, HeartbeatExpired
 from lockkit.table.format.base_file import record_keys
+from lockkit.table.format.spark_hash import bucket_of
 from lockkit.table.format.timeline import V9, load_timeline
-from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.liveness import end, read_heartbeat
 from lockkit.table.occ.transaction import begin
 from lockkit.table.options import RETRIES, write_options

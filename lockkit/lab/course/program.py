@@ -34,8 +34,8 @@ from lockkit.table import (
 )
 from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.row_partitions import by_partition
+from lockkit.table.format.spark_hash import bucket_of
 from lockkit.table.format.timeline import load_timeline
-from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.bucket_groups import bucket_file_id
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group

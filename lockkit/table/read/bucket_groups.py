@@ -25,7 +25,7 @@ def buckets_of(config: TableConfig, keys: Any) -> Any:
         from lockkit.table.format import java_hash
 
         return java_hash.bucket_of(keys, config.buckets, config.record_keys)
-    from lockkit.table.format.xxhash import bucket_of
+    from lockkit.table.format.spark_hash import bucket_of
 
     return bucket_of(keys, config.buckets)
 

@@ -182,7 +182,7 @@ class Rewrite:
             self._put(draft)
 
     def _into_buckets(self, group: ClusteringGroup) -> None:
-        from lockkit.table.format.xxhash import bucket_of
+        from lockkit.table.format.spark_hash import bucket_of
 
         count = self.snapshot.config.buckets
         for first in range(0, count, BUCKETS_AT_ONCE):
