@@ -77,7 +77,8 @@ SDKS = {
 ORDER = {
     "table.format": (
         "timeline java_properties option_values avro avro_decoding commit_records records "
-        "spark_hash java_hash data_files schema property_keys refusals properties partition row_partitions "
+        "spark_hash java_hash data_files schema property_keys refusals properties partition "
+        "row_partitions "
         "composite_keys layout base_file base_file_reading plans compaction_plan hudi_options "
         "gate readable log_blocks log_writing archived"
     ),
