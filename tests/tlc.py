@@ -58,13 +58,13 @@ def java() -> str:
     return str(find_java().home / "bin/java")
 
 
-def check(config: Path) -> Checked:
+def check(config: Path, spec: Path = SPEC) -> Checked:
     """One worker: TLC goes breadth first, so the first violation is a nearest one."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [
             java(), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={scratch}",
             "-cp", str(JAR), "tlc2.TLC", "-workers", "1", "-metadir", scratch,
-            "-config", str(config), str(SPEC),
+            "-config", str(config), str(spec),
         ]  # fmt: skip
         done = subprocess.run(
             command, cwd=scratch, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
