@@ -14,8 +14,9 @@ from lockkit.sinks import overheard
 
 KEPT_IN_MEMORY = 50_000
 """The number of requests that a server without a file keeps: about 30 MB."""
-PARSED_BYTES_MAX = 64 * 1024
+PARSED_BYTES_MAX = 256 * 1024
 SHOWN_BYTES_MAX = 4 * 1024
+FENCE = ".hoodie/.locks/fence.json"
 _CLIENT = re.compile(r"lockkit-client/([^\s;()]{1,100})")
 
 
@@ -83,6 +84,8 @@ def _event(
         shown = _is_shown(deed.key, len(deed.body))
         if shown or b'"attempt"' in deed.body[:PARSED_BYTES_MAX]:
             attempt, fields = _attempt(deed.body)
+        if fields is not None and deed.key.endswith(FENCE):
+            shown, fields = shown or "round" in fields, _of_its_round(fields)
         if shown and fields is not None:
             more["body"] = fields
     return event(
@@ -95,6 +98,16 @@ def _event(
 
 def _is_shown(key: str, size: int) -> bool:
     return size <= SHOWN_BYTES_MAX and key.endswith(".json") and ".hoodie/" in key
+
+
+def _of_its_round(fence: dict[str, Any]) -> dict[str, Any]:
+    """A fence of group commit names its latest decisions; the record keeps those it has made."""
+    window = fence.get("window")
+    if "round" not in fence or not isinstance(window, list):
+        return fence
+    made = [each for each in window
+            if isinstance(each, dict) and each.get("round") == fence["round"]]  # fmt: skip
+    return fence | {"window": made}
 
 
 def _attempt(body: bytes) -> tuple[str, Any]:

@@ -26,6 +26,7 @@ const TERMS = {
   epoch: "the number of a grant; each grant has a higher one",
   fence: "the object that a commit must replace; the store refuses a commit whose conflict check is out of date",
   generation: "one state of the lock object, made by one successful write",
+  offer: "a request to decide a commit, which any client may carry out",
   ghost: "a write that its sender had given up, and that the store applied later",
   takeover: "a grant that follows a lease which ended without a release",
   "roll-forward": "a commit that was decided, but not yet visible, was made visible by another writer",
@@ -283,6 +284,7 @@ class View {
       ["bracket at a writer's lane", "one call of the client, for which its SDK sent several requests by itself"],
       ["red, 412", "the store refused the write: the object had changed; amber, 429: too many writes, certainly not done"],
       ["proof", "at its first grant a lock writes twice under a false condition: the store must refuse both"],
+      ["ring at a writer's lane, decided by another", "group commit: an offer that this writer made was decided by the client that replaced the fence; \u201cdecides 3\u201d is one such replacement, and a click names each commit and its owner"],
       ["tick / cross in a circle", "a commit was published / refused, with its epoch; the right lane shows what readers of the table see"],
     ]) {
       const item = html("li", "", "", list);
@@ -577,6 +579,7 @@ class View {
         svg("path", { d: `M${x + 2} ${y - 9}l-7 10h4.5l-1.5 8l7 -11h-4.5z`, class: "lk-bolt" }, node);
         break;
       case "checked":
+      case "decided":
         svg("circle", { cx: x, cy: y, r: 4, class: "lk-ring" }, node);
         break;
       default:

@@ -19,6 +19,7 @@ from functools import lru_cache
 from itertools import islice
 
 from lockkit.events import STORE, Event
+from lockkit.lab.verify.check.lanes import decisions, offered
 
 RING = 5_000
 """Requests that are kept; older ones leave the picture (the history file keeps everything)."""
@@ -63,6 +64,8 @@ class Exchange:
     version: str = ""
     generation: int = 0
     fault: str = ""
+    decides: tuple[tuple[str, str, str], ...] = ()
+    """Of a fence of group commit: instant, kind and owner of each decision."""
     retries: list[Exchange] = field(default_factory=list, repr=False)
     """The further requests that the client's SDK sent by itself for the same call."""
     retry: int = 0
@@ -171,6 +174,8 @@ class HistoryModel:
         self._waiting: dict[str, Event] = {}
         self._faults: deque[Event] = deque(maxlen=16)
         self._calls: dict[tuple[str, str], Exchange] = {}
+        self._owners: dict[str, str] = {}
+        """Of the latest instants of group commit: who offered or decided them first."""
         self._count = 0
 
     def add(self, events: Iterable[Event]) -> None:
@@ -249,6 +254,7 @@ class HistoryModel:
         exchange.version = exchange.version or str(each["version"] or "")
 
     def _decided(self, each: Event) -> None:
+        self._owned(each)
         exchange = self._record(each)
         question = self._match(each, exchange)
         if question is not None:
@@ -264,6 +270,33 @@ class HistoryModel:
         exchange.before, exchange.version = str(each["before"] or ""), str(each["version"] or "")
         if exchange.applied and exchange.place == "lock":
             self._generated(each, exchange)
+        elif exchange.applied and exchange.place == "table":
+            self._grouped(each, exchange)
+
+    def _owned(self, each: Event) -> None:
+        """Who made an instant's first object."""
+        instant = instant_at(str(each["key"])) if each["applied"] else ""
+        if instant:
+            self._seat(str(each["client"] or ""))
+            self._owners.setdefault(instant, str(each["client"] or ""))
+            if len(self._owners) > PENDING_MAX:
+                del self._owners[next(iter(self._owners))]
+
+    def _grouped(self, each: Event, exchange: Exchange) -> None:
+        """What a group commit's fence decides, for whom; an offer that is a refusal's tombstone."""
+        if (instant := offered(exchange.key)) and self._owners.get(instant) != exchange.who:
+            exchange.op = "tombstone"
+        made = decisions(each)
+        owners = [self._owners.get(instant, "") for instant, _ in made]
+        exchange.decides = tuple((*one, who) for one, who in zip(made, owners, strict=True))
+        for instant, kind, owner in exchange.decides:
+            if owner not in ("", exchange.who) or kind != "commit":
+                self.moments.append(LaneMoment(
+                    self._name("m"), owner or exchange.who, "decided", each.at_ms,
+                    instant=instant, text=f"{kind} by {exchange.who}",
+                ))  # fmt: skip
+        if owners and (owners != [exchange.who]) and exchange.op == "fence":
+            exchange.op = f"decides {len(owners)}"
 
     def _sent_again(self, exchange: Exchange) -> bool:
         """Whether a client's SDK sent this request by itself, as a retry of one already decided.
@@ -464,13 +497,20 @@ def spot(key: str) -> str:
 
 @lru_cache(maxsize=1024)
 def place(key: str) -> str:
-    """Where a request is drawn: "lock", "table" (the fence, completed instants) or "" (nowhere)."""
+    """Where it is drawn: "lock", "table" (fence, offers, completed instants) or "" (nowhere)."""
     name = key.rsplit("/", 1)[-1]
-    if name == "fence.json":
+    if name == "fence.json" or offered(key):
         return "table"
     if name.endswith(COMPLETED) and ".hoodie" in key:
         return "table"
     return "lock" if "lock" in name else ""
+
+
+def instant_at(key: str) -> str:
+    """The instant of a pending file or an offer, by which its owner is known."""
+    if key.endswith((".requested", ".inflight")) and ".hoodie/" in key:
+        return key.rsplit("/", 1)[-1].partition(".")[0]
+    return offered(key)
 
 
 def drawn(each: Exchange) -> bool:
@@ -484,7 +524,7 @@ def guess(key: str, attempt: str, reads: bool) -> str:
     if key.endswith("fence.json"):
         return "read fence" if reads else "fence"
     if place(key) == "table":
-        return "publish"
+        return "offer" if offered(key) else "publish"
     if PROOF in attempt:
         return "proof"
     return "look" if reads else "write"

@@ -17,6 +17,7 @@ from typing import Any
 
 from lockkit.events import INSTANT, STORE, Event, shortened
 from lockkit.lab.widgets.models import (
+    COMPLETED,
     PROOF,
     BeliefSpan,
     Exchange,
@@ -277,6 +278,8 @@ class _Painter:
         if look in ("lost", "unheard", "dropped", "late"):
             parts.append("the client cannot know")
         parts.extend(text(part) for part in (each.why, each.fault) if part)
+        for instant, kind, owner in each.decides:
+            parts.append(f"decides {text(instant)} of {text(owner) or 'someone'}: {text(kind)}")
         if each.attempt:
             parts.append(f"attempt {text(brief(each.attempt))}")
         return "; ".join(parts)
@@ -408,7 +411,7 @@ class _Painter:
     def _commits(self) -> Iterator[Scene]:
         """Completed instants, as the table shows them: the store's record, not the writer's."""
         for each in self.shown:
-            if each.place == "table" and each.applied and not each.key.endswith("fence.json"):
+            if each.place == "table" and each.applied and each.key.endswith(COMPLETED):
                 instant = tail(each.key).split(".")[0].split("_")[0]
                 yield {
                     "id": f"t{each.id}",
@@ -451,7 +454,8 @@ class _Painter:
     def _recounted(self, each: LaneMoment, stale: bool) -> str:
         parts = [f"{self._clock(each.at_ms)}: {text(each.who)} {each.kind}"]
         if each.instant:
-            parts.append(f"commit {text(each.instant)}, epoch {each.epoch}")
+            under = f", epoch {each.epoch}" if each.epoch else ""
+            parts.append(f"commit {text(each.instant)}{under}")
         if stale:
             parts.append("another writer has had the lock since this one checked")
         if each.text:
@@ -610,11 +614,15 @@ def caption(each: LaneMoment, stale: bool) -> str:
     """The few words beside a mark."""
     match each.kind:
         case "published":
-            return "stale commit accepted" if stale else f"committed, epoch {each.epoch}"
+            if stale:
+                return "stale commit accepted"
+            return f"committed, epoch {each.epoch}" if each.epoch else "committed"
         case "refused":
             return _refusal(each)
         case "lost":
             return "lease lost"
+        case "decided":
+            return text(each.text) if each.text[:6] != "commit" else f"decided{text(each.text[6:])}"
         case "fault":
             return f"fault: {text(each.text)}"
         case _:

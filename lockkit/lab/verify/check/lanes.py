@@ -13,6 +13,8 @@ from lockkit.events import STORE, Event
 LOCK_OPS = {"acquire", "confirm", "renew", "release"}
 LOCK_NAME = "table_lock.json"
 FENCE_NAME = "fence.json"
+OFFERS = (".offer", ".append")
+_OFFER = re.compile(r"(\d{17})\.(?:offer|[0-9a-f]*-[0-9a-f]{64}\.append)")
 # `T.commit` of table version 6, `T_<completion time>.commit` of version 9.
 _COMPLETED = re.compile(r"(\d{14}|\d{17})(?:_\d+)?\.(?:commit|deltacommit|replacecommit)")
 
@@ -82,6 +84,12 @@ def sort(events: Iterable[Event]) -> HistoryIndex:
             lanes.published.setdefault(instant, Publication(instant, place, each))
         elif instant:
             lanes.removed[instant] = each
+        elif name == FENCE_NAME and (made := decisions(each)):
+            for instant, kind in made:
+                if kind == "commit":
+                    lanes.published.setdefault(instant, Publication(instant, place, each))
+                else:
+                    lanes.taken_back[instant] = each
         elif name == FENCE_NAME:
             kind, decided = _decided(each)
             decided = decided or lanes.instant_of.get(each["attempt"])
@@ -90,6 +98,22 @@ def sort(events: Iterable[Event]) -> HistoryIndex:
             elif decided:
                 lanes.published.setdefault(decided, Publication(decided, place, each))
     return lanes
+
+
+def decisions(fence: Event) -> list[tuple[str, str]]:
+    """What a write of a fence of group commit decided: each instant, and the decision's kind."""
+    match fence.get("body"):
+        case {"format": 3, "round": made, "window": [*window]}:
+            return [(str(each["instant"]), str(each.get("why") or each["kind"]))
+                    for each in window if isinstance(each, dict) and each.get("round") == made
+                    and "instant" in each and "kind" in each]  # fmt: skip
+    return []
+
+
+def offered(key: object) -> str:
+    """The instant that an object with this key offers to be decided; '' for another object."""
+    found = _OFFER.fullmatch(name_of(key)) if str(key).endswith(OFFERS) else None
+    return found[1] if found else ""
 
 
 def _decided(fence: Event) -> tuple[str, str | None]:
