@@ -57,7 +57,8 @@ from lockkit.table.errors import CommitConflict, CommitUnknown, NoTable
 from lockkit.table.format.layout import PARTITION_FILE
 from lockkit.table.format.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.format.properties import load_config
-from lockkit.table.format.schema import arrow_schema, evolve
+from lockkit.table.format.schema import evolve
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import instant_ms, load_timeline
 from lockkit.table.handle import Table
 from lockkit.table.occ.rollback import RolledBack, roll_back

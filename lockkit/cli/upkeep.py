@@ -1,4 +1,4 @@
-"""`lockkit table clean | cluster | compact | rollback | services`: run table services."""
+"""`lockkit table clean | cluster | compact | archive | rollback | services`: run table services."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ Merges the log files of a merge-on-read table into base files, in one commit, wh
 on. If another commit was faster, it stops and changes nothing (exit 75). If it is interrupted, it
 rolls itself back. This is what Hudi's HoodieCompactor does in mode scheduleAndExecute."""
 
+ARCHIVE = """\
+Moves the oldest completed instants from the timeline to Hudi's archive, so that listings stay
+short. Readers find them there. Pending writers, savepoints and files that no clean has deleted keep
+commits back. If another archiver was faster, it stops and deletes nothing; run it again."""
+
 ROLLBACK = """\
 Rolls back an instant whose writer is dead and deletes its files; by default all such instants.
 Refuses if the writer is alive (exit 75). Committed rows stay."""
@@ -56,6 +61,9 @@ CLUSTER_EXAMPLE = "lockkit table cluster s3://bucket/table --small-mb 100 --dry-
 COMPACT_EXAMPLE = """\
 lockkit table compact s3://bucket/table --dry-run
 lockkit table compact s3://bucket/table"""
+ARCHIVE_EXAMPLE = """\
+lockkit table archive s3://bucket/table --dry-run
+lockkit table archive s3://bucket/table --keep-min 20 --keep-max 30"""
 ROLLBACK_EXAMPLE = """\
 lockkit table rollback s3://bucket/table --dry-run
 lockkit table rollback s3://bucket/table --instant 20250106101200123"""
@@ -92,6 +100,16 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser = verb(verbs, "compact", "merge log files", COMPACT, COMPACT_EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be merged")
     parser.set_defaults(run=compact)
+
+    parser = verb(verbs, "archive", "archive old instants", ARCHIVE, ARCHIVE_EXAMPLE)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be archived")
+    parser.add_argument(
+        "--keep-min", type=int, default=20, metavar="N", help="commits that stay (default 20)"
+    )
+    parser.add_argument(
+        "--keep-max", type=int, default=30, metavar="N", help="due if there are more (default 30)"
+    )
+    parser.set_defaults(run=archive)
 
     parser = verb(verbs, "rollback", "roll back dead writers", ROLLBACK, ROLLBACK_EXAMPLE)
     parser.add_argument("--instant", metavar="T", help="only this one (default: all)")
@@ -165,6 +183,26 @@ def compact(args: argparse.Namespace) -> int:
               "groups": done.groups if done else 0, "logs": done.logs if done else 0}
     report(args, fields, "nothing to merge: no file group has log files" if done is None
            else f"{done.instant}: {done.logs} log files of {done.groups} file groups were merged")
+    return OK
+
+
+def archive(args: argparse.Namespace) -> int:
+    from lockkit.table.services.archive_rules import KEEP_MAX_KEY, KEEP_MIN_KEY, archive_rules
+
+    given = {KEEP_MIN_KEY: args.keep_min, KEEP_MAX_KEY: args.keep_max}
+    rules, instants, kept_for = archive_rules(given, 0), list[str](), ""
+    with _service(args, {}) as service:
+        if args.dry_run:
+            plan = service.preview_archive(rules)
+            instants, kept_for = list(plan.instants), plan.kept_for
+        else:
+            while (done := service.archive(rules)) is not None:
+                instants += done.instants
+            kept_for = service.preview_archive(rules).kept_for
+    what = "would be archived" if args.dry_run else "archived"
+    fields = {what.replace(" ", "_"): instants, "kept_for": kept_for}
+    held = f"; more stay, because {kept_for}" if kept_for else ""
+    report(args, fields, f"{len(instants)} instants {what}{held}")
     return OK
 
 
@@ -275,13 +313,16 @@ def _say_served(args: argparse.Namespace, served: ServiceRun) -> None:
     if args.json:
         clustered = served.clustered.instant if served.clustered else None
         compacted = served.compacted.instant if served.compacted else None
+        archived = len(served.archived.instants) if served.archived else 0
         say_json({"taken_back": taken_back, "cleaned": cleaned, "clustered": clustered,
-                  "compacted": compacted, "yielded": served.yielded})  # fmt: skip
+                  "compacted": compacted, "archived": archived,
+                  "yielded": served.yielded})  # fmt: skip
     else:
         joined = f"{served.clustered.replaced} groups joined" if served.clustered else "none joined"
         merged = f", {served.compacted.logs} log files merged" if served.compacted else ""
+        moved = f", {len(served.archived.instants)} instants archived" if served.archived else ""
         say(f"served: {len(taken_back)} writers rolled back, {cleaned} files cleaned, "
-            f"{joined}{merged}")  # fmt: skip
+            f"{joined}{merged}{moved}")  # fmt: skip
     if served.yielded and not args.json:
         say(f"a service stopped for another commit: {plain(served.yielded, limit=600)}")
 

@@ -31,7 +31,7 @@ from lockkit.spark.stream_job import (
     StreamJob,
 )
 from lockkit.table.errors import DamagedFile, RefusedOption
-from lockkit.table.format.schema import arrow_schema
+from lockkit.table.format.schema_reading import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

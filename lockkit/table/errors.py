@@ -49,6 +49,10 @@ class TableChanged(TableError):
     """Another process changed the table during this call. `what` is the changed file or instant."""
 
 
+class OutdatedHandle(TableChanged):
+    """A commit that a handle's knowledge of the table rests on left the timeline."""
+
+
 class TableBlocked(TableError):
     """An instant, plan or mode must be ended by an operator first. `what` names it."""
 

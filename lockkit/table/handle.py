@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import Store, open_store
-from lockkit.table.errors import RefusedOption
+from lockkit.table.errors import OutdatedHandle, RefusedOption
 from lockkit.table.format.base_file import (
     BaseFile,
     Target,
@@ -33,7 +33,7 @@ from lockkit.table.format.base_file import (
 from lockkit.table.format.properties import FENCED, SERIAL, TableConfig
 from lockkit.table.format.property_keys import COPY_ON_WRITE
 from lockkit.table.format.row_partitions import by_partition
-from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
+from lockkit.table.format.schema import avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode, control_of, see_conditions
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
@@ -57,10 +57,14 @@ if TYPE_CHECKING:
     from lockkit.table.read.history import HistoryEntry
     from lockkit.table.read.incremental import Increment
     from lockkit.table.read.predicate import Filter
+    from lockkit.table.services.archive import Archived
     from lockkit.table.services.clean import Cleaned
     from lockkit.table.services.compact import Compacted
     from lockkit.table.services.rewrite import Clustered
     from lockkit.table.writer import TableState
+
+
+OUTDATED_MAX = 2
 
 
 class Table:
@@ -225,6 +229,9 @@ class Table:
             logs = self._open().config.merged or concurrency_mode(self._options) == NON_BLOCKING
         if logs and (committed := self._write("insert", rows, retries)):
             return committed
+        for _ in range(OUTDATED_MAX):
+            with suppress(OutdatedHandle):  # commits that it knew are archived: read the table anew
+                return retried(lambda: self._append(rows), retries, self.clock, self.emit)
         return retried(lambda: self._append(rows), retries, self.clock, self.emit)
 
     def upsert(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
@@ -320,6 +327,19 @@ class Table:
         """
         with self._alone("compact"):
             return self._upkeep.service.compact()
+
+    def archive(self, *, keep_min: int = 20, keep_max: int = 30) -> Archived | None:
+        """If there are more than `keep_max` commits, move all but `keep_min` to Hudi's archive.
+
+        `read(as_of=...)`, `changes` and `history` find them there. Pending writers, savepoints and
+        files that no clean has deleted keep commits back (`kept_for`). None: nothing was moved.
+        """
+        from lockkit.table.services.archive_rules import ArchiveRules, checked
+
+        rules = checked(ArchiveRules(keep_min=keep_min, keep_max=keep_max),
+                        self._upkeep.context.rules.clean.listed)  # fmt: skip
+        with self._alone("archive"):
+            return self._upkeep.service.archive(rules)
 
     def roll_back_dead(self) -> tuple[RolledBack | RollbackRefused, ...]:
         """Roll back the pending instants of dead writers now, not with the next write."""
@@ -439,7 +459,11 @@ class Table:
             from lockkit.table.format.gate import refuse_other
 
             refuse_other(self._described, self._known.config)
-        self._schema = arrow_schema(snapshot.schema) if snapshot.schema else None
+        self._schema = None
+        if snapshot.schema:
+            from lockkit.table.format.schema_reading import arrow_schema
+
+            self._schema = arrow_schema(snapshot.schema)
         self._schema_at = snapshot.covered.newest
         self._partitions = frozenset(partition for partition, _ in snapshot.groups)
         self._upkeep.opened(snapshot.covered.count)

@@ -25,7 +25,8 @@ from lockkit.table.format.base_file import Target, refuse_unfit
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.format.schema import META_COLUMNS, arrow_schema, avro_schema, conform, evolve
+from lockkit.table.format.schema import META_COLUMNS, avro_schema, conform, evolve
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.creation import create_table

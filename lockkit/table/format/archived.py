@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,19 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing, read
 from lockkit.table.errors import DamagedFile, TableChanged
+from lockkit.table.format.layout import CommitFiles, parse_commit
 from lockkit.table.format.log_blocks import AVRO, avro_rows, blocks
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.timeline import COMMITS
 
-_MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
-_LOG = re.compile(r"\.commits_\.archive\.[0-9]+(_[0-9]+-[0-9]+-[0-9]+)?")
-_COLUMNS = ["instantTime", "completionTime", "action"]
+MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
+LOG = re.compile(r"\.commits_\.archive\.([0-9]{1,18})(?:_[0-9]+-[0-9]+-[0-9]+)?")
+COLUMNS = ("instantTime", "completionTime", "action")
+METADATA = {"commit": "hoodieCommitMetadata", "deltacommit": "hoodieCommitMetadata",
+            "replacecommit": "hoodieReplaceCommitMetadata", "clean": "hoodieCleanMetadata",
+            "rollback": "hoodieRollbackMetadata"}  # fmt: skip
+"""Version 6: the field of a log's record that has the completed instant's content."""
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +44,34 @@ class ArchivedInstant:
 
 def load_archived(config: TableConfig) -> Procedure[list[ArchivedInstant]]:
     """Every archived instant, oldest first."""
+    rows = yield from _rows(config, COLUMNS)
+    found = {ArchivedInstant(each["instantTime"], each["action"], each["completionTime"])
+             for each in rows}  # fmt: skip
+    return sorted(found, key=lambda each: (each.instant, each.action))
+
+
+def load_archived_commits(config: TableConfig) -> Procedure[list[CommitFiles]]:
+    """Every archived commit with its content, oldest first."""
+    found: dict[str, CommitFiles] = {}
+    for row in (yield from _rows(config, (*COLUMNS, "metadata"))):
+        instant, action = row["instantTime"], row["action"]
+        if action in COMMITS:
+            key = config.names.completed(instant, action, row["completionTime"])
+            found[instant] = parse_commit(instant, key, row["metadata"] or b"")
+    return [found[instant] for instant in sorted(found)]
+
+
+def _rows(config: TableConfig, columns: Sequence[str]) -> Procedure[list[Row]]:
     prefix = config.archive_prefix
     names = [each.key for each in (yield from listing(prefix))]
     if config.names.layout == 2:
-        found = yield from _parquet(prefix, names)
+        number = newest_manifest(prefix, names)
+        files = [] if number is None else (yield from read_manifest(prefix, number))
+        ways = [read_history(prefix + each, columns) for each in files]
     else:
-        logs = [each for each in names if _LOG.fullmatch(each.removeprefix(prefix))]
-        found = [each for of_log in (yield from all_of(map(_log, logs))) for each in of_log]
-    return sorted(set(found), key=lambda each: (each.instant, each.action))
+        logs = [each for each in names if LOG.fullmatch(each.removeprefix(prefix))]
+        ways = [read_log(each, columns) for each in logs]
+    return [row for rows in (yield from all_of(ways)) for row in rows]
 
 
 def _body(key: str) -> Procedure[bytes]:
@@ -51,46 +79,62 @@ def _body(key: str) -> Procedure[bytes]:
         case Found(body, _):
             return body
         case _missing:
-            raise TableChanged(
-                key, "was listed and is gone: Hudi rewrote its archive", "read again"
-            )
+            raise TableChanged(key, "was listed and is gone: its archive was rewritten",
+                               "read again")  # fmt: skip
 
 
-def _parquet(prefix: str, names: list[str]) -> Procedure[list[ArchivedInstant]]:
-    found = (_MANIFEST.fullmatch(each.removeprefix(prefix)) for each in names)
-    newest = max((int(each[1]) for each in found if each), default=None)
-    if newest is None:
-        return []
-    key = f"{prefix}manifest_{newest}"
+# --- version 8 and later --------------------------------------------------------------------------
+
+
+def newest_manifest(prefix: str, names: Iterable[str]) -> int | None:
+    """Its number."""
+    found = (MANIFEST.fullmatch(each.removeprefix(prefix)) for each in names)
+    return max((int(each[1]) for each in found if each), default=None)
+
+
+def read_manifest(prefix: str, number: int) -> Procedure[dict[str, int]]:
+    """The files that count, each with its length."""
+    key = f"{prefix}manifest_{number}"
     try:
         said = json.loads((yield from _body(key)))
-        files = [prefix + str(each["fileName"]) for each in said["files"]]
+        return {str(each["fileName"]): int(each["fileLen"]) for each in said["files"]}
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFile(key, f"is not a manifest of the archive ({error})") from None
-    return [each for of_file in (yield from all_of(map(_file, files))) for each in of_file]
 
 
-def _file(key: str) -> Procedure[list[ArchivedInstant]]:
+def read_history(key: str, columns: Sequence[str]) -> Procedure[list[Row]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    body = yield from _body(key)
     try:
-        rows = pq.read_table(io.BytesIO((yield from _body(key))), columns=_COLUMNS).to_pylist()
+        rows: list[Row] = pq.read_table(io.BytesIO(body), columns=list(columns)).to_pylist()
     except (pa.ArrowInvalid, OSError) as error:
         raise DamagedFile(key, f"is not a file of the archive ({str(error)[:80]})") from None
-    return [ArchivedInstant(each["instantTime"], each["action"], each["completionTime"])
-            for each in rows]  # fmt: skip
+    return rows
 
 
-def _log(key: str) -> Procedure[list[ArchivedInstant]]:
+# --- version 6 ------------------------------------------------------------------------------------
+
+
+def read_log(key: str, columns: Sequence[str]) -> Procedure[list[Row]]:
+    """Its completed instants, with the columns of the later form."""
     body = yield from _body(key)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     try:
         for block in blocks(key, body):
             rows += avro_rows(block) if block.kind == AVRO else []
         return [
-            ArchivedInstant(each["commitTime"], each["actionType"], None) for each in rows
-            if each.get("actionState", "COMPLETED") == "COMPLETED"
+            {"instantTime": each["commitTime"], "action": each["actionType"],
+             "completionTime": None, "metadata": _content(each) if "metadata" in columns else None}
+            for each in rows if each.get("actionState", "COMPLETED") == "COMPLETED"
         ]  # fmt: skip
     except (LookupError, TypeError, ValueError, EOFError) as error:
         raise DamagedFile(key, f"is not a log of the archive ({str(error)[:80]})") from None
+
+
+def _content(row: Row) -> bytes:
+    """A commit as the JSON that its file was."""
+    if row["actionType"] not in COMMITS:
+        return b""
+    return json.dumps(row[METADATA[row["actionType"]]]).encode()

@@ -69,7 +69,7 @@ def data_block(
             out.seek(begin)
             out.write(struct.pack(">i", end - begin - 4))
             out.seek(end)
-    return _block(AVRO, {INSTANT: target.instant, SCHEMA: described}, out.getvalue())
+    return log_block(AVRO, {INSTANT: target.instant, SCHEMA: described}, out.getvalue())
 
 
 def delete_block(
@@ -90,14 +90,14 @@ def delete_block(
     fastavro.schemaless_writer(out, fastavro.parse_schema(DELETES), record)
     content = struct.pack(">ii", DELETES_VERSION, out.tell()) + out.getvalue()
     header = {INSTANT: target.instant, SCHEMA: _with_meta(avro_schema(columns, target.config.name))}
-    return _block(DELETE, header, content)
+    return log_block(DELETE, header, content)
 
 
 def _wrapped(value: int | str) -> tuple[str, dict[str, Any]]:
     return "StringWrapper" if isinstance(value, str) else "LongWrapper", {"value": value}
 
 
-def _block(kind: int, header: Mapping[int, str], content: bytes) -> bytes:
+def log_block(kind: int, header: Mapping[int, str], content: bytes) -> bytes:
     """Its size is counted behind the size; the one at its end, from behind the magic word."""
     entries = b"".join(
         struct.pack(">ii", key, len(text.encode())) + text.encode()

@@ -21,7 +21,7 @@ from lockkit.stores import Store
 from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import recheck_config
-from lockkit.table.format.schema import arrow_schema
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import V9, Timeline, parse_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy

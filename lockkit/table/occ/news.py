@@ -17,6 +17,7 @@ from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import Timeline, glance
 from lockkit.table.occ.conflict import ConflictStrategy, refuse_missing, refuse_unreadable, winners
 from lockkit.table.occ.conflicting import Pending, Winner
+from lockkit.table.occ.covered import has_archived
 from lockkit.table.occ.decide import commits_under_way, completed_key, is_in_use, lost_fence
 from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, FenceRead, read_fence
 from lockkit.table.occ.pending import load_pending
@@ -152,6 +153,11 @@ def news_listed(work: CommitProgress, now: Timeline) -> Procedure[TableChanges]:
         )
         raise taken_back(mine.instant, why)
     refuse_missing(mine, now)
+    if not mine.base and now.commits and (
+        yield from has_archived(prepared.transaction.config.archive_prefix)
+    ):
+        raise TableChanged(mine.instant, "began on an empty table, which archived commits since "
+                           "then", "begin again")  # fmt: skip
     before = prepared.transaction.timeline
     refuse_unreadable(now, prepared.transaction.config, known=frozenset(before.completed))
     found = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lockkit.table.format.layout import CommitFiles
-from lockkit.table.format.schema import arrow_schema
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.conflicting import Conflict
 
 

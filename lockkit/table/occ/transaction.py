@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import create, read
-from lockkit.table.errors import TableChanged, TableError
+from lockkit.table.errors import OutdatedHandle, TableChanged, TableError
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import ATTEMPT, PLAIN, format_commit
@@ -257,8 +257,8 @@ def survey(
     if taken.known.newest and not now.completed:
         yield from recheck_config(taken.known.config, taken.known.config_version)
     if horizon and horizon not in now.completed:
-        why = "was completed and left the timeline: the table was restored, or made anew"
-        raise TableChanged(horizon, why, "open it again")
+        why = "was completed and left the timeline: it was archived or restored, or is made anew"
+        raise OutdatedHandle(horizon, why, "open it again")
     refuse_unreadable(now, taken.known.config, known=frozenset(now.completed))
     useless = now.latest > taken.instant or taken.instant in now.doubled
     if useless or not (yield from is_ours(taken, now)) or (yield from _named(taken, now)):

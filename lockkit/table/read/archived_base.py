@@ -4,47 +4,64 @@ An archived commit is completed, and older than the timeline's first one. Hudi's
 does not need the archive: a base file belongs to the table if its instant is older than the
 timeline's first commit and not pending. Newer commits are read from their own files. A
 replacecommit is archived only after its replaced files were deleted, so none of them looks live.
+
+In mode fenced only what a commit names is a file of the table, so there the archive is read.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Protocol
 
 from lockkit.runtime import Procedure
 from lockkit.table.errors import NotWritable, TableChanged
-from lockkit.table.format.archived import load_archived
+from lockkit.table.format.archived import load_archived, load_archived_commits
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import FENCED, TableConfig
 from lockkit.table.format.readable import load_readable
 from lockkit.table.format.timeline import Timeline, load_timeline
-from lockkit.table.occ.covered import first_active
+from lockkit.table.occ.covered import CheckedHorizon, first_active
 from lockkit.table.occ.pending import REPLACING
 from lockkit.table.read.log_slice import VisibleInstants
-from lockkit.table.read.snapshot import Snapshot, nothing
+from lockkit.table.read.snapshot import Snapshot, advance, nothing
 from lockkit.table.read.table_files import list_files
 
 
-def load_archived_base(
-    config: TableConfig, now: Timeline, *, past: bool = False
-) -> Procedure[Snapshot]:
-    """The latest slice that archived commits left of each file group; it covers no commit.
+class Wanted(Protocol):
+    """`opening.SnapshotPoint`."""
 
-    Raises `NotWritable` if the folders do not show it, or for `past`: `listed` reads a snapshot of
-    the past.
+    @property
+    def as_of(self) -> str | None: ...
+
+    @property
+    def completed_by(self) -> str | None: ...
+
+    def has(self, instant: str, completion: str) -> bool: ...
+
+    def has_all(self, covered: CheckedHorizon, now: Timeline) -> bool: ...
+
+
+def load_archived_base(
+    config: TableConfig, now: Timeline, before: Snapshot, point: Wanted
+) -> Procedure[Snapshot]:
+    """The latest slice that archived commits left of each file group; it covers no active commit.
+
+    Or `before`, if it covers them. It was not used because commits that it covers are archived.
+
+    Raises `NotWritable` if the folders do not show it, or if a snapshot of the past is asked for:
+    `listed` reads that.
     """
-    if past:
+    if config.mode == FENCED:
+        saved = before.covered
+        stands = saved.count and saved.stands_in(now, config.archive_prefix)
+        if stands and point.has_all(saved, now):
+            return before
+        return (yield from _by_the_archive(config, now, point))
+    if point.as_of or point.completed_by:
         raise NotWritable(
             config.archive_prefix, "has archived commits, and a snapshot of the past is asked for"
-        )
-    if config.mode == FENCED:
-        raise NotWritable(
-            config.archive_prefix,
-            "has archived commits, and in the mode fenced a file counts only if a commit of the "
-            "timeline names it; nothing was written",
-            "put the table into the mode in which Hudi's rule for old files holds: lockkit table "
-            "mode URL hudi --yes",
         )
     first = first_active(now.commits, now)
     if not first:
@@ -68,6 +85,27 @@ def load_archived_base(
             if standing is None or (standing.instant, standing.path) < (each.instant, each.path):
                 groups[group] = each
     return replace(nothing(config), groups=MappingProxyType(groups))
+
+
+def _by_the_archive(
+    config: TableConfig, now: Timeline, point: Wanted
+) -> Procedure[Snapshot]:
+    """In mode fenced a file counts only if a commit names it: so the archived commits are read."""
+    archived = yield from load_archived_commits(config)
+    if any(each.attempt is None for each in archived) or not archived:
+        raise NotWritable(
+            config.archive_prefix,
+            "has archived commits that lockkit did not archive, and in the mode fenced a file "
+            "counts only if a commit names it; nothing was written",
+            "put the table into the mode in which Hudi's rule for old files holds: lockkit table "
+            "mode URL hudi --yes",
+        )
+    wanted = [each for each in archived
+              if each.instant not in now.completed and point.has(each.instant, each.completion)]
+    covered = CheckedHorizon(
+        settled=len(wanted), completion=max((each.completion for each in wanted), default="")
+    )
+    return replace(advance(nothing(config), wanted), covered=covered)
 
 
 def _cleans(now: Timeline) -> set[str]:

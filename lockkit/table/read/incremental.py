@@ -132,6 +132,10 @@ def _by_completion(opened: OpenedTable, start: str, end: str | None) -> Procedur
         return Increment(start, start, None)
     snapshot = yield from snapshot_at(opened, SnapshotPoint(completed_by=until))
     window = frozenset(each for each, at in times.items() if start < at <= until)
+    if not opened.after and start < min(times.values()):
+        from lockkit.table.read.archived_window import archived_in  # rarely that far back
+
+        window |= yield from archived_in(opened.config, start, until)
     slices = tuple(each for each in snapshot.slices if instants_of(each) & window)
     return Increment(start, until, snapshot, slices, window)
 

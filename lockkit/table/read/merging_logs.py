@@ -41,7 +41,8 @@ from lockkit.table.format.log_blocks import (
     deleted_keys,
     gaps,
 )
-from lockkit.table.format.schema import RECORD_KEY, arrow_schema
+from lockkit.table.format.schema import RECORD_KEY
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.read.log_slice import LogSlice, VisibleInstants
 

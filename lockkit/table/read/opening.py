@@ -38,11 +38,14 @@ class SnapshotPoint:
 
     def commits(self, now: Timeline) -> list[str]:
         """Those of a listing, oldest first."""
-        return [each for each in now.commits
-                if (self.covering is None or each in self.covering)
-                and (self.as_of is None or instant_ms(each) <= instant_ms(self.as_of))
-                and (self.completed_by is None or now.completion[each] <= self.completed_by)
-                ]  # fmt: skip
+        return [each for each in now.commits if self.has(each, now.completion.get(each, ""))]
+
+    def has(self, instant: str, completion: str) -> bool:
+        return (
+            (self.covering is None or instant in self.covering)
+            and (self.as_of is None or instant_ms(instant) <= instant_ms(self.as_of))
+            and (self.completed_by is None or completion <= self.completed_by)
+        )
 
     def has_all(self, covered: CheckedHorizon, now: Timeline) -> bool:
         """Whether every commit in `covered` is wanted; `now` begins after `lowest`."""
@@ -157,9 +160,7 @@ def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot
         if archived:
             from lockkit.table.read.archived_base import load_archived_base  # rarely needed
 
-            before = yield from load_archived_base(
-                opened.config, now, past=(point.as_of or point.completed_by) is not None
-            )
+            before = yield from load_archived_base(opened.config, now, opened.before, point)
     refuse_log_files(now, opened.config)
     wanted = point.commits(now)
     new = [each for each in wanted if each not in before.covered]

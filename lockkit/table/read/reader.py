@@ -33,7 +33,8 @@ from lockkit.table.format.base_file import Slice
 from lockkit.table.format.base_file_reading import read_base_file
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.properties import PROPERTIES_KEY
-from lockkit.table.format.schema import META_COLUMNS, arrow_schema
+from lockkit.table.format.schema import META_COLUMNS
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.log_slice import without_logs
 from lockkit.table.read.opening import load_snapshot

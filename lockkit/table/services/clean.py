@@ -168,7 +168,7 @@ def _look(
     if retain_from is None:
         return CleanPlan(instant="", retain_from=since, last_completed=newest,
                          policy=rules.policy, base=base), 0  # fmt: skip
-    since = max(since, (yield from _cleaned_until(names, now))) if by_commits else ""
+    since = max(since, (yield from cleaned_until(names, now))) if by_commits else ""
     until = retain_from if by_commits else "~"
     wanted = [each for each in now.commits if at_ms(since or FIRST) <= at_ms(each) < at_ms(until)]
     if len(wanted) > COMMITS_AT_ONCE and by_commits:
@@ -185,7 +185,7 @@ def _look(
     ), len(wanted) if by_commits else 0  # fmt: skip
 
 
-def _cleaned_until(names: TimelineNames, now: Timeline) -> Procedure[str]:
+def cleaned_until(names: TimelineNames, now: Timeline) -> Procedure[str]:
     """What the last clean retained from: it has handled everything superseded before."""
     cleans = [each for each, action in now.completed.items() if action == "clean"]
     for instant in sorted(cleans, reverse=True):

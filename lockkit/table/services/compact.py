@@ -29,7 +29,8 @@ from lockkit.table.format.compaction_plan import (
 )
 from lockkit.table.format.layout import COMPACT, NO_COMMIT, FileGroup, WriteStat, in_partition
 from lockkit.table.format.plans import OURS
-from lockkit.table.format.schema import META_COLUMNS, arrow_schema
+from lockkit.table.format.schema import META_COLUMNS
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import Timeline
 from lockkit.table.occ.failed import about_to_go
 from lockkit.table.occ.markers import mark

@@ -21,7 +21,8 @@ from lockkit.table.format.base_file_reading import rows_to_copy
 from lockkit.table.format.data_files import open_data_file, put_data_file
 from lockkit.table.format.layout import NO_COMMIT, WriteStat, in_partition
 from lockkit.table.format.plans import ClusteringGroup, ReplacePlan, format_cluster_plan
-from lockkit.table.format.schema import RECORD_KEY, arrow_schema
+from lockkit.table.format.schema import RECORD_KEY
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import PREFER_WRITER, find_conflict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.option_values import flag, one_of, text, whole
@@ -17,7 +17,11 @@ from lockkit.table.occ.heartbeat_rules import (
     heartbeat_rules,
 )
 
+if TYPE_CHECKING:
+    from lockkit.table.services.archive_rules import ArchiveRules
+
 SERVICES_KEY = "hoodie.table.services.enabled"
+ARCHIVE_KEY = "hoodie.archive.automatic"
 CLEAN_KEY = "hoodie.clean.automatic"
 CLEAN_ASYNC_KEYS = ("hoodie.clean.async.enabled", "hoodie.clean.async")
 CLEAN_EVERY_KEYS = ("hoodie.clean.trigger.max.commits", "hoodie.clean.max.commits")
@@ -65,6 +69,11 @@ class CleanRules:
     def by_commits(self) -> bool:
         """Whether this clean may also skip everything that an earlier clean has handled."""
         return self.policy != "KEEP_LATEST_FILE_VERSIONS"
+
+    @property
+    def listed(self) -> int:
+        """How many commits a clean needs in the timeline, if it counts them."""
+        return self.commits if self.policy == "KEEP_LATEST_COMMITS" else 0
 
 
 def clean_rules(options: Mapping[str, Any]) -> CleanRules:
@@ -139,6 +148,8 @@ class ServiceRules:
     compact_on: bool = False
     compact_every: int = 5
     """Commits that added log files, from one compaction to the next."""
+    archive: ArchiveRules | None = None
+    """None: this writer archives nothing. (Hudi's archives by default.)"""
     beside: bool = False
     """Whether the services run in a thread beside the writer: all of them, or none."""
     failed: Policy = "LAZY"
@@ -149,7 +160,7 @@ class ServiceRules:
 
     @property
     def any_on(self) -> bool:
-        return self.clean_on or self.cluster_on or self.compact_on
+        return self.clean_on or self.cluster_on or self.compact_on or self.archive is not None
 
 
 def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
@@ -166,18 +177,25 @@ def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
     clean_on = on and flag(options, CLEAN_KEY, default=True)
     clean_beside = clean_on and flag(options, *CLEAN_ASYNC_KEYS)
     cluster_on = on and (cluster or cluster_beside)
+    clean, archive = clean_rules(options), None
+    if on and flag(options, ARCHIVE_KEY):
+        from lockkit.table.services.archive_rules import archive_rules  # rarely on
+
+        archive = archive_rules(options, clean.listed)
     named = (CLEAN_KEY, *CLEAN_ASYNC_KEYS, *CLEAN_EVERY_KEYS, *RETENTION_KEYS)
     strategy = str(options.get(STRATEGY_KEY, SIMPLE.name))
     return ServiceRules(
         on=on,
-        explicit=cluster_on or compact_on or (clean_on and any(key in options for key in named)),
-        clean=clean_rules(options),
+        explicit=cluster_on or compact_on or archive is not None
+        or (clean_on and any(key in options for key in named)),
+        clean=clean,
         clean_on=clean_on,
         clean_every=whole(options, *CLEAN_EVERY_KEYS, default=1),
         cluster=cluster_rules(options),
         cluster_on=cluster_on,
         cluster_every=whole(options, *CLUSTER_EVERY_KEYS, default=4),
         compact_on=compact_on,
+        archive=archive,
         compact_every=whole(options, COMPACT_EVERY_KEY, default=5),
         beside=clean_beside or (on and (cluster_beside or compact_beside)),
         failed=failed_writes_policy(options, writers=1 if mode == SINGLE else 2),

@@ -31,7 +31,10 @@ from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 from lockkit.table.occ.transaction import TableCache
+from lockkit.table.read.checkpoint_writing import write_checkpoint
 from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.archive import Archived, ArchivePlan, archive, plan_archive
+from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
 from lockkit.table.services.compact import Compacted, compact, compact_due
 from lockkit.table.services.compact import plan_for as plan_compact
@@ -52,6 +55,7 @@ class ServiceRun:
     cleaned: tuple[Cleaned, ...] = ()
     clustered: Clustered | None = None
     compacted: Compacted | None = None
+    archived: Archived | None = None
     yielded: str = ""
     """Why a compaction or a clustering yielded to another commit; the next run tries again."""
 
@@ -103,7 +107,10 @@ class TableService:
             clustered = cluster(self.context, view) if due else None
         except CommitConflict as conflict:
             yielded = str(conflict)
-        return ServiceRun(taken_back, cleaned, clustered, compacted, yielded)
+        rules = self.context.rules.archive
+        due = rules is not None and len(view.now.commits) > rules.keep_max
+        archived = self.archive(rules) if rules is not None and due else None
+        return ServiceRun(taken_back, cleaned, clustered, compacted, archived, yielded)
 
     def inspect(self) -> TableView:
         """The table as it is now; what was read before is not read again."""
@@ -204,6 +211,22 @@ class TableService:
             return ()
         self.context.report(f"deleting {len(plan.files)} files", plan.instant)
         return (self.context.run(carry_out(plan, known.config.names)),)
+
+    # --- archiving -------------------------------------------------------------------------------
+
+    def archive(self, rules: ArchiveRules) -> Archived | None:
+        """Move the oldest instants to the archive; None if there are not enough."""
+        view = self.inspect()
+        if view.config.mode == FENCED:  # so that opening the table does not read the archive
+            self.context.run(write_checkpoint(view.snapshot, every=1))
+        with self.context.concurrency_control.hold() as held:
+            done: Archived | None = self.context.run(archive(view.known, rules, held))
+        return done
+
+    def preview_archive(self, rules: ArchiveRules) -> ArchivePlan:
+        """What would be archived."""
+        plan: ArchivePlan = self.context.run(plan_archive(self.inspect().known, rules))
+        return plan
 
     # --- clustering ------------------------------------------------------------------------------
 

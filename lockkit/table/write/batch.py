@@ -20,11 +20,11 @@ from lockkit.protocol.outcome import Found, Missing, Version, over
 from lockkit.runtime import Note, Procedure, Unique
 from lockkit.runtime.proven import listing, read, settle_write
 from lockkit.table.errors import DamagedFile, RefusedOption, TableBlocked, TableChanged, TableError
-from lockkit.table.format.layout import parse_commit
-from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, load_config
+from lockkit.table.format.layout import CommitFiles, parse_commit
+from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, TableConfig, load_config
 from lockkit.table.format.timeline import COMMITS, HOODIE, load_timeline, parse_timeline
 from lockkit.table.occ.commit import StateChange
-from lockkit.table.occ.covered import read_commit
+from lockkit.table.occ.covered import has_archived, read_commit
 from lockkit.table.occ.liveness import HeartbeatRead, end, forget, read_heartbeat
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache
@@ -191,7 +191,8 @@ def own_attempt(instant: str, marker: str) -> Procedure[AttemptState]:
         commit = yield from read_commit(config.names, instant, now)
         return "committed" if commit.extra.get(STREAM) == marker else "gone"
     if instant not in now.pending:
-        return "gone"
+        archived = yield from _archived(config, instant)
+        return "committed" if archived and archived.extra.get(STREAM) == marker else "gone"
     key = config.names.inflight(instant, now.pending[instant])
     match (yield from read(key)):
         case Found(body, _):
@@ -202,6 +203,15 @@ def own_attempt(instant: str, marker: str) -> Procedure[AttemptState]:
             return "pending" if begun.extra.get(STREAM) == marker else "gone"
         case _missing:
             return "pending"  # it has come no further than its requested file
+
+
+def _archived(config: TableConfig, instant: str) -> Procedure[CommitFiles | None]:
+    if not (yield from has_archived(config.archive_prefix)):
+        return None
+    from lockkit.table.format.archived import load_archived_commits  # rarely needed
+
+    archived = yield from load_archived_commits(config)
+    return next((each for each in archived if each.instant == instant), None)
 
 
 def _survey(instant: str) -> Procedure[tuple[TableCache, HeartbeatRead]]:

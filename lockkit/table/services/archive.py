@@ -1,0 +1,388 @@
+"""Archiving: the oldest completed instants leave the timeline for the archive, as Hudi moves them.
+
+In this order, each step proven before the next: the instants' content is written to the archive
+(version 8 and later: a file, then a manifest that names it, then the manifest's number), then their
+files leave the timeline. A crash in between leaves instants in both places. Readers show each once,
+and the next archiver finishes it.
+
+The lock keeps two archivers apart. One that sleeps longer than its lease needs no fence: the
+archive's next manifest (version 6: its next log) is created only if it does not exist. So of two
+archivers one writes it, and the other deletes nothing. What a manifest names is archived for good,
+so a late delete removes nothing that is needed.
+
+`chosen` says what stays: more than Hudi keeps, because in mode `fenced` a file counts only if a
+commit names it, and because lockkit's clean finds old files through commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lockkit.protocol.outcome import Found, Version, over
+from lockkit.runtime import Note, Procedure
+from lockkit.runtime.proven import all_of, create, delete, listing, read, settle_write
+from lockkit.table.errors import TableChanged, UnsupportedTable
+from lockkit.table.format.archive_writing import (
+    Leaving,
+    format_history,
+    format_log,
+    format_manifest,
+    history_name,
+    history_rows,
+)
+from lockkit.table.format.archived import (
+    COLUMNS,
+    LOG,
+    MANIFEST,
+    Row,
+    newest_manifest,
+    read_history,
+    read_log,
+    read_manifest,
+)
+from lockkit.table.format.layout import CommitFiles, parse_commit
+from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
+from lockkit.table.format.timeline import COMMITS, Timeline, TimelineNames, load_timeline
+from lockkit.table.occ.commit import StateChange
+from lockkit.table.occ.fence import COMMIT, read_fence
+from lockkit.table.occ.transaction import TableCache
+from lockkit.table.services.archive_rules import ArchiveRules
+from lockkit.table.services.clean import cleaned_until
+
+AT_ONCE = 500
+"""Commits that one run moves. Their completed files are deleted one by one, oldest first: a hole in
+the timeline would hide files from Hudi's readers."""
+MERGED = 10
+"""Files of one level of the archive that become one of the next, as in Hudi."""
+MANIFESTS_KEPT = 3
+TRIES_MAX = 5
+VERSION_FILE = "_version_"
+ARCHIVED_ACTIONS = COMMITS | {"clean", "rollback"}
+PLANS = ("clean", "compaction", "replacecommit", "clustering")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlan:
+    """The completed instants that leave, oldest first, by action."""
+
+    instants: Mapping[str, str] = field(default_factory=dict)
+    kept_for: str = ""
+    """Why fewer leave than the rules say; "" if as many do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What one run moved to the archive."""
+
+    instants: tuple[str, ...]
+    kept_for: str = ""
+    finished: int = 0
+    """Instants that an earlier run had archived, and that left the timeline now."""
+
+
+# --- what leaves (pure) ---------------------------------------------------------------------------
+
+
+def barriers(now: Timeline, decided: str = "") -> list[tuple[str, str]]:
+    """Instants from which on everything stays, and why. `decided` is the fence's last commit."""
+    found = []
+    if now.pending:
+        first, action = next(iter(now.pending.items()))
+        # Its writer's conflict check needs the commit that it began with.
+        before = max((each for each in now.commits if each < first), default=first)
+        found.append((before, f"{first} ({action}) is pending"))
+    if now.savepoints:
+        saved = min(now.savepoints)
+        found.append((saved, f"{saved} is a savepoint"))
+    if decided:
+        # The next decision looks for its completed file, and would create it again.
+        found.append((decided, f"{decided} is the fence's last decision"))
+    return found
+
+
+def leaves_old_files(commit: CommitFiles, merged: bool) -> bool:
+    """Whether a clean finds old files through this commit."""
+    return bool(commit.replaced) or any(
+        stat.previous != "null" or (merged and stat.is_log) for stat in commit.stats
+    )
+
+
+def candidates(now: Timeline, rules: ArchiveRules, barrier: str) -> list[str]:
+    """The commits that may leave."""
+    commits = now.commits
+    if len(commits) <= rules.keep_max:
+        return []
+    return [each for each in commits[: len(commits) - rules.keep_min][:AT_ONCE] if each < barrier]
+
+
+def with_services(now: Timeline, commits: list[str]) -> dict[str, str]:
+    """With the cleans and rollbacks between them; the newest clean says where the next begins."""
+    last = max(commits, default="")
+    newest = max((each for each, action in now.completed.items() if action == "clean"), default="")
+    return {
+        each: action for each, action in now.completed.items()
+        if each in commits or (action in ("clean", "rollback") and each < last and each != newest)
+    }  # fmt: skip
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+def plan_archive(known: TableCache, rules: ArchiveRules) -> Procedure[ArchivePlan]:
+    """What leaves now; reads only."""
+    config = known.config
+    refuse_unfit(config)
+    now = yield from load_timeline(config.names)
+    return (yield from _plan(config, now, rules))
+
+
+def refuse_unfit(config: TableConfig) -> None:
+    if config.commit == GROUP:
+        raise UnsupportedTable(
+            config.name, "has group commit, and its instants are not archived: its fence and its "
+            "writers look reserved instants up in the timeline", "leave archiving off here",
+        )  # fmt: skip
+    if config.metadata:
+        raise UnsupportedTable(
+            config.name, "has Hudi's metadata table, which needs the instants since its last "
+            "compaction; nothing was archived",
+            "let Hudi archive, or switch the metadata table off: lockkit table adopt URL",
+        )  # fmt: skip
+
+
+def _plan(config: TableConfig, now: Timeline, rules: ArchiveRules) -> Procedure[ArchivePlan]:
+    decided = ""
+    if config.mode == FENCED and (seen := (yield from read_fence())).fence is not None:
+        decided = seen.fence.head.instant if seen.fence.head.kind == COMMIT else ""
+    stop, why = min(barriers(now, decided), default=("~", ""))
+    commits = candidates(now, rules, stop)
+    left = candidates(now, rules, "~")
+    since = yield from cleaned_until(config.names, now)
+    read_ones = yield from all_of(_content(config.names, now, each) for each in commits)
+    for instant, body in zip(commits, read_ones, strict=True):
+        commit = parse_commit(instant, _completed(config.names, now, instant), body)
+        if instant >= since and leaves_old_files(commit, config.merged):
+            why = f"{instant} made files obsolete that no clean has deleted yet"
+            commits = [each for each in commits if each < instant]
+            break
+    return ArchivePlan(with_services(now, commits), why if len(commits) < len(left) else "")
+
+
+def _completed(names: TimelineNames, now: Timeline, instant: str) -> str:
+    return names.completed(instant, now.completed[instant], now.completion.get(instant))
+
+
+def _content(names: TimelineNames, now: Timeline, instant: str) -> Procedure[bytes]:
+    key = _completed(names, now, instant)
+    match (yield from read(key, limit=None)):
+        case Found(body, _):
+            return body
+        case _missing:
+            raise TableChanged(key, "was listed and is gone: another process archived or restored",
+                               "run it again")  # fmt: skip
+
+
+# --- carrying it out ------------------------------------------------------------------------------
+
+
+def archive(
+    known: TableCache, rules: ArchiveRules, held: StateChange
+) -> Procedure[Archived | None]:
+    """Under the table's lock: move what is due; None if nothing is.
+
+    Raises `TableChanged` if another archiver was faster: then nothing was deleted.
+    """
+    config = yield from recheck_config(known.config, known.config_version)
+    refuse_unfit(config)
+    names = config.names
+    now = yield from load_timeline(names)
+    plan = yield from _plan(config, now, rules)
+    keys: dict[str, list[str]] = {}
+    for entry in (yield from listing(names.prefix)):
+        name = entry.key.removeprefix(names.folder)
+        keys.setdefault(name.partition(".")[0].partition("_")[0], []).append(entry.key)
+    before = yield from _archived_already(config, now)
+    new = {each: action for each, action in plan.instants.items() if each not in before}
+    if not new and not before:
+        return None
+    if new:
+        leaving = yield from all_of(_leaving(names, now, each, keys[each]) for each in new)
+        add = _add_history if names.layout == 2 else _add_log
+        new = {each: new[each] for each in (yield from add(config, leaving, held.believe))}
+    elif names.layout == 2:
+        yield from _say_version(config)
+    held.believe()
+    yield from _leave(names, now, sorted({*new, *before}), keys)
+    text = f"archived {len(new)} instants"
+    yield Note("note", {"text": text, "instant": max(new, default="")})
+    return Archived(tuple(new), plan.kept_for, len(before))
+
+
+def _leaving(
+    names: TimelineNames, now: Timeline, instant: str, keys: Iterable[str]
+) -> Procedure[Leaving]:
+    content, plan = (yield from _content(names, now, instant)), None
+    for action in PLANS:
+        if names.requested(instant, action) in keys:
+            match (yield from read(names.requested(instant, action), limit=None)):
+                case Found(body, _) if body:
+                    plan = body
+                case _:
+                    pass
+    completed = now.completion.get(instant)
+    return Leaving(instant, now.completed[instant], completed, content, plan)
+
+
+def _leave(
+    names: TimelineNames, now: Timeline, instants: list[str], keys: Mapping[str, list[str]]
+) -> Procedure[None]:
+    """The requested and inflight files go first: without its completed file an instant would look
+    pending, and readers would drop its files.
+    """
+    done = [_completed(names, now, each) for each in instants]
+    first = [key for each in instants for key in keys.get(each, ())
+             if key not in done and ".savepoint" not in key]  # fmt: skip
+    yield from all_of(delete(key) for key in first)
+    for key in done:
+        yield from delete(key)
+
+
+def _archived_already(config: TableConfig, now: Timeline) -> Procedure[set[str]]:
+    """Instants of the timeline that the archive has: a crash, or a request that arrived late."""
+    prefix = config.archive_prefix
+    names = [each.key for each in (yield from listing(prefix))]
+    newest = max((each for each, action in now.completed.items() if action == "clean"), default="")
+    here = {each for each, action in now.completed.items()
+            if action in ARCHIVED_ACTIONS and each not in now.savepoints}  # fmt: skip
+    if not here:
+        return set()
+    if config.names.layout == 2:
+        number = newest_manifest(prefix, names)
+        files = {} if number is None else (yield from read_manifest(prefix, number))
+        oldest = min(here - {newest}, default="~")
+        ways = [read_history(prefix + each, COLUMNS[:1]) for each in files
+                if each.split("_")[1] >= oldest]  # fmt: skip
+    else:
+        logs = {int(found[1]): each for each in names
+                if (found := LOG.fullmatch(each.removeprefix(prefix)))}  # fmt: skip
+        ways = [read_log(logs[max(logs)], COLUMNS)] if logs else []
+    return here & {row["instantTime"] for rows in (yield from all_of(ways)) for row in rows}
+
+
+# --- version 6 ------------------------------------------------------------------------------------
+
+
+def _add_log(
+    config: TableConfig, leaving: list[Leaving], believe: Callable[[], None]
+) -> Procedure[list[str]]:
+    prefix = config.archive_prefix
+    found = [LOG.fullmatch(each.key.removeprefix(prefix)) for each in (yield from listing(prefix))]
+    number = max((int(each[1]) for each in found if each), default=0) + 1
+    believe()
+    key = f"{prefix}.commits_.archive.{number}_1-0-1"
+    if isinstance((yield from create(key, format_log(leaving))), Found):
+        raise _overtaken(key)
+    return [each.instant for each in leaving]
+
+
+def _overtaken(key: str) -> TableChanged:
+    why = "exists: another archiver was faster; nothing was deleted here"
+    return TableChanged(key, why, "run it again")
+
+
+# --- version 8 and later --------------------------------------------------------------------------
+
+
+def _add_history(
+    config: TableConfig, leaving: list[Leaving], believe: Callable[[], None]
+) -> Procedure[list[str]]:
+    """A new file, and a manifest with it; the instants that are archived then."""
+    prefix, rows = config.archive_prefix, history_rows(leaving)
+    listed = [each.key for each in (yield from listing(prefix))]
+    number = newest_manifest(prefix, listed)
+    files = {} if number is None else (yield from read_manifest(prefix, number))
+    merged = yield from _merged(prefix, files)
+    name, length, rows = yield from _put(prefix, rows, files)
+    believe()
+    key = f"{prefix}manifest_{(number or 0) + 1}"
+    if isinstance((yield from create(key, format_manifest({**merged, name: length}))), Found):
+        raise _overtaken(key)
+    yield from _say_version(config)
+    if merged.keys() != files.keys():
+        yield from _delete_merged(prefix, listed, (number or 0) + 1)
+    return [str(each["instantTime"]) for each in rows]
+
+
+def _put(
+    prefix: str, rows: list[Row], files: Mapping[str, int]
+) -> Procedure[tuple[str, int, list[Row]]]:
+    """Write the file.
+
+    An archiver that crashed or sleeps may have left another one of its name, and may yet name it in
+    a manifest. Then the newest instant waits for the next run.
+    """
+    for _ in range(TRIES_MAX):
+        name, body = history_name(rows), format_history(rows)
+        if name not in files and not isinstance((yield from create(prefix + name, body)), Found):
+            return name, len(body), rows
+        if len(rows) == 1:
+            break
+        rows = rows[:-1]
+    raise _overtaken(prefix + name)
+
+
+def _merged(prefix: str, files: Mapping[str, int]) -> Procedure[dict[str, int]]:
+    """The same files with the oldest of each full level merged, so that few files are read.
+
+    Readers do not need it: Hudi's and ours read every file of the manifest.
+    """
+    files, level = dict(files), 0
+    while True:
+        of_level = sorted(each for each in files if each.endswith(f"_{level}.parquet"))
+        if len(of_level) < MERGED:
+            return files
+        every = (*COLUMNS, "metadata", "plan", "version")
+        read_ones = yield from all_of(read_history(prefix + each, every) for each in of_level)
+        rows = [row for rows in read_ones for row in rows]
+        name, body = history_name(rows, level + 1), format_history(rows)
+        if isinstance((yield from create(prefix + name, body)), Found):
+            return files  # a crashed archiver's, of other bytes: it stays as it is
+        files = {each: length for each, length in files.items() if each not in of_level}
+        files[name] = len(body)
+        level += 1
+
+
+def _say_version(config: TableConfig) -> Procedure[None]:
+    """Point Hudi's readers to the newest manifest; never back to an older one."""
+    key = config.archive_prefix + VERSION_FILE
+    for _ in range(TRIES_MAX):
+        listed = [each.key for each in (yield from listing(config.archive_prefix))]
+        number = newest_manifest(config.archive_prefix, listed)
+        found = yield from read(key)
+        version = found.version if isinstance(found, Found) else None
+        body = found.body.strip() if isinstance(found, Found) else b""
+        said = int(body) if body.isdigit() else 0
+        if number is None or said >= number:
+            return
+        if isinstance((yield from settle_write(key, str(number).encode(), over(version))), Version):
+            return
+    raise _overtaken(key)
+
+
+def _delete_merged(prefix: str, listed: list[str], number: int) -> Procedure[None]:
+    """Delete old manifests, and the files that only they name.
+
+    `listed` is older than the newest manifest, so no file of a later archiver is in it.
+    """
+    kept: set[str] = set()
+    for each in range(max(1, number - MANIFESTS_KEPT + 1), number + 1):
+        if each == number or f"{prefix}manifest_{each}" in listed:
+            kept |= (yield from read_manifest(prefix, each)).keys()
+    for key in listed:
+        name = key.removeprefix(prefix)
+        found = MANIFEST.fullmatch(name)
+        if (found and int(found[1]) <= number - MANIFESTS_KEPT) or (
+            name.endswith(".parquet") and name not in kept
+        ):
+            yield from delete(key)

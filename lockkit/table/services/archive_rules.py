@@ -1,0 +1,46 @@
+"""When a writer archives, and how many commits stay in the timeline: Hudi's keys and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.table.errors import RefusedOption
+from lockkit.table.format.option_values import whole
+
+KEEP_MIN_KEY, KEEP_MAX_KEY = "hoodie.keep.min.commits", "hoodie.keep.max.commits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveRules:
+    """Once there are more than `keep_max` commits, all but `keep_min` leave the timeline."""
+
+    keep_min: int = 20
+    keep_max: int = 30
+
+
+def archive_rules(options: Mapping[str, Any], cleaned: int) -> ArchiveRules:
+    """From Hudi's options; `TableError` if they contradict each other, by Hudi's two rules.
+
+    A clean by commits keeps the files of so many; 0 for other policies.
+    """
+    default = ArchiveRules()
+    return checked(ArchiveRules(
+        keep_min=whole(options, KEEP_MIN_KEY, default=default.keep_min),
+        keep_max=whole(options, KEEP_MAX_KEY, default=default.keep_max),
+    ), cleaned)  # fmt: skip
+
+
+def checked(rules: ArchiveRules, cleaned: int) -> ArchiveRules:
+    if not 0 < rules.keep_min < rules.keep_max:
+        raise RefusedOption(
+            KEEP_MAX_KEY, f"must be greater than {KEEP_MIN_KEY} ({rules.keep_min})",
+            value=str(rules.keep_max),
+        )  # fmt: skip
+    if rules.keep_min <= cleaned:
+        raise RefusedOption(
+            KEEP_MIN_KEY, f"must be greater than hoodie.clean.commits.retained ({cleaned}): a "
+            "clean finds old files through commits", value=str(rules.keep_min),
+        )  # fmt: skip
+    return rules

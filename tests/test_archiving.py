@@ -1,0 +1,348 @@
+"""Archiving: what leaves the timeline, and what goes wrong; judged by a dictionary and hudi-rs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lockkit import Clock
+from lockkit.errors import LockkitError, LockLost, LossReason, TableError
+from lockkit.protocol.outcome import Unknown
+from lockkit.runtime import Delete, Procedure, Put, run
+from lockkit.stores import ListEntry
+from lockkit.table import Table, read_table
+from lockkit.table.errors import TableChanged
+from lockkit.table.format.archived import load_archived, load_archived_commits
+from lockkit.table.format.layout import CommitFiles, WriteStat
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import V9, parse_timeline
+from lockkit.table.occ.commit import EpochGuard, StateChange
+from lockkit.table.occ.transaction import TableCache
+from lockkit.table.services import archive as archiving
+from lockkit.table.services.archive import archive, barriers, leaves_old_files, with_services
+from lockkit.table.services.archive_rules import ArchiveRules
+
+OPTIONS = {"hoodie.clean.commits.retained": "2"}
+RULES = ArchiveRules(keep_min=3, keep_max=4)
+Model = dict[str, int]
+
+
+def rows(*keys: str, v: int) -> pa.Table:
+    regions = ["EU" if key < "k2" else "US" for key in keys]
+    return pa.table({"id": list(keys), "region": regions, "v": pa.array([v] * len(keys))})
+
+
+def contents(found: pa.Table) -> Model:
+    pairs = [(row["id"], row["v"]) for row in found.to_pylist()]
+    assert len({key for key, _ in pairs}) == len(pairs), "no key is there twice"
+    return dict(pairs)
+
+
+def by_hudi_rs(folder: Path) -> Model:
+    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
+    batches = hudi.HudiTable(str(folder)).read()
+    return contents(pa.Table.from_batches([pa.record_batch(each) for each in batches]))
+
+
+def made(folder: Path, version: int, mode: str = "fenced", commits: int = 9) -> tuple[Table, Model]:
+    table = Table.create(f"file://{folder}", record_key="id", partition_by="region",
+                         version=version, mode=mode, options=OPTIONS)  # fmt: skip
+    model: Model = {}
+    for v in range(commits):
+        keys = (f"k{v % 3}", f"n{v}")
+        table.upsert(rows(*keys, v=v))
+        model |= dict.fromkeys(keys, v)
+    table.clean()
+    return table, model
+
+
+@pytest.fixture(params=[9, 6])
+def version(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def forget_checkpoint(folder: Path) -> None:
+    (folder / ".hoodie/.lockkit/checkpoint.json").unlink()
+
+
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_archived_instants_are_read_by_every_reader_once(
+    tmp_path: Path, version: int, mode: str
+) -> None:
+    table, model = made(tmp_path, version, mode, commits=8 if mode == "hudi" else 12)
+    with table:
+        whole = table.history()
+        commits = [each for each in whole if each.action == "commit"]
+        done = table.archive(keep_min=3, keep_max=4)
+        assert done is not None and len(done.instants) > 4 and not done.kept_for
+        assert table.history() == whole
+        for checkpoint in (True, False):
+            if mode == "fenced" and not checkpoint:
+                forget_checkpoint(tmp_path)
+            with Table(table.url) as other:
+                assert contents(other.read()) == model == by_hudi_rs(tmp_path)
+                assert contents(other.changes()[0]) == model
+                start = commits[-2].completed or commits[-2].instant
+                later = {key: v for key, v in model.items() if v >= 2}
+                assert contents(other.changes(start)[0]) == later
+                assert contents(other.read(as_of=commits[1].instant))["n0"] == 0
+            table.upsert(rows("k1", v=100 + checkpoint))
+            model["k1"] = 100 + checkpoint
+
+
+def test_a_handle_that_was_idle_while_others_archived_goes_on(tmp_path: Path, version: int) -> None:
+    table, model = made(tmp_path, version, commits=2)
+    with table, Table(table.url, options=OPTIONS) as idle:
+        idle.append(rows("i0", v=0))
+        for v in range(6):
+            table.upsert(rows("k0", v=v))
+        table.clean()
+        assert table.archive(keep_min=3, keep_max=4)
+        idle.append(rows("i1", v=0))
+        assert contents(idle.read()) == model | {"i0": 0, "i1": 0, "k0": 5}
+        assert not idle._upkeep.service.inspect().now.pending
+
+
+def test_a_writer_archives_inline_by_hudis_keys(tmp_path: Path, version: int) -> None:
+    keys = {"hoodie.archive.automatic": "true", "hoodie.keep.min.commits": "3",
+            "hoodie.keep.max.commits": "4"}  # fmt: skip
+    made(tmp_path, version, commits=1)[0].close()
+    with Table(f"file://{tmp_path}", options=OPTIONS | keys) as table:
+        for v in range(10):
+            table.upsert(rows("k0", v=v))
+        commits = table._upkeep.service.inspect().now.commits
+        assert len(commits) <= 5 and len(table.history()) > 9
+    for wrong in ({"hoodie.keep.min.commits": "2"}, {"hoodie.keep.max.commits": "3"}):
+        with pytest.raises(TableError, match="must be greater"):
+            Table(f"file://{tmp_path}", options=OPTIONS | keys | wrong)
+
+
+# --- what stays -----------------------------------------------------------------------------------
+
+A, B, C, D, E = (f"2026010100000000{each}" for each in "12345")
+
+
+def listed(*names: str) -> Any:
+    return parse_timeline([ListEntry(f".hoodie/timeline/{each}", "1") for each in names], V9)
+
+
+def test_what_a_pending_writer_began_with_stays() -> None:
+    now = listed(*(f"{each}_{each}.commit" for each in (A, B, D)), f"{C}.commit.requested")
+    assert min(barriers(now))[0] == B
+    assert min(barriers(listed(f"{A}.commit.requested", f"{B}_{B}.commit")))[0] == A
+
+
+def test_savepoints_and_the_fences_last_decision_stay() -> None:
+    now = listed(*(f"{each}_{each}.commit" for each in (A, B, C)), f"{B}_{B}.savepoint")
+    assert min(barriers(now))[0] == B
+    assert min(barriers(now, decided=A))[0] == A
+
+
+def test_the_newest_clean_stays_and_older_ones_leave_with_the_commits() -> None:
+    names = [f"{each}_{each}.commit" for each in (A, D)]
+    names += [f"{each}_{each}.clean" for each in (B, C)]
+    assert list(with_services(listed(*names), [A, D])) == [A, B, D]
+    assert list(with_services(listed(*names, f"{E}_{E}.clean"), [A])) == [A]
+
+
+@pytest.mark.parametrize(
+    ("previous", "path", "merged", "leaves"),
+    [("null", "a_0-0-0_1.parquet", False, False), (A, "a_0-0-0_1.parquet", False, True),
+     (A, f".a_{B}.log.1_0-0-0", True, True)],
+)  # fmt: skip
+def test_a_commit_that_no_clean_has_handled_stays(
+    previous: str, path: str, merged: bool, leaves: bool
+) -> None:
+    stat = WriteStat(
+        partition="", file_id="a", path=path, previous=previous, writes=1, size_bytes=1
+    )
+    commit = CommitFiles(B, "UPSERT", (stat,), frozenset(), None, None)
+    assert leaves_old_files(commit, merged) is leaves
+
+
+def test_files_that_no_clean_has_deleted_keep_their_commits(tmp_path: Path) -> None:
+    with Table.create(f"file://{tmp_path}", record_key="id", options={
+        "hoodie.clean.automatic": "false"}) as table:  # fmt: skip
+        for v in range(5):
+            table.append(pa.table({"id": [f"a{v}"], "v": [v]}))
+        for v in range(5):
+            table.upsert(pa.table({"id": ["a0"], "v": [v]}))
+        done = table.archive(keep_min=11, keep_max=12)
+        assert done is None
+        service = table._upkeep.service
+        done = service.archive(ArchiveRules(keep_min=1, keep_max=2))
+        assert done is not None and len(done.instants) == 5
+        assert "no clean has deleted" in done.kept_for
+
+
+def test_a_table_with_group_commit_is_refused(tmp_path: Path) -> None:
+    with Table.create(f"file://{tmp_path}", record_key="id", commit="group") as table:
+        table.append(pa.table({"id": ["a"]}))
+        with pytest.raises(TableError, match="group commit"):
+            table.archive(keep_min=11, keep_max=12)
+
+
+def test_a_stream_finds_its_batch_in_the_archive(tmp_path: Path, version: int) -> None:
+    from lockkit.table.write.batch import STREAM, own_attempt
+
+    table, _ = made(tmp_path, version)
+    with table:
+        table.archive(keep_min=3, keep_max=4)
+        config, _ = run(load_config(), table.store, Clock())
+        first = run(load_archived_commits(config), table.store, Clock())[0]
+        assert STREAM not in first.extra
+        assert run(own_attempt(first.instant, None), table.store, Clock()) == "committed"  # type: ignore[arg-type]
+        assert run(own_attempt(first.instant, "q 1"), table.store, Clock()) == "gone"
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+class Crash(LockkitError):
+    """The archiver's process ended."""
+
+
+def interrupted(way: Procedure[Any], after: int, *, lost: bool = False) -> Procedure[Any]:
+    """`way` until its write number `after`; `lost`: it is applied, and its answer is lost once."""
+    answer: Any = None
+    writes = 0
+    while True:
+        try:
+            request = way.send(answer)
+        except StopIteration as ended:
+            return ended.value
+        counted = isinstance(request, Put | Delete)
+        writes += counted
+        if counted and writes == after and not lost:
+            raise Crash("here")
+        answer = yield request
+        if counted and writes == after and lost:
+            answer = Unknown("lost")
+
+
+def one_by_one(procedures: Any) -> Procedure[list[Any]]:
+    results = []
+    for each in procedures:
+        results.append((yield from each))
+    return results
+
+
+@pytest.fixture
+def serial(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No two requests at once, so that each is one step."""
+    monkeypatch.setattr(archiving, "all_of", one_by_one)
+    yield
+
+
+def archiver(table: Table) -> Procedure[Any]:
+    config, at = run(load_config(), table.store, Clock())
+    return archive(TableCache(config, at), RULES, StateChange(EpochGuard(0)))
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 3, 4, 9])
+def test_an_archiver_may_die_at_each_write_and_every_instant_is_shown_once(
+    tmp_path: Path, version: int, lost: int, serial: None
+) -> None:
+    """Or, the answer to its write number `lost` is lost."""
+    table, model = made(tmp_path, version, commits=6)
+    with table:
+        whole, clock = table.history(), Clock()
+        config, _ = run(load_config(), table.store, clock)
+        for after in range(1, 40):
+            try:
+                run(interrupted(archiver(table), lost or after, lost=lost > 0), table.store, clock)
+                break
+            except Crash:
+                pass
+            assert table.history() == whole, after
+            assert contents(read_table(table.store)) == model == by_hudi_rs(tmp_path), after
+        assert after > 1 or lost, "it died at no write"
+        run(archiver(table), table.store, clock)
+        here = set(table._upkeep.service.inspect().now.commits)
+        archived = [each.instant for each in run(load_archived(config), table.store, clock)]
+        assert len(here) == 3 and not here & set(archived) and len(set(archived)) == len(archived)
+
+
+def test_of_two_archivers_one_writes_the_archive_and_the_other_deletes_nothing(
+    tmp_path: Path, version: int, serial: None
+) -> None:
+    table, model = made(tmp_path, version, commits=6)
+    with table:
+        clock, whole = Clock(), table.history()
+        slept: list[str] = []
+
+        def overtaken() -> Procedure[Any]:
+            """An archiver that sleeps before it names its file; another one runs meanwhile."""
+            way, answer = archiver(table), None
+            while True:
+                request = way.send(answer)
+                key = getattr(request, "key", "")
+                if isinstance(request, Put) and ("manifest" in key or ".commits_" in key):
+                    table.upsert(rows("k0", v=50))
+                    run(archiver(table), table.store, clock)
+                    slept.append(key)
+                assert not (slept and isinstance(request, Delete)), "it deletes by an old plan"
+                answer = yield request
+
+        with pytest.raises(TableChanged, match="another archiver"):
+            run(overtaken(), table.store, clock)
+        assert slept
+        after = [each.instant for each in table.history()]
+        assert {each.instant for each in whole} <= set(after) and len(set(after)) == len(after)
+        assert contents(read_table(table.store)) == model | {"k0": 50} == by_hudi_rs(tmp_path)
+
+
+def test_an_archiver_without_a_lease_writes_and_deletes_nothing(
+    tmp_path: Path, version: int
+) -> None:
+    table, _ = made(tmp_path, version, commits=6)
+
+    def lost() -> None:
+        raise LockLost("the archiver", "its lease ended", "run it again", reason=LossReason.EXPIRED)
+
+    with table:
+        config, at = run(load_config(), table.store, Clock())
+        held, before = StateChange(EpochGuard(0), lost), table._upkeep.service.inspect().now
+        with pytest.raises(LockLost):
+            run(archive(TableCache(config, at), RULES, held), table.store, Clock())
+        assert table._upkeep.service.inspect().now == before
+        assert not run(load_archived(config), table.store, Clock())
+
+
+def test_a_completed_file_that_comes_back_leaves_again(tmp_path: Path, version: int) -> None:
+    """Its writer slept after its decision, and sent it when it was archived."""
+    table, model = made(tmp_path, version, commits=6)
+    with table:
+        folder = tmp_path / ".hoodie" / ("timeline" if version == 9 else "")
+        first = min(folder.glob("2*.commit"))
+        body = first.read_bytes()
+        table.archive(keep_min=3, keep_max=4)
+        first.write_bytes(body)
+        whole = table.history()
+        assert len({each.instant for each in whole}) == len(whole)
+        run(archiver(table), table.store, Clock())
+        assert not first.exists() and table.history() == whole
+        assert contents(table.read()) == model == by_hudi_rs(tmp_path)
+
+
+def test_files_of_the_archive_are_merged_and_old_ones_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "MERGED", 3)
+    table, model = made(tmp_path, 9, commits=5)
+    with table:
+        for v in range(14):
+            table.upsert(rows("k0", v=v))
+            table.clean()
+            table.archive(keep_min=3, keep_max=4)
+        model["k0"] = 13
+        whole = table.history()
+        assert len([each for each in whole if each.action == "commit"]) == 19
+        names = [each.name for each in (tmp_path / ".hoodie/timeline/history").iterdir()]
+        levels = {each[-len("0.parquet"):] for each in names if each.endswith("parquet")}
+        assert "1.parquet" in levels and len(names) < 14, names
+        assert contents(table.read()) == model == by_hudi_rs(tmp_path)
