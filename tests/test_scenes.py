@@ -24,7 +24,9 @@ FOUND_BY = {
     ("group", "re-base"): 13,
     ("group", "reach"): 27,
     ("group", "reader's reach"): 65,
-    ("group", "ended reservation"): 7,
+    ("group", "ended reservation"): 30,
+    ("group", "ahead offered"): 142,
+    ("group", "ahead alone"): 123,
 }
 """Seeds of what is rarely met; all else is looked for from the first on."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lockkit.lock.creation_check import prove_creation
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure
+from lockkit.runtime import Procedure, Unique
 from lockkit.runtime.proven import create, read
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.java_properties import (
@@ -43,7 +43,7 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
         first = format_fence(opened(0, CREATED, whole=True))
         if config.commit == GROUP:
             from lockkit.table.occ.group_fence import first_fence
-            first = first_fence(CREATED)
+            first = first_fence(CREATED, (yield Unique()))
         yield from create(FENCE_KEY, first)
     match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):
         case Found(body, _):

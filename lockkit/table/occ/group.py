@@ -39,6 +39,8 @@ class Offer:
     """Its owner listed the timeline after it had reserved the instant; no later one was over."""
     blind: bool = False
     """An append into new file groups: there is nothing to compare it with."""
+    table: str = ""
+    """That of the fence that its owner knew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class GroupFence:
     """The decisions from number `first` on, without a gap."""
 
     attempt: str
+    table: str = ""
+    """Another one for each table that is made, also at the same address."""
     round: int = 0
     combiner: str = ""
     """The client that currently decides for others: a hint, never a right."""
@@ -140,8 +144,8 @@ def judge(fence: GroupFence, offer: Offer, timely: Collection[str]) -> GroupDeci
 
 
 def may_judge(fence: GroupFence, offer: Offer) -> bool:
-    """Whether the window holds all that was decided since the offer's base."""
-    return offer.blind or reaches(fence, offer.base)
+    """Whether the window holds all that was decided since the offer's base, in this table."""
+    return offer.table == fence.table and (offer.blind or reaches(fence, offer.base))
 
 
 def decide(
@@ -173,11 +177,14 @@ def has_room(fence: GroupFence, proven: Collection[int]) -> int:
     return max(0, UNPUBLISHED_MAX - unproven)
 
 
-def refuse(fence: GroupFence, instant: str, attempt: str, *, why: str = "") -> GroupFence:
+def refuse(
+    fence: GroupFence, instant: str, attempt: str, *, why: str = "", by: str = ""
+) -> GroupFence:
     """The fence that decides against an instant: withdrawn by its owner, else rolled back."""
     kind = REFUSED if why else ROLLBACK
     after = replace(fence, attempt=attempt, round=fence.round + 1)
-    return follow(after, GroupDecision(after.last + 1, after.round, kind, instant, why=why), None)
+    entry = GroupDecision(after.last + 1, after.round, kind, instant, why=why, by=by)
+    return follow(after, entry, None)
 
 
 def follow(fence: GroupFence, entry: GroupDecision, now: str | None) -> GroupFence:

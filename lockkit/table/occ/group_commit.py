@@ -22,13 +22,14 @@ from lockkit.protocol.outcome import (
     IfVersion,
     Missing,
     Throttled,
+    Unknown,
     Version,
     WriteAnswer,
 )
 from lockkit.runtime import Parallel, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read, settle_write
 from lockkit.runtime.proven import pause_s as throttled_s
-from lockkit.table.errors import CommitUnknown
+from lockkit.table.errors import CommitUnknown, TableChanged
 from lockkit.table.format.layout import FileGroup, parse_commit
 from lockkit.table.format.timeline import HOODIE, instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
@@ -71,6 +72,8 @@ PATIENCE_MAX = 3
 TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
 INSTANT_DIGITS = 17
 CONTENDED_FOR = 4
+SURE_MS = 500
+"""So long after it was seen a fence counts as that of the same table."""
 FAST_RUN_MAX = 4
 """After so many commits without a listing a writer lists, and decides what others offered."""
 
@@ -120,13 +123,29 @@ class GroupClient:
     """This process's monotonic clock."""
     acked_ms: int = -(10**9)
     """When its last commit was acknowledged."""
+    knew_ms: int = -(10**9)
+    """When the fence that it knows was sent or read."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Whoever waits for another client's work waits no longer."""
 
     def knows(self, fence: GroupFence, version: Version) -> None:
-        self.known, self.version = fence, version
+        """Raises `TableChanged` if it is the fence of another table, made in this one's place."""
+        if self.known is not None and self.known.table != fence.table:
+            self.forget()
+            raise TableChanged(
+                FENCE_KEY, "is another table's: the table was deleted and made again",
+                "open it again",
+            )  # fmt: skip
+        self.known, self.version, self.knew_ms = fence, version, self.boot_ms()
         self.proven = {each for each in frozenset(self.proven) if each >= fence.first}
         self.won = {each for each in self.won if fence.window and each >= fence.window[0].round}
+
+    def forget(self) -> None:
+        """Of a table that is gone nothing counts any more."""
+        self.known, self.version, self.timeline = None, "", None
+        self.wins = self.contended = self.checked_ms = 0
+        for each in (self.won, self.proven, self.bodies, self.behind, self.ahead):
+            each.clear()
 
 
 @dataclass(slots=True)
@@ -183,12 +202,17 @@ class GroupWrite:
     """Whether its owner has listed the timeline since it reserved the instant."""
     sent: bool = False
     """Whether a request was sent, and not certainly refused, that may have it decided."""
+    doubtful: bool = False
+    """Whether the answer to one that may have decided it is not known."""
+    offered: bool = False
+    table: str = ""
 
     def see(self, fence: GroupFence) -> None:
         """Raise the base to the last decision in its snapshot.
 
         In table version 9 outcomes appear in the order of the decisions: it has all before that.
         """
+        self.table = fence.table
         if fence.completion is not None:
             self.base = max([self.base, *(
                 each.seq for each in fence.window if each.kind == COMMIT
@@ -198,7 +222,7 @@ class GroupWrite:
     def offer(self) -> Offer:
         return Offer(
             self.instant, self.base, self.writes, digest(self.body), self.schema,
-            self.grows_schema, reserved=self.listed, blind=self.blind,
+            self.grows_schema, reserved=self.listed, blind=self.blind, table=self.table,
         )  # fmt: skip
 
 
@@ -307,7 +331,8 @@ def reserve(client: GroupClient) -> Procedure[GroupWrite]:
             view = yield from look(client)
             ended = yield from reservation_ended(view, instant)
             if not ended and not is_passed(view, instant):
-                return GroupWrite(instant, attempt, view.fence.last, view.commits())
+                return GroupWrite(instant, attempt, view.fence.last, view.commits(),
+                                  table=view.fence.table)  # fmt: skip
             yield from delete(timeline_key(instant, "requested"), taken)
             newest = max(view.fence.newest, *map(instant_in, view.keys))
         newest = max(newest, instant)  # what was given up is never used again
@@ -373,8 +398,9 @@ def list_before_offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     view = yield from look(client)
     if kind := (yield from outcome(view, write.instant)):
         return kind
-    if max(view.completed(), default="") >= write.instant:
-        return (yield from withdraw(client, write.instant, why="late"))
+    newest = max(view.completed(), default="")
+    if newest >= write.instant:
+        return (yield from withdraw(client, write.instant, why="late", by=newest))
     write.listed = True
     return ""
 
@@ -405,7 +431,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     """
     if not write.blind:  # its offer says what its owner has seen
         write.see((yield from look(client)).fence)
-    write.sent = True
+    write.sent = write.offered = True
     key, body = offered_as(write.offer())
     made, view = yield Parallel((create(key, body), look(client)))
     settled: Version | Found | Missing = made
@@ -491,13 +517,15 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
     return False
 
 
-def withdraw(client: GroupClient, instant: str, *, why: str = "withdrawn") -> Procedure[str]:
+def withdraw(
+    client: GroupClient, instant: str, *, why: str = "withdrawn", by: str = ""
+) -> Procedure[str]:
     """A decision against one's own offer; another client's decision may come first."""
     for _ in range(TURNS_MAX):
         view = yield from look(client)
         if kind := (yield from outcome(view, instant)):
             return kind
-        after = refuse(view.fence, instant, (yield Unique()), why=why)
+        after = refuse(view.fence, instant, (yield Unique()), why=why, by=by)
         if (yield from replace_group_fence(client, view, after)):
             return REFUSED
     doubt = "it is offered and not decided: another client may still commit it"
@@ -559,6 +587,7 @@ def decide_once(
     if after.last == view.fence.last:
         return False
     replacing = Put(FENCE_KEY, format_group_fence(after), IfVersion(view.version))
+    sent_ms = client.boot_ms()
     beside, client.beside = client.beside, None
     if write is None or beside is None:
         answer = yield replacing
@@ -566,8 +595,10 @@ def decide_once(
         answer, _ = yield Parallel((answered(replacing), beside))
     if write is not None and not isinstance(answer, Throttled):
         write.sent = True
+        write.doubtful |= isinstance(answer, Unknown)
     if isinstance(answer, Applied):
         client.knows(after, answer.version)
+        client.knew_ms = sent_ms
         client.won.add(after.round)
         client.contended = max(0, client.contended - 1)
         return True
@@ -660,13 +691,12 @@ def publish_one(
     client.bodies.pop(each.instant, None)
 
 
-def publish_round(client: GroupClient, mine: GroupDecision) -> Procedure[None]:
+def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> Procedure[bool]:
     """Publish what was decided together with `mine`, after all that was decided before.
 
-    The clients that decided that publish it. If they do not, it is published here.
+    The clients that decided that publish it. If they do not, it is published here. False: the table
+    is gone, or another one was made in its place, so nothing is published.
     """
-    fence = client.known
-    assert fence is not None
     round_of = [each.seq for each in fence.window if each.round == mine.round]
     first, last = min([mine.seq, *round_of]), max([mine.seq, *round_of])
     for _ in range(WAITS_MAX):
@@ -678,7 +708,36 @@ def publish_round(client: GroupClient, mine: GroupDecision) -> Procedure[None]:
         if (yield from are_published(client, before)):
             break
     view = GroupView(fence, client.version, {}, frozenset(), client.horizon)
+    if not (yield from is_there(client, fence.table)):
+        return False
     yield from publish(client, view, until=last)
+    if (yield from is_there(client, fence.table)):  # a request only if all that took long
+        return True
+    for each in fence.window:
+        found = yield from read(completed_key(each))
+        if isinstance(found, Found) and digest(found.body) == each.sha256:
+            yield from delete(completed_key(each), found.version)
+    return False
+
+
+def is_there(client: GroupClient, table: str) -> Procedure[bool]:
+    """Whether the table is still there, by its fence if that was not seen lately.
+
+    A paused publisher must not put a commit into the table that was made in its place. Within
+    `SURE_MS` nobody has deleted a table, made it again and opened it.
+    """
+    known, version = client.known, client.version
+    same = known is not None and known.table == table
+    began_ms = client.boot_ms()
+    if same and began_ms - client.knew_ms <= SURE_MS:
+        return True
+    found = yield from read(FENCE_KEY, unless=version if same else None, limit=FENCE_BYTES_MAX)
+    if isinstance(found, Found):
+        same = parse_group_fence(found.body).table == table
+    if isinstance(found, Missing) or not same:
+        return False
+    client.knew_ms = max(client.knew_ms, began_ms)
+    return True
 
 
 def are_published(client: GroupClient, decisions: list[GroupDecision]) -> Procedure[bool]:

@@ -34,9 +34,9 @@ M = TypeVar("M")
 # --- the fence ------------------------------------------------------------------------------------
 
 
-def first_fence(attempt: str) -> bytes:
+def first_fence(attempt: str, table: str) -> bytes:
     """That of a new table, of version 9."""
-    return format_group_fence(GroupFence(attempt, completion=NO_INSTANT))
+    return format_group_fence(GroupFence(attempt, table, completion=NO_INSTANT))
 
 
 def format_group_fence(fence: GroupFence) -> bytes:
@@ -143,12 +143,13 @@ def parse_offer(body: bytes) -> Offer | None:
     return made if made and made.writes is not None and is_instant(made.instant) else None
 
 
-_BLIND = re.compile(r"([0-9]{17})\.([0-9a-f]*)-([0-9a-f]{64})\.append")
+_BLIND = re.compile(r"([0-9]{17})\.([0-9a-f]*)-([0-9a-f]{64})(?:-([0-9A-Za-z-]{1,64}))?\.append")
 
 
 def blind_name(offer: Offer) -> str:
     """The name of an offer that is compared with nothing: it says all that a decider must know."""
-    return f"{offer.instant}.{offer.schema}-{offer.sha256}.append"
+    table = f"-{offer.table}" if offer.table else ""
+    return f"{offer.instant}.{offer.schema}-{offer.sha256}{table}.append"
 
 
 def blind_offer(name: str) -> Offer | None:
@@ -156,7 +157,8 @@ def blind_offer(name: str) -> Offer | None:
     parts = _BLIND.fullmatch(name)
     if parts is None or not is_instant(parts[1]):
         return None
-    return Offer(parts[1], 0, sha256=parts[3], schema=parts[2], reserved=True, blind=True)
+    return Offer(parts[1], 0, sha256=parts[3], schema=parts[2], reserved=True, blind=True,
+                 table=parts[4] or "")  # fmt: skip
 
 
 def tombstone(instant: str) -> bytes:

@@ -13,20 +13,32 @@ from typing import Any, Protocol, TypeVar, cast
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
-from lockkit.protocol.outcome import Found
+from lockkit.protocol.outcome import Found, Missing
 from lockkit.runtime import Note, Procedure, Sleep, WallMs, run
-from lockkit.runtime.proven import all_of, listing, read
+from lockkit.runtime.proven import all_of, delete, listing, read
 from lockkit.sinks import Emit
 from lockkit.stores import Store
-from lockkit.table.errors import CommitConflict, CommitUnknown
+from lockkit.table.errors import (
+    BrokenFence,
+    CommitConflict,
+    CommitUnknown,
+    NoTable,
+    TableChanged,
+)
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import recheck_config
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import V9, Timeline, parse_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK, digest
-from lockkit.table.occ.group import GroupDecision, is_proven
+from lockkit.table.occ.fence import (
+    COMMIT,
+    FENCE_BYTES_MAX,
+    FENCE_KEY,
+    ROLLBACK,
+    digest,
+)
+from lockkit.table.occ.group import GroupDecision, GroupFence, is_proven
 from lockkit.table.occ.group_ahead import GroupAppend, give_back, is_busy, reserve_ahead
 from lockkit.table.occ.group_commit import (
     GROUP_TIMELINE,
@@ -53,6 +65,10 @@ WAITS_MAX, WAIT_LEAST_S = 8, 0.02
 """How often, and how long, a commit waits for the client that decided it to publish it."""
 OWNER_PATIENCE_S = 0.5
 """After so long an owner publishes what another client has decided, and has not published."""
+
+
+class LateInstant(CommitConflict):
+    """The instant was reserved ahead, and a later one is completed: begin again at once."""
 
 
 class GroupContext(Protocol):
@@ -121,8 +137,11 @@ def publish_together(
         unknown.prepared = prepared
         raise
     except Exception as error:
-        if not write.sent and _is_not_done(error):
-            raise
+        if isinstance(error, TableChanged) or (not write.sent and _is_not_done(error)):
+            raise  # another table's fence decides nothing that was offered to this one
+        if isinstance(error, BrokenFence) and (yield from _is_gone(write, prepared)):
+            why = "is gone: the table was deleted under this commit"
+            raise NoTable(FENCE_KEY, why, "make it again with create_table") from error
         open_outcome = CommitUnknown(instant, str(error), _shown_in(write))
         open_outcome.prepared = prepared
         raise open_outcome from error
@@ -248,31 +267,37 @@ def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDe
 
 
 def see_published(
-    client: GroupClient, mine: GroupDecision, *, patience_s: float | None = None
-) -> Procedure[None]:
+    client: GroupClient, mine: GroupDecision, *, patience_s: float | None = None,
+    fence: GroupFence | None = None,
+) -> Procedure[None]:  # fmt: skip
     """Until the completed file exists: then readers that know nothing of the fence see the commit.
 
     The client that decided it publishes it, with all others that it decided. A commit that another
     client decided waits for that client, so that not all publish the same files: `patience_s`, or
-    the time of a few round trips.
+    the time of a few round trips. `fence` has it: by default the one that the client knows.
     """
-    assert client.known is not None
+    fence = fence or client.known
+    assert fence is not None
     if mine.round not in client.won:
         trip_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
-        ahead = sum(not is_proven(client.known, each, client.proven)
-                    for each in client.known.window if each.seq <= mine.seq)  # fmt: skip
+        ahead = sum(not is_proven(fence, each, client.proven)
+                    for each in fence.window if each.seq <= mine.seq)  # fmt: skip
         wait_s = trip_s * min(ahead, WAITS_MAX) if patience_s is None else patience_s
         yield Sleep(wait_s, client.closing)
         for _ in range(WAITS_MAX if patience_s is None else 1):
-            if is_proven(client.known, mine, client.proven) or isinstance(
+            if is_proven(fence, mine, client.proven) or isinstance(
                 (yield from read(completed_key(mine))), Found
             ):
                 client.proven.add(mine.seq)
                 return
             if patience_s is None:
                 yield Sleep(trip_s)
-    yield from publish_round(client, mine)
-    batch = sum(each.round == mine.round for each in client.known.window)
+    if not (yield from publish_round(client, fence, mine)):
+        text = (f"{mine.instant} was decided, and its table was deleted before it was published: "
+                "it is in no table")  # fmt: skip
+        yield Note("note", {"text": text, "instant": mine.instant, "table_gone": True})
+        return
+    batch = sum(each.round == mine.round for each in fence.window)
     decided = {"batch": batch} if mine.round in client.won else {}
     yield Note("published", {"instant": mine.instant, "epoch": 0} | decided)
 
@@ -280,14 +305,42 @@ def see_published(
 def publish_behind(client: GroupClient, mine: GroupDecision) -> Procedure[None]:
     """What a writer leaves to a thread of its own once its commit is acknowledged.
 
-    If it fails, or its process ends, the next writer or reader publishes it.
+    If it fails, or its process ends, the next writer or reader publishes it. When the thread runs,
+    the client may know the fence of another table already.
     """
+    return _publish_behind(client, mine, client.known)
+
+
+def _publish_behind(
+    client: GroupClient, mine: GroupDecision, fence: GroupFence | None
+) -> Procedure[None]:
     try:
-        yield from see_published(client, mine, patience_s=OWNER_PATIENCE_S)
+        yield from see_published(client, mine, patience_s=OWNER_PATIENCE_S, fence=fence)
     except (TableError, StoreError) as error:
         text = f"is left to the next client to be published: {error}"
         yield Note("note", {"text": text, "instant": mine.instant})
     yield from give_back(client)
+
+
+def _is_gone(write: GroupWrite, prepared: Prepared) -> Procedure[bool]:
+    """Whether the table was deleted, and what was sent can decide nothing any more.
+
+    Its offer is deleted first, so that no writer of a table that is made here finds it. Without an
+    answer to a replacement of the fence nothing is certain.
+    """
+    if write.doubtful:
+        return False
+    if write.offered:
+        yield from delete(offered_as(write.offer())[0])
+    transaction = prepared.transaction
+    try:
+        yield from recheck_config(transaction.config, transaction.taken.known.config_version)
+    except NoTable:
+        found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
+        return isinstance(found, Missing)
+    except TableError:
+        return False
+    return False
 
 
 def _is_not_done(error: Exception) -> bool:
@@ -311,9 +364,10 @@ def _refusal(instant: str, kind: str, entry: GroupDecision | None) -> Exception:
             cure="read the table again, and begin again",
         )  # fmt: skip
     if why in ("schema", "late"):
+        kind_of = CommitConflict if why == "schema" else LateInstant
         cause = "changed the table's columns" if why == "schema" else "was committed first"
-        return CommitConflict(instant, instant=by, cause=cause,
-                              cure="begin again with the table as it is now")  # fmt: skip
+        return kind_of(instant, instant=by, cause=cause,
+                       cure="begin again with the table as it is now")  # fmt: skip
     if why == "closed":
         return TableError(instant, "was not committed: the mode changes", "begin again")
     return Unanswered(

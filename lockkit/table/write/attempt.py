@@ -1,8 +1,7 @@
 """An attempt: one writer's instant, from taking it to the acknowledgement or to its withdrawal.
 
-`Table.append`, a Spark write, a clustering and the simulator's writers all run this code. They
-differ in their `AttemptHost`: how a step is carried out, what sends heartbeats, and how the lock
-is held.
+`Table.append`, a Spark write, a clustering and the simulator's writers all run this code, each with
+its `AttemptHost`: how a step is carried out, what sends heartbeats, and how the lock is held.
 """
 
 from __future__ import annotations
@@ -67,7 +66,12 @@ class WriteAttempt:
 
     def append(self, known: TableCache, new: NewRows) -> Procedure[Committed]:
         """Commit new file groups."""
-        committed = yield from self._acknowledged(self._append(known, new))
+        way = self._acknowledged(self._append(known, new))
+        if known.config.commit == GROUP:
+            from lockkit.table.write.in_time import in_time
+            grouped = self.host.in_group
+            way = in_time(known, lambda k: self._acknowledged(self._append(k, grouped(new))))
+        committed = yield from way
         assert committed is not None
         return committed
 
@@ -111,8 +115,6 @@ class WriteAttempt:
     def _prepare_append(
         self, host: AttemptHost, known: TableCache, new: NewRows
     ) -> Procedure[Prepared]:
-        if known.config.commit == GROUP:
-            new = self.host.in_group(new)
         way = prepare_append(known, new, self._tries, self._begins_quietly, self._wrote)
         self.prepared, self.known = yield from host.run(way)
         return self.prepared

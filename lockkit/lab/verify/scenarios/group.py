@@ -43,9 +43,10 @@ from lockkit.table.occ.group_fence import format_group_fence, format_offer, read
 
 STEPS = 400
 ACTIONS_MAX = 24
-AHEAD = 0.3
+AHEAD, SLOW = 0.3, 0.3
 FILE_GROUPS = ("a", "b", "c")
 DATA = "data/"
+TABLE = "t"
 ONCE, KEPT, NO_MEANS_NO = "once", "kept", "no means no"
 NO_LOST_UPDATE, VISIBLE = "no lost update", "visible means decided"
 PREFIX, BEHIND_NOBODY, WHOLE = "prefix", "behind nobody", "whole"
@@ -252,10 +253,13 @@ class GroupRun:
         base, newest = client.known.last, max(client.known.newest, before.instant)
         attempt = yield Unique()
         instant = group.next_group_instant((yield WallMs()), newest)
+        if self.world.dice.random() < SLOW:  # its process pauses before it sends the request
+            yield Sleep(self.world.dice.random())
         with suppress(StoreError):
             key = group.timeline_key(instant, "requested")
             if isinstance((yield Put(key, attempt.encode(), IfAbsent())), Applied):
-                write = group.GroupWrite(instant, attempt, base, frozenset(), listed=False)
+                write = group.GroupWrite(instant, attempt, base, frozenset(), listed=False,
+                                         table=TABLE)  # fmt: skip
                 client.ahead.append(write)
 
     def service(self, client: group.GroupClient) -> Procedure[None]:
@@ -274,7 +278,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
     run = GroupRun(world, dice.choice((1, 2, 4, 30)))
     run.reserves_ahead = random.Random(f"group writers reserve {seed}").random() < AHEAD
     version_9 = random.Random(f"group version {seed}").random() < 0.5
-    fence = GroupFence(f"new {seed}", completion=NO_INSTANT if version_9 else None)
+    fence = GroupFence(f"new {seed}", TABLE, completion=NO_INSTANT if version_9 else None)
     world.run(create(FENCE_KEY, format_group_fence(fence)))
     world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
     for _ in nodes_of(dice, world, "W", off_ms, run.begin):
@@ -382,7 +386,8 @@ def offers_by_name(view: group.GroupView) -> Procedure[list[Offer]]:
             body = yield from read(group.timeline_key(instant, "inflight"))
             if isinstance(body, Found):
                 writes, sha256 = groups_of(body.body), digest(body.body)
-                found.append(Offer(instant, view.fence.last, writes, sha256, reserved=True))
+                found.append(Offer(instant, view.fence.last, writes, sha256, reserved=True,
+                                   table=TABLE))  # fmt: skip
     return found
 
 
@@ -432,7 +437,7 @@ def reserve_unlisted(client: group.GroupClient) -> Procedure[group.GroupWrite]:
     newest = max(view.commits() | {view.fence.newest})
     instant = group.next_group_instant(wall_ms, newest)
     yield from create(group.timeline_key(instant, "requested"), attempt.encode())
-    return group.GroupWrite(instant, attempt, view.fence.last, view.commits())
+    return group.GroupWrite(instant, attempt, view.fence.last, view.commits(), table=TABLE)
 
 
 def reserve_nothing(client: group.GroupClient) -> Procedure[group.GroupWrite]:
@@ -440,12 +445,24 @@ def reserve_nothing(client: group.GroupClient) -> Procedure[group.GroupWrite]:
     view = yield from group.look(client)
     newest = max(view.commits() | {view.fence.newest})
     instant = group.next_group_instant((yield WallMs()) // 1000 * 1000, newest)
-    return group.GroupWrite(instant, (yield Unique()), view.fence.last, view.commits())
+    attempt = yield Unique()
+    return group.GroupWrite(instant, attempt, view.fence.last, view.commits(), table=TABLE)
 
 
 def not_rolled_back(_view: Any, _instant: str) -> Procedure[str]:
     yield from ()
     return ""
+
+
+def not_listed(_client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
+    yield from ()
+    write.listed = True
+    return ""
+
+
+def alone_at_once(_: group.GroupClient, known: GroupFence, write: group.GroupWrite) -> bool:
+    write.listed = True
+    return not group.decision_in(known, write.instant)
 
 
 RIGHT_JUDGE, RIGHT_EVICT = judge, evict
@@ -494,6 +511,10 @@ _SAYS: dict[str, tuple[str, Plants]] = {
     "any order": ("decisions are published in any order",
                   {f"{_G}:rounds": lambda fence: [list(reversed(fence.window))]}),
     "no tail": ("a snapshot leaves out what is not published", {f"{_G}:snapshot": snapshot_listed}),
+    "ahead offered": ("an instant that was reserved ahead is offered without a listing",
+                      {f"{_G}:list_before_offer": not_listed}),
+    "ahead alone": ("an instant that was reserved ahead is decided by whatever fence is known",
+                    {f"{_G}:goes_alone": alone_at_once}),
     "ended reservation": ("a writer does not ask whether its reservation was rolled back",
                           {f"{_G}:reservation_ended": not_rolled_back}),
 }  # fmt: skip

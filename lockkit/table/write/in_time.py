@@ -1,0 +1,28 @@
+"""An append with group commit whose instant was reserved ahead and is late takes a fresh one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lockkit.runtime import Procedure
+from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.group_publish import LateInstant
+from lockkit.table.occ.transaction import TableCache
+
+LATE_MAX = 3
+
+
+def in_time(
+    known: TableCache, once: Callable[[TableCache], Procedure[Committed | None]]
+) -> Procedure[Committed | None]:
+    """Append, and if a later instant was completed before its own was offered, append again.
+
+    Nothing of it is committed by then: the fence has decided against that instant.
+    """
+    for _ in range(LATE_MAX):
+        try:
+            return (yield from once(known))
+        except LateInstant as late:
+            known = replace(known, newest=max(known.newest, late.instant))
+    return (yield from once(known))
