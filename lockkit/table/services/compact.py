@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lockkit.runtime import run
+from lockkit.runtime import Procedure, run
 from lockkit.table.errors import TableChanged, UnsupportedTable
-from lockkit.table.format.base_file import BaseFileWriter
+from lockkit.table.format.base_file import BaseFileWriter, Slice
 from lockkit.table.format.compaction_plan import (
     CompactionInput,
     CompactionPlan,
@@ -73,7 +73,12 @@ def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
     if not view.config.merged:
         why = "is copy-on-write: it has no log files"
         raise UnsupportedTable(f"table {view.config.name!r}", why)
-    busy = context.run(about_to_go(view.config.names, view.now))
+    plan: CompactionPlan | None = context.run(planned(view))
+    return plan
+
+
+def planned(view: TableView) -> Procedure[CompactionPlan | None]:
+    busy = yield from about_to_go(view.config.names, view.now)
     return choose(view.snapshot, {*busy, *still_written(view.snapshot, view.now)})
 
 
@@ -154,6 +159,14 @@ def _inputs(snapshot: Snapshot, planned: CompactionInput, instant: str) -> tuple
     return tuple(path for path, at in zip(of.logs, of.times, strict=True) if at < instant)
 
 
+def slice_of(snapshot: Snapshot, planned: CompactionInput) -> Slice:
+    """With the plan's log files alone: later ones stay behind the new base file."""
+    of = snapshot.groups[planned.group]
+    assert isinstance(of, LogSlice)
+    times = dict(zip(of.logs, of.times, strict=True))
+    return log_slice(snapshot.config, of, [(log, times[log]) for log in planned.logs])
+
+
 def _merged(
     context: ServiceContext, plan: CompactionPlan, before: Snapshot, transaction: Transaction,
     heart: AttemptHeartbeat,
@@ -195,7 +208,7 @@ class SliceMerge:
         assert self.snapshot.schema is not None
         columns = arrow_schema(self.snapshot.schema)
         every = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *columns])
-        of = self._slice(planned)
+        of = slice_of(self.snapshot, planned)
         scan = Scan((of,), every, tuple(every.names), None)
         with tempfile.TemporaryFile() as file:
             out: Any = file
@@ -212,10 +225,3 @@ class SliceMerge:
             self.heart.assert_alive()
             put_data_file(store, stat.path, out, stat.size_bytes, clock)
         return replace(stat, updates=stat.writes)
-
-    def _slice(self, planned: CompactionInput) -> Any:
-        """With the plan's log files alone: later ones stay behind the new base file."""
-        of = self.snapshot.groups[planned.group]
-        assert isinstance(of, LogSlice)
-        times = dict(zip(of.logs, of.times, strict=True))
-        return log_slice(self.snapshot.config, of, [(log, times[log]) for log in planned.logs])
