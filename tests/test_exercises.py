@@ -317,6 +317,28 @@ def order_loses_one(keys: list[str]) -> list[str]:
     return sorted(set(keys))[1:]
 
 
+Offers = list[tuple[str, int, frozenset[str]]]
+
+
+def decide_without_the_batch(first: int, window: list[frozenset[str]], offers: Offers) -> Any:
+    return {instant: not any(groups & each for each in window[base + 1 - first:])
+            for instant, base, groups in offers if base + 1 >= first}  # fmt: skip
+
+
+def decide_what_left_the_window(first: int, window: list[frozenset[str]], offers: Offers) -> Any:
+    """It takes a window that does not reach the base for a whole one."""
+    decided, window = {}, list(window)
+    for instant, base, groups in offers:
+        later = window[max(0, base + 1 - first):]
+        decided[instant] = not any(groups & each for each in later)
+        window.append(groups if decided[instant] else frozenset())
+    return decided
+
+
+def decide_never(first: int, window: list[frozenset[str]], offers: Offers) -> Any:
+    return dict.fromkeys([instant for instant, _, _ in offers], False)
+
+
 NAMED = {
     function: name for what, function in list(globals().items())
     for name in EXERCISES if what.startswith(f"{name}_")

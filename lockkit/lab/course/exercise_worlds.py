@@ -153,7 +153,7 @@ class Conflicts:
 
     def refused(self, node: Node, mine: frozenset[str], later: list[frozenset[str]]) -> bool:
         refused: bool = self.trial.decide(bool, mine, list(later))
-        said = f"conflicts({_set(mine)}, [{', '.join(map(_set, later))}]) returns {refused}"
+        said = f"conflicts({braced(mine)}, [{', '.join(map(braced, later))}]) returns {refused}"
         self.trial.note(node, said)
         if refused and not any(mine & each for each in later):
             raise Violated("nobody is refused without a reason", said)
@@ -172,7 +172,7 @@ class Conflicts:
         """Nothing to do: each commit was judged when it was made."""
 
 
-def _set(of: frozenset[str]) -> str:
+def braced(of: frozenset[str]) -> str:
     return "{" + ",".join(sorted(of)) + "}"
 
 

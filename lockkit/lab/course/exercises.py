@@ -19,6 +19,7 @@ from typing import Any
 from lockkit.events import Event
 from lockkit.lab.course import (
     exercise_clocks,
+    exercise_group,
     exercise_objects,
     exercise_tables,
     exercise_worlds,
@@ -56,6 +57,7 @@ EXERCISES: dict[str, Callable[[Trial], Exercise]] = {
     "honours": exercise_objects.Promise,
     "roll_back": exercise_tables.SilentWriter, "clean": exercise_tables.Retention,
     "claim": exercise_objects.HotLock, "until": exercise_clocks.Session,
+    "decide": exercise_group.Deciding,
     "bucket": exercise_tables.Placement, "two_holders": exercise_clocks.Witness,
 }  # fmt: skip
 """The function's name -> its world. A class's docstring is its task."""

@@ -1,0 +1,131 @@
+"""The exercise about group commit: which of several offers become commits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.lab.course.exercise_worlds import braced
+from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, settle
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
+from lockkit.runtime import Procedure, Put, Sleep
+from lockkit.runtime.proven import listing, read
+
+WINDOW_MAX = 3
+
+
+@dataclass(slots=True)
+class SharedFence:
+    """The fence of the exercise: its latest decisions, and what became of each offer."""
+
+    first: int = 1
+    window: list[list[str]] = field(default_factory=list)
+    ended: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.window) - 1
+
+    def add(self, instant: str, groups: frozenset[str] | None) -> None:
+        """One more decision; None refuses."""
+        self.window.append(sorted(groups or ()))
+        self.ended[instant] = groups is not None
+        over = max(0, len(self.window) - WINDOW_MAX)
+        self.first, self.window = self.first + over, self.window[over:]
+
+    def body(self) -> bytes:
+        fields = {"first": self.first, "window": self.window, "ended": self.ended}
+        return json.dumps(fields).encode()
+
+
+Offered = tuple[str, int, frozenset[str]]
+
+
+class Deciding:
+    """`decide(first, window, offers)`: which offers become commits.
+
+    `window` lists the file groups of the latest decisions, oldest first; `window[0]` is decision
+    number `first`. Each offer is (instant, base, groups), in the order of their instants; its
+    writer has seen every decision up to number `base`. Return a dict: True for an offer that
+    becomes a commit, False for one that is refused. Leave out what cannot be judged. The accepted
+    and the refused ones become decisions in this order.
+    """
+
+    KEY, OFFERS = "fence.json", "offers/"
+    GROUPS = ("A", "B", "C", "D")
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        trial.put(self.KEY, SharedFence().body())
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            trial.world.spawn(node, self.client(node))
+
+    def client(self, node: Node) -> Procedure[None]:
+        dice = self.trial.world.dice
+        for number in range(1, CALLS + 1):
+            instant = f"{number}-{node.name}"
+            fence, _ = yield from self.fence()
+            groups = frozenset(dice.sample(self.GROUPS, dice.choice((1, 2))))
+            offer = {"base": fence.last, "groups": sorted(groups)}
+            yield Sleep(dice.random())
+            yield from settle(f"{self.OFFERS}{instant}", json.dumps(offer).encode(), IfAbsent())
+            while not (yield from self.combine(node, instant)):
+                yield Sleep(dice.random())
+
+    def combine(self, node: Node, mine: str) -> Procedure[bool]:
+        """Decide what is offered; True once `mine` is decided."""
+        keys = [each.key for each in (yield from listing(self.OFFERS))]
+        fence, version = yield from self.fence()
+        if mine in fence.ended:
+            return True
+        offers = list[Offered]()
+        for key in keys:
+            instant = key.removeprefix(self.OFFERS)
+            if instant not in fence.ended and isinstance(found := (yield from read(key)), Found):
+                fields = json.loads(found.body)
+                offers.append((instant, fields["base"], frozenset(fields["groups"])))
+        offers.sort()
+        decided = self.judged(node, fence, offers)
+        groups = {instant: of for instant, _, of in offers}
+        for instant, accepted in decided.items():
+            fence.add(instant, groups[instant] if accepted else None)
+        if mine not in fence.ended:  # it cannot be judged any more: its writer begins again
+            fence.add(mine, None)
+        yield Put(self.KEY, fence.body(), IfVersion(version))
+        return False
+
+    def fence(self) -> Procedure[tuple[SharedFence, str]]:
+        found = yield from read(self.KEY)
+        assert isinstance(found, Found)
+        return SharedFence(**json.loads(found.body)), found.version
+
+    def judged(self, node: Node, fence: SharedFence, offers: list[Offered]) -> dict[str, bool]:
+        window = [frozenset(each) for each in fence.window]
+        found: dict[Any, Any] = self.trial.decide(dict, fence.first, list(window), list(offers))
+        said = ", ".join(f"({i}, {base}, {braced(of)})" for i, base, of in offers)
+        shown = ", ".join(map(braced, window))
+        call = f"decide({fence.first}, [{shown}], [{said}]) returns {found}"
+        self.trial.note(node, call)
+        for instant, base, groups in offers:
+            later = window[max(0, base + 1 - fence.first):]
+            if base + 1 < fence.first:
+                if instant in found:
+                    raise Violated("what left the window cannot be compared", call)
+                continue
+            if instant not in found:
+                raise Violated("what can be judged is judged", call)
+            overlaps = any(groups & each for each in later)
+            if found[instant] and overlaps:
+                raise Violated("no lost update", f"{call}: {instant} overlooks a commit")
+            if not found[instant] and not overlaps:
+                raise Violated("nobody is refused without a reason", call)
+            window.append(groups if found[instant] else frozenset())
+        if unknown := set(found) - {instant for instant, _, _ in offers}:
+            raise Violated("only offers are decided", f"{call}: who offered {min(unknown)}?")
+        return {instant: bool(found[instant]) for instant, _, _ in offers if instant in found}
+
+    def end(self) -> None:
+        """Nothing to do: each decision was judged when it was made."""

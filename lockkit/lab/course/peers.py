@@ -1,0 +1,99 @@
+"""What other libraries do when several writers append to one table: their rate and their waits."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import pyarrow as pa
+
+from lockkit.clock import Clock
+from lockkit.lab.server import Emulator
+from lockkit.lab.widgets.ui import FAST
+
+LATENCY_MS = 60.0
+
+
+def peers(*, writers: int | None = None, seconds: float | None = None) -> str:
+    """Appends by deltalake and pylance, in threads and in real time, on a store of 60 ms.
+
+    A library that is not installed is named; nothing is installed for it.
+    """
+    fast = bool(os.environ.get(FAST))
+    writers = writers or (2 if fast else 4)
+    seconds = seconds or (1.0 if fast else PEERS_S)
+    lines = []
+    for name, module, make in PEERS:
+        if find_spec(module) is None:
+            lines.append(f"{name:<10} is not installed")
+            continue
+        with Emulator(latency_ms=LATENCY_MS) as server:
+            waits = _contended(make(server.s3), writers, seconds)
+        done = sum(map(len, waits))
+        longest = max((each for one in waits for each in one), default=seconds)
+        least, most = min(map(len, waits)), max(map(len, waits))
+        lines.append(f"{name:<10} {done / seconds:4.1f} commits/s by {writers} writers, longest "
+                     f"wait {longest:.1f} s, {least} to {most} commits each")  # fmt: skip
+    return "\n".join(lines)
+
+
+def _contended(append: Callable[[int], None], writers: int, seconds: float) -> list[list[float]]:
+    """How long each commit of each writer took; an append that is refused is tried again."""
+    clock, waits = Clock(), [list[float]() for _ in range(writers)]
+    ends_ms = clock.boot_ms() + seconds * 1000
+
+    def work(number: int) -> None:
+        began_ms = clock.boot_ms()
+        while clock.boot_ms() < ends_ms:
+            try:
+                append(number)
+            except Exception:  # noqa: BLE001 - a conflict, which each library names differently
+                continue
+            if clock.boot_ms() < ends_ms:
+                waits[number].append((clock.boot_ms() - began_ms) / 1000)
+            began_ms = clock.boot_ms()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(writers)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return waits
+
+
+KEYS = {"aws_access_key_id": "lockkit", "aws_secret_access_key": "lockkit",
+        "aws_region": "us-east-1", "aws_allow_http": "true"}  # fmt: skip
+
+
+def _delta(endpoint: str) -> Callable[[int], None]:
+    import deltalake
+
+    rows = pa.table({"id": [1, 2, 3]})
+    options = KEYS | {"aws_endpoint_url": endpoint, "aws_conditional_put": "etag"}
+    url = "s3://lake/orders"
+    deltalake.write_deltalake(url, rows, storage_options=options)
+
+    def append(_: int) -> None:
+        deltalake.write_deltalake(url, rows, mode="append", storage_options=options)
+
+    return append
+
+
+def _lance(endpoint: str) -> Callable[[int], None]:
+    import lance
+
+    rows = pa.table({"id": [1, 2, 3]})
+    options = {**KEYS, "aws_endpoint": endpoint, "allow_http": "true"}
+    url = "s3://lake/orders.lance"
+    lance.write_dataset(rows, url, storage_options=options)
+
+    def append(_: int) -> None:
+        lance.write_dataset(rows, url, mode="append", storage_options=options)
+
+    return append
+
+
+PEERS = (("deltalake", "deltalake", _delta), ("pylance", "lance", _lance))
+PEERS_S = 5.0

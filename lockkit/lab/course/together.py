@@ -1,0 +1,326 @@
+"""Group commit: how many commits a second, alone or together, and a combiner that is killed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+
+from lockkit.events import Event
+from lockkit.lab.verify.check.lanes import (
+    FENCE_NAME,
+    HistoryIndex,
+    decisions,
+    name_of,
+    offered,
+    sort,
+)
+from lockkit.lab.verify.planting import Plants, planted
+from lockkit.lab.verify.scenarios.group import files_of, groups_of
+from lockkit.lab.verify.sim.distant import DistantWorld
+from lockkit.lab.verify.sim.memory_store import PROFILES
+from lockkit.lab.verify.sim.task import Node, Task
+from lockkit.lab.widgets.lanes import Lanes
+from lockkit.lab.widgets.scene import whole
+from lockkit.lab.widgets.ui import column
+from lockkit.protocol.outcome import IfAbsent
+from lockkit.runtime import Procedure, Put, Sleep
+from lockkit.table.occ import group_commit as group
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT
+from lockkit.table.occ.group import GroupFence
+from lockkit.table.occ.group_fence import format_group_fence, parse_group_fence
+from lockkit.table.occ.group_publish import see_published
+
+LATENCY_MS = 60.0
+HOT = "gcs"
+"""A store that takes one write per second to an object."""
+SECONDS = 12.0
+PREPARES_S = 0.1
+"""So long, at most, a writer prepares its rows."""
+WRITERS = (1, 2, 4, 8, 16)
+HALVED, AS_MANY, DOUBLED = "it falls", "it stays about the same", "it grows with them"
+GUESSES = (HALVED, AS_MANY, DOUBLED)
+NOBODY, WAITS, ANOTHER = (
+    "its offers are lost: their writers begin again", "its offers wait until a lease has ended",
+    "another writer decides them",
+)  # fmt: skip
+KILL_GUESSES = (NOBODY, WAITS, ANOTHER)
+MOVES_MAX = 400_000
+
+
+def retry_alone(client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
+    """The wrong version: a writer that lost the fence tries again for its own commit only."""
+    while True:
+        view = yield from group.look(client)
+        if kind := (yield from group.outcome(view, write.instant)):
+            return kind
+        write.base = view.fence.last
+        if (yield from group.decide_once(client, view, [write.offer()], write)):
+            return group.decision_in(client.known, write.instant)
+
+
+def nobody_offers(_: group.GroupView) -> Procedure[list[Any]]:
+    yield from ()
+    return []
+
+
+_G = "lockkit.table.occ.group_commit"
+ALONE: Plants = {f"{_G}:offer": retry_alone, f"{_G}:open_offers": nobody_offers}
+
+
+@dataclass(slots=True)
+class Writing:
+    """Writers that append in a closed loop, on a store with a latency, in virtual time."""
+
+    writers: int
+    helping: bool = True
+    profile: str = "s3"
+    acked: list[tuple[str, float, float]] = field(default_factory=list)
+    """Of each commit its writer, when it began, and when it was acknowledged."""
+    world: DistantWorld = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.world = DistantWorld(
+            "together", MOVES_MAX, PROFILES[self.profile], uniform=True, spread_ms=0,
+            latency_ms=LATENCY_MS,
+        )  # fmt: skip
+        fence = format_group_fence(GroupFence("new", completion=NO_INSTANT))
+        self.world.memory_store.decide("", Put(FENCE_KEY, fence, IfAbsent()), 0.0)
+        self.world.memory_store.truth.clear()
+        for number in range(1, self.writers + 1):
+            node = self.world.node(f"W{number}")
+            self.world.record(node.name, "note", {"text": "begins to append"})
+            self.world.spawn(node, self.loop(node))
+
+    def loop(self, node: Node) -> Procedure[None]:
+        client = group.GroupClient(groups_of, boot_ms=node.clock.boot_ms)
+        while True:
+            yield Sleep(PREPARES_S * self.world.dice.random())
+            began_ms = self.world.time.now_ms
+            write = yield from group.reserve(client)
+            files = {f"{files_of(write.instant)}{write.attempt}": b"rows"}
+            write.blind, write.writes = True, frozenset({("", write.attempt)})
+            write.body = json.dumps({"writes": [["", write.attempt]]}).encode()
+            kind = yield from group.commit(client, write, files)
+            if kind == COMMIT and client.known is not None:
+                self.acked.append((node.name, began_ms, self.world.time.now_ms))
+                mine = next(e for e in client.known.window if e.instant == write.instant)
+                self.world.spawn(node, see_published(client, mine, patience_s=0.5))
+
+    def play(self, seconds: float) -> Writing:
+        """So long, by the world's clock."""
+        until_ms = self.world.time.now_ms + seconds * 1000
+        with nullcontext() if self.helping else planted(ALONE):
+            while self.world.time.now_ms < until_ms:
+                self.world.play(1)
+        return self
+
+    @property
+    def events(self) -> list[Event]:
+        return self.world.history()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRates:
+    """Commits a second by the number of writers."""
+
+    name: str
+    rates: dict[int, float]
+    longest_s: dict[int, float]
+
+    @property
+    def grows(self) -> float:
+        """How many times as many commits the most writers make as one."""
+        first, *_, last = self.rates.values()
+        return last / max(first, 0.01)
+
+    def __str__(self) -> str:
+        return HALVED if self.grows < 0.7 else AS_MANY if self.grows < 2 else DOUBLED
+
+    def __repr__(self) -> str:
+        rows = [
+            f"{number:>2} writers: {rate:5.1f} commits/s, longest {self.longest_s[number]:4.1f} s"
+            for number, rate in self.rates.items()
+        ]
+        return "\n".join([self.name, *rows])
+
+
+def rates(
+    *, helping: bool, writers: Sequence[int] = WRITERS, seconds: float = SECONDS,
+    profile: str = HOT,
+) -> CommitRates:  # fmt: skip
+    """Measure in virtual time: requests take 60 ms, and the writers' processors take none."""
+    found, longest = dict[int, float](), dict[int, float]()
+    for number in writers:
+        played = Writing(number, helping, profile).play(seconds)
+        found[number] = len(played.acked) / seconds
+        waits = [ended_ms - began_ms for _, began_ms, ended_ms in played.acked]
+        longest[number] = max(waits, default=seconds * 1000) / 1000
+    return CommitRates("helping" if helping else "each for itself", found, longest)
+
+
+def figure(*all_rates: CommitRates) -> go.Figure:
+    clear = "rgba(0,0,0,0)"  # on a dark page too
+    drawn = go.Figure(layout={
+        "height": 280, "barmode": "group", "font_color": "#808890", "autosize": True,
+        "paper_bgcolor": clear, "plot_bgcolor": clear,
+        "yaxis_gridcolor": "rgba(128,136,144,.25)", "title": {"text": "commits a second"},
+        "margin": {"l": 40, "r": 10, "t": 40, "b": 30}, "legend_orientation": "h",
+    })  # fmt: skip
+    for each, colour in zip(all_rates, ("#0072B2", "#E69F00", "#009E73", "#CC79A7"), strict=False):
+        names = [f"{number} writer{'s' * (number > 1)}" for number in each.rates]
+        drawn.add_bar(x=names, y=[*each.rates.values()], name=each.name, marker_color=colour)
+    return drawn
+
+
+# --- who decided for whom -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Of a history: each replacement of the fence, by the store's own record."""
+
+    batches: tuple[tuple[float, str, tuple[str, ...]], ...]
+    """When, by which client, and the owners of what it decided."""
+    offers: int
+
+    @property
+    def commits(self) -> int:
+        return sum(len(owners) for _, _, owners in self.batches)
+
+    @property
+    def helped(self) -> int:
+        """Commits that another client than their owner decided."""
+        return sum(owner != who for _, who, owners in self.batches for owner in owners)
+
+    def __repr__(self) -> str:
+        largest = max((len(owners) for _, _, owners in self.batches), default=0)
+        return (f"{self.commits} commits in {len(self.batches)} replacements of the fence, at most "
+                f"{largest} in one;\n{self.offers} offers; {self.helped} commits were decided by "
+                "another writer")  # fmt: skip
+
+
+def batches(events: Sequence[Event]) -> Batches:
+    index: HistoryIndex = sort(events)
+    owner: dict[str, str] = {}
+    found, offers = list[tuple[float, str, tuple[str, ...]]](), 0
+    for each in index.truth:
+        if not each["applied"]:
+            continue
+        key, who = each["key"], str(each["client"])
+        if key.endswith(".requested"):
+            owner.setdefault(group.instant_in(key), who)
+        elif offered(key):
+            offers += owner.get(offered(key)) == who
+        elif name_of(key) == FENCE_NAME:
+            made = tuple(owner.get(instant, "") for instant, kind in decisions(each)
+                         if kind == COMMIT)  # fmt: skip
+            found += [(each.at_ms, who, made)] if made else []
+    return Batches(tuple(found), offers)
+
+
+# --- kill the combiner ----------------------------------------------------------------------------
+
+
+class Combining:
+    """Writers in virtual time, and a button that kills the one that is about to decide."""
+
+    def __init__(self, writers: int = 4, *, seconds: float = 0.6) -> None:
+        self.writers, self.seconds = writers, seconds
+        self.on = widgets.Button(description="Go on", icon="play")
+        self.kill_it = widgets.Button(description="Kill the combiner", icon="bolt",
+                                      button_style="danger")  # fmt: skip
+        self.anew = widgets.Button(description="Start again", icon="refresh")
+        self._said = widgets.HTML()
+        self._lanes = Lanes(live=False)
+        self.on.on_click(lambda _: self.go_on())
+        self.kill_it.on_click(lambda _: self.kill())
+        self.anew.on_click(lambda _: self.start())
+        buttons = widgets.HBox([self.on, self.kill_it, self.anew],
+                               layout=widgets.Layout(flex_flow="row wrap"))  # fmt: skip
+        self.view = column("combining", buttons, self._said, self._lanes)
+        self.start()
+
+    def start(self) -> None:
+        self.play = Writing(self.writers)
+        self.victim, self.waiting = "", frozenset[str]()
+        self.killed_ms = 0.0
+        self.go_on()
+
+    def go_on(self) -> None:
+        self.play.play(self.seconds)
+        self._show()
+
+    def kill(self) -> None:
+        """Kill the next writer that is about to replace the fence with others' offers in it."""
+        play = self.play
+        while (found := self._combining()) is None:
+            play.world.play(1)
+        task, instants = found
+        self.victim, self.waiting = task.node.name, instants
+        self.killed_ms = play.world.time.now_ms
+        for each in [each for each in play.world.tasks if each.node is task.node]:
+            each.procedure.close()
+            play.world.tasks.remove(each)  # the request is not sent
+        play.world.crash(task.node, float("inf"))
+        self.go_on()
+
+    def kill_and_go_on(self) -> Combining:
+        """What the two buttons do."""
+        self.kill()
+        self.go_on()
+        return self
+
+    def _combining(self) -> tuple[Task, frozenset[str]] | None:
+        """A request that has just been made, and decides offers of other writers."""
+        for task in self.play.world.tasks:
+            request, now_ms = task.request, self.play.world.time.now_ms
+            if isinstance(request, Put) and request.key == FENCE_KEY and task.at_ms > now_ms - 1:
+                fence = parse_group_fence(request.body)
+                made = frozenset(e.instant for e in fence.window if e.round == fence.round)
+                if len(made) > 1:
+                    return task, made
+        return None
+
+    @property
+    def rescued(self) -> dict[str, str]:
+        """Of each offer that the killed writer was about to decide: who decided it."""
+        made = Counter[str]()
+        deciders: dict[str, str] = {}
+        for each in sort(self.play.events).truth:
+            if each["applied"] and name_of(each["key"]) == FENCE_NAME:
+                for instant, kind in decisions(each):
+                    made[instant] += kind == COMMIT
+                    if instant in self.waiting:
+                        deciders[instant] = str(each["client"])
+        assert all(made[each] == 1 for each in deciders), "an instant was decided twice"
+        return deciders
+
+    def __str__(self) -> str:
+        if not self.victim:
+            return ""
+        others = sorted(set(self.rescued.values()))
+        return ANOTHER if len(self.rescued) == len(self.waiting) and others else WAITS
+
+    def __repr__(self) -> str:
+        said = repr(batches(self.play.events))
+        if not self.victim:
+            return said
+        done = self.rescued
+        by = ", ".join(sorted(set(done.values()))) or "nobody yet"
+        return (f"{self.victim} was killed at {self.killed_ms / 1000:.2f} s, before it decided "
+                f"{len(self.waiting)} commits. {len(done)} of them were decided by {by}.\n"
+                f"In all: {said}")  # fmt: skip
+
+    def _show(self) -> None:
+        self._said.value = f"<div class='lockkit-said'>{self!r}</div>"
+        self._lanes.scene = whole(self.play.events)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.view._repr_mimebundle_(**options)

@@ -1,0 +1,178 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Group commit: what happens to the rate when the writers double?
+#
+# A commit replaces one object: the fence, the version file, the pointer in the catalog. Only one
+# replacement at a time succeeds. Google Cloud Storage takes one write per second to an object.
+# Does a table there take one commit per second, however many writers it has?
+#
+# This takes less than a minute.
+
+# %% [markdown]
+# ## Predict
+#
+# Writers append to one table, one commit after the other. Each replaces the fence by itself: it
+# reads the fence, adds its own commit, and writes it *if it is as I read it*. Whoever is refused
+# reads it again and tries again. A request takes 60 ms, and the fence takes one write per second.
+
+# %%
+from lockkit.lab.widgets import Predict
+from lockkit.lab.course.together import GUESSES, KILL_GUESSES, Combining, Writing
+from lockkit.lab.course.together import batches, figure, rates
+from lockkit.lab.course.peers import peers
+
+alone = Predict("The writers double, from 1 to 16. What happens to the commits a second?", GUESSES)
+alone
+
+# %% [markdown]
+# ## Run: the wrong version first
+
+# %%
+retried = alone.run(rates, helping=False)
+retried
+
+# %% [markdown]
+# ## See
+
+# %% jupyter={"source_hidden": true}
+alone.explain("""
+One write of the fence decides one commit. More writers only make more writers wait: the rate stays
+below one commit a second, and with 16 writers somebody waits for ten seconds. On a store without
+that limit the rate ends at one commit for each round trip, and most requests are refused.
+""")
+
+# %% [markdown]
+# Other libraries decide by one conditional write too. This runs deltalake and pylance here, in
+# real time, on a store of 60 ms without a limit of writes, if they are installed. Look at the
+# longest wait, and at what the unluckiest writer got.
+
+# %%
+print(peers())
+
+# %% [markdown]
+# ## Predict: deciding together
+#
+# Now a writer that loses the fence makes an *offer*: a small object that says what it wants to
+# commit. From then on **any** writer may decide it. Whoever replaces the fence next puts every
+# offer that it finds into the same write. It compares them with each other, and with the commits
+# that each writer has not seen.
+
+# %%
+together = Predict("The writers double again. What happens now?", GUESSES)
+together
+
+# %%
+helped = together.run(rates, helping=True)
+helped
+
+# %%
+figure(retried, helped)
+
+# %% [markdown]
+# The store's record shows who decided for whom. In the picture, *offer* is a writer's request,
+# *decides 4* is one write of the fence with four commits, and a ring marks a commit that another
+# writer decided.
+
+# %%
+history = Writing(5).play(2.0).events
+batches(history)
+
+# %% [markdown]
+# ## Predict: kill the combiner
+#
+# The writer that decides for others is called the combiner. It is not elected, and it holds no
+# lock. It is killed just before it sends the write that decides.
+
+# %%
+killed = Predict("What becomes of the offers that it was about to decide?", KILL_GUESSES)
+killed
+
+# %% [markdown]
+# Press **Kill the combiner**, then **Go on**, and look at the offers: who decided them? Start
+# again as often as you like. (Or let the code below do it.)
+
+# %%
+combining = Combining()
+killed.reveal(combining)
+
+# %%
+rescued = killed.run(combining.kill_and_go_on)
+print(repr(rescued))
+
+# %% jupyter={"source_hidden": true}
+killed.explain("""
+An offer needs nobody in particular. The next writer that replaces the fence finds it in the same
+listing as its own, so the others wait for a moment, and no lease has to end. The killed writer's
+own commit is decided, too: once it was offered, it could not be taken back.
+""")
+
+# %% [markdown]
+# ## Check
+
+# %%
+assert str(retried) == GUESSES[1] and str(helped) == GUESSES[2]
+assert helped.grows > 4 > 2 > retried.grows
+assert batches(history).helped and str(rescued) == KILL_GUESSES[2]
+
+# %% [markdown]
+# ## Why
+#
+# Three rules make it safe for a stranger to decide.
+#
+# * **Data first.** An offer is sent when the files and the exact bytes of the commit are in the
+#   store. A decider needs nothing from the offer's writer.
+# * **The base.** An offer says up to which decision its writer has seen the table. The decider
+#   compares it with every later commit, and with those before it in the same batch. If the fence
+#   no longer lists all of them, it leaves the offer to its writer.
+# * **Irrevocable.** After the first request of an offer, its writer may say *not committed* only
+#   when the fence has decided so. Time does not decide anything.
+#
+# A commit is final when the fence names it. Its completed file appears a moment later, and any
+# writer or reader can create it from the writer's own bytes.
+#
+# ## In production
+#
+# * `Table.create(url, commit="group")`. Appends, upserts and deletes then take no lock. It is new,
+#   and not the default: *Group commit* in the documentation says what works and what does not.
+# * The figures above come from a simulation: requests take time, and processors take none.
+#   *Figures* has measured ones, with the CPU of the client, which is the limit on a fast store.
+# * **Delta Lake** and **Lance** put one file per version, so that writers contend for the next
+#   number. A log or a database between the writers and the store (Delta's commit coordinators, an
+#   Iceberg REST catalog) can batch too, but it must stay alive.
+# * Databases call it *group commit*; *flat combining* (Hendler and others, 2010) is the same idea
+#   for threads: who holds the structure carries out what others have announced.
+#
+# ## Your turn
+#
+# Write `decide`, the decision. `window` lists the file groups of the latest decisions, oldest
+# first; `window[0]` is decision number `first`. Each offer is `(instant, base, groups)`, in the
+# order of the instants; its writer has seen every decision up to number `base`. Return a dict:
+# `True` for an offer that becomes a commit, `False` for one that is refused because a commit that
+# its writer has not seen wrote one of its groups. Leave out an offer that cannot be judged. The
+# simulator runs three writers in 200 small worlds, and any of them decides for the others. A
+# solution is in `solutions/decide.py`.
+
+# %%
+from lockkit.lab.course.exercises import judge
+
+
+def decide(first, window, offers):
+    decided = {}
+    for instant, base, groups in offers:
+        unseen = window[base + 1 - first :]
+        decided[instant] = not any(groups & each for each in unseen)
+    return decided
+
+
+judge(decide)
