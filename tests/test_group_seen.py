@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockkit.clock import Clock
-from lockkit.events import Event
+from lockkit.events import Event, event
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import check
 from lockkit.lab.verify.check.lanes import decisions, offered, sort
@@ -82,6 +82,20 @@ def test_the_check_counts_a_commit_from_the_decision_of_the_fence(history: list[
         "key": f"t/.hoodie/timeline/{T(3)}_{T(4)}.commit", "before": ""})]  # fmt: skip
     found = next(each for each in check(seen).findings if each.kind == "INVALID")
     assert T(3) in found.because and "decided" in found.because
+
+
+def checked(number: int, who: str, *groups: str) -> Event:
+    return event(1.0, who, "checked", instant=T(number), epoch=0, covered=[], horizon="",
+                 writes=[["eu", each] for each in groups], together=True)  # fmt: skip
+
+
+@pytest.mark.parametrize("other, kind", [("b", "VALID"), ("a", "INVALID")])
+def test_a_commit_that_was_decided_together_need_not_have_seen_one_of_other_file_groups(
+    history: list[Event], other: str, kind: str
+) -> None:
+    named = [e for e in history if not (e["key"].endswith("fence.json") and e["before"] == "")]
+    found = check([*named, checked(1, "W1", "a"), checked(2, "W2", other)]).findings
+    assert [str(each.kind) for each in found if each.check == "no stale commit"] == [kind]
 
 
 def test_the_lanes_show_offers_and_who_decided_for_whom(history: list[Event]) -> None:

@@ -84,6 +84,25 @@ def test_a_minute_of_all_kinds_of_trouble_loses_nothing(tmp_path: Path) -> None:
     assert any(each.kind == "saw" for each in tally.events_of(tmp_path / "run"))
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
+def test_with_group_commit_a_combiner_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
+    dies = {"what": "kill", "at": "combining", "every_s": 5, "for_s": [0, 1]}
+    plan = {"processes": [dies, {"what": "stall", "every_s": 15, "for_s": [1, 5]}]}
+    more = ("--minutes", "1", "--commit", "group", "--overlap", "0.1", "--pause-s", "0.1")
+    code = main(arguments(tmp_path, plan, *more))
+    told = outcome(tmp_path)
+    assert (code, told["verdict"], told["orphans"]) == (0, "VALID", 0), told["because"]
+    assert told["commits"] > 20 and told["made"]["combiner killed"] >= 2
+
+
+def test_a_kill_may_wait_until_its_writer_decides_for_others() -> None:
+    said = {"what": "kill", "at": "combining", "every_s": 60, "for_s": [0.5, 3]}
+    plan = SoakPlan.parse(json.dumps({"faults": [], "processes": [said]}))
+    assert json.loads(plan.to_json())["processes"][0]["at"] == "combining"
+    assert SoakPlan().with_combiner_killed().processes[0].at == "combining"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_without_the_fence_a_late_writer_is_caught_with_the_proof(tmp_path: Path) -> None:
@@ -152,7 +171,7 @@ def test_a_killed_soak_leaves_no_process(tmp_path: Path) -> None:
         ('{"faults": [], "processes": [{"what": "kill"}]}', "kill needs every_s"),
         ('{"faults": [], "processes": [{"what": "kill", "every_s": 0}]}', "every_s: seconds"),
         (
-            '{"faults": [], "processes": [{"what": "kill", "every_s": 9, "at": "now"}]}',
+            '{"faults": [], "processes": [{"what": "clock", "every_s": 9, "at": "now"}]}',
             "means nothing here",
         ),
         (

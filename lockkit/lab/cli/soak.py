@@ -50,6 +50,8 @@ def add(commands: Any) -> None:
     option("--spark", type=int, default=0, metavar="N", help="so many of them PySpark (default 0)")
     option("--faults", metavar="PLAN", help=f"what goes wrong (default {PLAN})")
     option("--fence", choices=("on", "off"), default="on", help="off: commit as Hudi does")
+    option("--commit", choices=("serial", "group"), default="serial", help="group: writers decide "
+           "together, and without --faults one that decides for others is killed each minute")
     option("--until-invalid", action="store_true", help="stop at the first proof of damage")
     option("--provider", choices=PROVIDERS, default="s3", help="dialect (default s3)")
     option("--ttl-s", type=float, default=4.0, metavar="S", help="lease (default 4)")
@@ -89,7 +91,12 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{run_dir} has a soak already; name another folder, or remove it")
     say_progress = Progress()
     plan = fleet_plan(args, run_dir)
-    settings = SoakSettings(plan=soak_plan.to_json(), spark=args.spark)
+    if args.commit == "group":
+        if args.spark or args.fence == "off":
+            raise CommandError("--commit group: without --spark, and without --fence off")
+        if not args.faults:
+            soak_plan = soak_plan.with_combiner_killed()
+    settings = SoakSettings(plan=soak_plan.to_json(), spark=args.spark, commit=args.commit)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         say_progress(

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockkit.clock import Clock, back_off_s
@@ -20,6 +20,7 @@ from lockkit.lab.processes.child import Channel, serve
 from lockkit.lab.processes.writer_plan import WriterPlan
 from lockkit.lock.handle import Lock
 from lockkit.runtime import run
+from lockkit.sinks import Emit
 from lockkit.spark.orders import TABLE, Orders, OrdersPart, RegionBatch, fields_of, open_orders
 from lockkit.spark.place import TableAddress
 from lockkit.stores import Store
@@ -34,6 +35,11 @@ from lockkit.table import (
 )
 from lockkit.table.errors import CommitConflict, CommitUnknown, HeartbeatExpired
 from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.properties import GROUP
+from lockkit.table.occ.conflict import SIMPLE
+from lockkit.table.occ.fence import FENCE_KEY
+from lockkit.table.occ.group_fence import parse_group_fence
+from lockkit.table.occ.group_publish import publish_in_group
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.publish import publish
@@ -68,6 +74,8 @@ class Control:
         self._channel = channel
         self._offset_ms = offset_ms
         self._stall_after = ""
+        self.dies_combining = False
+        """Whether it is killed at its next replacement of the fence that decides for others."""
 
     def emit(self, kind: str, **fields: Any) -> None:
         if self._offset_ms and fields.get("until_ms") is not None:
@@ -82,6 +90,8 @@ class Control:
         match command:
             case {"do": "stall", "at": at}:
                 self._stall_after = STALLS.get(at, "")
+            case {"do": "die", "at": "combining"}:
+                self.dies_combining = True
             case {"do": "fence", "on": on}:
                 self.fence = bool(on)
                 self.emit("note", text=f"the fence is {'on' if on else 'off'} for the next commit")
@@ -101,10 +111,18 @@ class FleetWriter:
     control: Control
     clock: Clock
     committed: int = 0
+    together: list[Any] = field(default_factory=list)
+    """This process's client of group commit, once it has committed."""
+    own: set[str] = field(default_factory=set)
+    lingering: list[threading.Thread] | None = field(default_factory=list)
     _rounds: int = 0
     _failures: int = 0
     _known: TableCache | None = field(default=None, repr=False)
     _snapshot: Snapshot | None = field(default=None, repr=False)
+
+    @property
+    def emit(self) -> Emit:
+        return self.control.emit
 
     def work(self) -> None:
         """Commit until enough commits were published, or until it is stopped."""
@@ -200,13 +218,19 @@ class FleetWriter:
         )  # fmt: skip
 
     def _commit(self, prepared: Prepared) -> None:
-        """Commit under the lock; repeat until it is known whether it was committed."""
+        """Commit under the lock, or together; repeat until the outcome is known."""
+        began, fence = prepared.transaction, self.control.fence
+        together = began.config.commit == GROUP
+        if together:  # which file groups it wrote, and what it has seen: for the checker
+            self.emit("checked", instant=prepared.instant, epoch=0, covered=sorted(began.base),
+                      horizon=began.horizon, together=True,
+                      writes=[list(group) for group in sorted(prepared.writes)])  # fmt: skip
         for tries in range(UNKNOWN_TRIES_MAX):
-            fence = self.control.fence
             try:
-                publish(
-                    prepared, self.lock, self.store, self.clock, self.control.emit, fence=fence
-                )
+                if together:
+                    publish_in_group(self, prepared, SIMPLE)
+                else:
+                    publish(prepared, self.lock, self.store, self.clock, self.emit, fence=fence)
             except CommitUnknown:
                 if tries + 1 == UNKNOWN_TRIES_MAX:
                     raise
@@ -220,6 +244,35 @@ class FleetWriter:
         self.control.emit("note", text=f"{type(error).__name__}: {error}")
         pause_s = back_off_s(self._failures, self.clock, first_s=0.1, longest_s=self.plan.ttl_s)
         self.clock.wait(self.control.stop, pause_s)
+
+
+class CombinerStore:
+    """A store that kills this process at a replacement of the fence that decides for others.
+
+    It does so once its supervisor has asked for it: before the request or after it.
+    """
+
+    def __init__(self, store: Store, control: Control) -> None:
+        self._store, self._control = store, control
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, key: str, body: bytes, condition: Any) -> Any:
+        made = 0
+        if self._control.dies_combining and key == FENCE_KEY:
+            fence = parse_group_fence(body)
+            made = sum(each.round == fence.round for each in fence.window)
+        if made < 2:
+            return self._store.put(key, body, condition)
+        self._control.dies_combining = False
+        before = Clock().uniform(0, 1) < 0.5
+        answer = None if before else self._store.put(key, body, condition)
+        when = "before" if before else "after"
+        self._control.emit("note", text=f"is killed {when} it decided {made} commits",
+                           injected="combiner killed")  # fmt: skip
+        os.kill(os.getpid(), signal.SIGKILL)
+        return answer
 
 
 class _NoPandas:
@@ -245,8 +298,11 @@ def main(channel: Channel) -> int:
     place = TableAddress(plan.url, plan.endpoint, plan.name)
     part = OrdersPart(plan.dataset, *plan.slice)
     try:
-        store = place.open()
-        run(create_table(TABLE), store, clock)  # first: it shows the reader that it works
+        store: Any = place.open()
+        if plan.commit == GROUP:
+            store = CombinerStore(store, control)
+        # First: it shows the reader that it works.
+        run(create_table(replace(TABLE, commit=plan.commit)), store, clock)
         writer = FleetWriter(
             plan=plan,
             part=part,

@@ -36,5 +36,7 @@ class WriterPlan:
     heartbeat_ms: int | None = None
     """Between two heartbeats of an instant; None = no heartbeats."""
     heartbeat_misses: int = 3
+    commit: str = "serial"
+    """Of the table that it makes: serial, or group."""
     clock_offset_ms: int = 0
     """How far its clock is ahead."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError
@@ -43,6 +43,7 @@ class ObserverPlan:
     renew_interval_s: float
     heartbeat_ms: int
     heartbeat_misses: int
+    commit: str = "serial"
 
 
 def reader(plan: ObserverPlan, store: Store, channel: Channel) -> Callable[[], None]:
@@ -103,7 +104,7 @@ def main(channel: Channel) -> int:
     channel.listen()
     store = TableAddress(plan.url, plan.endpoint, plan.name).open()
     try:
-        run(create_table(TABLE), store, clock)
+        run(create_table(replace(TABLE, commit=plan.commit)), store, clock)
     except (TableError, StoreError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1

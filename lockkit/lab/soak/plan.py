@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from lockkit.lab.faults.plan import each_of, from_json, loaded
 
 WHATS = {
     "stall": ("who", "at", "for_s"),
-    "kill": ("who", "for_s"),
+    "kill": ("who", "at", "for_s"),
     "clock": ("who", "for_s", "offset_ms"),
     "server": ("for_s",),
     "burst": ("fault",),
 }
 """What each takes beside `every_s`. A `clock` is a kill whose successor has a wrong clock."""
-AT = ("commit", "decided", "now")
+AT = ("commit", "decided", "now", "combining")
 TROUBLES_MAX = 50
 SECONDS_MAX = 3600.0
 OFFSET_MS_MAX = 3_600_000.0
@@ -36,7 +36,8 @@ class SoakFault:
     """A glob for the writers that it may befall."""
     at: str = "now"
     """A stall: now; while the lock is held, between the conflict check and the publication; or
-    between the moment of commit and its file, which others must then make."""
+    between the moment of commit and its file, which others must then make. A kill: now, or when a
+    writer of a table with group commit decides for others (`combining`)."""
     for_s: tuple[float, float] = (0.5, 2.0)
     """How long a stall lasts, or how long after its end a process is started again."""
     offset_ms: tuple[float, float] = (0.0, 0.0)
@@ -83,6 +84,11 @@ class SoakPlan:
     def to_json(self) -> str:
         said = json.loads(self.faults.to_json())
         return json.dumps(said | {"processes": [each.to_fields() for each in self.processes]})
+
+    def with_combiner_killed(self) -> SoakPlan:
+        """Also a writer that is killed as it decides for others, about once a minute."""
+        each_minute = SoakFault("kill", 60.0, at="combining", for_s=(0.5, 3.0))
+        return replace(self, processes=(*self.processes, each_minute))
 
     @classmethod
     def parse(cls, text: str | bytes) -> SoakPlan:

@@ -52,6 +52,7 @@ class SoakSettings:
     heartbeat_misses: int = 5
     look_s: float = 1.0
     keep_s: float = 5.0
+    commit: str = "serial"
 
 
 class SoakSupervisor(Supervisor):
@@ -126,7 +127,7 @@ class SoakSupervisor(Supervisor):
         spark = index >= self._plan.writers - settings.spark
         writer = self._writer(
             name, index, self._endpoint, None, kind="jvm" if spark else self._plan.kind,
-            groups=settings.groups, heartbeat_ms=settings.heartbeat_ms,
+            groups=settings.groups, commit=settings.commit, heartbeat_ms=settings.heartbeat_ms,
             heartbeat_misses=settings.heartbeat_misses,
             clock_offset_ms=self._offsets.get(name, 0),
         )  # fmt: skip
@@ -147,6 +148,7 @@ class SoakSupervisor(Supervisor):
             "role": role, "name": name, "url": plan.url, "endpoint": self._endpoint,
             "every_s": every_s, "ttl_s": plan.ttl_s, "renew_interval_s": plan.renew_interval_s,
             "heartbeat_ms": settings.heartbeat_ms, "heartbeat_misses": settings.heartbeat_misses,
+            "commit": settings.commit,
         }  # fmt: skip
 
     # --- one turn ---
@@ -202,6 +204,9 @@ class SoakSupervisor(Supervisor):
                 until_ms = self._clock.boot_ms() + 1000 * ARMED_S_MAX
                 self._later.append((until_ms, "disarm", child.name))
                 self._stall(child, soak_fault.at, whole=soak_fault.at == "now")
+            case "kill" if soak_fault.at == "combining":
+                self._stall_s[child.name] = soak_fault.for_s
+                child.send(do="die", at="combining")
             case "kill":
                 self._relaunch(child.name, soak_fault.for_s)
             case "clock":

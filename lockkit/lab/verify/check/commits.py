@@ -59,7 +59,8 @@ def no_stale_commit(lanes: HistoryIndex) -> Iterator[Finding]:
         else:
             covered = {str(instant) for instant in check["covered"]}
             later = before[bisect_right(before, str(check.get("horizon") or "")) :]
-            missed = next((instant for instant in later if instant not in covered), None)
+            missed = next((instant for instant in later if instant not in covered
+                           and not _are_apart(check, checks.get(instant))), None)  # fmt: skip
             if missed is not None:
                 yield _stale(name, each, lanes.published[missed], checks)
                 return
@@ -69,6 +70,11 @@ def no_stale_commit(lanes: HistoryIndex) -> Iterator[Finding]:
         yield unknown(name, because, blind.event)
         return
     yield Finding(name, Kind.VALID, f"{len(order)} commits, each checked against all before it")
+
+
+def _are_apart(mine: Event, theirs: Event | None) -> bool:
+    """In group commit a writer need not have seen a commit that wrote none of its file groups."""
+    return bool(mine.get("together") and theirs and not _writes(mine) & _writes(theirs))
 
 
 def _stale(name: str, late: Publication, missed: Publication, checks: dict[str, Event]) -> Finding:
