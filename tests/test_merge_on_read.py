@@ -336,20 +336,6 @@ def test_an_upsert_beside_inline_services_gives_no_warning() -> None:
             assert shown(table.read()) == [("k1", "EU", 12, 12)]
 
 
-def test_spark_which_does_not_merge_log_files_neither_reads_nor_writes_it(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
-    from lockkit.spark.place import TableAddress
-    from lockkit.spark.query import Query, plan
-
-    url = f"file://{tmp_path}/t"
-    with made(url) as table:
-        table.upsert(rows(("k1", "EU", 1, 1)))
-        table.upsert(rows(("k1", "EU", 2, 2)))
-    for query in (Query(), Query(begin=""), Query(begin="20990101000000000")):
-        with pytest.raises(TableError, match="is merge-on-read"):
-            plan(TableAddress(url, None, "", {}), query)
-
-
 def test_a_log_names_the_commit_before_it_in_its_file_slice() -> None:
     """Hudi's `prevCommit`: the newest one, not the base file's."""
     url = f"memory://merged{next(_NAMES)}"

@@ -168,7 +168,7 @@ def test_a_request_about_a_lease_takes_no_longer_than_asked_for_nor_than_a_fifth
         ("hoodie.metadata.enable", "true"),
         ("hoodie.compact.schedule.inline", "true"),
         ("hoodie.combine.before.upsert", "false"),
-        (WRITE + "table.type", "MERGE_ON_READ"),
+        (WRITE + "table.type", "BOTH"),
         (WRITE + "operation", "compact"),
         ("hoodie.write.concurrency.mode", "lock_free"),
         ("hoodie.write.lock.client.num_retries", "abc"),

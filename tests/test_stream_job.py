@@ -19,9 +19,11 @@ from lockkit.errors import TableError
 from lockkit.spark.arrivals import NewColumns, arriving, avro_text, decoded, kafka_options
 from lockkit.spark.query import spark_schema
 from lockkit.spark.schema_registry import open_registry
+from lockkit.spark.stream import with_compaction
 from lockkit.spark.stream_job import IDLE, REFUSED, StreamJob, parser, work_of
 from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.schema_reading import arrow_schema
+from lockkit.table.services.rules import COMPACT_ASYNC_KEY
 
 S = "hoodie.streamer."
 TOPIC = {S + "source.kafka.topic": "impressions", "bootstrap.servers": "127.0.0.1:9092"}
@@ -92,6 +94,16 @@ def test_flags_of_hudis_streamer_are_obeyed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert found.continuous and (found.interval_s, found.limit) == (20.0, 4_000_000)
     assert found.options["hoodie.datasource.write.insert.drop.duplicates"] == "true"
+
+
+def test_a_merged_table_is_compacted_beside_the_batches_unless_the_flag_says_no(
+    tmp_path: Path,
+) -> None:
+    found = work(tmp_path, "--table-type", "MERGE_ON_READ", "--continuous")
+    assert found.options["hoodie.datasource.write.table.type"] == "MERGE_ON_READ"
+    assert with_compaction(found.options)[COMPACT_ASYNC_KEY] == "true"
+    off = work(tmp_path, "--table-type", "MERGE_ON_READ", "--disable-compaction")
+    assert COMPACT_ASYNC_KEY not in with_compaction(off.options)
 
 
 @pytest.mark.parametrize("flag", sorted(REFUSED))

@@ -29,7 +29,7 @@ from lockkit.table.format.partition import partition_path
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.occ.rollback import keep_only
-from lockkit.table.read.bucket_groups import bucket_file_id
+from lockkit.table.read.bucket_groups import BucketGroups
 from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.write.groups import (
     FILE_BYTES_MAX,
@@ -39,6 +39,7 @@ from lockkit.table.write.groups import (
     write_group,
     write_rows,
 )
+from lockkit.table.write.log import write_merged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,19 +67,19 @@ class WriteJob:
     early: EarlyCheck | None = None
     file_bytes_max: int = FILE_BYTES_MAX
     slices: Mapping[FileGroup, Slice] = field(default_factory=dict, repr=False)
-    generations: Mapping[FileGroup, int] = field(default_factory=dict, repr=False)
-    """How often each bucket's group was replaced, by (partition, number); 0 is left out."""
+    groups: BucketGroups | None = field(default=None, repr=False)
+    logs: bool = False
+    """`TargetGroup.logs`."""
 
     def work(self) -> WriteTask:
         return WriteTask(self.place.data(), self.target, _task(), Clock(), self.early)
 
     def target_of(self, partition: str, group: str) -> TargetGroup:
         """The target of the rows that Spark sent to `group` of `partition`."""
-        file_id = group
-        if group.isdecimal() and len(group) == 8:
-            generation = self.generations.get((partition, group), 0)
-            file_id = bucket_file_id(partition, int(group), generation)
-        return TargetGroup((partition, file_id), self.slices.get((partition, file_id)))
+        found = partition, group
+        if self.groups is not None and group.isdecimal() and len(group) == 8:
+            found = self.groups.of(partition, int(group))
+        return TargetGroup(found, self.slices.get(found), self.logs)
 
 
 def _task() -> TaskId:
@@ -122,7 +123,8 @@ def merge_frame(frame: DataFrame, job: WriteJob, tasks: int, *, delete: bool) ->
             values = tuple(each.as_py() for each in key[:-1])
             partition = partition_path(job.target.config, values)
             group_target = job.target_of(partition, key[-1].as_py())
-            stat = write_group(job.work(), group_target, rows.drop_columns(by), delete=delete)
+            put = write_merged if job.target.config.merged else write_group
+            stat = put(job.work(), group_target, rows.drop_columns(by), delete=delete)
             return [] if stat is None else [stat]
 
         return pa.Table.from_batches([_reported(one)])

@@ -45,10 +45,13 @@ def spool_for(
         config, _there = known_config(wanted, place.url, store, clock)
     finally:
         store.close()
-    apart = wanted.operation in ("upsert", "delete") or wanted.combine or wanted.drop_duplicates
+    apart = (
+        config.merged or wanted.operation in ("upsert", "delete") or wanted.combine
+        or wanted.drop_duplicates
+    )  # fmt: skip
     spool = Spool.named(place, config, bucketed=apart)
     rows: Any = LocalSpool(spool, schema, ())  # check_columns needs no other parts of a frame
-    check_columns(rows, config, wanted.operation)
+    check_columns(rows, config, wanted)
     return spool
 
 
@@ -101,8 +104,11 @@ class SpoolWrite(SparkWrite):
                 self.partitions = frozenset(partition for partition, _ in rows.groups)
             return []
         work = WriteTask(self.place.data(), target, TaskId(), self.clock, self.early_check(covered))
-        merged = GroupMerge(rows, work, snapshot, requested.operation == "delete")
-        if requested.operation in ("upsert", "delete"):
+        merges = self.merges(target.config)
+        snapshot = self.merges_into(snapshot) if merges else snapshot
+        logs = self.only_logs(target.config)
+        merged = GroupMerge(rows, work, snapshot, requested.operation == "delete", logs)
+        if merges:
             return merged.stats()
         known = requested.drop_duplicates and requested.operation in ("insert", "bulk_insert")
         if requested.combine or requested.drop_duplicates:

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.runtime import run
 from lockkit.spark.place import TableAddress
-from lockkit.spark.rows import refuse_log_files
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.gate import check_options
 from lockkit.table.occ.condition import ReaderHeldBack
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.opening import load_snapshot
-from lockkit.table.read.predicate import Filter
-from lockkit.table.read.reader import Scan, open_slice, plan_scan, scan_slice
+from lockkit.table.read.predicate import READ_OPTIMIZED, SNAPSHOT, Filter
+from lockkit.table.read.reader import Scan, base_files, open_slice, plan_scan, scan_slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +32,6 @@ END = (READ + "end.instanttime", READ + "end.timestamp")
 AS_OF = "as.of.instant"
 META = "lockkit.read.meta.columns"
 EARLIEST = ("", "0", "000", "earliest")
-_SNAPSHOTS = ("snapshot", "read_optimized")  # the same for a copy-on-write table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +45,8 @@ class Query:
     begin: str | None = None
     end: str | None = None
     meta: bool = False
+    base_files: bool = False
+    """Whether a snapshot leaves out the log files of a merge-on-read table."""
     settled: bool = False
     """Whether an earlier increment ended at `end`, as a stream's batch does."""
 
@@ -65,11 +65,12 @@ def query_of(options: Mapping[str, Any]) -> Query:
     def first(names: Sequence[str]) -> str | None:
         return next((given[name] for name in names if name in given), None)
 
-    kind, begin, end = given.get(QUERY, "snapshot").lower(), first(BEGIN), first(END)
-    if kind not in (*_SNAPSHOTS, "incremental"):
+    kind, begin, end = given.get(QUERY, SNAPSHOT).lower(), first(BEGIN), first(END)
+    if kind not in (SNAPSHOT, READ_OPTIMIZED, "incremental"):
         raise RefusedOption(
-            QUERY, "is not known here", "choose snapshot or incremental", value=kind[:40]
-        )
+            QUERY, "is not known here", f"choose {SNAPSHOT}, {READ_OPTIMIZED} or incremental",
+            value=kind[:40],
+        )  # fmt: skip
     if kind != "incremental" and (begin is not None or end is not None):
         raise RefusedOption("a begin or an end instant", f"needs {QUERY}=incremental")
     if kind == "incremental" and AS_OF in given:
@@ -81,6 +82,7 @@ def query_of(options: Mapping[str, Any]) -> Query:
         begin=begin,
         end=None if end is None else instant_text(end),
         meta=given.get(META, "false").lower() == "true",
+        base_files=kind == READ_OPTIMIZED,
     )
 
 
@@ -106,7 +108,7 @@ def plan(
     try:
         if query.begin is None:
             snapshot = run(load_snapshot(as_of=query.as_of), store, clock)
-            refuse_log_files(snapshot.config)
+            snapshot = base_files(snapshot) if query.base_files else snapshot
             scan = plan_scan(snapshot, columns=columns, filters=filters, meta=query.meta)
             return scan, None
         found: Increment = run(
@@ -117,10 +119,8 @@ def plan(
             warnings.warn(ReaderHeldBack(text), stacklevel=3)
         if found.snapshot is None:
             snapshot = run(load_snapshot(), store, clock)
-            refuse_log_files(snapshot.config)
             empty = plan_scan(snapshot, columns=columns, meta=query.meta, slices=())
             return empty, found
-        refuse_log_files(found.snapshot.config)
         scan = plan_scan(
             found.snapshot, columns=columns, filters=filters, meta=query.meta,
             slices=found.slices, where=found.where,
@@ -146,7 +146,7 @@ def spark_schema(schema: pa.Schema, metadata: Mapping[str, str] | None = None) -
 def slice_rows(
     place: TableAddress, scan: Scan, of: Slice, shape: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The requested rows of one base file, in the types of `shape`: Spark does not cast."""
+    """The requested rows of one slice, in the types of `shape`: Spark does not cast."""
     import pyarrow as pa
 
     store, clock = place.data(), Clock()

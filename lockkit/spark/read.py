@@ -1,12 +1,14 @@
 """Reads a table as a DataFrame: a snapshot, a snapshot of the past, or an increment.
 
 The files are known before Spark runs. Spark's parquet reader reads them if it can reach the store
-(`file://`); otherwise the executors read the requested columns with Arrow. `register` makes
-`spark.read.format("lockkit")` known, which reads every column.
+(`file://`) and none of them is a log file; otherwise the executors read the requested columns with
+Arrow, and merge log files. `register` makes `spark.read.format("lockkit")` known, which reads every
+column.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from lockkit.spark.frame import TASKS_MAX
 from lockkit.spark.fresh import WHEN_READ, mark, refuse_old_share
 from lockkit.spark.place import TableAddress
-from lockkit.spark.query import Query, instant_text, plan, query_of, slice_rows, spark_schema
+from lockkit.spark.query import QUERY, instant_text, plan, query_of, slice_rows, spark_schema
 from lockkit.stores import folder_of
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.base_file import Slice
 from lockkit.table.format.schema import COMMIT_TIME
 from lockkit.table.read.incremental import Increment
-from lockkit.table.read.predicate import Filter
+from lockkit.table.read.log_slice import LogSlice
+from lockkit.table.read.predicate import READ_OPTIMIZED, Filter
 from lockkit.table.read.reader import Scan
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def read(
     `as_of`          now                  an instant, or yyyy-MM-dd HH:mm:ss in UTC
     `begin`, `end`   none                 read what changed in (begin, end]; "" is the first commit
     `meta`           False                whether Hudi's meta columns are read too
-    `native`         where it can         Spark's own parquet reader (only `file://`)
+    `native`         where it can         Spark's own parquet reader (`file://`, no log files)
     `endpoint`       the service's        the store's URL
     `options`        none                 Hudi's options for reads (docs/options.md)
     ===============  ===================  =========================================================
@@ -73,18 +75,23 @@ def read(
     query = query_of(options or {})
     if as_of is not None or begin is not None or end is not None:
         begin = "" if begin is None and end is not None else begin
-        query = Query(
-            as_of=as_of and instant_text(as_of),
+        if begin is not None and query.base_files:
+            raise RefusedOption(QUERY, f"is for a snapshot, not for what changed: {READ_OPTIMIZED}")
+        query = replace(
+            query, as_of=as_of and instant_text(as_of),
             begin=None if begin is None else instant_text(begin),
             end=end and instant_text(end),
-        )
+        )  # fmt: skip
     query = replace(query, meta=meta or query.meta)
     scan, found = plan(place, query, columns=columns, filters=filters)
     said = {} if query.of_the_past else mark(WHEN_READ, place, scan.commits)
     if not scan.slices:
         none: DataFrame = spark.createDataFrame([], spark_schema(scan.result, said))
         return none
-    if folder is not None and native is not False:
+    merged = any(isinstance(each, LogSlice) for each in scan.slices)
+    if native and merged:
+        raise RefusedOption("native", "reads no log files", "leave it out", value="True")
+    if folder is not None and native is not False and not merged:
         # Not quoted: Hadoop's paths are not percent-encoded, and no name here is a pattern.
         files = [f"file://{folder / each.path}" for each in scan.slices]
         kinds = spark_schema(scan.schema, said)
@@ -118,18 +125,16 @@ def _by_arrow(spark: Any, place: TableAddress, scan: Scan, said: Mapping[str, st
 
     kinds = spark_schema(scan.result, said)
     shape, lean = to_arrow_schema(kinds, timezone="UTC"), replace(scan, slices=())
-    slices = [(each.partition, each.file_id, each.instant, each.path) for each in scan.slices]
+    slices = [(pickle.dumps(each),) for each in scan.slices]
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if said:
             refuse_old_share(place, scan.commits)
         for batch in batches:
             for each in batch.to_pylist():
-                yield from slice_rows(place, lean, Slice(**each), shape)
+                yield from slice_rows(place, lean, pickle.loads(each["slice"]), shape)
 
-    files = spark.createDataFrame(
-        slices, "partition string, file_id string, instant string, path string"
-    )
+    files = spark.createDataFrame(slices, "slice binary")
     read: DataFrame = files.repartition(min(len(slices), TASKS_MAX)).mapInArrow(rows, kinds)
     return read
 

@@ -5,19 +5,25 @@ Nothing here writes: it adds columns to a DataFrame, which the jobs of `frame` c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lockkit.spark.frame import GROUP, KEY, PART, STORED_PART, WriteJob, each_field, stored_keys
-from lockkit.table.errors import RefusedRows, UnsupportedTable
-from lockkit.table.format.base_file import Slice, refuse_unfit
+from lockkit.table.errors import RefusedOption, RefusedRows
+from lockkit.table.format.base_file import Slice, record_keys, refuse_unfit
 from lockkit.table.format.composite_keys import EMPTY, NULL
+from lockkit.table.format.hudi_options import NAMES
+from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.partition import NO_VALUE, partition_path
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.options import WriteOptions
+from lockkit.table.read.bucket_groups import buckets_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+(DROPS,) = NAMES["drop_duplicates"]
 ORDER, ROW, FOUND = "_lockkit_order", "_lockkit_row", "_lockkit_found"
 
 
@@ -32,27 +38,46 @@ def incoming_schema(frame: DataFrame) -> pa.Schema:
         raise RefusedRows("", f"cannot be written: {str(error)[:200]}") from None
 
 
-def refuse_log_files(config: TableConfig) -> None:
-    """Raise `TableError` for a merge-on-read table: Spark's executors do not merge log files."""
+def check_columns(frame: DataFrame, config: TableConfig, requested: WriteOptions) -> None:
+    """Raise `TableError` if the frame's columns do not fit. Nulls are found by the tasks."""
+    incoming = incoming_schema(frame)
+    refuse_unfit(config, incoming, delete=requested.operation == "delete")
     if config.merged:
-        raise UnsupportedTable(
-            config.name, "is merge-on-read, which lockkit does not read or write in Spark",
-            "use lockkit.table.Table, or read it with Hudi in Spark",
-        )  # fmt: skip
-
-
-def check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None:
-    refuse_log_files(config)
-    refuse_unfit(config, incoming_schema(frame), delete=operation == "delete")
+        refuse_unordered(config, incoming.empty_table())
+        if requested.drop_duplicates and requested.operation in ("insert", "bulk_insert"):
+            raise RefusedOption(
+                DROPS, "is refused: an insert into a merge-on-read table replaces rows with the "
+                "same key, as in Hudi with a bucket index", "leave it out", value="true",
+            )  # fmt: skip
 
 
 def bucketed(frame: DataFrame, config: TableConfig) -> DataFrame:
     """The rows with the number of their bucket in `GROUP`, in eight digits."""
     from pyspark.sql import functions as f
 
-    number = f.pmod(f.xxhash64(_key(config)), f.lit(config.buckets)).cast("string")
-    frame = frame.withColumn(GROUP, f.lpad(number, 8, "0"))
+    if config.hashed:
+        frame = _hashed(frame, config)
+    else:
+        number = f.pmod(f.xxhash64(_key(config)), f.lit(config.buckets)).cast("string")
+        frame = frame.withColumn(GROUP, f.lpad(number, 8, "0"))
     return frame.select("*", *_parts(frame, config))
+
+
+def _hashed(frame: DataFrame, config: TableConfig) -> DataFrame:
+    """The rows with Hudi's own bucket in `GROUP`, which no function of Spark's computes."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    def number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for batch in batches:
+            keys = record_keys(config, pa.Table.from_batches([batch])).combine_chunks()
+            text = pc.utf8_lpad(buckets_of(config, keys).cast(pa.string()), 8, "0")
+            yield batch.append_column(GROUP, text)
+
+    shape = StructType([*frame.schema.fields, StructField(GROUP, StringType())])
+    return frame.mapInArrow(number, shape)
 
 
 def partition_paths(frame: DataFrame, config: TableConfig) -> frozenset[str]:

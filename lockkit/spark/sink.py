@@ -25,7 +25,7 @@ from lockkit.spark.errors import first_line
 from lockkit.spark.land import land, spool_for
 from lockkit.spark.place import TableAddress
 from lockkit.spark.spool import LocalSpool, Spool, SpoolRun, remove_spool
-from lockkit.spark.stream import QUERY_ID, STREAM_RETRIES
+from lockkit.spark.stream import QUERY_ID, STREAM_RETRIES, with_compaction
 from lockkit.table.errors import RefusedOption
 from lockkit.table.options import RETRIES, WRITE, WriteOptions, write_options
 
@@ -111,7 +111,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     def __init__(
         self, place: TableAddress, said: dict[str, str], schema: Any, overwrite: bool
     ) -> None:
-        self.said, self.shape = said, schema
+        self.said, self.shape = with_compaction(said), schema
         # A conflict that is not retried here ends the query.
         self.requested = _write_options(said, overwrite, **{RETRIES: str(STREAM_RETRIES)})
         self.spool = spool_for(place, self.requested, said, schema)

@@ -63,7 +63,7 @@ REFUSED = {
 """Flags of Hudi's streamer that are refused, because ignoring them would change the result."""
 IDLE = (
     "--delta-sync-scheduling-weight", "--compact-scheduling-weight", "--sync-tool-classes",
-    "--delta-sync-scheduling-minshare", "--compact-scheduling-minshare", "--disable-compaction",
+    "--delta-sync-scheduling-minshare", "--compact-scheduling-minshare",
     "--cluster-scheduling-weight", "--cluster-scheduling-minshare", "--max-pending-compactions",
     "--max-pending-clustering", "--retry-interval-seconds", "--max-retry-count",
     "--enable-hive-support", "--retry-last-pending-inline-clustering",
@@ -76,6 +76,7 @@ INTO_PROPERTIES = {
     "--merge-mode": "hoodie.record.merge.mode",
     "--merge-strategy-id": "hoodie.record.merge.strategy.id",
     "--base-file-format": "hoodie.table.base.file.format",
+    "--disable-compaction": WRITE + "streaming.disable.compaction",
 }  # fmt: skip
 ALSO = {
     "--source-ordering-field": "--source-ordering-fields", "--merge-mode": "--record-merge-mode",
@@ -169,7 +170,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"{', '.join(OPS)} (default: upsert)")  # fmt: skip
     add("--target-base-path", metavar="URL", help="the table; or hoodie.base.path in FILE")
     add("--target-table", metavar="NAME", help="its name, where it is made")
-    add("--table-type", metavar="TYPE", help="of a new table: COPY_ON_WRITE")
+    add("--table-type", metavar="TYPE", help="of a new table: COPY_ON_WRITE or MERGE_ON_READ")
     add("--source-class", default="JsonDFSSource", metavar="CLASS",
         help=f"{', '.join(SOURCES)} (default: the first)")  # fmt: skip
     add("--schemaprovider-class", metavar="CLASS", help=", ".join(PROVIDERS))

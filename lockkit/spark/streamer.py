@@ -99,6 +99,7 @@ class Streamer:
         with self._batch:  # finishes the batch under way, and begins no other
             pass
         query.stop()
+        one.close()
         return self._code()
 
     def end(self, number: int, _frame: object) -> None:

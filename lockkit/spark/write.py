@@ -40,7 +40,7 @@ from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.options import write_options
-from lockkit.table.read.bucket_groups import generations
+from lockkit.table.read.bucket_groups import BucketGroups
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.merging import any_key
@@ -63,6 +63,7 @@ def write(
     partition_path: str | None = None,
     endpoint: str | None = None,
     table_name: str | None = None,
+    table_type: str | None = None,
     version: int | None = None,
     mode: str | None = None,
     buckets: int | None = None,
@@ -88,6 +89,7 @@ def write(
     `partition_path`  the table's          the partition's column, or several
     `endpoint`        the service's        the store's URL
     `table_name`      the URL's last part  the name of a new table
+    `table_type`      COPY_ON_WRITE        of a new table; or MERGE_ON_READ
     `version`         9                    the version of a new table: 6 or 9
     `mode`            fenced               of a new table: fenced, or hudi where Hudi writes too
     `buckets`         4                    of a new table: file groups for upserts in a partition
@@ -109,8 +111,8 @@ def write(
     """
     wanted = write_options(
         options or {}, operation=operation, record_key=record_key, precombine=precombine,
-        partition_path=partition_path, table_name=table_name, version=version, mode=mode,
-        buckets=buckets, retries=retries,
+        partition_path=partition_path, table_name=table_name, table_type=table_type,
+        version=version, mode=mode, buckets=buckets, retries=retries,
     )  # fmt: skip
     check_keywords(write, url, store_options)
     clock, options = clock or Clock(), dict(options or {})
@@ -176,7 +178,7 @@ class SparkWrite(TableWrite):
         return incoming_schema(self.frame)
 
     def check(self, config: TableConfig) -> None:
-        check_columns(self.frame, config, self.requested.operation)
+        check_columns(self.frame, config, self.requested)
 
     @contextmanager
     def guarded(self, heart: Heartbeat, instant: str, stands_on: int) -> Iterator[None]:
@@ -192,17 +194,19 @@ class SparkWrite(TableWrite):
             if not requested.partitions:
                 self.partitions = partition_paths(frame, config)
             return []
+        if self.merges(config):
+            snapshot = self.merges_into(snapshot)
         job = WriteJob(
             self.place, target, self.early_check(covered), requested.file_bytes_max,
-            dict(snapshot.groups), generations(snapshot),
+            dict(snapshot.groups), BucketGroups(snapshot), self.only_logs(config),
         )  # fmt: skip
-        if requested.operation in ("upsert", "delete"):
+        if self.merges(config):
             return self._merged(frame, job, snapshot)
         if requested.combine or requested.drop_duplicates:
             frame = latest_of_each_key(frame, config)
         if requested.drop_duplicates and requested.operation in ("insert", "bulk_insert"):
             frame = without_known_keys(frame, job, snapshot.slices)
-        job = replace(job, slices={}, generations={})
+        job = replace(job, slices={}, groups=None)
         if fields := config.partition_fields:
             if requested.operation == "insert":
                 # Few files in each partition; several tasks share a large partition.

@@ -10,10 +10,17 @@ from lockkit.clock import Clock
 from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table.errors import NoTable, RefusedOption, TableError
-from lockkit.table.format.gate import check_options, described, refuse_other, says_complex
+from lockkit.table.format.gate import (
+    check_options,
+    described,
+    refuse_other,
+    says_complex,
+    says_hashed,
+)
 from lockkit.table.format.hudi_options import NAMES
 from lockkit.table.format.option_values import flag, whole
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, load_config
+from lockkit.table.format.property_keys import BUCKET_INDEX
 from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules, heartbeat_rules
@@ -43,6 +50,7 @@ class WriteOptions:
     precombine: str | None = None
     partition_path: str | None = None
     table_name: str | None = None
+    table_type: str | None = None
     version: int | None = None
     mode: str | None = None
     buckets: int | None = None
@@ -89,6 +97,8 @@ def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
     for keyword in ("record_key", "partition_path"):
         if keyword in said:
             said[keyword] = said[keyword].replace(" ", "")  # Hudi trims the names, too
+    if "table_type" in said:
+        said["table_type"] = said["table_type"].upper()
     found = WriteOptions(
         **said,
         partitions=frozenset(filter(None, str(given.get(PARTITIONS) or "").split(","))),
@@ -162,9 +172,11 @@ def new_config(requested: WriteOptions, url: str) -> TableConfig:
         partition_by=requested.partition_path,
         precombine=requested.precombine,
         named=not several and says_complex(requested.described),
+        table_type=requested.table_type or default.table_type,
         version=requested.version or default.version,
         mode=requested.mode or default.mode,
         buckets=requested.buckets or default.buckets,
+        index=BUCKET_INDEX if says_hashed(requested.described) else "",
         hive_style=default.hive_style if requested.hive_style is None else requested.hive_style,
         urlencode=default.urlencode if requested.urlencode is None else requested.urlencode,
     )
@@ -172,8 +184,8 @@ def new_config(requested: WriteOptions, url: str) -> TableConfig:
 
 def refuse_another(requested: WriteOptions, config: TableConfig) -> None:
     """Raise if the write's settings contradict the table's properties."""
-    for name in ("record_key", "partition_path", "precombine", "table_name", "version", "mode",
-                 "buckets"):  # fmt: skip
+    for name in ("record_key", "partition_path", "precombine", "table_name", "table_type",
+                 "version", "mode", "buckets"):  # fmt: skip
         mine, theirs = getattr(requested, name), getattr(config, _FIELDS.get(name, name))
         if mine is not None and mine != theirs:
             raise RefusedOption(

@@ -148,6 +148,19 @@ class TableWrite(ABC):
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         """Write the files of one attempt."""
 
+    def merges(self, config: TableConfig) -> bool:
+        """Whether each row goes to the file group that has its key, or to its bucket's."""
+        return config.merged or self.requested.operation in ("upsert", "delete")
+
+    def only_logs(self, config: TableConfig) -> bool:
+        """Whether a new file group begins with a log file, as in Hudi with a bucket index."""
+        return config.hashed and not self.requested.operation.startswith("insert_overwrite")
+
+    def merges_into(self, snapshot: Snapshot) -> Snapshot:
+        """The file groups that rows are merged into: none of those that an overwrite replaces."""
+        overwrites = self.requested.operation.startswith("insert_overwrite")
+        return without(snapshot, snapshot.groups) if overwrites else snapshot
+
     def ahead(
         self, config: TableConfig, seen: Snapshot
     ) -> AbstractContextManager[FileBuffer | None]:
@@ -279,14 +292,11 @@ class ArrowWrite(TableWrite):
     @contextmanager
     def ahead(self, config: TableConfig, seen: Snapshot) -> Iterator[FileBuffer | None]:
         with closing(FileBuffer(self.data, self.clock)) as buffer:
-            if self._merges(config) and self.rows.num_rows <= PREFETCH_ROWS_MAX:
+            if self.merges(config) and self.rows.num_rows <= PREFETCH_ROWS_MAX:
                 with suppress(Exception):  # `files` says what is wrong with the rows
                     found = RowsInMemory.of(config, self.rows, bucketed=True)
                     buffer.prefetch(each.path for each in read_bases(found, seen))
             yield buffer
-
-    def _merges(self, config: TableConfig) -> bool:
-        return config.merged or self.requested.operation in ("upsert", "delete")
 
     def check(self, config: TableConfig) -> None:
         delete = self.requested.operation == "delete"
@@ -304,14 +314,11 @@ class ArrowWrite(TableWrite):
         rows = self.rows if operation == "delete" else conform(self.rows, target.schema)
         early = self.early_check(covered)
         work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
-        found = RowsInMemory.of(target.config, rows, bucketed=self._merges(target.config))
-        if operation.startswith("insert_overwrite") and self._merges(target.config):
-            snapshot = without(snapshot, self._emptied(
-                {partition for partition, _ in found.groups}, snapshot
-            ))  # fmt: skip
-        if self._merges(target.config):
-            only_logs = target.config.hashed and not operation.startswith("insert_overwrite")
-            return GroupMerge(found, work, snapshot, operation == "delete", only_logs).stats()
+        found = RowsInMemory.of(target.config, rows, bucketed=self.merges(target.config))
+        if self.merges(target.config):
+            snapshot = self.merges_into(snapshot)
+            logs = self.only_logs(target.config)
+            return GroupMerge(found, work, snapshot, operation == "delete", logs).stats()
         return list(write_rows(
             work, (part for _, part in found.parts), file_bytes_max=self.requested.file_bytes_max
         ))  # fmt: skip

@@ -162,7 +162,8 @@ def _in_words(values: str) -> str:
 
 _DESCRIBES = {"partition_by": NAMES["partition_path"], "name": NAMES["table_name"]} | {
     field: NAMES[field] for field in (
-        "record_key", "precombine", "version", "mode", "buckets", "hive_style", "urlencode",
+        "record_key", "precombine", "table_type", "version", "mode", "buckets", "hive_style",
+        "urlencode",
     )
 }  # fmt: skip
 """The fields of a table's config, and the options that set them."""
@@ -202,7 +203,7 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
         why = "is refused: a copy-on-write table has no log files that could be compacted"
         raise RefusedOption(_COMPACTS, why, "leave it out", value="true")
     said_index = str(options.get(_INDEX) or "")
-    if said_index and (said_index.upper() == BUCKET_INDEX) != config.hashed:
+    if said_index and says_hashed(options) != config.hashed:
         has = f"Hudi's buckets ({BUCKET_INDEX})" if config.hashed else "lockkit's own buckets"
         raise RefusedOption(
             INDEX, f"is not the table's: the table has {has}",
@@ -232,6 +233,11 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
                 value=str(options[key])[:SHOWN],
             )  # fmt: skip
     _refuse_other_keys(options, config)
+
+
+def says_hashed(options: Mapping[str, Any]) -> bool:
+    """Whether options, in lower case, ask for the buckets of Hudi's index."""
+    return str(options.get(_INDEX)).upper() == BUCKET_INDEX
 
 
 def says_complex(options: Mapping[str, Any]) -> bool:

@@ -46,6 +46,7 @@ NAMES: dict[str, tuple[str, ...]] = {
                    "hoodie.table.ordering.fields"),
     "partition_path": (W + "partitionpath.field", "hoodie.table.partition.fields"),
     "table_name": ("hoodie.table.name", W + "table.name"),
+    "table_type": (W + "table.type", W + "storage.type", "hoodie.table.type"),
     "version": ("hoodie.write.table.version",),
     "mode": ("lockkit.commit.mode",),
     "buckets": ("hoodie.bucket.index.num.buckets",),

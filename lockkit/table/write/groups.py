@@ -55,6 +55,8 @@ class TargetGroup:
 
     group: FileGroup
     base: Slice | None = None
+    logs: bool = False
+    """Whether a new file group begins with a log file, as in Hudi with a bucket index."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from lockkit.table.format.base_file import Slice, columns_of, plain
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
-from lockkit.table.format.log_writing import data_block, delete_block, log_name
+from lockkit.table.format.log_writing import data_block, delete_block, log_name, refuse_unordered
 from lockkit.table.format.schema import conform
 from lockkit.table.read.log_slice import instants_of
-from lockkit.table.write.groups import WriteTask
+from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 from lockkit.table.write.merge import refuse_strangers, upserts
 
 if TYPE_CHECKING:
@@ -42,6 +42,16 @@ class LogDraft:
     @property
     def name(self) -> str:
         return log_name(self.file_id, self.instant, self.task)
+
+
+def write_merged(
+    work: WriteTask, group_target: TargetGroup, rows: pa.Table, *, delete: bool = False
+) -> WriteStat | None:
+    """`write_group` in a merge-on-read table: the next file of a group is a log file."""
+    refuse_unordered(work.target.config, plain(rows))
+    if not group_target.logs and group_target.base is None:
+        return write_group(work, group_target, rows, delete=delete)
+    return write_log(work, group_target.group, group_target.base, rows, delete=delete)
 
 
 def write_log(

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.table.format.base_file import Slice, plain, record_keys
@@ -136,7 +136,7 @@ class GroupMerge:
     snapshot: Snapshot
     delete: bool
     only_logs: bool = False
-    """Whether a new file group begins with a log file, as in Hudi with a bucket index."""
+    """`TargetGroup.logs`."""
 
     def stats(self) -> list[WriteStat]:
         """Each row to the groups that have its key, else to its bucket's."""
@@ -227,11 +227,11 @@ class GroupMerge:
         return pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
 
     def _write(self, group_target: TargetGroup, rows: pa.Table) -> WriteStat | None:
-        base = group_target.base
-        if self.only_logs or (self.rows.config.merged and base is not None):
-            from lockkit.table.write.log import write_log
+        if self.rows.config.merged:
+            from lockkit.table.write.log import write_merged
 
-            return write_log(self.work, group_target.group, base, rows, delete=self.delete)
+            group_target = replace(group_target, logs=self.only_logs)
+            return write_merged(self.work, group_target, rows, delete=self.delete)
         return write_group(self.work, group_target, rows, delete=self.delete)
 
 
