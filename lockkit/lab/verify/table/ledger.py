@@ -151,8 +151,12 @@ class AttemptLedger:
             if (commit.completion or commit.instant) <= stream.end:
                 raise Violated(BEHIND, f"{where}, and {stream.name} was at {stream.end}")
         self.commits.append(commit)
-        self.tables.append(attempt.after(self.tables[-1]))
+        self.tables.append(self.after(attempt, commit, after.body))
         self._compare(where)
+
+    def after(self, attempt: TrackedAttempt, _commit: Completed, _body: bytes) -> Table:
+        """The table's rows once this commit is visible, too."""
+        return attempt.after(self.tables[-1])
 
     def _attempt_of(self, commit: Completed, body: bytes) -> TrackedAttempt:
         """The attempt of a commit: by the token in its metadata, or in the rows of its files."""

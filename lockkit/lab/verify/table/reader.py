@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 PROPERTIES = ".hoodie/hoodie.properties"
 PARTITION = ".hoodie_partition_metadata"
-_COMPLETED = re.compile(r"(\d{17})(?:_(\d{17}))?\.(commit|replacecommit)")
+_COMPLETED = re.compile(r"(\d{17})(?:_(\d{17}))?\.(commit|replacecommit|deltacommit)")
 _INSTANT = re.compile(
     r"\.hoodie/(?:timeline/)?(\d{17})(?:_\d{17})?\.([a-z]+)(\.requested|\.inflight)?"
 )
@@ -94,7 +94,7 @@ def view(objects: Mapping[str, bytes]) -> ReaderView:
     if len(completed) != len(commits):
         raise Unreadable(f"one instant is completed twice: {[each.key for each in commits]}")
     replaced = {group for each in commits if each.action == "replacecommit"
-                for group in _replaced(objects[each.key])}  # fmt: skip
+                for group in replaced_of(objects[each.key])}  # fmt: skip
     latest: dict[tuple[str, str], DataFile] = {}
     for key in objects:
         file = data_name(key)
@@ -109,7 +109,7 @@ def view(objects: Mapping[str, bytes]) -> ReaderView:
         if standing is None or standing.instant < file.instant:
             latest[group] = file
     for each in commits:  # a reader of the commit's metadata opens the files that it names
-        for path, group in _written(objects[each.key]):
+        for path, group in written_by(objects[each.key]):
             if path not in objects and group not in replaced and latest.get(group) is None:
                 raise Unreadable(f"{each.key} names {path}, which is not there")
     rows = tuple(row for file in latest.values() for row in rows_of(file, objects[file.key]))
@@ -128,7 +128,12 @@ def extra_of(body: bytes) -> Mapping[str, str]:
 
 def paths_of(body: bytes) -> frozenset[str]:
     """The data files that a commit's metadata names."""
-    return frozenset(path for path, _ in _written(body))
+    return frozenset(path for path, _ in written_by(body))
+
+
+def groups_of(body: bytes) -> frozenset[tuple[str, str]]:
+    """The file groups that a commit's metadata names."""
+    return frozenset(group for _, group in written_by(body))
 
 
 def pending(keys: Iterable[str]) -> frozenset[str]:
@@ -141,6 +146,7 @@ def pending(keys: Iterable[str]) -> frozenset[str]:
             (requested if under_way else done).add((match[1], action))
     replacing = {instant for instant, action in done if action == "replacecommit"}
     done |= {(instant, "clustering") for instant in replacing}
+    done |= {(instant, "compaction") for instant, action in done if action == "commit"}
     return frozenset(instant for instant, _ in requested - done)
 
 
@@ -167,12 +173,12 @@ def _is_partition(objects: Mapping[str, bytes], file: DataFile) -> bool:
     return (f"{file.partition}/{PARTITION}" if file.partition else PARTITION) in objects
 
 
-def _replaced(body: bytes) -> Iterable[tuple[str, str]]:
+def replaced_of(body: bytes) -> Iterable[tuple[str, str]]:
     found = _metadata(body).get("partitionToReplaceFileIds") or {}
     return [(partition, each) for partition, ids in found.items() for each in ids]
 
 
-def _written(body: bytes) -> list[tuple[str, tuple[str, str]]]:
+def written_by(body: bytes) -> list[tuple[str, tuple[str, str]]]:
     found = _metadata(body).get("partitionToWriteStats") or {}
     return [(each["path"], (partition, each["fileId"]))
             for partition, stats in found.items() for each in stats]  # fmt: skip

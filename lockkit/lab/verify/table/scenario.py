@@ -247,9 +247,8 @@ class TableRun:
         view, _ = yield from look_at(None, 0)
         yield from service.take_back(view, "EAGER")
         attempt = self.ledger.tries(TrackedAttempt("last", "last", "empty"))
-        prepared = yield from prepare(
-            (yield from begin()), [], schema=SCHEMA, extra={"token": attempt.token}
-        )
+        began = yield from begin(action=self.config.action)
+        prepared = yield from prepare(began, [], schema=SCHEMA, extra={"token": attempt.token})
         if self.config.commit == GROUP:
             client = new_client()
             yield from publish_together(client, prepared)

@@ -88,7 +88,7 @@ class SimWriter:
         keys = tuple(sorted(dice.sample(KEYS, 2)))
         for tries in range(RETRIES_MAX):
             token = f"{self.name}/{self.operations}/{tries}"
-            mine = TrackedAttempt(token, f"{self.name}/{self.operations}", kind)
+            mine = self._tracked(token, f"{self.name}/{self.operations}", kind)
             done: Committed | None
             ledger.begins(self.node.name)
             self.host.interrupt()
@@ -114,6 +114,9 @@ class SimWriter:
                 ledger.interrupted(mine, getattr(interrupt, "__notes__", []))
                 return
             yield Sleep(dice.random() / 4)
+
+    def _tracked(self, token: str, operation: str, kind: str) -> TrackedAttempt:
+        return TrackedAttempt(token, operation, kind)
 
     def _attempt(self) -> WriteAttempt:
         if self.old is None:
@@ -153,7 +156,7 @@ class SimWriter:
         warm = self.run.warm and batch is None
         left, self.left = self.left if warm else None, None
         known, seen = left or (yield from look_over(every=self.run.checkpoint_every))
-        action = "replacecommit" if mine.kind.startswith("overwrite") else "commit"
+        action = "replacecommit" if mine.kind.startswith("overwrite") else self.run.config.action
         snapshot = seen
 
         def files(transaction: Transaction, _heart: AttemptHeartbeat) -> Procedure[Prepared | None]:

@@ -138,12 +138,12 @@ def scenario_of(name: str) -> SimScenario:
 
 def scenarios() -> dict[str, SimScenario]:
     """All of them by name, but for the sweep's."""
-    from lockkit.lab.verify.scenarios import SCENES
+    from lockkit.lab.verify.scenarios import SCENES, mor
     from lockkit.lab.verify.table.scenario import BESIDE_HUDI, SCENARIO, TOGETHER
     from lockkit.lab.verify.table_scenario import SCENARIOS
 
     patterns = [scene.SCENARIO for scene in SCENES.values()]
-    tables = (*SCENARIOS, SCENARIO, TOGETHER, BESIDE_HUDI)
+    tables = (*SCENARIOS, SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO)
     return {each.name: each for each in (LEASE, *tables, *patterns)}
 
 
@@ -161,7 +161,8 @@ def mutants_of(scenario: str) -> dict[str, Mutant]:
     """The mistakes that can be planted in a scenario, by name."""
     if scenario == LEASE.name:
         return LEASE_MUTANTS
-    from lockkit.lab.verify.scenarios import SCENES
+    from lockkit.lab.verify.scenarios import SCENES, mor
 
-    found: dict[str, Mutant] = SCENES[scenario].MUTANTS if scenario in SCENES else LEASE_MUTANTS
+    scenes = {**SCENES, mor.SCENARIO.name: mor}
+    found: dict[str, Mutant] = scenes[scenario].MUTANTS if scenario in scenes else LEASE_MUTANTS
     return found

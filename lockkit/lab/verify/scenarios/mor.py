@@ -1,0 +1,243 @@
+"""The scenario `mor`: a merge-on-read table, written with and without conflicts, and compacted.
+
+Several writers append log files to the same file groups, some under optimistic control, some under
+non-blocking control. Compactions, cleans and rollbacks run in other processes. The judge knows the
+format's rule alone (`merged_judge`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from lockkit.lab.verify.mutants import Mutant, fence_of
+from lockkit.lab.verify.planting import Plants
+from lockkit.lab.verify.sim import SimScenario
+from lockkit.lab.verify.sim.fault_profile import CALM, FaultProfile
+from lockkit.lab.verify.sim.lease import RATE_OFF, LeaseRun, around
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.table.host import SimHost
+from lockkit.lab.verify.table.merged import MergedService, MergedWriter, read_merged
+from lockkit.lab.verify.table.merged_judge import MergedLedger
+from lockkit.lab.verify.table.scenario import (
+    AHEAD_MS,
+    CLOCK_OFF_MS,
+    PROMPT,
+    SCHEDULES,
+    STEPS,
+    TableRun,
+)
+from lockkit.protocol.policy import Policy
+from lockkit.table.format.properties import FENCED, HUDI, TableConfig
+from lockkit.table.format.property_keys import BUCKET_INDEX, MERGE_ON_READ
+from lockkit.table.occ.creation import create_table
+from lockkit.table.read import log_slice, merging_logs
+from lockkit.table.read.log_slice import LogSlice
+from lockkit.table.services import compact
+
+NO_CONFLICT = "a non-blocking write conflicts with no other one and with no compaction"
+INTERRUPTS, PLANS_STALL = 0.3, 0.3
+
+
+@dataclass(slots=True)
+class MergedRun(TableRun):
+    """The table of one seed; `appends` are the clients that must meet no conflict."""
+
+    replaces: bool = True
+    """Whether a writer may overwrite."""
+    appends: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.ledger = MergedLedger(
+            self.world.memory_store, ordered=self.config.precombine is not None,
+            buckets=self.config.buckets,
+        )  # fmt: skip
+
+    def on_write(self, write: DecidedRequest, after: StoredObject | None) -> None:
+        TableRun.on_write(self, write, after)
+        key = getattr(write.request, "key", "")
+        if after is not None and not write.before and key.endswith(".compaction.requested"):
+            self._planned(write.client)
+
+    def noted(self, kind: str, data: Mapping[str, Any]) -> None:
+        TableRun.noted(self, kind, data)
+        who = "" if self.world.going is None else self.world.going.name
+        refused = kind == "refused" and data["error"] == "CommitConflict"
+        if refused and who in self.appends and " rolls " not in data["why"]:
+            if not self.replaces:
+                raise Violated(NO_CONFLICT, data["why"])
+            self.world.reached.add("overwritten")
+        if kind == "published" and who in self.appends:
+            self.world.reached.add("non-blocking commit")
+
+
+def set_up(seed: str, steps: int, mutant: Mutant | None) -> MergedRun:
+    dice = random.Random(f"mor {seed}")
+    policy = Policy() if mutant is None else mutant.of(Policy())
+    profile = PROFILES[dice.choice(SOUND)]
+    fault_profile = CALM if dice.random() < 0.4 else FaultProfile.of(dice)
+    mode = HUDI if dice.random() < 0.12 else FENCED
+    schedules = SCHEDULES if mode == FENCED else tuple(SCHEDULES[each] for each in PROMPT)
+    world = SimWorld(seed, steps, profile, CALM if mode == HUDI else fault_profile, uniform=True)
+    world.schedule = dice.choice(schedules)(world)
+    world.paged = dice.random() < 0.3
+    partitioned = dice.random() < 0.4
+    config = TableConfig(
+        name="t", record_key="id", version=9, buckets=2, mode=mode, table_type=MERGE_ON_READ,
+        index=BUCKET_INDEX, partition_by="region" if partitioned else None,
+        precombine="ts" if dice.random() < 0.5 else None,
+    )  # fmt: skip
+    locked, hasty = dice.random() < 0.5 or mode == HUDI, dice.random() < 0.2 and mode == FENCED
+    run = MergedRun(
+        world, LeaseRun(world, policy, fence_of(mutant)), config, locked, dice.choice((2, 5, 16)),
+        ("region=EU", "region=US") if partitioned else ("",), hasty,
+    )  # fmt: skip
+    run.replaces = dice.random() < 0.5 and mode == FENCED
+    run.warm = dice.random() < 0.5
+    run.interrupts = INTERRUPTS if dice.random() < 0.4 else 0.0
+    run.plans_stall = PLANS_STALL if dice.random() < 0.5 else 0.0
+    world.run(create_table(config))
+    world.memory_store.on_write, world.on_crash, world.on_note = (
+        run.on_write, run.crashed, run.noted,
+    )  # fmt: skip
+    _populate(run, dice)
+    return run
+
+
+def _populate(run: MergedRun, dice: random.Random) -> None:
+    world = run.world
+    births = [("W", partial(_writer, run, dice.random() < 0.7))
+              for _ in range(2 + int(dice.random() * 3))]  # fmt: skip
+    births += [("S", partial(_service, run))] * (1 + int(dice.random() * 2))
+    ahead_ms = dice.choice(AHEAD_MS)
+    for number, (letter, birth) in enumerate(births, 1):
+        node = world.node(
+            f"{letter}{number}", rate=1 + around(dice, RATE_OFF),
+            offset_ms=int(around(dice, CLOCK_OFF_MS)) + (ahead_ms if number == 1 else 0),
+        )  # fmt: skip
+        node.clock_steps_ms, node.birth = CLOCK_OFF_MS, birth
+        birth(node)
+    world.spawn(world.node("R"), read_merged(run))
+
+
+def _writer(run: MergedRun, nonblocking: bool, node: Node) -> None:
+    writer = MergedWriter(run, SimHost(run, run.leases.join(node)))
+    writer.nonblocking, writer.replaces = nonblocking, run.replaces
+    if nonblocking:
+        run.appends.add(node.name)
+    run.world.spawn(node, writer.live())
+
+
+def _service(run: MergedRun, node: Node) -> None:
+    run.world.spawn(node, MergedService(run, SimHost(run, run.leases.join(node))).live())
+
+
+SCENARIO = SimScenario(
+    "mor", "a merge-on-read table: overlapping writers, compactions, cleans and rollbacks", STEPS,
+    set_up,
+    ("refused commit", "non-blocking commit", "overwritten", "compaction", "clean", "rollback",
+     "roll-forward", "merged read", "stall", "restart", "interrupt"),
+)  # fmt: skip
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+class Everything:
+    """As `VisibleInstants`, of all instants."""
+
+    def __init__(self, *_: Any) -> None:
+        self.instants: frozenset[str] = frozenset()
+
+    def __contains__(self, _instant: object) -> bool:
+        return True
+
+
+RIGHT_SLICE, RIGHT_MERGE, RIGHT_SLICE_OF = log_slice.log_slice, merging_logs.merge, compact.slice_of
+_L, _C = "lockkit.table.read.log_slice", "lockkit.table.services.compact"
+_O, _M = "lockkit.table.occ", "lockkit.lab.verify.table.merged"
+
+
+def by_completion(config: Any, base: Any, logs: Any) -> Any:
+    """Apply log files in the order in which they were completed."""
+    found = RIGHT_SLICE(config, base, logs)
+    if not isinstance(found, LogSlice):
+        return found
+    pairs = sorted(zip(found.times, found.logs, strict=True))
+    return replace(
+        found, logs=tuple(path for _, path in pairs), times=tuple(at for at, _ in pairs)
+    )
+
+
+def by_instant(config: Any, standing: Any, commit: Any, stat: Any) -> Any:
+    """A log file belongs to the newest base file that is older than its own instant."""
+    earlier = replace(commit, completion=commit.instant)
+    return RIGHT_SLICE_AFTER(config, standing, earlier, stat)
+
+
+RIGHT_SLICE_AFTER = log_slice.slice_after
+
+
+def deletes_first(old: Any, new: Any, *, by_event: bool) -> Any:
+    """A deletion loses against every row, also an older one."""
+    if old is not None and old.row is not None and new.row is None:
+        return old
+    return RIGHT_MERGE(old, new, by_event=by_event)
+
+
+def deletes_win(old: Any, new: Any, *, by_event: bool) -> Any:
+    """A deletion wins against every row, whatever its precombine value."""
+    return new if new.row is None else RIGHT_MERGE(old, new, by_event=by_event)
+
+
+def the_later_wins(old: Any, new: Any, *, by_event: bool) -> Any:
+    return RIGHT_MERGE(old, new, by_event=False)
+
+
+def without_the_last(snapshot: Any, planned: Any) -> Any:
+    """Merge all log files of a plan but one."""
+    fewer = planned.logs[:-1] or planned.logs
+    return RIGHT_SLICE_OF(snapshot, replace(planned, logs=fewer))
+
+
+def stands_anyway(plan: Any, snapshot: Any, _instant: str) -> bool:
+    """Whether the table has the plan's files, whatever else was completed before its instant."""
+    of = {each.group: snapshot.groups.get(each.group) for each in plan.slices}
+    return all(
+        isinstance(found := of[each.group], LogSlice)
+        and found.path == each.base and {*each.logs} <= {*found.logs} for each in plan.slices
+    )
+
+
+def no_conflict(*_: Any, **__: Any) -> None:
+    return None
+
+
+_SAYS: dict[str, tuple[str, Plants]] = {
+    "rolled back": ("a log file of a rolled-back or pending instant is read",
+                    {"lockkit.table.read.listed:VisibleInstants": Everything}),
+    "by completion": ("the log files of a slice are ordered by their completion",
+                      {f"{_L}:log_slice": by_completion}),
+    "sliced by instant": ("a log file is put behind a base file by its instant, not its completion",
+                          {f"{_L}:slice_after": by_instant}),
+    "deletes first": ("a deletion is applied before older rows",
+                      {"lockkit.table.read.merging_logs:merge": deletes_first}),
+    "deletes win": ("a deletion removes rows with a greater precombine value",
+                    {"lockkit.table.read.merging_logs:merge": deletes_win}),
+    "later wins": ("the later row wins, whatever its precombine value",
+                   {"lockkit.table.read.merging_logs:merge": the_later_wins}),
+    "one log less": ("a compaction leaves a log file of its plan out",
+                     {f"{_M}:slice_of": without_the_last}),
+    "stale plan": ("a compaction misses a log file that was completed before its plan",
+                   {f"{_M}:stands": stands_anyway, f"{_O}.conflict:missed_a_log": no_conflict}),
+    "missed log": ("a compaction commits though another commit added a log file that it missed",
+                   {f"{_O}.commit:find_conflict": no_conflict}),
+    "overslept": ("a compaction, or a write, commits after it was rolled back",
+                  {f"{_O}.commit:_judge": no_conflict}),
+}  # fmt: skip
+MUTANTS = {name: Mutant(name, says, plants) for name, (says, plants) in _SAYS.items()}

@@ -1,0 +1,273 @@
+"""The writers, services and readers of the scenario `mor`: log files, compaction, merged reads.
+
+They run lockkit's own attempts, plans, checks, slices and merges; only the files are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lockkit.lab.verify.sim.task import Violated
+from lockkit.lab.verify.table.host import EXPECTED
+from lockkit.lab.verify.table.ledger import NEEDED, TrackedAttempt
+from lockkit.lab.verify.table.merged_judge import MergedAttempt
+from lockkit.lab.verify.table.reader import TableRow
+from lockkit.lab.verify.table.rows import SCHEMA, SnapshotFileGone, put_files
+from lockkit.lab.verify.table.services import RETAINED, ROUNDS_MAX, SimService
+from lockkit.lab.verify.table.writers import OPERATIONS_MAX, SimWriter
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, Sleep
+from lockkit.runtime.proven import all_of, read
+from lockkit.table.format.base_file import BaseFile, Slice
+from lockkit.table.format.compaction_plan import CompactionPlan, format_compaction_plan
+from lockkit.table.format.layout import (
+    COMPACT,
+    NO_COMMIT,
+    FileGroup,
+    TaskId,
+    WriteStat,
+    file_name,
+    in_partition,
+)
+from lockkit.table.format.log_writing import log_name
+from lockkit.table.occ.nonblocking import NONBLOCKING
+from lockkit.table.occ.prepared import Prepared, prepare
+from lockkit.table.occ.transaction import Transaction
+from lockkit.table.read import listed, merging_logs
+from lockkit.table.read.bucket_groups import BucketGroups
+from lockkit.table.read.log_slice import LogSlice, instants_of
+from lockkit.table.read.merging_logs import LogEntry
+from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.compact import after_its_inputs, planned, slice_of, stands
+from lockkit.table.services.view import TableView, look_at
+from lockkit.table.write.attempt import WriteAttempt
+from lockkit.table.write.contract import AttemptHeartbeat
+from lockkit.table.writer import without
+
+if TYPE_CHECKING:
+    from lockkit.lab.verify.table.scenario import TableRun
+
+BLOCKING = ("upsert",) * 6 + ("delete",) * 2 + ("overwrite", "overwrite all")
+APPENDING = ("upsert",) * 3 + ("delete",)
+VALUES = 12
+Entry = tuple[str, str | None, int]
+MergedRows = dict[str, tuple[str, int, str]]
+"""By key: token, value and commit time."""
+
+
+def json_file(
+    partition: str, file_id: str, name: str, rows: Sequence[Any], previous: str
+) -> BaseFile:
+    body = json.dumps(rows, separators=(",", ":")).encode()
+    path = in_partition(partition, name)
+    stat = WriteStat(
+        partition=partition, file_id=file_id, path=path, writes=len(rows), previous=previous,
+        size_bytes=len(body),
+    )  # fmt: skip
+    return BaseFile(path, body, stat)
+
+
+def log_file(instant: str, group: FileGroup, rows: Sequence[Entry], base: Slice | None) -> BaseFile:
+    previous = NO_COMMIT if base is None else max(instants_of(base))
+    return json_file(*group, log_name(group[1], instant, TaskId()), rows, previous)
+
+
+def merged_base(instant: str, group: FileGroup, rows: MergedRows, previous: str) -> BaseFile:
+    listed = [[key, *fields] for key, fields in sorted(rows.items())]
+    return json_file(*group, file_name(group[1], instant), listed, previous)
+
+
+# --- writers --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class MergedWriter(SimWriter):
+    """A writer of log files; some commit without conflicts, the others also overwrite."""
+
+    nonblocking: bool = False
+    replaces: bool = True
+
+    def live(self) -> Procedure[None]:
+        dice = self.run.world.dice
+        kinds = BLOCKING if self.replaces and not self.nonblocking else APPENDING
+        for _ in range(2 * OPERATIONS_MAX):
+            self.operations += 1
+            yield from self._operation(dice.choice(kinds))
+            yield Sleep(dice.random())
+
+    def _tracked(self, token: str, operation: str, kind: str) -> TrackedAttempt:
+        value = zlib.crc32(token.encode()) % VALUES
+        return MergedAttempt(token, operation, kind, value=value)
+
+    def _attempt(self) -> WriteAttempt:
+        attempt = SimWriter._attempt(self)
+        return replace(attempt, strategy=NONBLOCKING) if self.nonblocking else attempt
+
+    def _files(
+        self, mine: TrackedAttempt, transaction: Transaction, snapshot: Snapshot, partition: str,
+        keys: Sequence[str],
+    ) -> Procedure[tuple[list[BaseFile], frozenset[FileGroup]]]:  # fmt: skip
+        yield from ()
+        assert isinstance(mine, MergedAttempt)
+        places = tuple((partition, key) for key in keys)
+        replaced: frozenset[FileGroup] = frozenset()
+        if mine.kind.startswith("overwrite"):
+            whole = mine.kind == "overwrite all"
+            mine.empties, mine.writes = None if whole else frozenset({partition}), places
+            replaced = frozenset(g for g in snapshot.groups if whole or g[0] == partition)
+            snapshot = without(snapshot, replaced)
+        elif mine.kind == "delete":
+            mine.removes = places
+        else:
+            mine.writes = places
+        group_of, by_group = BucketGroups(snapshot).of, dict[FileGroup, list[str]]()
+        for key in keys:
+            bucket = int(key[1:]) % snapshot.config.buckets
+            by_group.setdefault(group_of(partition, bucket), []).append(key)
+        token = None if mine.kind == "delete" else mine.token
+        if mine.kind.startswith("overwrite"):
+            row = mine.token, mine.value, transaction.instant
+            return [merged_base(transaction.instant, group, dict.fromkeys(of, row), NO_COMMIT)
+                    for group, of in by_group.items()], replaced  # fmt: skip
+        return [
+            log_file(transaction.instant, group, [(key, token, mine.value) for key in of],
+                     snapshot.groups.get(group)) for group, of in by_group.items()
+        ], replaced  # fmt: skip
+
+
+# --- merging --------------------------------------------------------------------------------------
+
+
+def merged_rows(slices: Iterable[Slice]) -> Procedure[list[tuple[Slice, MergedRows]]]:
+    """The rows of each slice, merged by lockkit's rules. Raises `SnapshotFileGone`."""
+    slices = list(slices)
+    found = yield from all_of(_merge(each) for each in slices)
+    return list(zip(slices, found, strict=True))
+
+
+def _merge(of: Slice) -> Procedure[MergedRows]:
+    logs = of.logs if isinstance(of, LogSlice) else ()
+    bodies = yield from all_of(_read(path) for path in (of.path, *logs) if path)
+    base = bodies.pop(0) if of.path else []
+    by_event, last = isinstance(of, LogSlice) and bool(of.ordering), dict[str, LogEntry]()
+    for path, entries in zip(logs, bodies, strict=True):
+        instant = path.rpartition("_")[0].rpartition("_")[2].partition(".")[0]
+        for key, token, value in entries:
+            row = None if token is None else {"row": (token, value, instant)}
+            new = LogEntry(row, (value,) if by_event else ())
+            last[key] = merging_logs.merge(last.get(key), new, by_event=by_event)
+    rows = {}
+    for key, token, value, at in base:
+        standing = LogEntry({"row": (token, value, at)}, (value,) if by_event else ())
+        kept = merging_logs.merge(standing, last.pop(key, standing), by_event=by_event)
+        if kept.row is not None:
+            rows[key] = kept.row["row"]
+    return rows | {key: each.row["row"] for key, each in last.items() if each.row is not None}
+
+
+def _read(path: str) -> Procedure[Any]:
+    match (yield from read(path)):
+        case Found(body, _):
+            return json.loads(body)
+        case _missing:
+            raise SnapshotFileGone(f"{path} is gone: it was cleaned, or rolled back; begin again")
+
+
+# --- services -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class MergedService(SimService):
+    """One process that compacts, cleans and rolls back dead writers."""
+
+    def live(self) -> Procedure[None]:
+        dice = self.run.world.dice
+        for self.rounds in range(ROUNDS_MAX):
+            yield Sleep(dice.random() * (1 if self.run.hasty else 4))
+            if not self.run.busy():
+                return
+            self.run.ledger.begins(self.node.name)
+            try:
+                view, _ = yield from look_at(None, 0)
+                ways = (self._tidy, self.clean, self.compact, self.compact)
+                yield from dice.choice(ways)(view)
+            except EXPECTED:
+                pass
+
+    def compact(self, view: TableView) -> Procedure[None]:
+        """Like `lockkit.table.services.compact`, which merges parquet and Avro."""
+        plan = yield from planned(view)
+        if plan is None:
+            return
+        token = f"{self.node.name}.{self.node.life}/{self.rounds}"
+        mine = MergedAttempt(token, token, "compact")
+
+        def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
+            return self._compacted(view, plan, transaction, heart, mine)
+
+        try:
+            committed = yield from WriteAttempt(self.host).write(
+                after_its_inputs(view), files, action="compaction",
+                plan=format_compaction_plan(plan),
+            )  # fmt: skip
+        except EXPECTED as error:
+            self.run.ledger.refused(mine, type(error).__name__)
+            raise
+        if committed is not None:
+            self.run.ledger.acknowledged(mine)
+            self.run.world.reached.add("compaction")
+
+    def _compacted(
+        self, view: TableView, plan: CompactionPlan, transaction: Transaction,
+        heart: AttemptHeartbeat, mine: TrackedAttempt,
+    ) -> Procedure[Prepared | None]:  # fmt: skip
+        """The merged files and their commit; None if the table has changed."""
+        snapshot = yield from load_snapshot(covering=transaction.covered, since=view.snapshot)
+        if not stands(plan, snapshot, transaction.instant):
+            return None
+        self.run.ledger.tries(mine)
+        inputs = [slice_of(snapshot, each) for each in plan.slices]
+        found = yield from merged_rows(inputs)
+        heart.assert_alive()
+        stats = yield from put_files([
+            merged_base(transaction.instant, (of.partition, of.file_id), rows,
+                        of.instant or NO_COMMIT) for of, rows in found
+        ])  # fmt: skip
+        return (yield from prepare(
+            transaction, stats, schema=SCHEMA, operation=COMPACT,
+            known_partitions=frozenset(partition for partition, _ in snapshot.groups),
+            extra={"token": mine.token},
+        ))  # fmt: skip
+
+
+# --- readers --------------------------------------------------------------------------------------
+
+
+def read_merged(run: TableRun) -> Procedure[None]:
+    """Read snapshots repeatedly and slowly: by the commits' own files, and by the folders."""
+    ledger, dice = run.ledger, run.world.dice
+    for _ in range(ROUNDS_MAX):
+        yield Sleep(dice.random() * 3)
+        if not run.busy():
+            return
+        since, folders = ledger.acknowledgeable(), dice.random() < 0.5
+        try:
+            snapshot = yield from listed.list_snapshot() if folders else load_snapshot()
+            found = yield from merged_rows(snapshot.slices)
+        except SnapshotFileGone as error:
+            if len(ledger.commits) - since < RETAINED.commits:
+                raise Violated(NEEDED, f"a reader inside the retention: {error}") from error
+        except EXPECTED:
+            continue
+        else:
+            if folders and len(ledger.commits) - since >= RETAINED.commits:
+                continue  # a file of this snapshot may have been cleaned before it was listed
+            rows = [TableRow(of.partition, key, (token,), at)
+                    for of, merged in found for key, (token, _, at) in merged.items()]  # fmt: skip
+            ledger.read(rows, since)
+            run.world.reached.add("merged read")

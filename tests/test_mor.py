@@ -1,0 +1,42 @@
+"""The scenario `mor`: each planted mistake is found by a seed that is clean without it."""
+
+from __future__ import annotations
+
+import pytest
+from went_wrong import went_wrong
+
+from lockkit.lab.verify.scenarios.mor import MUTANTS, SCENARIO
+from lockkit.lab.verify.sim import simulate
+from lockkit.lab.verify.table.merged_judge import LogWrite, applied
+
+FOUND_BY = {
+    "rolled back": 1, "by completion": 6, "sliced by instant": 3, "deletes first": 1,
+    "deletes win": 6, "later wins": 6, "one log less": 1, "stale plan": 1, "missed log": 9,
+    "overslept": 7,
+}  # fmt: skip
+QUICK = ("rolled back",)
+
+
+def test_the_judge_applies_log_files_by_instant_and_by_value() -> None:
+    first, second = LogWrite("1", "9", "a", "x", 5), LogWrite("2", "8", "a", "y", 5)
+    gone = LogWrite("3", "7", "a", None, 3)
+    assert applied({}, [second, first], True) == {"a": ("y", 5)} == applied({}, [first], False) | {
+        "a": ("y", 5)
+    }
+    assert applied({}, [gone, first, second], False) == {}
+    assert applied({}, [gone, first], True) == {"a": ("x", 5)}
+    assert applied({"a": ("old", 9)}, [first], True) == {"a": ("old", 9)}
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(each, marks=() if each in QUICK else pytest.mark.soak) for each in MUTANTS
+])  # fmt: skip
+def test_a_mistake_is_found_by_its_seed_and_no_other_rule_breaks_there(name: str) -> None:
+    seed = FOUND_BY[name]
+    assert simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False).violation is not None
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_it_is_right_in_a_hundred_worlds() -> None:
+    assert not went_wrong(SCENARIO, (simulate(SCENARIO, seed) for seed in range(1, 101)))
