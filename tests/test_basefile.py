@@ -30,11 +30,11 @@ from lockkit.table.format.data_files import ATTEMPTS, open_data_file, put_data_f
 from lockkit.table.format.layout import TaskId
 from lockkit.table.format.schema import (
     META_COLUMNS,
-    arrow_schema,
     avro_schema,
     evolve,
     stored_schema,
 )
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.write.groups import WriteTask, write_rows
 from lockkit.table.write.merge import deletions, merge, rewrite_group, upserts
 
