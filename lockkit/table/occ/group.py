@@ -41,6 +41,7 @@ class Offer:
     """An append into new file groups: there is nothing to compare it with."""
     table: str = ""
     """That of the fence that its owner knew."""
+    action: str = COMMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class GroupDecision:
     """Of a refusal: conflict, late, schema, closed or withdrawn."""
     by: str = ""
     """Of a conflict: the instant that wrote the same file group."""
+    action: str = COMMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,32 @@ def conflicts(offer: Offer, decided: Iterable[GroupDecision]) -> str:
     """The first later commit that wrote a file group of this offer, or ''."""
     return next(
         (each.instant for each in decided
-         if each.kind == COMMIT and each.seq > offer.base
-         and (each.writes is None or each.writes & offer.writes)), "",
+         if each.kind == COMMIT and each.seq > offer.base and clash(offer.writes, each.writes)), "",
+    )  # fmt: skip
+
+
+def whole(partition: str) -> FileGroup:
+    """Stands for all file groups of a partition, which an overwrite empties."""
+    return partition, ""
+
+
+WHOLE_TABLE: FileGroup = ("", "*")
+
+
+def clash(mine: frozenset[FileGroup], theirs: frozenset[FileGroup] | None) -> bool:
+    """Whether two commits write one file group, or one empties a partition of the other.
+
+    Appends into new file groups name none in the fence, so an overwrite clashes with each.
+    """
+    if theirs is None or mine & theirs:
+        return True
+    emptied = {group for group in mine if group == whole(group[0]) or group == WHOLE_TABLE}
+    if emptied and (not theirs or WHOLE_TABLE in emptied):
+        return True
+    empties = {group for group in theirs if group == whole(group[0])}
+    return WHOLE_TABLE in theirs or any(
+        whole(group[0]) in others for groups, others in ((mine, empties), (theirs, emptied))
+        for group in groups
     )  # fmt: skip
 
 
@@ -125,7 +151,8 @@ def fits_schema(fence: GroupFence, offer: Offer) -> bool:
 
 def judge(fence: GroupFence, offer: Offer, timely: Collection[str]) -> GroupDecision:
     """The next decision: this offer, accepted or refused."""
-    entry = GroupDecision(fence.last + 1, fence.round, REFUSED, offer.instant)
+    entry = GroupDecision(fence.last + 1, fence.round, REFUSED, offer.instant,
+                          action=offer.action)  # fmt: skip
     if fence.closed:
         return replace(entry, why="closed")
     if is_late(fence, offer, timely):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -29,16 +29,19 @@ from lockkit.protocol.outcome import (
 from lockkit.runtime import Parallel, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read, settle_write
 from lockkit.runtime.proven import pause_s as throttled_s
+from lockkit.stores import ListEntry
 from lockkit.table.errors import CommitUnknown, TableChanged
-from lockkit.table.format.layout import FileGroup, parse_commit
+from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.timeline import HOODIE, instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group import (
     GROUP_WINDOW_MAX,
     REFUSED,
+    WHOLE_TABLE,
     GroupDecision,
     GroupFence,
     Offer,
+    clash,
     conflicts,
     decide,
     has_room,
@@ -46,6 +49,7 @@ from lockkit.table.occ.group import (
     may_judge,
     reaches,
     refuse,
+    whole,
 )
 from lockkit.table.occ.group_fence import (
     blind_name,
@@ -60,6 +64,7 @@ from lockkit.table.occ.group_fence import (
 )
 
 GROUP_TIMELINE = HOODIE + "timeline/"
+OVERWRITE = "replacecommit"
 RESERVATIONS_MAX = 10
 TURNS_MAX = 40
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
@@ -79,7 +84,14 @@ FAST_RUN_MAX = 4
 
 
 def groups_of(body: bytes) -> frozenset[FileGroup]:
-    return parse_commit("", "an inflight file", body).writes
+    """What a commit writes, replaces and empties, as the fence names it."""
+    return named(parse_commit("", "an inflight file", body))
+
+
+def named(files: CommitFiles) -> frozenset[FileGroup]:
+    emptied = files.overwrites
+    marks = {WHOLE_TABLE} if emptied.whole_table else set(map(whole, emptied.partitions))
+    return files.writes | files.replaced | marks
 
 
 @dataclass(slots=True)
@@ -205,6 +217,7 @@ class GroupWrite:
     doubtful: bool = False
     """Whether the answer to one that may have decided it is not known."""
     offered: bool = False
+    action: str = COMMIT
     table: str = ""
 
     def see(self, fence: GroupFence) -> None:
@@ -223,6 +236,7 @@ class GroupWrite:
         return Offer(
             self.instant, self.base, self.writes, digest(self.body), self.schema,
             self.grows_schema, reserved=self.listed, blind=self.blind, table=self.table,
+            action=self.action,
         )  # fmt: skip
 
 
@@ -233,7 +247,17 @@ def timeline_key(instant: str, state: str) -> str:
 def completed_key(each: GroupDecision) -> str:
     """In table version 9 with the completion time that the fence gave it."""
     done = f"_{each.completion}" if each.completion else ""
-    return timeline_key(each.instant + done, "commit")
+    return timeline_key(each.instant + done, each.action)
+
+
+def inflight_key(instant: str, action: str) -> str:
+    return timeline_key(instant, "inflight" if action == COMMIT else f"{action}.inflight")
+
+
+def plain_keys(entries: Iterable[ListEntry]) -> frozenset[str]:
+    """Of a listing, with the same names for a commit and an overwrite."""
+    return frozenset(each.key.replace(f".{OVERWRITE}.inflight", ".inflight")
+                     .replace(f".{OVERWRITE}", ".commit") for each in entries)  # fmt: skip
 
 
 def instant_in(key: str) -> str:
@@ -259,8 +283,7 @@ def look(client: GroupClient) -> Procedure[GroupView]:
         entries = yield from listing(GROUP_TIMELINE, after=after)
     client.knows(fence, version)
     decided = known_decisions(before, fence)
-    keys = frozenset(each.key for each in entries)
-    view = GroupView(fence, version, decided, keys, client.horizon)
+    view = GroupView(fence, version, decided, plain_keys(entries), client.horizon)
     done = view.completed()
     client.proven |= {each.seq for each in fence.window if each.kind == COMMIT
                       and (each.instant in done or each.instant <= client.horizon)}  # fmt: skip
@@ -511,9 +534,10 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
     for instant in sorted(view.commits() - write.seen - {write.instant}):
         if instant <= write.horizon:
             continue
-        found = yield from read(timeline_key(instant, "inflight"))
-        if isinstance(found, Found) and client.groups_of(found.body) & write.writes:
-            return True
+        for action in (COMMIT, OVERWRITE):
+            found = yield from read(inflight_key(instant, action))
+            if isinstance(found, Found) and clash(write.writes, client.groups_of(found.body)):
+                return True
     return False
 
 
@@ -651,13 +675,14 @@ def unpublished_bodies(
     client: GroupClient, view: GroupView, due: list[GroupDecision]
 ) -> Procedure[dict[str, bytes]]:
     """The inflight files of the commits that have no completed file, read in parallel."""
-    left = [each.instant for each in due
+    left = [each for each in due
             if each.kind == COMMIT and not is_proven(view.fence, each, client.proven)
             and not is_completed(view, each.instant)]  # fmt: skip
-    own = {each: client.bodies[each] for each in left if each in client.bodies}
-    others = [each for each in left if each not in own]
-    found = yield from all_of([read(timeline_key(each, "inflight")) for each in others])
-    return own | {instant: each.body for instant, each in zip(others, found, strict=True)
+    own = {each.instant: client.bodies[each.instant] for each in left
+           if each.instant in client.bodies}  # fmt: skip
+    others = [each for each in left if each.instant not in own]
+    found = yield from all_of([read(inflight_key(each.instant, each.action)) for each in others])
+    return own | {decision.instant: each.body for decision, each in zip(others, found, strict=True)
                   if isinstance(each, Found)}  # fmt: skip
 
 
@@ -679,7 +704,7 @@ def publish_one(
         if digest(body) != each.sha256:
             raise TableError(
                 each.instant,
-                f"is decided, and {timeline_key(each.instant, 'inflight')} is missing or is not "
+                f"is decided, and {inflight_key(each.instant, each.action)} is missing or is not "
                 "what was decided", "restore that object from its versions",
             )
         if isinstance((yield from create(completed_key(each), body)), Found):
@@ -788,7 +813,7 @@ def look_at_one(client: GroupClient, instant: str) -> Procedure[GroupView]:
     fence, version = yield from read_group_fence()
     entries = yield from listing(GROUP_TIMELINE + instant)
     decided = {each.instant: each for each in fence.window}
-    return GroupView(fence, version, decided, frozenset(each.key for each in entries))
+    return GroupView(fence, version, decided, plain_keys(entries))
 
 
 def decide_against(

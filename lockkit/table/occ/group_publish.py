@@ -48,6 +48,7 @@ from lockkit.table.occ.group_commit import (
     completed_key,
     decided,
     known_decisions,
+    named,
     offered_as,
     publish_round,
     timeline_key,
@@ -233,14 +234,15 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
     client.proven |= {each.seq for each in fence.window
                       if each.kind == COMMIT and each.instant in covered}  # fmt: skip
     # A new group with an id of its own (`free_file_id`); those of buckets are the same for all.
-    appends = not prepared.replaced and all(
+    files = parse_commit(prepared.instant, prepared.inflight, prepared.body)
+    appends = began.action == COMMIT and not prepared.replaced and all(
         each.previous == NO_COMMIT and each.group[1].startswith("f") for each in prepared.stats
     )
     # Where nothing of the window is covered, what left it may not be either.
     write = GroupWrite(
         prepared.instant, began.taken.attempt, 0, began.base, began.horizon,
-        prepared.writes | prepared.replaced, schema_id(prepared), prepared.grows,
-        blind=appends and not prepared.grows, body=prepared.body,
+        named(files), schema_id(prepared), prepared.grows,
+        blind=appends and not prepared.grows, body=prepared.body, action=began.action,
     )  # fmt: skip
     write.see(fence)
     return write
@@ -263,7 +265,8 @@ def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDe
         client.knows(*(yield from read_group_fence()))
     # It has left the window, so it is published.
     now = parse_timeline((yield from listing(GROUP_TIMELINE + instant)), V9)
-    return GroupDecision(0, 0, COMMIT, instant, now.completion.get(instant))
+    return GroupDecision(0, 0, COMMIT, instant, now.completion.get(instant),
+                         action=now.completed.get(instant, COMMIT))  # fmt: skip
 
 
 def see_published(
@@ -350,7 +353,7 @@ def _is_not_done(error: Exception) -> bool:
 
 
 def _shown_in(write: GroupWrite) -> tuple[str, ...]:
-    done = f"{timeline_key(write.instant, '')[:-1]}_*.commit"
+    done = f"{timeline_key(write.instant, '')[:-1]}_*.{write.action}"
     return FENCE_KEY, offered_as(write.offer())[0], done
 
 

@@ -14,6 +14,7 @@ from lockkit.lab.verify.table.scenario import TOGETHER
 from lockkit.protocol.outcome import IfVersion
 from lockkit.runtime import Procedure, Put
 from lockkit.runtime.proven import create
+from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ import group_commit, group_publish
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
@@ -92,6 +93,11 @@ def replaced_if_unchanged(client: Any, view: Any, after: GroupFence) -> Procedur
     return True
 
 
+def shared_groups(mine: frozenset[FileGroup], theirs: frozenset[FileGroup] | None) -> bool:
+    """Compare only the file groups that both name, though one empties the other's partition."""
+    return theirs is None or bool(mine & theirs)
+
+
 _SAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "reader's tail": ("readers and rewrites leave out what is not published",
                       {f"{_T}:load_decided": load_timeline}),
@@ -103,6 +109,8 @@ _SAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "blind rewrites": ("a rewrite is offered as an append",
                        {f"{_P}:_write_of": write_with(blind=True)}),
     "no conflict": ("offers are not compared with commits", {f"{_D}:conflicts": lambda *_: ""}),
+    "partitions": ("an overwrite is compared by the file groups that it saw",
+                   {f"{_D}:clash": shared_groups}),
     "batch": ("the offers of one batch are not compared with each other",
               {f"{_D}:judge": judge_alone}),
     "no order": ("a client publishes before others have published what was decided before",

@@ -226,9 +226,11 @@ class AttemptLedger:
         fence = json.loads(objects[FENCE_KEY].body) if FENCE_KEY in objects else {}
         seen, found = {each.instant for each in self.commits}, []
         for entry in fence["window"] if fence.get("format") == GROUP_FORMAT else ():
-            inflight = objects.get(f".hoodie/timeline/{entry['instant']}.inflight")
+            state = "inflight" if entry["action"] == "commit" else f"{entry['action']}.inflight"
+            inflight = objects.get(f".hoodie/timeline/{entry['instant']}.{state}")
             if entry["kind"] == "commit" and entry["instant"] not in seen and inflight:
-                here = Completed(entry["instant"], entry["completion"], "commit", "the fence")
+                done = entry["completion"]
+                here = Completed(entry["instant"], done, entry["action"], "the fence")
                 found.append(self._attempt_of(here, inflight.body))
         return found
 

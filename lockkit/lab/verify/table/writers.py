@@ -17,7 +17,6 @@ from lockkit.runtime import Procedure, Sleep
 from lockkit.table.errors import CommitUnknown, HeartbeatExpired
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import FileGroup
-from lockkit.table.format.properties import GROUP
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
@@ -76,8 +75,7 @@ class SimWriter:
         for _ in range(OVERTAKING_MAX if self.run.overtaken else most):
             self.operations += 1
             # Beside an overwrite Hudi inserts a key again: new file groups never conflict there.
-            plain = self.run.config.commit == GROUP or self.run.foreign
-            kinds = PLAIN_KINDS if plain else KINDS
+            kinds = PLAIN_KINDS if self.run.foreign else KINDS
             yield from self._operation("append" if hurried else dice.choice(kinds))
             yield Sleep(0.0 if hurried else dice.random())
 

@@ -1,0 +1,177 @@
+"""Each operation on a table with group commit: through the fence, without a decision, or refused.
+
+The page docs/concepts/group_commit.md has the same table; hudi-rs is the second reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_group_table import HOW, before_fence, judged, published, rows, spy, values
+
+from lockkit.cli.main import main
+from lockkit.clock import Clock
+from lockkit.errors import TableError
+from lockkit.runtime import run
+from lockkit.stores import open_store
+from lockkit.table import CommitConflict, Table
+from lockkit.table.occ.group import WHOLE_TABLE, clash, whole
+from lockkit.table.occ.group_fence import read_group_fence
+
+PAGE = Path(__file__).parents[1] / "docs/concepts/group_commit.md"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    made = f"file://{tmp_path}/orders"
+    Table.create(made, **HOW).close()
+    return made
+
+
+def us(*ids: str, v: int = 0) -> Any:
+    found = rows(*ids, v=v)
+    return found.set_column(1, "region", [["US"] * len(ids)])
+
+
+OPERATIONS: dict[str, Callable[[Table], object]] = {
+    "append": lambda table: table.append(rows("n")),
+    "upsert": lambda table: table.upsert(rows("a", v=1)),
+    "delete": lambda table: table.delete(rows("a")),
+    "overwrite": lambda table: table.overwrite(rows("n")),
+    "overwrite(whole_table=True)": lambda table: table.overwrite(rows("n"), whole_table=True),
+    "delete_partition": lambda table: table.delete_partition("region=EU"),
+    "read": lambda table: table.read(),
+    "changes": lambda table: table.changes(),
+    "history": lambda table: table.history(),
+    "clean": lambda table: table.clean(),
+    "roll_back_dead": lambda table: table.roll_back_dead(),
+    "cluster": lambda table: table.cluster(),
+    "lockkit table mode": lambda table: command("table", "mode", table.url, "hudi", "--yes"),
+    "lockkit table repair-fence": lambda table: command("table", "repair-fence", table.url),
+    "lockkit table archive": lambda table: command("table", "archive", table.url),
+}
+
+
+def command(*words: str) -> None:
+    if main(list(words)):
+        raise TableError(" ".join(words))
+
+
+def last(url: str) -> int:
+    fence, _ = run(read_group_fence(), open_store(url), Clock())
+    return int(fence.last)
+
+
+def on_the_page() -> dict[str, str]:
+    """By operation what its table says, up to the first colon or comma."""
+    found = re.findall(r"^\| `([^`]+)` \| ([^|:,]+)", PAGE.read_text(), re.MULTILINE)
+    return {name: says.strip() for name, says in found}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_does_what_the_page_says(url: str, name: str) -> None:
+    with Table(url) as table:
+        for each in "abc":
+            table.append(rows(each))
+        published(table)
+        before = last(url)
+        try:
+            OPERATIONS[name](table)
+            said = "decided in the fence" if last(url) > before else "decides nothing"
+        except TableError:
+            said = "refused"
+    assert on_the_page()[name] == said
+    if said == "refused":
+        assert values(url) == dict.fromkeys("abc", 0) and last(url) == before
+    locks = Path(url.removeprefix("file://")) / ".hoodie/.locks"
+    assert said == "refused" or not (locks / "table_lock.json").exists(), "no lock is taken"
+
+
+def test_the_page_names_each_operation_that_is_tested_here() -> None:
+    assert set(on_the_page()) == set(OPERATIONS)
+
+
+# --- overwrites -----------------------------------------------------------------------------------
+
+
+def test_an_overwrite_replaces_a_partition_for_every_reader(url: str) -> None:
+    with Table(url) as table:
+        table.append(rows("a", "b"))
+        table.upsert(us("c"))
+        begin = table.changes()[1].end
+        table.overwrite(rows("d"))
+        assert set(table.changes(begin)[0]["id"].to_pylist()) == {"d"}
+        assert values(url) == judged(url) == {"c": 0, "d": 0}
+        table.delete_partition("region=US")
+        assert values(url) == judged(url) == {"d": 0}
+        table.overwrite(us("e"), whole_table=True)
+    assert values(url) == judged(url) == {"e": 0}
+
+
+FIRST_THEN: tuple[tuple[str, str, bool], ...] = (
+    ("overwrite", "append", True), ("overwrite", "upsert", True), ("overwrite", "overwrite", True),
+    ("upsert", "overwrite", True), ("append", "overwrite", False),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("mine", "theirs", "refused"), FIRST_THEN)
+def test_an_overwrite_and_a_commit_that_has_not_seen_it(
+    url: str, mine: str, theirs: str, refused: bool
+) -> None:
+    """A key that no bucket had yet: an upsert makes a file group that the overwrite never saw."""
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        before_fence(one, lambda: getattr(other, theirs)(rows("b")))
+        if refused:
+            with pytest.raises(CommitConflict, match="file group"):
+                getattr(one, mine)(rows("c"))
+        else:
+            getattr(one, mine)(rows("c"))
+    assert values(url) == judged(url) == {
+        **({} if theirs == "overwrite" else {"a": 0}), "b": 0, **({} if refused else {"c": 0}),
+    }  # fmt: skip
+
+
+def test_rewrites_of_two_partitions_do_not_meet(url: str) -> None:
+    with Table(url) as one, Table(url) as other:
+        one.upsert(rows("a"))
+        before_fence(one, lambda: other.upsert(us("b")))
+        one.overwrite(rows("c"))
+    assert values(url) == judged(url) == {"b": 0, "c": 0}
+
+
+@pytest.mark.parametrize("write", ["overwrite", "delete_partition"])
+def test_an_overwrite_that_no_one_has_published_is_published_by_a_reader(
+    url: str, write: str
+) -> None:
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+
+        def before(request: str) -> None:
+            if request.startswith("put") and request.endswith(".replacecommit"):
+                raise TableError("its process is gone")
+
+        spy(table, before)
+        getattr(table, write)("region=EU" if write == "delete_partition" else rows("b"))
+        published(table)
+    expected = {} if write == "delete_partition" else {"b": 0}
+    timeline = Path(url.removeprefix("file://")) / ".hoodie/timeline"
+    assert not list(timeline.glob("*.replacecommit"))
+    assert values(url) == expected
+    assert len(list(timeline.glob("*.replacecommit"))) == 1
+
+
+def test_what_an_overwrite_empties_clashes_with_all_file_groups_there() -> None:
+    one, other = ("p", "f1"), ("q", "f2")
+    assert clash(frozenset({one}), frozenset({one})) and clash(frozenset({one}), None)
+    assert not clash(frozenset({one}), frozenset({other}))
+    for mine, theirs in (({whole("p")}, {one}), ({one}, {whole("p")}), ({whole("p")}, set()),
+                         ({WHOLE_TABLE}, {other}), ({other}, {WHOLE_TABLE})):  # fmt: skip
+        assert clash(frozenset(mine), frozenset(theirs)), (mine, theirs)
+    assert not clash(frozenset({whole("p")}), frozenset({other}))
+    assert not clash(frozenset({other}), frozenset({whole("p")}))
