@@ -66,7 +66,7 @@ def process_name(client: str = "") -> str:
 
 @cache
 def _started(pid: int) -> str:
-    clock, age_ms = Clock(), 0.0  # outside Linux: when it was first asked
+    clock, age_ms = Clock(), 0.0  # outside Linux: when it was first called
     with suppress(OSError, ValueError, IndexError, AttributeError), open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])  # proc(5): since boot
         age_ms = max(0.0, clock.boot_ms() - ticks * 1000 / os.sysconf("SC_CLK_TCK"))

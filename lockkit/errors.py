@@ -160,7 +160,7 @@ class TableError(StatedError):
 class Unanswered(TableError):
     """The store gave no usable answer within its tries.
 
-    `doubt`: whether a write of this call may have landed all the same, or may still land.
+    `doubt`: whether a write of this call may have landed despite the error, or may still land.
     """
 
     def __init__(self, what: str, why: str = "", cure: str = "", *, doubt: bool) -> None:

@@ -221,7 +221,7 @@ class HistoryNarrator:
             case "released" if each["proven"]:
                 return f"{who} released the lock, epoch {get('epoch')}"
             case "released":
-                return f"{who} let go of epoch {get('epoch')} unproven: it ends with its lease"
+                return f"{who} released epoch {get('epoch')} without proof: it ends with its lease"
             case "lost":
                 return f"{who} has lost the lock, epoch {get('epoch')}: {get('why')}"
             case "waiting":

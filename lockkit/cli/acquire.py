@@ -112,7 +112,7 @@ def holding(
 ) -> int:
     """Take the lock within so many seconds (0: one try; None: for ever), run the command, release.
 
-    Returns the exit code; raises `CommandError` if another owner held it, or nobody answered.
+    Returns the exit code; raises `CommandError` if another owner held it, or no answer came.
     """
     waits = timeout_s is None or timeout_s > 0
     if not lock.acquire(blocking=waits, timeout=timeout_s if waits else None):
@@ -127,7 +127,7 @@ def holding(
 
 
 def unanswered(lock: Lock | LeasedLock) -> bool:
-    """Whether an acquire ended without a single answer that told who holds the lock.
+    """Whether an acquire ended without a single answer that named the holder.
 
     Other services' locks raise `NoAnswer` then.
     """

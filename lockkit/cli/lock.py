@@ -40,8 +40,8 @@ NEWEST = 10
 SHOW = """\
 Shows who holds the table's lock, since when, until when and by which clock. If the bucket keeps
 versions, it also shows the newest generations of the lock object. It only reads. Exit 0; 1 if the
-object is not a lock record. Of a service's lock (zookeeper://, dynamodb://, hive://,
-azure-lease://, filesystem://) it shows what the service tells."""
+object is not a lock record. For a service's lock (zookeeper://, dynamodb://, hive://,
+azure-lease://, filesystem://) it shows what the service reports."""
 
 SHOW_EXAMPLE = """\
 lockkit lock show s3://bucket/table

@@ -1,7 +1,7 @@
 """Commands that are printed: complete, with the options of the command that prints them.
 
-A message of the library can only say `lockkit lock break URL`. On a server of one's own that
-command would ask Amazon, so the endpoint and the region are added. Credentials never are.
+A message of the library can only say `lockkit lock break URL`. For a self-hosted server that
+command would contact Amazon, so the endpoint and the region are added. Credentials never are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def store_flags(endpoint: str | None, region: str | None = None) -> str:
 
 
 def flags_of(args: argparse.Namespace) -> str:
-    """Every flag of a command that decides which server it asks, which object, and how."""
+    """Every flag of a command that selects its server, its object, or how it connects."""
     found = store_flags(getattr(args, "endpoint", None), getattr(args, "region", None))
     for name, default in (
         ("workspace", "default"), ("workspace_key_prefix", "env:"), ("faults", None),

@@ -94,7 +94,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def watch(args: argparse.Namespace) -> int:
-    """Until Ctrl-C. A service that does not answer is named once, and asked again."""
+    """Until Ctrl-C. If the service does not answer, that is printed once; requests continue."""
     from lockkit.errors import NoAnswer
 
     clock, before, silent = Clock(), None, False
@@ -159,7 +159,7 @@ def holder_fields(found: ServiceHolder | None) -> dict[str, Any]:
 
 
 def holder_facts(found: ServiceHolder) -> list[tuple[str, str]]:
-    """(name, value) of each thing that the service tells, the owner first."""
+    """(name, value) of each fact that the service reports, the owner first."""
     facts = [("held", plain(found.owner, limit=300))]
     if found.process:
         lives = {True: "; it runs on this host", False: "; it ran on this host and has ended"}

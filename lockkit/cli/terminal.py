@@ -109,7 +109,7 @@ _address = ("", "")
 
 @contextmanager
 def addressed(args: argparse.Namespace) -> Iterator[None]:
-    """Meanwhile the commands in what is printed are about this command's URL, with its options."""
+    """Within the block, printed commands get this command's URL and its options."""
     global _address
     before, _address = _address, address_of(args)
     try:
@@ -119,7 +119,7 @@ def addressed(args: argparse.Namespace) -> Iterator[None]:
 
 
 def completed(text: str) -> str:
-    """The text, whose commands have the URL and the options of the command that runs."""
+    """The text with this command's URL and options added to each command in it."""
     return pasteable(text, *_address)
 
 
@@ -135,7 +135,7 @@ def say_json(value: Any) -> None:
 
 
 def report(args: argparse.Namespace, fields: Mapping[str, Any], *lines: str) -> None:
-    """Print the fields and the command's URL as JSON if it was asked for, else the lines."""
+    """Print the fields and the command's URL as JSON with --json, else the lines."""
     if args.json:
         say_json({"url": args.url, **fields})
     else:

@@ -117,7 +117,7 @@ class AsyncLock:
     # --- the rest ---------------------------------------------------------------------------------
 
     async def locked(self) -> bool:
-        """Whether anybody holds it. One read."""
+        """Whether the lock is held, by any owner. One read."""
         return await _in_thread(self._lock.locked)
 
     async def close(self) -> None:
@@ -179,7 +179,7 @@ async def _slept(sleep: Sleep) -> None:
     here = asyncio.Event()
 
     def wake() -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed: no task waits
             loop.call_soon_threadsafe(here.set)
 
     woken.then = wake

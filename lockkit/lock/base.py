@@ -182,7 +182,7 @@ class BaseLock(ABC):
 
     @abstractmethod
     def locked(self) -> bool:
-        """Whether anybody holds it. One read."""
+        """Whether the lock is held, by any owner. One read."""
 
     def mark_committed(self) -> None:
         """Declare the work under the lock published: losing the lease is then only a warning."""
@@ -324,7 +324,7 @@ class BaseLock(ABC):
 
     @abstractmethod
     def _shut(self) -> None:
-        """Close what was opened."""
+        """Close the connections that this handle opened."""
 
     def _prepare(  # noqa: B027 - most need not know
         self, party: object, beside: Callable[[bool], None] | None
@@ -381,7 +381,7 @@ def _reporter(us: weakref.ref[BaseLock], client: LeaseClient) -> Callable[[str],
         except Exception as error:  # noqa: BLE001 - recorded twice; the lease goes on
             text = f"{name} of the lock of {client.where} raised {error!r}"
             client.emit("note", text=text)
-            with suppress(CallbackFailed):  # with -W error it would be raised where nobody catches
+            with suppress(CallbackFailed):  # with -W error nothing here could catch it
                 warnings.warn(CallbackFailed(text), stacklevel=2)
 
     return report

@@ -1,4 +1,4 @@
-"""What acquiring, renewing and releasing need of a client, whatever grants the lock.
+"""The client that acquiring, renewing and releasing need: the same for every lock service.
 
 `StorageClient` runs the lease protocol against an object store, `ServiceClient` calls another lock
 service. `grant`, `renewal`, `Lock` and `AsyncLock` use only this class, so every lease has the same

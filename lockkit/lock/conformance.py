@@ -2,8 +2,8 @@
 
 A store that ignores conditions (DigitalOcean Spaces documents this; s3rver and incus #3651 do it)
 lets every client win every race. On a store that refuses true conditions (Ceph RGW 16.2 compares
-the quoted ETag that it sent with an unquoted one) nobody can renew or release a lock. Documentation
-does not say which kind of store an endpoint is; three conditional writes do.
+the quoted ETag that it sent with an unquoted one) no client can renew or release a lock.
+Documentation does not say which kind of store an endpoint is; three conditional writes do.
 """
 
 from __future__ import annotations

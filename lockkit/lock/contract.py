@@ -62,7 +62,7 @@ class LockHandle(Protocol):
         ...
 
     def locked(self) -> bool:
-        """Whether anybody holds it. One read."""
+        """Whether the lock is held, by any owner. One read."""
         ...
 
     def mark_committed(self) -> None:

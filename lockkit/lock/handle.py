@@ -45,8 +45,8 @@ class Lock(BaseLock):
     `on_danger(lock)` and `on_lost(lock, why)` are called from a thread that only watches the clock,
     so no request can delay them. `on_danger` fires first, unless the lease expires at once (a
     suspended machine). A loss that `release` finds is raised there instead. `emit` is called from
-    that thread and from the one that renews. The lease is renewed while the thread lives that
-    acquired it or last used the handle. `store` is an open store at `url`; `close` closes it.
+    that thread and from the one that renews. The lease is renewed while the thread that acquired it
+    or last used the handle is alive. `store` is an open store at `url`; `close` closes it.
     """
 
     def __init__(
@@ -139,16 +139,16 @@ class Lock(BaseLock):
     def rise_above(self, epoch: int) -> None:
         """Raise this grant's epoch above `epoch`, the fence's, if it is not; used by commits.
 
-        Epochs restart if somebody deleted the lock object, or if a Hudi writer dropped our fields.
-        One renewal writes the new epoch over exactly our own version of the lock object, so nobody
-        can have been granted the lock in between. Raises `LockLost` if it is no longer ours.
+        Epochs restart if the lock object was deleted by hand, or if a Hudi writer dropped our
+        fields. One renewal writes the new epoch over exactly our version of the lock object, so no
+        other client can have been granted the lock since. Raises `LockLost` if it is not ours now.
         """
         self._guard_process()
         self.observe_epoch(epoch)
         self._client.carry_out(grant.rise_above(self._client, self, self.assert_held, epoch))
 
     def locked(self) -> bool:
-        """Whether anybody holds it, by the expiry policy in force. One read."""
+        """Whether the lock is held, by the expiry policy in force. One read."""
         self._guard_process()
         if self.owned():
             return True
@@ -170,8 +170,8 @@ class Lock(BaseLock):
     def observe_epoch(self, epoch: int) -> None:
         """Note an epoch that was seen elsewhere, e.g. in the fence: the next grant exceeds it.
 
-        A Hudi writer drops our fields when it rewrites the lock object, and somebody may delete it;
-        the fence still has the last epoch.
+        A Hudi writer drops our fields when it rewrites the lock object, and the object may be
+        deleted by hand; the fence still has the last epoch.
         """
         if type(epoch) is not int or epoch < 0:
             raise ValueError(f"{epoch!r} is not an epoch: a whole number from 0 up")

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, field
 
 STREAK_MAX = 64
-"""Consecutive grants after which a handle that never met anybody stands back once more."""
+"""Consecutive grants after which a handle that never met another pauses once more."""
 CONTENDERS_MAX = 64
 """How many others are remembered."""
 LEARN = 0.25
@@ -45,8 +45,8 @@ class PollingPace:
     trip_ms: float = 0.0
     """Average duration of one request and its answer; 0 before the first."""
     turn_ms: float = 0.0
-    """Average time from one grant to the next while somebody waits; 0 before two were seen. Time in
-    which this handle neither held nor wanted the lock does not count."""
+    """Average time from one grant to the next while a handle waits; 0 before two were seen. Time in
+    which this handle neither held nor requested the lock does not count."""
     _met: dict[str, None] = field(default_factory=dict)
     """The other writers of the object; the one seen longest ago comes first."""
     _missed: int = 0
@@ -68,7 +68,7 @@ class PollingPace:
         self.trip_ms += (LEARN if self.trip_ms else 1.0) * (took_ms - self.trip_ms)
 
     def wants(self, now_ms: float) -> None:
-        """The lock is wanted from now on. It was not wanted since the last release.
+        """An acquire begins. Since the last release this handle did not request the lock.
 
         One turn per rival would have been theirs in any case, so that time counts.
         """
@@ -103,7 +103,7 @@ class PollingPace:
         between = epoch - self._own_epoch - 1 if self._own_epoch else 0
         if between > 0:
             self._streak, self._patience = 1, 1
-        elif self._stood_back:  # the round passed and nobody came
+        elif self._stood_back:  # no other handle claimed in that round
             self._streak, self._patience = 1, min(2 * self._patience, STREAK_MAX)
         else:
             self._streak += 1
@@ -121,10 +121,10 @@ class PollingPace:
         self._released_ms = now_ms
 
     def stand_back_ms(self, now_ms: float) -> float:
-        """How long to leave the lock to others after a release of one's own.
+        """How long to leave the lock to other handles after a release by this one.
 
-        A releaser cannot know that others wait. A handle that met others recently waits for their
-        turns. A handle that never met any does so after 2 grants in a row, then 4, 8, ..., 64.
+        A releaser cannot know that others wait. A handle that met others recently waits for one
+        turn of each. One that never met any pauses after 2 grants in a row, then 4, 8, ..., 64.
         """
         if self._released_ms is None or self._streak < self._patience:
             return 0.0

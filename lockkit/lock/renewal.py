@@ -39,7 +39,7 @@ class Renewal:
     start: Callable[[Procedure[None]], bool]
     """Starts one renewal in the background; False: impossible now, counts as no answer."""
     orphaned: Callable[[], bool]
-    """Whether nobody is left who could release: then renewal stops."""
+    """Whether no thread is left that could release the lock: then renewal stops."""
     report: Callable[[str], None]
     """`report("danger")` and `report("lost")`, each on time."""
     first_ms: float | None = None
@@ -165,10 +165,10 @@ class Renewal:
 class Renewer:
     """Runs a `Renewal` in two threads, until stopped or until the grant is lost.
 
-    `user` is the thread that holds the grant. If it ends without a release, nobody is left who
-    could release, so renewal stops and the grant expires (as Hudi's heartbeat does). `lives()` is
-    False once the handle was dropped. `report(kind)` is called from the thread that watches the
-    clock.
+    `user` is the thread that holds the grant. If it ends without a release, no thread is left that
+    could release the lock, so renewal stops and the grant expires (as Hudi's heartbeat does).
+    `lives()` is False once the handle was dropped. `report(kind)` is called from the thread that
+    watches the clock.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Renewer:
     def _watch(self) -> None:
         try:
             self._held.carry_out(self._renewal.watch())
-        except Exception as error:  # noqa: BLE001 - a dead thread is a lost grant, and says so
+        except Exception as error:  # noqa: BLE001 - a dead thread is reported as a lost grant
             self._die(error)
             self._report("lost")
         finally:

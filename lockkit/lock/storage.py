@@ -130,7 +130,7 @@ class StorageClient(LeaseClient):
     # --- polling ---------------------------------------------------------------------------------
 
     def stand_back_s(self, began_ms: float, deadline_ms: float) -> float:
-        """Give others a chance. A client that met others looks again before it claims."""
+        """Leave the lock to others for a while. After meeting others, read before the claim."""
         self.polling.wants(began_ms)
         if deadline_ms <= began_ms:
             return 0.0
@@ -225,7 +225,7 @@ class StorageClient(LeaseClient):
         return 1 if patient and slow else REQUESTS_BEFORE_PAUSE
 
     def doubt_what_is_out(self) -> None:
-        """After an interrupt: a pending write may have been answered without anybody reading it."""
+        """After an interrupt: a pending write may have an answer that no caller has read."""
         if self.state.out is not None:
             self._doubt(self.state.out.record.attempt, self.state.out.purpose.value)
 
@@ -279,7 +279,7 @@ class StorageClient(LeaseClient):
     def _patiently(self, action: ReadRecord | WriteRecord | DeleteRecord) -> Procedure[Event]:
         try:
             return (yield from self._request(action))
-        except Exception as error:  # noqa: BLE001 - told, and taken for what it is: no answer
+        except Exception as error:  # noqa: BLE001 - recorded, and treated as no answer
             self.emit("note", text=f"a request failed: {type(error).__name__}: {error}")
             why = self.last_failure = str(error)
             if isinstance(action, ReadRecord):

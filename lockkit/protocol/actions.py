@@ -115,7 +115,7 @@ def next_epoch(state: State) -> int:
 
 
 def confirm(turn: StepContext, to: Phase) -> Step:
-    """A read found a write of ours. Reading is not holding (TOCTOU): CAS over it."""
+    """A read found our write. Reading is not holding (TOCTOU): CAS over it."""
     assert turn.write is not None and turn.state.observed is not None
     valid_until_ms = turn.now.wall_ms + turn.identity.ttl_ms
     record = replace(turn.write.record, valid_until_ms=valid_until_ms, holder=turn.identity.holder)
@@ -293,7 +293,7 @@ def _usurper(observation: Observation) -> tuple[str, LossReason]:
             text = f"the lock object was overwritten with something else: {why}"
             return text, LossReason.OVERWRITTEN
         case Record():
-            return "somebody else's write is in the lock object", LossReason.TAKEN
+            return "another client's write is in the lock object", LossReason.TAKEN
 
 
 def stay_lost(turn: StepContext, to: Phase) -> Step:

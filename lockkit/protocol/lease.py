@@ -283,7 +283,7 @@ def _read_case(turn: StepContext, new: Observation | None, date_ms: int | None) 
             turn.state = replace(state, unsettled=())
             return EventCase.NOT_OURS
         case _:
-            return None  # a read that nobody waits for any more
+            return None  # the answer to a read that is no longer awaited
 
 
 def _is_free(turn: StepContext) -> bool:
@@ -394,7 +394,7 @@ def _quit(turn: StepContext) -> EventCase:
     """First the grant ends locally; only then is the object released."""
     state = turn.state = replace(turn.state, until_ms=None)
     if state.grant is None:
-        return EventCase.GIVE_UP  # it was wanted, and is not wanted any more
+        return EventCase.GIVE_UP  # the acquire was abandoned
     if state.out is not None:
         return EventCase.QUIT_UNSETTLED
     return EventCase.QUIT if state.version is not None else EventCase.QUIT_TAKEN_OVER

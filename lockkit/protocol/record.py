@@ -37,7 +37,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Garbled:
-    """A body that is not a lock record. It never counts as free: a human decides what it was."""
+    """A body that is not a lock record. It never counts as free: an operator must look at it."""
 
     why: str
 

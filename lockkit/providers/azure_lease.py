@@ -6,7 +6,7 @@ lock without a rising number.
 
 A grant leaves the blob's ETag as it was. So the holder writes its lease's id and its name into the
 blob's metadata before `acquire` returns: `lock break` ends exactly that lease, never a later one.
-The id is no secret: whoever may write the blob may also break its lease.
+The id is no secret: a client that may write the blob may also break its lease.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class AzureBlobLease(LeasedLock):
         return self._id
 
     def break_lease(self) -> None:
-        """End the blob's lease at once, whoever holds it. lockkit never does so by itself.
+        """End the blob's lease at once, whoever the holder. lockkit never does so by itself.
 
         Azure refuses the holder's next write and its next renewal. Raises `NoAnswer` if the service
         did not confirm it.
@@ -158,7 +158,7 @@ class AzureBlobLease(LeasedLock):
             answer = self._write("take it", lambda: self._lease().acquire(lease_duration=seconds))
             self._taking = self._taking or isinstance(answer, Unknown)
             if self._has_answered(answer):
-                self._taking = True  # until its record is confirmed it can be taken back
+                self._taking = True  # until its record is confirmed it can be withdrawn
                 if self._recorded():
                     self._taking = False
                     return ServiceGrant(self._id, None, sent_ms)
@@ -203,7 +203,7 @@ class AzureBlobLease(LeasedLock):
         return NotFree(NAMELESS) if found and found.lease.status == "locked" else None
 
     def _holder(self) -> ServiceHolder | None:
-        """By the metadata, if its lease is the one that lasts; Azure itself tells no holder."""
+        """From the metadata, if they name the current lease; Azure itself names no holder."""
         found = self._properties()
         if found is None or found.lease.status != "locked":
             return None
@@ -249,7 +249,7 @@ class AzureBlobLease(LeasedLock):
         return found
 
     def _is_current(self, id: str) -> bool:
-        """Whether the blob's lease is the one of this id: Azure compares it, and does not tell."""
+        """Whether the blob's lease has this id: Azure compares ids but does not reveal one."""
         look = partial(self._blob.get_blob_properties, lease=id)
         return self._has_answered(self._write("compare its lease", look))
 

@@ -116,7 +116,7 @@ class DoubleLock:
         return self.old.owned() and self.new.owned()
 
     def locked(self) -> bool:
-        """Whether anybody holds either lock."""
+        """Whether either lock is held, by any owner."""
         return self.old.locked() or self.new.locked()
 
     def mark_committed(self) -> None:

@@ -147,7 +147,7 @@ class DynamoDBLock(LeasedLock):
         raise NoAnswer(f"{self}: its writes got no definite answer; try again")
 
     def _win(self) -> ServiceGrant:
-        """Draw the token, then prove that nobody else was granted the lock in between."""
+        """Draw the token, then prove that no other client was granted the lock in between."""
         epoch, sent_ms = self._draw(), self.clock.boot_ms()
         self._renew()
         self._deleted = False  # no deletion of this version was sent
@@ -183,7 +183,7 @@ class DynamoDBLock(LeasedLock):
         )  # fmt: skip
 
     def _break_grant(self, version: str) -> bool:
-        """A renewal writes a new version, so a holder that lives is not broken."""
+        """A renewal writes a new version, so the lock of a living holder is not broken."""
         answer = self._table.write(
             "break it", "delete_item", Key=_key(self._key),
             ConditionExpression=f"{VERSION} = :seen AND attribute_not_exists({RELEASED})",

@@ -26,7 +26,7 @@ KEY = "key"
 NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 BILLING = ("PAY_PER_REQUEST", "PROVISIONED")
 
-# docs.aws.amazon.com: DynamoDB "Error handling". No test has met the rows marked (docs).
+# docs.aws.amazon.com: DynamoDB "Error handling". Rows marked (docs) were never observed by tests.
 TABLE: Table = {
     (ANY_STATUS, "ConditionalCheckFailedException"): RefusalKind.CONDITION_FAILED,
     (ANY_STATUS, "ResourceInUseException"): RefusalKind.CONDITION_FAILED,  # the table exists

@@ -42,7 +42,7 @@ FILE_BYTES_MAX = 64 * 1024
 """Hudi's fields include the holder's whole stack."""
 BEATS_PER_LEASE = 10
 BEAT_S = 30.0
-"""Renewed even without an expiry, to notice a file that somebody deleted by hand."""
+"""Renewed even without an expiry, to detect a file that was deleted by hand."""
 MISSED_MAX = 3
 """A holder that missed more renewals than this does not renew."""
 RETRY_S = 0.2
@@ -162,7 +162,7 @@ class FilesystemLock(LeasedLock):
         )  # fmt: skip
 
     def _break_grant(self, version: str) -> bool:
-        """A renewal changes the file's time, so a holder that lives is not broken."""
+        """A renewal changes the file's time, so the lock of a living holder is not broken."""
 
         def delete() -> bool:
             with self._alone():
@@ -248,7 +248,7 @@ class FilesystemLock(LeasedLock):
 
     def _held(self, found: LockFileContent | None) -> NotFree:
         self._orphan = found if found and found.left_behind() else None
-        return NotFree(found.said if found else "somebody who has just let go", RETRY_S)
+        return NotFree(found.said if found else "an owner that has just released it", RETRY_S)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -288,7 +288,7 @@ def read(body: bytes, modified_ns: int) -> LockFileContent:
     """The content of a lock file. As in Hudi, any content counts as a lock."""
     if not body:
         # Hudi 1.2.0 (acquireLock) writes its fields only if the new file cannot be seen.
-        said = f"somebody who left it empty, as Hudi does, since {utc(modified_ns / 1e6)}"
+        said = f"a writer that left it empty, as Hudi does, since {utc(modified_ns / 1e6)}"
         return LockFileContent("", said, "", 0, modified_ns)
     fields: Any = None
     if len(body) <= FILE_BYTES_MAX:

@@ -163,7 +163,7 @@ class HiveMetastoreLock(LeasedLock):
         )  # fmt: skip
 
     def _break_grant(self, version: str) -> bool:
-        """A heartbeat changes the version, so a holder that lives is not broken."""
+        """A heartbeat changes the version, so the lock of a living holder is not broken."""
         found = next((row for row in self._queue() if _version(row) == version), None)
         if found is None:
             return False

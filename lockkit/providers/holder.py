@@ -1,4 +1,4 @@
-"""Who holds a service's lock, as the service tells it: for `lock show`, `watch` and `break`."""
+"""The holder of a service's lock, as the service reports it: for `lock show`, `watch`, `break`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ServiceHolder:
     ends: str
     """When the grant ends if its holder has died."""
     since_ms: float | None = None
-    """When it was granted; None: the service does not tell."""
+    """When it was granted; None: the service does not report it."""
     renewed_ms: float | None = None
     waiting: tuple[str, ...] = ()
     """Who waits, the next holder first, where the service has a queue."""
@@ -35,9 +35,9 @@ class ServiceHolder:
     lease_s: float | None = None
     """How long the grant lasts without a renewal; None: for ever, or the service ends it."""
     overdue_s: float | None = None
-    """A holder that lives renews it within this time; None: the service shows no renewals."""
+    """A living holder renews it within this time; None: the service does not show renewals."""
     kept_alive: str = ""
-    """Why the service's own word is enough that the holder lives; "" if it is not."""
+    """Why the service's answer alone proves that the holder is alive; "" if it does not."""
 
     @property
     def lives(self) -> bool | None:

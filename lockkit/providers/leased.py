@@ -232,7 +232,7 @@ class ServiceClient(LeaseClient):
         return [self._end(proven=True)]
 
     def _give_up(self, *, patient: bool) -> Procedure[list[Action]]:
-        """Stop trying; whatever is left in the service ends by itself."""
+        """Stop trying; what is left in the service expires by itself."""
         if self.taken is not None:
             self._abandon()
             return [self._end(proven=False)]
@@ -417,7 +417,7 @@ class LeasedLock(BaseLock):
 
     @abstractmethod
     def _withdraw(self) -> None:
-        """Give up the place in the queue, and whatever an unanswered `_take` may have won."""
+        """Leave the queue, and release a grant that an unanswered `_take` may have won."""
 
     @abstractmethod
     def _beat(self, taken: ServiceGrant) -> None:
@@ -432,12 +432,12 @@ class LeasedLock(BaseLock):
         """Who holds it now; None: it is free. Changes nothing."""
 
     def _holder(self) -> ServiceHolder | None:
-        """The same with all that the service tells; None: it is free."""
+        """The same with all facts that the service reports; None: it is free."""
         found = self._inspect()
         return None if found is None else ServiceHolder(found.owner, "", "with its process")
 
     def _break_grant(self, version: str) -> bool:
-        """End the grant of `version`, whoever holds it; False: there is another one by now."""
+        """End the grant of `version`, whoever the holder; False: there is another grant now."""
         raise StoreError(f"{self}: only its own process can end it")
 
     def _abandon(self) -> None:
@@ -447,7 +447,7 @@ class LeasedLock(BaseLock):
         """
 
     def _shut(self) -> None:
-        """Close what was opened."""
+        """Close the connections that this handle opened."""
 
     # --- notices that the service sends by itself ------------------------------------------------
 
@@ -469,7 +469,7 @@ class LeasedLock(BaseLock):
     # --- the public face -------------------------------------------------------------------------
 
     def locked(self) -> bool:
-        """Whether anybody holds it. One request."""
+        """Whether the lock is held, by any owner. One request."""
         self._guard_process()
         return self.owned() or self._inspect() is not None
 

@@ -50,8 +50,8 @@ class ZookeeperLock(LeasedLock):
 
     The grant lasts as long as the session: the time that the server granted, at most
     `session_timeout_s`. With `auth` (scheme and credential: "digest", "user:password") only that
-    identity may touch the nodes. The lock's own node then needs an ACL that lets nobody else delete
-    below it. The token is the node's czxid, which rises over the whole of ZooKeeper.
+    identity may touch the nodes. The lock's own node then needs an ACL that permits no other client
+    to delete below it. The token is the node's czxid, which rises over the whole of ZooKeeper.
     """
 
     service = "zookeeper"
@@ -106,7 +106,7 @@ class ZookeeperLock(LeasedLock):
         before = names.index(name) - 1
         if before >= 0:
             return self._behind(session, names[before], names[0])
-        # What was read may be stale: the session may be over by now, and our node deleted.
+        # The read may be stale: the session may have ended since, and our node been deleted.
         path = f"{self.path}/{name}"
         try:
             self._deleting = False
@@ -143,7 +143,7 @@ class ZookeeperLock(LeasedLock):
             raise GrantOver(session.over if session else "its session was ended")
         try:
             if not self._delete(session, taken.handle) and not self._deleting:
-                raise GrantOver("its node was gone: the session expired, or somebody deleted it")
+                raise GrantOver("its node was gone: the session expired, or it was deleted by hand")
         except NoAnswer:
             self._deleting = True  # if it is gone at the next try, our request deleted it
             raise
@@ -162,7 +162,7 @@ class ZookeeperLock(LeasedLock):
             try:
                 data, stat = session.ask("get", f"{self.path}/{name}")
             except NoNodeError:
-                continue  # it has let go since
+                continue  # it has released the lock since
             owner, process = _said(data)
             names = self._contenders(session)
             return ServiceHolder(
@@ -198,7 +198,7 @@ class ZookeeperLock(LeasedLock):
         if self._session is None or self._session.over:
             timeout_s, connect_s = self._timeouts_s
             self._place, self._unsettled, self._deleting = None, False, False
-            # A handle that nobody references any more must end its session: otherwise kazoo's
+            # A handle that is no longer referenced must end its session: otherwise kazoo's
             # threads would keep both alive.
             us = weakref.ref(self)
             session = ZookeeperSession(
@@ -315,7 +315,7 @@ class ZookeeperLock(LeasedLock):
         for each in granted:
             if each.id.scheme == "world" and each.perms & DELETE_OR_ADMIN:
                 raise StoreError(
-                    f"{self}: anybody may delete below {self.path}, so credentials protect "
+                    f"{self}: any client may delete below {self.path}, so credentials protect "
                     f"nothing; give it an ACL (setAcl {self.path} digest:USER:HASH:crd), or "
                     "lock without auth"
                 )
@@ -325,7 +325,7 @@ def _said(data: bytes | None) -> tuple[str, str]:
     """The owner and the process that a contender's node names."""
     said = bytes(data or b"")[: 8 * OWNER_CHARS].decode("utf-8", "replace")
     owner, _, process = said.removeprefix(HOLDER).partition(PROCESS)
-    return owner[:OWNER_CHARS] or "somebody who gave no name", process[:OWNER_CHARS]
+    return owner[:OWNER_CHARS] or "a client that gave no name", process[:OWNER_CHARS]
 
 
 def _joined(base_path: str, lock_key: str) -> str:

@@ -18,7 +18,7 @@ ANSWER_S_MAX, CLOSE_S = 10.0, 1.0
 RECONNECT_S_MAX = 1.0
 """kazoo's default is a minute, longer than most sessions last."""
 BEATS = 6
-"""Proofs within one session timeout. A follower reports the sessions it heard from only with its
+"""Proofs within one session timeout. A follower reports its active sessions only with its
 next ping to the leader; until then the leader counts from the proof before."""
 
 _LOG = logging.getLogger("lockkit.zookeeper")
@@ -109,7 +109,7 @@ class ZookeeperSession:
             "check", lambda: self._answer("check", transaction.commit_async)
         )
         if isinstance(said, NoNodeError):
-            raise GrantOver("its node is gone: the session expired, or somebody deleted it")
+            raise GrantOver("its node is gone: the session expired, or it was deleted by hand")
         if isinstance(said, Exception):
             raise StoreError(f"ZooKeeper at {self.hosts} refuses to check {path}: {said!r}")
         return sent_ms

@@ -28,7 +28,7 @@ def at_once(
         try:
             with within(math.inf if left is None else left):  # threads do not inherit it
                 results[place] = run(procedures[place])
-        except BaseException as error:  # noqa: BLE001 - raised below, by the thread that asked
+        except BaseException as error:  # noqa: BLE001 - raised below, in the calling thread
             errors[place] = error
             if not isinstance(error, Exception):
                 stop.set()

@@ -80,7 +80,7 @@ class EventSink:
         log_event(self.url, self.who, kind, fields)
         try:
             self._emit(kind, fields)
-        except Exception as error:  # noqa: BLE001 - whatever somebody's observer raises
+        except Exception as error:  # noqa: BLE001 - an observer may raise anything
             if not self._failed:
                 self._failed.append(kind)
                 warn_of(kind, error)

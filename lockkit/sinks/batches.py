@@ -7,7 +7,7 @@ from lockkit.clock import Clock
 
 
 def report_batch(url: str, who: str, size: int) -> None:
-    """Tell the listeners of this process about one write that decided `size` entries."""
+    """Report one write that decided `size` entries to the listeners of this process."""
     if sinks._listeners:
         from lockkit.events import event  # only a recording needs the schema
 

@@ -157,7 +157,7 @@ class Store(Protocol):
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         """`Applied("")` if it is gone, `PreconditionFailed` if it changed.
 
-        What was not there is gone as well; but Azure tells a conditional delete of nothing 412.
+        A missing object counts as gone, but Azure answers 412 to a conditional delete of one.
         """
         ...
 
@@ -213,13 +213,13 @@ def open_store(
 
 
 def shown(store: Store) -> str:
-    """The `repr` of a store: its kind, its URL and the server that it asks; no option's value."""
+    """The `repr` of a store: its kind, its URL and its server; never the value of an option."""
     server = f" at {store.server}" if store.server else ""
     return f"<{type(store).__name__} {store.url}{server}>"
 
 
 def reopen(store: Store) -> Store:
-    """The same place through clients of its own: another connection pool, another racer."""
+    """The same place through separate clients: another connection pool, another racer."""
     return _open(store.url, store.options)
 
 

@@ -213,7 +213,7 @@ def _configured(
 
     A client is created to find out, because botocore's rules have many parts: AWS_ENDPOINT_URL and
     its variants, `endpoint_url`, `services`, and the settings that switch those off. It sends
-    nothing, and has dummy credentials, so that none are searched for.
+    nothing. Its dummy credentials keep botocore from searching for real ones.
     """
     region = extra.get("region_name") or session.get_config_variable("region") or "us-east-1"
     unused = {"aws_access_key_id": "unused", "aws_secret_access_key": "unused"}

@@ -61,7 +61,7 @@ from lockkit.stores.pages import new_pages
 from lockkit.stores.tokens import TokenRenewal, is_good
 
 # learn.microsoft.com/rest/api/storageservices: "Blob service error codes", "Specifying conditional
-# headers". No test or probe of ours has met the rows marked (docs).
+# headers". Rows marked (docs) were never observed by our tests and probes.
 TABLE: Table = {
     **HTTP,
     (ANY_STATUS, "ConditionNotMet"): RefusalKind.CONDITION_FAILED,
@@ -69,7 +69,7 @@ TABLE: Table = {
     # The opposite of S3's 409: an object already exists there.
     (409, "BlobAlreadyExists"): RefusalKind.CONDITION_FAILED,
     (404, "BlobNotFound"): RefusalKind.MISSING,
-    # A native lease on the blob: no condition of ours failed, and waiting may not help. (docs)
+    # A native lease on the blob: none of our conditions failed, and waiting may not help. (docs)
     (412, "LeaseIdMissing"): RefusalKind.FAULT,
     (412, "LeaseIdMismatchWithBlobOperation"): RefusalKind.FAULT,
     # The container's name is being freed; nothing was or will be written. (docs)
@@ -79,7 +79,7 @@ TABLE: Table = {
 CURES: Mapping[tuple[int, str], str] = {
     (ANY_STATUS, "ContainerNotFound"): "there is no such container; create it, or correct the URL",
     (ANY_STATUS, "ContainerBeingDeleted"): "the container is being deleted; use another",
-    (ANY_STATUS, "LeaseIdMissing"): "somebody took a native Azure lease on it; break that lease",
+    (ANY_STATUS, "LeaseIdMissing"): "it has a native Azure lease; break that lease",
     (ANY_STATUS, "SnapshotsPresent"): "the blob has snapshots; delete those first",
     (ANY_STATUS, "AuthenticationFailed"): "the key, token or SAS is wrong or has expired, or this "
     "machine's clock is; renew the credential and check the clock",
@@ -97,7 +97,7 @@ nothing newer is needed here."""
 logging.getLogger("azure").addHandler(logging.NullHandler())
 
 TOKENS_MAX = 8
-"""One for each scope and tenant that the service asked for, and one for each challenge."""
+"""One for each scope and tenant that the service requested, and one for each challenge."""
 
 NONSENSE = (ValueError, AttributeError)
 """What the SDK raises for an answer that it cannot read (UnicodeDecodeError is a ValueError)."""

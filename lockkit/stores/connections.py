@@ -85,7 +85,7 @@ class _Timed(HTTPConnection):
         if encoding not in ("", "identity"):
             succeeded = 200 <= answer.status < 300
             length = INFLATED_BYTES_MAX if succeeded else OVERHEAD_BYTES_MAX
-            # Replaces urllib3's decoder, which knows neither a length nor a deadline.
+            # Replaces urllib3's decoder, which has neither a length limit nor a deadline.
             decoder: Any = _Inflater(encoding, length, current())
             answer._decoder = decoder
         return answer
@@ -129,7 +129,7 @@ class _Timed(HTTPConnection):
         raise why
 
     def _addresses(self, call: Deadline) -> list[str]:
-        """Where to connect; a proxy of its own kind (SOCKS) resolves the name itself."""
+        """The addresses to connect to; a SOCKS proxy resolves the name itself."""
         name = self._dns_host
         own = super()._new_conn.__func__ is not HTTPConnection._new_conn  # type: ignore[attr-defined]
         if own or name == "localhost" or _is_address(name):
@@ -220,7 +220,7 @@ def _resolve(connection: HTTPConnection, name: str, call: Deadline) -> list[str]
                 name, connection.port, allowed_gai_family(), socket.SOCK_STREAM
             )
             found.append(list(dict.fromkeys(str(answer[4][0]) for answer in answers)))
-        except BaseException as error:  # noqa: BLE001 - raised below, by the thread that asked
+        except BaseException as error:  # noqa: BLE001 - raised below, in the calling thread
             found.append(error)
 
     thread = threading.Thread(target=ask, name="lockkit-resolve", daemon=True)

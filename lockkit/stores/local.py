@@ -296,10 +296,10 @@ class LocalStore:
             errno.ENOENT: "no directory can be made there (as under /proc); choose another",
             errno.EROFS: "it is mounted read-only",
             errno.EBADF: "NFS passes no directory locks on; use a local disk",
-            errno.EISDIR: "a directory stands in the place of that file; see what made it, and "
+            errno.EISDIR: "a directory has that file's name; find out what made it, and "
             "move it away",
-            errno.ENOTDIR: "a file stands where a directory is needed; choose another key",
-            errno.EEXIST: "a file stands where a directory is needed; choose another key",
+            errno.ENOTDIR: "a file is in the place of a directory; choose another key",
+            errno.EEXIST: "a file is in the place of a directory; choose another key",
         }.get(error.errno or 0, "check the directory")
         return StoreError(f"{self.url}: cannot {doing}: {error.strerror}; {next_step}")
 

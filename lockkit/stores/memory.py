@@ -170,7 +170,7 @@ class MemoryStore:
     @contextmanager
     def _entered(self) -> Iterator[_Namespace]:
         """This name's content, locked for one operation."""
-        # A forked child has a *copy*: two "locks" of one name that exclude nobody.
+        # A forked child has a *copy*: two "locks" of one name that do not exclude each other.
         if os.getpid() != self._pid:
             raise StoreError(
                 f"{self.url} was opened by process {self._pid} and used by {os.getpid()} after a "

@@ -48,7 +48,7 @@ from lockkit.stores.pages import new_pages
 from lockkit.stores.s3_parts import put_in_parts
 
 # docs.aws.amazon.com: S3 API "Error responses" and User Guide "Conditional writes" / "Conditional
-# deletes". No test or probe of ours has met the rows marked (docs).
+# deletes". Rows marked (docs) were never observed by our tests and probes.
 TABLE: Table = {
     **HTTP,
     # By its code under any status: seen with status 200 (aws-sdk-java-v2 #6023), which botocore
