@@ -12,7 +12,7 @@ from lockkit.events import Event
 from lockkit.lab.server import Emulator
 
 
-def _serve(pipe: Any) -> None:
+def _serve(pipe: Any, profile: str) -> None:
     seen: Counter[tuple[str, str]] = Counter()
     arrived: dict[str, list[float]] = {}
 
@@ -20,7 +20,7 @@ def _serve(pipe: Any) -> None:
         seen[(event["bucket"], event["method"])] += 1
         arrived.setdefault(event["bucket"], []).append(event["began_ms"])
 
-    with Emulator(on_request=count) as server:
+    with Emulator(on_request=count, profile=profile) as server:
         pipe.send(server.s3)
         while (order := pipe.recv()) is not None:
             if isinstance(order, float):
@@ -56,10 +56,11 @@ class Server:
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
+def serving(profile: str = "aws") -> Iterator[Server]:
+    """`gcs`: one write a second to an object."""
     spawn = multiprocessing.get_context("spawn")
     mine, its = spawn.Pipe()
-    process = spawn.Process(target=_serve, args=(its,), daemon=True)
+    process = spawn.Process(target=_serve, args=(its, profile), daemon=True)
     process.start()
     its.close()  # so that the death of the one who has the other copy shows
     try:

@@ -13,12 +13,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from lockkit.lab.faults import Proxy
 from tests.bench.committers import COMMITTERS, EVERY, Committer, bucket_of, create, rows
 from tests.bench.server import Server, serving
 
@@ -28,7 +31,16 @@ WRITERS = (1, 4, 8)
 ROWS = 10
 TRIES_MAX = 50
 LONGEST_RUN_S = 300.0
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+Watch = Callable[[str, str], AbstractContextManager[Callable[[list[float]], dict[str, Any]]]]
+"""Runs beside the writers; is given when each commit ended, and returns further figures."""
+
+
+@contextmanager
+def no_watch(_endpoint: str, _bucket: str) -> Iterator[Callable[[list[float]], dict[str, Any]]]:
+    yield lambda _ends: {}
 
 
 @dataclass(frozen=True)
@@ -41,33 +53,39 @@ class Told:
 
 
 def _write(name: str, endpoint: str, bucket: str, home: str, me: int, seconds: float, gate: Any,
-           out: Any) -> None:  # fmt: skip
+           out: Any, upserts: bool) -> None:  # fmt: skip
     spans: list[tuple[float, float]] = []
     aborts, error = 0, ""
     logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it tells each of its own retries
     try:
         mine = EVERY[name](endpoint, bucket, Path(home))
-        _append(mine, rows(1_000_000 * (me + 1), ROWS))  # first use, and whatever is loaded by it
+        own = rows(1_000_000 * (me + 1), ROWS)
+        _commit(mine.append, mine, own)  # first use, and whatever is loaded by it
+        if upserts:
+            _commit(mine.upsert, mine, own)
     except BaseException:
         gate.abort()
         raise
     gate.wait(LONGEST_RUN_S)
-    until = time.clock_gettime(_CLOCK) + seconds
-    while (began := time.clock_gettime(_CLOCK)) < until:
-        new = rows(1_000_000 * (me + 1) + ROWS * (len(spans) + 1), ROWS)
-        refusals = _append(mine, new)
+    until = time.clock_gettime(CLOCK) + seconds
+    while (began := time.clock_gettime(CLOCK)) < until:
+        if upserts:  # always the same keys, of no other writer
+            refusals = _commit(mine.upsert, mine, rows(1_000_000 * (me + 1), ROWS, len(spans)))
+        else:
+            new = rows(1_000_000 * (me + 1) + ROWS * (len(spans) + 1), ROWS)
+            refusals = _commit(mine.append, mine, new)
         if len(refusals) < TRIES_MAX:
-            spans.append((began, time.clock_gettime(_CLOCK)))
+            spans.append((began, time.clock_gettime(CLOCK)))
         aborts, error = aborts + len(refusals), refusals[-1] if refusals else error
     out.put(Told(spans, aborts, error))
 
 
-def _append(mine: Committer, new: pa.Table) -> list[str]:
+def _commit(do: Callable[[pa.Table], None], mine: Committer, new: pa.Table) -> list[str]:
     """Until it is committed; every refusal on the way, `TRIES_MAX` if it never was."""
     refusals: list[str] = []
     while len(refusals) < TRIES_MAX:
         try:
-            mine.append(new)
+            do(new)
         except Exception as refusal:  # noqa: BLE001 - every peer has its own
             refusals.append(f"{type(refusal).__name__}: {refusal}"[:200])
             mine.again()
@@ -77,40 +95,50 @@ def _append(mine: Committer, new: pa.Table) -> list[str]:
 
 
 def contend(
-    server: Server, name: str, writers: int, home: Path, seconds: float, again: str = ""
-) -> dict[str, Any]:
+    server: Server, name: str, writers: int, home: Path, seconds: float, again: str = "", *,
+    upserts: bool = False, near: bool = False, watch: Watch = no_watch,
+) -> dict[str, Any]:  # fmt: skip
     """One run of one committer by `writers` processes. First uses are at 0 ms, and not counted.
 
-    `again` makes the bucket of a further run.
+    `again` makes the bucket of a further run. `near`: the first writer is four times nearer.
+    `watch` looks on, and adds to the figures.
     """
     spawn = multiprocessing.get_context("spawn")
     bucket = bucket_of(f"{name} {writers}{again}")
     create(name, server.s3, home, bucket)
     server.latency(0)
+    far = Proxy(server.s3).__enter__()
     gate, out = spawn.Barrier(writers + 1), spawn.Queue()
     processes = [
         spawn.Process(
-            target=_write, args=(name, server.s3, bucket, str(home), me, seconds, gate, out)
+            target=_write,
+            args=(name, far.url if near and me else server.s3, bucket, str(home), me, seconds, gate,
+                  out, upserts),
         )
         for me in range(writers)
-    ]
+    ]  # fmt: skip
     for each in processes:
         each.start()
     while gate.n_waiting < writers and not gate.broken:
         time.sleep(0.05)
     found = EVERY[name](server.s3, bucket, home).count()
-    server.latency(LATENCY_MS)
+    server.latency(LATENCY_MS / 4 if near else LATENCY_MS)
+    far.latency_ms = LATENCY_MS * 3 / 4
     before = server.requests(bucket)
     gate.wait(LONGEST_RUN_S)
-    told: list[Told] = [out.get(timeout=LONGEST_RUN_S) for _ in processes]
+    with watch(server.s3, bucket) as seen:
+        told: list[Told] = [out.get(timeout=LONGEST_RUN_S) for _ in processes]
     sent = server.requests(bucket) - before
     for each in processes:
         each.join()
+    far.close()
     for error in {each.error for each in told} - {""}:
         print(f"{name}, {writers} writers: {error}", file=sys.stderr)
     server.latency(0)
     there = EVERY[name](server.s3, bucket, home).count() - found
-    return _figures(told, sent) | {"rows_lost": ROWS * committed(told) - there}
+    new = 0 if upserts else ROWS * committed(told)
+    figures = _figures(told, sent) | {"rows_lost": new - there}
+    return figures | seen(sorted(end for each in told for _, end in each.spans))
 
 
 def committed(told: list[Told]) -> int:
