@@ -156,6 +156,58 @@ def test_first_event_of_a_plain_writer_comes_soon_after_the_click(fleets):
     assert took_s < 20  # 1.2 s on an idle machine: make bench measures it
 
 
+CASES = ["1 of 1", "2 of 1", "1 of 2", "1 of 1 gcs", "1 of 1 connect"]
+
+
+@pytest.mark.parametrize("case", rest_in_soak(CASES, "1 of 1"))
+def test_the_writers_that_were_started_ahead_are_the_ones_that_commit(fleets, case):
+    """Those that are too many end; those that are too few, or of another kind, are started."""
+    started, _, writers, *other = case.split()
+    ahead = fleets(writers=int(started))
+    ahead.prepare()
+    assert ahead.waits and not ahead.alive
+    assert until(lambda: len(leftovers(ahead.id)) == 1 + int(started))
+    pids = set(leftovers(ahead.id))
+    options = {"kind": "connect"} if "connect" in other else {"provider": (other or ["s3"])[0]}
+    fleet = fleets(writers=int(writers), prepared=ahead, **options)
+    with fleet:
+        first = saw(fleet, "W1", "started")
+        assert fleet.pid in pids and (first["pid"] in pids) == ("connect" not in other)
+        for name in fleet.writers:
+            saw(fleet, name, "published", timeout_s=60)
+        expected = int(writers) if "connect" not in other else 0
+        assert "connect" in other or len(leftovers(fleet.id)) == 1 + expected
+    assert not ahead.waits and fleet.error is None
+
+
+def test_writers_that_were_started_ahead_end_with_their_fleet_or_with_the_kernel(fleets, tmp_path):
+    ahead = fleets(writers=1)
+    ahead.prepare()
+    ahead.stop()
+    assert not ahead.waits and until(lambda: leftovers(ahead.id) == [])
+    program = tmp_path / "client.py"
+    program.write_text(textwrap.dedent(WAITING_CLIENT))
+    with subprocess.Popen(
+        [sys.executable, str(program), str(tmp_path / "run")], stdout=subprocess.PIPE,
+        text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+        fleet = process.stdout.readline().strip()
+        assert until(lambda: len(leftovers(fleet)) == 2)
+        process.kill()
+        process.wait()
+        assert until(lambda: leftovers(fleet) == []), leftovers(fleet)
+
+
+WAITING_CLIENT = """
+    import sys, time
+    from lockkit.lab.processes.fleet import Fleet
+    fleet = Fleet(run_dir=sys.argv[1], writers=1)
+    fleet.prepare()
+    print(fleet.id, flush=True)
+    time.sleep(600)
+"""
+
+
 def test_the_history_on_disk_is_what_the_fleet_told(fleets):
     fleet = fleets(rounds=1, writers=1)
     with fleet:

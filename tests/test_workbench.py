@@ -469,17 +469,22 @@ class WritersToCome:
     alive: bool = False
     error: str | None = None
     state: str = "starting"
+    waits: bool = False
+    prepared: Any = None
     said: list[Event] = field(default_factory=list)
 
     @property
     def writers(self) -> dict[str, str]:
         return {"W1": self.state}
 
+    def prepare(self) -> None:
+        self.waits = True
+
     def launch(self) -> None:
         self.alive = True
 
     def stop(self) -> None:
-        self.alive = False
+        self.alive = self.waits = False
 
     def fence(self, on: bool) -> None:
         """Nothing to switch."""
@@ -498,8 +503,9 @@ class WritersToCome:
 def slow_start() -> Iterator[tuple[Workbench, list[WritersToCome]]]:
     made: list[WritersToCome] = []
 
-    def fleet_of(*, kind: str, **_: Any) -> WritersToCome:
-        made.append(WritersToCome(plan=Plan(fleet="f", run_dir="", url="", kind=kind)))
+    def fleet_of(*, kind: str, prepared: Any = None, **_: Any) -> WritersToCome:
+        plan = Plan(fleet="f", run_dir="", url="", kind=kind)
+        made.append(WritersToCome(plan=plan, prepared=prepared))
         return made[-1]
 
     bench = Workbench(fleet_of=fleet_of)
@@ -518,6 +524,37 @@ def test_a_recorded_run_plays_while_a_launch_takes_long_to_start(
     made[0].work()
     until(lambda: not bench.lanes.status["recorded"])
     assert bench.lanes.live and bench.lanes.scene["events"] == 4
+
+
+def test_writers_wait_for_the_launch_only_while_a_page_shows_the_panel(
+    slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, made = slow_start
+    bench.launch()
+    bench.stop()
+    assert len(made) == 1, "no page has shown the panel, as when nbconvert runs the notebook"
+    bench.lanes._handle_custom_msg({"type": "snapshot"}, [])
+    until(lambda: len(made) == 2 and made[1].waits)
+    bench.launch(provider="gcs")
+    assert made[2].prepared is made[1] and made[2].alive
+    monkeypatch.setattr("lockkit.lab.widgets.control.DEADMAN_S", 0.05)
+    bench.stop()
+    until(lambda: len(made) == 4 and not made[3].waits)  # the page is silent
+    monkeypatch.setattr("lockkit.lab.widgets.control.DEADMAN_S", 100.0)
+    bench.lanes._handle_custom_msg({"type": "hb"}, [])
+    until(lambda: len(made) == 5 and made[4].waits)
+    bench.launch(kind="connect")
+    assert made[5].prepared is None and not made[4].waits, "PySpark starts in another way"
+
+
+def test_closing_the_panel_ends_the_writers_that_wait(
+    slow_start: tuple[Workbench, list[WritersToCome]],
+) -> None:
+    bench, made = slow_start
+    bench.lanes._handle_custom_msg({"type": "snapshot"}, [])
+    until(lambda: len(made) == 1 and made[0].waits)
+    bench.close()
+    until(lambda: not made[0].waits)
 
 
 def test_pyspark_starts_beside_the_writers_that_run_and_replaces_them_once_it_works(

@@ -118,13 +118,23 @@ class Channel:
         """Reserve stdout for the channel and read the settings; call it first."""
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
-        self.settings: dict[str, Any] = json.loads(sys.stdin.readline() or "{}")
+        self._set(json.loads(sys.stdin.readline() or "{}"))
         self.parent: int = self.settings.pop("parent", os.getppid())
         die_with_parent(self.parent)
-        self.name = str(self.settings.get("name", ""))
         self.stop = threading.Event()
         self._clock = Clock()
         self._turn = threading.Lock()
+
+    def _set(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.name = str(settings.get("name", ""))
+
+    def await_settings(self) -> bool:
+        """Wait for settings that replace the first ones; False if the input ends before."""
+        if (settings := self.next_command()) is None:
+            return False
+        self._set(settings)
+        return True
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Send an event of this child's lane."""

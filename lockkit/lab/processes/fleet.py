@@ -114,9 +114,13 @@ class Fleet:
         dataset: str | Path | None = None,
         pause_s: float = 0.3,
         deadman_s: float | None = None,
+        prepared: Fleet | None = None,
     ) -> None:
-        self.id = Clock().unique()
-        self.run_dir = Path(run_dir) if run_dir else _folder_until_exit()
+        """`prepared`: takes the processes of that fleet, its id and its folder."""
+        self.id: str = prepared.id if prepared else Clock().unique()
+        self.run_dir: Path = (
+            prepared.run_dir if prepared else Path(run_dir or _folder_until_exit())
+        )
         self.plan = Plan(
             fleet=self.id,
             run_dir=str(self.run_dir),
@@ -145,18 +149,27 @@ class Fleet:
         self._events: list[Event] = []
         self._news = threading.Condition()
         self._spawned = threading.Event()
-        self._supervisor: ChildProcess | None = None
+        self._supervisor: ChildProcess | None = prepared._supervisor if prepared else None
         self._keeper: threading.Thread | None = None
 
     # --- life ---
+
+    def prepare(self) -> None:
+        """Start the processes of plain writers ahead, for a fleet made with `prepared=` this one.
+
+        They import what they need and wait. Then `launch` takes a fraction of a second.
+        """
+        self._supervisor = self._spawn(ahead=asdict(self.plan))
+
+    @property
+    def waits(self) -> bool:
+        """Whether its processes were started by `prepare`, and still wait."""
+        return self._keeper is None and self._supervisor is not None and self._supervisor.alive
 
     def launch(self) -> None:
         """Start everything; returns at once. A fleet is launched once."""
         if self._keeper is not None:
             raise FleetError("this fleet", "was launched before", "make a new one")
-        if sys.platform == "win32":
-            raise FleetError("a fleet", "stops processes by signals", "use Linux, macOS or WSL")
-        self.run_dir.mkdir(parents=True, exist_ok=True)
         # The supervisor dies with the *thread* that starts it: this one lives as long as the fleet.
         self._keeper = threading.Thread(target=self._keep, name="lockkit-fleet", daemon=True)
         self._keeper.start()
@@ -165,6 +178,9 @@ class Fleet:
     def stop(self) -> None:
         """End every process, even a paused one. May be called at any time, and repeatedly."""
         if self._keeper is None:
+            if self._supervisor is not None:
+                self._supervisor.close()
+                self._supervisor.end(KILL_TIMEOUT_S)
             return
         self._send(do="stop")
         self._keeper.join(STOP_TIMEOUT_S)
@@ -253,13 +269,22 @@ class Fleet:
 
     # --- the thread that keeps the supervisor ---
 
+    def _spawn(self, **settings: Any) -> ChildProcess:
+        if sys.platform == "win32":
+            raise FleetError("a fleet", "stops processes by signals", "use Linux, macOS or WSL")
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        return ChildProcess(
+            "lockkit.lab.processes.supervisor", settings, log=self.run_dir / "supervisor.log",
+            env=os.environ | {FLEET: self.id}, session=True,
+        )  # fmt: skip
+
     def _keep(self) -> None:
         try:
-            self._supervisor = ChildProcess(
-                "lockkit.lab.processes.supervisor", {"plan": asdict(self.plan)},
-                log=self.run_dir / "supervisor.log", env=os.environ | {FLEET: self.id},
-                session=True,
-            )  # fmt: skip
+            plan = asdict(self.plan)
+            if self._supervisor is None:
+                self._supervisor = self._spawn(plan=plan)
+            else:
+                self._supervisor.send(plan=plan)
             self._spawned.set()
             for each in self._supervisor.said():
                 self._take(each)

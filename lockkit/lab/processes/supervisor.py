@@ -16,6 +16,7 @@ import signal
 import subprocess
 import termios
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -42,6 +43,7 @@ STOPS = {
     "commit": "at its commit, holding the lock",
     "decided": "its commit decided and not yet visible",
 }
+WRITER = "lockkit.lab.processes.writer"
 SPARK = "spark"
 """The lane of the Connect server's process events."""
 # The embedded server takes any credentials; the user's own must never be sent to it.
@@ -100,8 +102,12 @@ class Child:
 class Supervisor:
     """Owns the processes from its main thread; other threads only put messages in its inbox."""
 
-    def __init__(self, plan: Plan, channel: Channel) -> None:
+    def __init__(
+        self, plan: Plan, channel: Channel, waiting: Mapping[str, ChildProcess] | None = None
+    ) -> None:
+        """`waiting`: writers that were started ahead, and wait for their settings."""
         self._plan = plan
+        self._waiting = dict(waiting or {})
         self._channel = channel
         self._clock = Clock()
         self._inbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()
@@ -137,18 +143,14 @@ class Supervisor:
 
     def _open(self) -> None:
         plan = self._plan
-        env = dict(os.environ)
-        endpoint = plan.endpoint
-        if plan.hosted:
-            env = {name: value for name, value in env.items() if name not in OWN_CREDENTIALS}
-            env |= PLAY_CREDENTIALS | directly(env)
-            endpoint = self._host()
-        if plan.kind == "plain":
-            env.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # 22 MB less each
-        else:
+        env = writers_env(plan)
+        endpoint = self._host() if plan.hosted else plan.endpoint
+        if plan.kind != "plain":
             from lockkit.spark.java import spark_env
 
             env = spark_env(env, scratch=self._scratch)
+        if plan.kind != "plain" or not plan.hosted:  # their environment differs
+            self._end_waiting()
         remote = None
         if plan.kind == "connect":
             from lockkit.spark import connect
@@ -160,7 +162,8 @@ class Supervisor:
         for index in range(plan.writers):
             name = f"W{index + 1}"
             writer = asdict(self._writer(name, index, endpoint, remote))
-            self._start(name, "lockkit.lab.processes.writer", writer, env)
+            self._start(name, WRITER, writer, env)
+        self._end_waiting()
 
     def _host(self) -> str:
         """Start the embedded server, with the faults' proxy in front of it; the proxy's URL."""
@@ -202,12 +205,20 @@ class Supervisor:
     # Linux kills a child when the thread that started it ends: both are called by the main thread.
 
     def _start(self, name: str, module: str, settings: dict[str, Any], env: dict[str, str]) -> None:
-        """Start a child that speaks JSON lines."""
-        log = self._run_dir / f"{name}.log"
-        lines = ChildProcess(module, settings, log=log, env=self._marked(env), cwd=self._run_dir)
-        child = self._children[name] = Child(name, lines.process, log, lines)
+        """Start a child that speaks JSON lines, or send a writer that waits its settings."""
+        lines = self._waiting.pop(name, None)
+        if lines is not None and lines.alive:
+            lines.send(**settings)
+        else:
+            lines = start_child(self._plan, name, module, settings, env)
+        child = self._children[name] = Child(name, lines.process, lines.log, lines)
         child.reader = lines.listen(partial(self._on_message, name))
         self._emit(name, "started", pid=child.pid)
+
+    def _end_waiting(self) -> None:
+        for child in self._waiting.values():
+            child.end()
+        self._waiting.clear()
 
     def _serve(self, name: str, command: list[str], env: dict[str, str]) -> None:
         """Start a server that ends when its input does."""
@@ -215,13 +226,10 @@ class Supervisor:
         with log.open("a") as file:
             popen = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=file, stderr=file, text=True,
-                process_group=0, cwd=self._run_dir, env=self._marked(env),
+                process_group=0, cwd=self._run_dir, env=env | {FLEET: self._plan.fleet},
             )  # fmt: skip
         self._children[name] = Child(name, popen, log)
         self._emit(name, "started", pid=popen.pid)
-
-    def _marked(self, env: dict[str, str]) -> dict[str, str]:
-        return env | {FLEET: self._plan.fleet}
 
     # --- the threads that only enqueue ---
 
@@ -451,6 +459,35 @@ class Supervisor:
         self._out.put(message_line("fleet", **fields))
 
 
+def writers_env(plan: Plan) -> dict[str, str]:
+    env = dict(os.environ)
+    if plan.hosted:
+        env = {name: value for name, value in env.items() if name not in OWN_CREDENTIALS}
+        env |= PLAY_CREDENTIALS | directly(env)
+    if plan.kind == "plain":
+        env.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # 22 MB less each
+    return env
+
+
+def start_child(
+    plan: Plan, name: str, module: str, settings: dict[str, Any], env: dict[str, str]
+) -> ChildProcess:
+    return ChildProcess(
+        module, settings, log=Path(plan.run_dir) / f"{name}.log",
+        env=env | {FLEET: plan.fleet}, cwd=Path(plan.run_dir),
+    )  # fmt: skip
+
+
+def start_ahead(plan: Plan) -> dict[str, ChildProcess]:
+    """Start a fleet's plain writers before its launch, and import what the store needs."""
+    ahead, env = {"ahead": {"url": plan.url, "dataset": plan.dataset}}, writers_env(plan)
+    names = [f"W{number + 1}" for number in range(plan.writers)]
+    waiting = {name: start_child(plan, name, WRITER, ahead, env) for name in names}
+    from lockkit.lab import faults, server  # noqa: F401 - `_host` uses them
+
+    return waiting
+
+
 def _write_lines(lines: SimpleQueue[str | None], channel: Channel) -> None:
     """Write from a thread of its own: a client that does not read must not stop the supervisor."""
     try:
@@ -474,7 +511,12 @@ def _bare(error: Exception) -> bool:
 
 
 def main(channel: Channel) -> int:
-    return Supervisor(Plan(**channel.settings["plan"]), channel).run()
+    waiting: dict[str, ChildProcess] = {}
+    if "ahead" in channel.settings:
+        waiting = start_ahead(Plan(**channel.settings["ahead"]))
+        if not channel.await_settings():
+            return 0  # the kernel kills the writers, as they are our children
+    return Supervisor(Plan(**channel.settings["plan"]), channel, waiting).run()
 
 
 if __name__ == "__main__":

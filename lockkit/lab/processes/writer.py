@@ -10,12 +10,12 @@ import os
 import signal
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockkit.clock import Clock, back_off_s
-from lockkit.errors import LockBusy, LockLost, StoreError, TableError, Unanswered
+from lockkit.errors import LockBusy, LockkitError, LockLost, StoreError, TableError, Unanswered
 from lockkit.lab.processes.child import Channel, serve
 from lockkit.lab.processes.writer_plan import WriterPlan
 from lockkit.lock.handle import Lock
@@ -53,6 +53,8 @@ UNKNOWN_TRIES_MAX = 3
 ATTEMPTS_PER_ROUND_MAX = 50
 LOCK_TIMEOUT_MIN_S, LOCK_TIMEOUT_LEASES = 10.0, 4.0
 CODE_FAILED = 1
+NOWHERE = "http://127.0.0.1:9"
+"""An endpoint to which nothing is sent."""
 SHARED = "shared-0"
 """The file group, in the first region, that every writer rewrites now and then."""
 
@@ -286,43 +288,66 @@ class _NoPandas:
             raise ModuleNotFoundError("a plain writer does without pandas", name=name)
 
 
+def commit_orders(plan: WriterPlan, control: Control, clock: Clock) -> None:
+    """Create the table if it is not there, and commit as the plan says."""
+    place = TableAddress(plan.url, plan.endpoint, plan.name)
+    part = OrdersPart(plan.dataset, *plan.slice)
+    store: Any = place.open()
+    if plan.commit == GROUP:
+        store = CombinerStore(store, control)
+    # First: it shows the reader that it works.
+    run(create_table(replace(TABLE, commit=plan.commit)), store, clock)
+    writer = FleetWriter(
+        plan=plan,
+        part=part,
+        store=store,
+        lock=Lock(
+            plan.url,
+            ttl_s=plan.ttl_s,
+            renew_interval_s=plan.renew_interval_s,
+            acquire_timeout=max(LOCK_TIMEOUT_MIN_S, LOCK_TIMEOUT_LEASES * plan.ttl_s),
+            emit=control.emit,
+            endpoint=plan.endpoint,
+            client=plan.name,
+            clock=clock,
+        ),
+        orders=open_orders(plan.kind, part, place, store, remote=plan.remote),
+        control=control,
+        clock=clock,
+    )
+    control.emit("note", text=f"ready to commit orders to {plan.url} ({plan.kind})")
+    writer.work()
+
+
+class _Silent(Control):
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Nobody reads the events of a commit in memory."""
+
+
+def warm_up(channel: Channel, url: str, dataset: str) -> None:
+    """Import all that a commit to `url` needs: open that store, commit once to one in memory."""
+    with suppress(LockkitError, OSError):  # the writer's own commit will fail, and say why
+        TableAddress(url, NOWHERE).open()
+        plan = WriterPlan(url="memory://ahead/orders", dataset=dataset, rounds=1, pause_s=0)
+        commit_orders(plan, _Silent(channel), Clock())
+
+
 def main(channel: Channel) -> int:
-    plan = WriterPlan(**channel.settings)
-    if plan.kind == "plain":
+    ahead = channel.settings.get("ahead")
+    if ahead or channel.settings.get("kind") == "plain":
         sys.meta_path.insert(0, _NoPandas())
+    if ahead:
+        warm_up(channel, **ahead)
+        if not channel.await_settings():
+            return 0
+    plan = WriterPlan(**channel.settings)
     clock = Clock(plan.clock_offset_ms)
     control = Control(channel, fence=plan.fence, offset_ms=plan.clock_offset_ms)
     channel.listen(control.obey)
     if plan.kind != "plain":
         control.emit("note", text="starting Spark: 5 to 15 s until the first commit")
-    place = TableAddress(plan.url, plan.endpoint, plan.name)
-    part = OrdersPart(plan.dataset, *plan.slice)
     try:
-        store: Any = place.open()
-        if plan.commit == GROUP:
-            store = CombinerStore(store, control)
-        # First: it shows the reader that it works.
-        run(create_table(replace(TABLE, commit=plan.commit)), store, clock)
-        writer = FleetWriter(
-            plan=plan,
-            part=part,
-            store=store,
-            lock=Lock(
-                plan.url,
-                ttl_s=plan.ttl_s,
-                renew_interval_s=plan.renew_interval_s,
-                acquire_timeout=max(LOCK_TIMEOUT_MIN_S, LOCK_TIMEOUT_LEASES * plan.ttl_s),
-                emit=control.emit,
-                endpoint=plan.endpoint,
-                client=plan.name,
-                clock=clock,
-            ),
-            orders=open_orders(plan.kind, part, place, store, remote=plan.remote),
-            control=control,
-            clock=clock,
-        )
-        control.emit("note", text=f"ready to commit orders to {plan.url} ({plan.kind})")
-        writer.work()
+        commit_orders(plan, control, clock)
     except (StoreError, TableError, LockBusy, CommitUnknown) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return CODE_FAILED

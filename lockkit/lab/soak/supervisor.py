@@ -20,6 +20,7 @@ from lockkit.lab.processes.supervisor import (
     OWN_CREDENTIALS,
     PLAY_CREDENTIALS,
     PROFILES,
+    WRITER,
     Child,
     Supervisor,
     directly,
@@ -136,7 +137,7 @@ class SoakSupervisor(Supervisor):
             from lockkit.spark.java import spark_env
 
             env = spark_env(self._env, scratch=self._scratch)
-        self._start(name, "lockkit.lab.processes.writer", asdict(writer), env)
+        self._start(name, WRITER, asdict(writer), env)
 
     def _observer(self, name: str) -> dict[str, Any]:
         """The settings of the reader or the keeper: its `ObserverPlan`."""

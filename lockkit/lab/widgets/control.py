@@ -3,6 +3,8 @@
 Buttons only enqueue: which thread runs a widget's callback depends on ipykernel's version, and a
 callback that waits would freeze the page. Everything that takes time, and every change of a widget,
 happens in this thread. It starts with the first command and ends with `close`.
+
+One file because this one thread owns everything that the commands change.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.events import Event, HistoryNarrator
+from lockkit.lab.widgets.ahead import Ahead
 from lockkit.lab.widgets.launch import LaunchSettings
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import Scene, facts, scene, text
 
-TICK_S = 0.25
+TICK_S, FIRST_TICK_S = 0.25, 0.05
+"""Between two looks at the writers; until their first event."""
 WINDOW_MS = 15_000.0
 """How much of the past the live picture shows; the replay after Stop shows all of it."""
 LIVE_ARROWS_MAX = 120
@@ -79,10 +83,13 @@ class Controller:
     """Carries out commands one after the other, and checks its fleet four times a second."""
 
     def __init__(
-        self, report: Callable[[PanelUpdate], None], *, fleet_of: Callable[..., Any]
+        self, report: Callable[[PanelUpdate], None], *, fleet_of: Callable[..., Any],
+        likely: Callable[[], LaunchSettings],
     ) -> None:
+        """`likely`: the settings of the next launch, as far as they are known."""
         self._send = report
         self._fleet_of = fleet_of
+        self._ahead = Ahead(likely, self._made, self._discard)
         self._clock = Clock()
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -137,7 +144,9 @@ class Controller:
 
     def beat(self) -> None:
         """Note a sign of life from the page."""
-        self._page_seen.set()
+        if not self._page_seen.is_set():
+            self._page_seen.set()
+            self.ask("ahead")
         self._page_spoke.set()
 
     def busy(self) -> None:
@@ -167,10 +176,23 @@ class Controller:
 
     def _next(self) -> Command | None:
         """The next command; None when it is time to look at the fleet."""
+        if self._running():
+            wait_s: float | None = TICK_S if self._story.seen else FIRST_TICK_S
+        else:
+            wait_s = DEADMAN_S if self._ahead.waits else None
         try:
-            return self._commands.get(timeout=TICK_S if self._running() else None)
+            return self._commands.get(timeout=wait_s)
         except Empty:
+            if not self._running():
+                self._give_up_unseen()
             return None
+
+    def _give_up_unseen(self) -> None:
+        """End processes that wait while no page shows the panel; its next beat starts others."""
+        if not self._page_spoke.is_set():
+            self._ahead.drop()
+            self._page_seen.clear()
+        self._page_spoke.clear()
 
     def _running(self) -> bool:
         return self.fleet is not None and self.fleet.alive
@@ -180,11 +202,15 @@ class Controller:
         match command.do:
             case "launch":
                 self._launch(args["settings"])
+            case "ahead":
+                self._start_ahead()
             case "stop":
                 self._stop()
+                self._start_ahead()
             case "close":
                 self._stop()
                 self._discard(self.fleet)
+                self._ahead.drop()
             case "prepare" if self._running():
                 self._prepare(args["settings"])
             case "prepare":
@@ -219,11 +245,15 @@ class Controller:
         self._discard(self.fleet)
         self._reset()
         self.fleet = None
-        self.fleet = self._made(settings)
+        self.fleet = self._made(settings, **self._ahead.take(settings))
         self._launched_ms = self._clock.boot_ms()
         self.fleet.launch()
         slow = "" if settings.kind == "plain" else "; Spark takes some 10 to 30 s to start"
         self._said = f"launched {settings.writers} writers on {settings.provider}{slow}"
+
+    def _start_ahead(self) -> None:
+        if self._page_seen.is_set() and not self._running():
+            self._ahead.start()
 
     def _prepare(self, settings: LaunchSettings) -> None:
         """Start other writers beside those that run, on a table of their own."""
@@ -234,7 +264,7 @@ class Controller:
             "PySpark starts in the background, in some 10 to 30 s; these writers go on until then"
         )
 
-    def _made(self, settings: LaunchSettings) -> Any:
+    def _made(self, settings: LaunchSettings, **more: Any) -> Any:
         return self._fleet_of(
             kind=settings.kind,
             writers=settings.writers,
@@ -246,6 +276,7 @@ class Controller:
             fence=settings.fence,
             latency_ms=settings.latency_ms,
             deadman_s=DEADMAN_S if self._page_seen.is_set() else None,
+            **more,
         )
 
     def _switch(self) -> None:

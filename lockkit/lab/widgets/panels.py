@@ -73,7 +73,9 @@ class Workbench(Newest):
 
     def __init__(self, *, fleet_of: Callable[..., Any] | None = None, **settings: Any) -> None:
         self.close_older()
-        self._control = Controller(self._show, fleet_of=fleet_of or _fleet)
+        self._control = Controller(
+            self._show, fleet_of=fleet_of or _fleet, likely=self.settings
+        )
         self._news: PanelUpdate | None = None
         self._mark = 0
         self._build(usual(**{"kind": "plain"} | settings))  # they start within a second
