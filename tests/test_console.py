@@ -17,7 +17,7 @@ from lockkit.errors import BreakRefused
 from lockkit.events import Event
 from lockkit.lab.course.table_trouble import URL, TroubledTable
 from lockkit.lab.incident.diagnosis import diagnose
-from lockkit.lab.incident.patterns import SIMULATED, Pattern
+from lockkit.lab.incident.patterns import NOT_SIMULATED, SIMULATED, Pattern
 from lockkit.lab.server import Emulator
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Found, over
@@ -164,11 +164,18 @@ def test_a_holder_that_lives_is_seen_to_renew_and_is_not_broken_by_accident(
     emulator: Emulator
 ) -> None:
     where = {"endpoint": emulator.s3}
-    with closing(Lock("s3://lake/live", ttl_s=60, renew_interval_s=1, **where)) as lock:
+    with closing(Lock("s3://lake/live", ttl_s=600, renew_interval_s=60, **where)) as lock:
         lock.acquire(timeout=10)
         console = Console("s3://lake/live", watch_s=30.0, **where)
         told: list[str] = []
-        console.panel.status.observe(lambda change: told.append(change["new"]), "value")
+
+        def renew_while_watched(change: Any) -> None:
+            """One renewal in each watch, and none between a watch and the break that follows."""
+            told.append(change["new"])
+            if "watching whether" in change["new"] and lock.owned():
+                lock.renew()
+
+        console.panel.status.observe(renew_while_watched, "value")
         console.look()  # for as long as it takes to see a renewal
         assert any("watching whether it is renewed: 0 of 30 s" in each for each in told)
         assert "held, and renewed" in console.panel.lock.value
@@ -289,6 +296,13 @@ def test_lanes_are_called_by_what_tells_them_apart() -> None:
     assert labels(["host-4/1/writer"]) == {"host-4/1/writer": "writer"}
 
 
+def test_a_client_that_only_the_bucket_shows_holds_the_lock_in_its_lane_as_in_the_verdict() -> None:
+    console = Console(demo=TroubledTable, watch_s=0.0)
+    assert console.look().standing.holder.observation.record.holder.endswith("/backfill")
+    lanes = {each["id"]: each["state"] for each in console.panel.lanes.scene["lanes"]}
+    assert lanes["backfill"] == "holds"
+
+
 def test_every_recorded_incident_is_drawn_with_its_evidence() -> None:
     for path in [*INCIDENTS.glob("*.jsonl"), *(INCIDENTS / "logs").glob("*.log")]:
         console = Console()
@@ -305,6 +319,11 @@ def test_every_recorded_incident_is_drawn_with_its_evidence() -> None:
 def test_a_simulated_run_that_is_named_for_a_pattern_shows_that_pattern(pattern: Pattern) -> None:
     outcome = play(SeedMoment.of(SIMULATED[pattern]))
     assert diagnose(outcome.run.world.history()).pattern == pattern
+
+
+def test_each_pattern_has_a_simulated_run_or_the_reason_why_it_has_none() -> None:
+    assert SIMULATED.keys() | NOT_SIMULATED.keys() == set(Pattern)
+    assert not SIMULATED.keys() & NOT_SIMULATED.keys()
 
 
 def test_a_diagnosis_has_a_link_to_a_simulated_run_of_its_pattern(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,9 @@ from lockkit.cli.terminal import (
     store_options,
 )
 from lockkit.events import plain
+from lockkit.lab.incident.patterns import SIMULATED
 from lockkit.lab.incident.words import audit_facts, command_of, proof
+from lockkit.lab.widgets.links import link
 from lockkit.table.inspect.words import lock_lines, table_facts
 
 if TYPE_CHECKING:
@@ -226,7 +229,9 @@ def _taken_json(evidence: Evidence) -> dict[str, Any]:
 
 def _found_json(found: Diagnosis, url: str, flags: str = "") -> dict[str, Any]:
     card, line = found.card, command_of(found, url, flags)
-    return {"diagnosis": found.to_json(), "do": card.do, "dont": card.dont, "command": line}
+    said = {"diagnosis": found.to_json(), "do": card.do, "dont": card.dont, "command": line}
+    moment = SIMULATED.get(found.pattern)
+    return said | ({"moment": moment, "link": link(moment)} if moment else {})
 
 
 def _diagnosis_lines(found: Diagnosis, url: str) -> Sequence[str]:
@@ -235,4 +240,8 @@ def _diagnosis_lines(found: Diagnosis, url: str) -> Sequence[str]:
     lines += [f"  {proof(each)}" for each in found.evidence[:EVIDENCE_MAX]]
     lines += [f"also: {each.pattern}: {plain(each.because, limit=300)}" for each in found.also]
     line = plain(command_of(found, url))
-    return [*lines, "", f"do       {card.do}", f"don't    {card.dont}", f"run      {line}"]
+    lines += ["", f"do       {card.do}", f"don't    {card.dont}", f"run      {line}"]
+    if moment := SIMULATED.get(found.pattern):
+        lines.append(f"like it  lockkit simulate --moment {shlex.quote(moment)}")
+        lines.append(f"         {link(moment)}")
+    return lines

@@ -45,6 +45,16 @@ SIMULATED = {
     Pattern.TWO_BELIEVERS: "lease/claim_412 ours:1",
 }
 """A simulated run that shows the pattern, as a moment (`lockkit simulate --moment`)."""
+_MANUAL, _STATE, _PLAIN = "manual", "state", "nothing"
+NOT_SIMULATED = {
+    Pattern.HAND_DELETED: _MANUAL, Pattern.HAND_EDITED: _MANUAL, Pattern.GARBLED: _MANUAL,
+    Pattern.HOLDER_DIED: _STATE, Pattern.HOLDER_SILENT: _STATE, Pattern.UNPUBLISHED: _STATE,
+    Pattern.HELD_BACK: _STATE, Pattern.STALE: "unfenced", Pattern.HEALTHY: _PLAIN,
+    Pattern.UNKNOWN: _PLAIN,
+}  # fmt: skip
+"""Why the others have none. manual: no simulated client edits or deletes objects by hand; state: it
+is seen in a bucket's present state, not in a history; unfenced: no simulated table is without its
+fence; nothing: there is nothing to show."""
 
 
 @dataclass(frozen=True, slots=True)

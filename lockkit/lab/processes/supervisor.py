@@ -483,7 +483,8 @@ def start_ahead(plan: Plan) -> dict[str, ChildProcess]:
     ahead, env = {"ahead": {"url": plan.url, "dataset": plan.dataset}}, writers_env(plan)
     names = [f"W{number + 1}" for number in range(plan.writers)]
     waiting = {name: start_child(plan, name, WRITER, ahead, env) for name in names}
-    from lockkit.lab import faults, server  # noqa: F401 - `_host` uses them
+    from lockkit.lab.faults import Proxy  # noqa: F401 - `_host` uses it
+    from lockkit.lab.server import Emulator  # noqa: F401 - the same
 
     return waiting
 

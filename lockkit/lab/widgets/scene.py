@@ -196,7 +196,14 @@ class _Painter:
             newest = self.story.holder()
             another = newest is not None and newest.who not in ("", who)
             return "believes" if another or belief.until_ms < self.now else "holds"
+        if belief is None and self._stands_with(who):
+            return "holds"
         return "waits" if self.story.waiting(who) is not None else "running"
+
+    def _stands_with(self, who: str) -> bool:
+        """Whether the lock object names this client, which has no events of its own."""
+        newest = self.story.holder()
+        return newest is not None and newest.who == who and newest.exchange.op != "release"
 
     def _belief(self, who: str) -> BeliefSpan | None:
         return next((b for b in reversed(self.story.beliefs) if b.who == who), None)

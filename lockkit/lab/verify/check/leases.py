@@ -23,8 +23,8 @@ def one_believer(lanes: HistoryIndex) -> Iterator[Finding]:
             overlap_s = (min(widest.until_ms, each.until_ms) - each.start.at_ms) / 1000
             because = (
                 f"two believers: {widest.who} (epoch {widest.last['epoch']}) believed that it held "
-                f"the lock when {each.who} was granted it (epoch {each.start['epoch']}), for "
-                f"{overlap_s:.3f} s"
+                f"the lock when {each.who} was granted it (epoch {each.start['epoch']})"
+                + (f", for {overlap_s:.3f} s" if overlap_s >= 0.001 else "")
             )
             evidence = (widest.last, each.start, *((widest.end,) if widest.end else ()))
             yield Finding(name, Kind.INVALID, because, evidence)
