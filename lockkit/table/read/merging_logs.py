@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 DELETED_FLAG, OPERATION = "_hoodie_is_deleted", "_hoodie_operation"
 DELETING = ("D", "-U")
+_STORED: Mapping[str, Any] = {}
+"""Stands for a row of the base file that no log entry needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,20 +234,38 @@ def scan_log_slice(
         for batch in _base(wanted, of, source.base, scan):
             in_logs = pc.is_in(batch[RECORD_KEY], value_set=keys)
             yield from _result(wanted, batch.filter(pc.invert(in_logs)))
-            for row in batch.filter(in_logs).to_pylist():
-                base = LogEntry(row, tuple(row[name] for name in of.ordering))
-                key = row[RECORD_KEY]
-                kept = merge(base, changed.pop(key, base), by_event=bool(of.ordering))
-                rows += [] if kept.row is None else [kept.row]
+            met = batch.filter(in_logs)
+            stays = _beside(met, of.ordering, changed, rows)
+            yield from _result(wanted, met.filter(pa.array(stays, pa.bool_())))
     rows += [each.row for each in changed.values() if each.row is not None]
     try:
-        table = pa.Table.from_pylist(
-            [{name: row.get(name) for name in wanted.schema.names} for row in rows], wanted.schema
-        )
+        table = pa.Table.from_pylist(rows, wanted.schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         why = f"has rows that do not fit the table's schema: {str(error)[:200]}"
         raise DamagedFile(of.logs[0], why) from None
     yield from _result(wanted, table)
+
+
+def _beside(
+    met: pa.Table, ordering: tuple[str, ...], changed: dict[str, LogEntry],
+    rows: list[Mapping[str, Any]],
+) -> list[bool]:  # fmt: skip
+    """Which rows of the base file stay. The entries of the others go from `changed` to `rows`.
+
+    Whole rows are made Python's only where some columns of them are replaced.
+    """
+    stays = list[bool]()
+    orders = zip(*(met[name].to_pylist() for name in ordering), strict=True)
+    for place, key in enumerate(met[RECORD_KEY].to_pylist()):
+        order = next(orders) if ordering else ()
+        new, base = changed.pop(key, None), LogEntry(_STORED, order)
+        if new is not None and new.partial:
+            base = LogEntry(met.slice(place, 1).to_pylist()[0], order)
+        kept = base if new is None else merge(base, new, by_event=bool(ordering))
+        stays.append(kept is base)
+        if kept is not base and kept.row is not None:
+            rows.append(kept.row)
+    return stays
 
 
 def _base(
