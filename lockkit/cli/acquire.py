@@ -159,9 +159,12 @@ def since(lock: Lock | LeasedLock) -> str:
     from lockkit.lock.handle import Lock
     from lockkit.table.inspect.versions import generations, granted_ms
 
-    if not isinstance(lock, Lock):
-        return ""
     try:
+        if not isinstance(lock, Lock):
+            held = lock.holder()
+            if held is None or held.since_ms is None:
+                return ""
+            return f", which has it since {clock_time(held.since_ms)} ({held.clock})"
         kept = generations(lock.store, newest=NEWEST)
     except StoreError:
         return ""
@@ -198,6 +201,7 @@ def rise_above_fence(lock: Lock | LeasedLock) -> bool:
 
 def opened(args: argparse.Namespace, emit: Emit = silent) -> Lock | LeasedLock:
     """Raises `ValueError` for an option that this kind of lock does not take."""
+    from lockkit.cli.service_lock import STATE
     from lockkit.lock.handle import Lock
     from lockkit.providers import open_lock
     from lockkit.providers.urls import SERVICES
@@ -207,6 +211,8 @@ def opened(args: argparse.Namespace, emit: Emit = silent) -> Lock | LeasedLock:
     scheme = args.url.partition("://")[0].lower()
     if scheme == "process":
         raise ValueError("process:// is a lock within one interpreter: it excludes no command")
+    if args.url.endswith(STATE):
+        raise ValueError("a Terraform state has its own lock: lockkit tflock run URL -- COMMAND")
     if scheme not in SERVICES:
         return Lock(args.url, emit=emit, **{"ttl_s": TTL_S} | options)
     if options:

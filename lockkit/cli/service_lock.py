@@ -98,6 +98,7 @@ def watch(args: argparse.Namespace) -> int:
     from lockkit.errors import NoAnswer
 
     clock, before, silent = Clock(), None, False
+    lines: list[str] = []
     with opened(args, args.url) as lock:
         while True:
             try:
@@ -113,7 +114,11 @@ def watch(args: argparse.Namespace) -> int:
                     if args.json:
                         say_json({"at_ms": clock.wall_ms()} | now)
                     else:
-                        say(f"{clock_time(clock.wall_ms())}  {holder_lines(found)[0]}")
+                        said = holder_lines(found)
+                        new = [each for each in said[1:] if each not in lines] if lines else []
+                        new = new if lines[:1] == said[:1] else []
+                        say(f"{clock_time(clock.wall_ms())}  {'; '.join([said[0], *new])}")
+                        lines = said
                 before = now
             clock.sleep(max(args.interval_s or 0.0, POLL_S))
 
@@ -132,13 +137,7 @@ def break_it(args: argparse.Namespace) -> int:
             report(args, {"broken": False, "version": None}, "nothing to break")
             return OK
         if args.version is None:
-            words = ["lockkit", "lock", "break", args.url, "--version", found.version]
-            pasted = plain(shlex.join(words), limit=1000)
-            line = f"nothing was changed; to break it: {completed(pasted)}"
-            if not args.json:
-                say("make sure first that its holder is dead: the service does not stop it")
-            report(args, {"broken": False, "version": found.version}, line)
-            return OK
+            return _preview(args, found)
         try:
             lock.break_lock(args.version)
         except BreakRefused as refused:
@@ -147,14 +146,27 @@ def break_it(args: argparse.Namespace) -> int:
     return OK
 
 
+def _preview(args: argparse.Namespace, found: ServiceHolder) -> int:
+    words = ["lockkit", "lock", "break", args.url, "--version", found.version]
+    line = f"nothing was changed; to break it: {completed(plain(shlex.join(words), limit=1000))}"
+    breakable, why = found.breakable
+    said = {"broken": False, "breakable": breakable, "why": why, "version": found.version}
+    if breakable is False:
+        report(args, said, "must not be broken now")
+        return BUSY
+    report(args, said, line)
+    return OK
+
+
 def holder_fields(found: ServiceHolder | None) -> dict[str, Any]:
     if found is None:
         return {"state": "free"}
+    breakable, why = found.breakable
     return {
         "state": "held", "owner": found.owner, "since_ms": found.since_ms,
-        "renewed_ms": found.renewed_ms, "ends": found.ends, "version": found.version,
-        "waiting": list(found.waiting), "process": found.process,
-        "process_lives": found.lives,
+        "renewed_ms": found.renewed_ms, "clock": found.clock, "ends": found.ends,
+        "version": found.version, "waiting": list(found.waiting), "process": found.process,
+        "process_lives": found.lives, "breakable": breakable, "why": why,
     }  # fmt: skip
 
 
@@ -167,8 +179,11 @@ def holder_facts(found: ServiceHolder) -> list[tuple[str, str]]:
         facts.append(("process", plain(found.process, limit=300) + said))
     for name, at_ms in (("since", found.since_ms), ("renewed", found.renewed_ms)):
         if at_ms is not None:
-            facts.append((name, f"{clock_time(at_ms)} (the service's clock)"))
+            facts.append((name, f"{clock_time(at_ms)} ({found.clock})"))
     facts.append(("ends", found.ends))
+    breakable, why = found.breakable
+    said = {True: "yes", False: "no", None: "only a person can decide"}[breakable]
+    facts.append(("break", f"{said}: {plain(why)}"))
     if found.version:
         note = "" if found.certain else " (another program's lease: the next one may have the same)"
         facts.append(("version", f"{plain(found.version)}{note}"))

@@ -163,8 +163,8 @@ class AzureBlobLease(LeasedLock):
                     self._taking = False
                     return ServiceGrant(self._id, None, sent_ms)
                 self._id, self._taking = self.clock.unique(), False
-            elif self._is_there():
-                return NotFree(NAMELESS, self._look_s)
+            elif (found := self._properties()) is not None:
+                return NotFree(self._named(found)[1], self._look_s)
             made = partial(self._store.put, self._name, b"", IfAbsent())
             self._events.ask("make its blob", made)  # another client may create it first
         raise NoAnswer(f"{self}: its blob comes and goes; try again")
@@ -200,22 +200,32 @@ class AzureBlobLease(LeasedLock):
 
     def _inspect(self) -> NotFree | None:
         found = self._properties()
-        return NotFree(NAMELESS) if found and found.lease.status == "locked" else None
+        if found is None or found.lease.status != "locked":
+            return None
+        return NotFree(self._named(found)[1])
 
     def _holder(self) -> ServiceHolder | None:
-        """From the metadata, if they name the current lease; Azure itself names no holder."""
         found = self._properties()
         if found is None or found.lease.status != "locked":
             return None
         endless = found.lease.duration == "infinite"
         ends = "never: only its holder or a break ends it" if endless else "60 s after its renewal"
         kept = "" if endless else "it was renewed within its last 60 s, or it would be over"
+        id, owner, process = self._named(found)
+        if not id:
+            return ServiceHolder(owner, str(found.etag), ends, certain=False, kept_alive=kept)
+        return ServiceHolder(owner, id, ends, process=process, kept_alive=kept)
+
+    def _named(self, found: Any) -> tuple[str, str, str]:
+        """(lease's id, owner, process) from the metadata, if they name the current lease.
+
+        Azure itself names no holder.
+        """
         said = {name.lower(): value for name, value in (found.metadata or {}).items()}
         id = said.get(LEASE_ID, "")
         if not (_is_lease(id) and self._is_current(id)):
-            return ServiceHolder(NAMELESS, str(found.etag), ends, certain=False, kept_alive=kept)
-        owner, process = unquote(said.get(OWNER, "")), unquote(said.get(PROCESS, ""))
-        return ServiceHolder(owner, id, ends, process=process, kept_alive=kept)
+            return "", NAMELESS, ""
+        return id, unquote(said.get(OWNER, "")), unquote(said.get(PROCESS, ""))
 
     def _break_grant(self, version: str) -> bool:
         """Exactly that lease; that of a holder who left no record is guarded by the blob's ETag."""
@@ -252,12 +262,6 @@ class AzureBlobLease(LeasedLock):
         """Whether the blob's lease has this id: Azure compares ids but does not reveal one."""
         look = partial(self._blob.get_blob_properties, lease=id)
         return self._has_answered(self._write("compare its lease", look))
-
-    def _is_there(self) -> bool:
-        found = self._send("look at it", self._blob.exists)
-        if isinstance(found, ErrorResponse | Unknown):
-            self._endpoint.listing(self._table, found, "look at it")
-        return found
 
     def _has_answered(self, answer: WriteAnswer) -> bool:
         """Whether it was done; False: the lease's state forbids it."""

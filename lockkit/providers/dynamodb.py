@@ -178,7 +178,7 @@ class DynamoDBLock(LeasedLock):
         lease_s = found.lease_ms / 1000
         return ServiceHolder(
             found.owner, found.version, f"{lease_s:g} s after its last renewal", found.since_ms,
-            process=found.process, lease_s=lease_s,
+            process=found.process, lease_s=lease_s, clock="its holder's clock",
             overdue_s=lease_s * (BEATS_PER_LEASE - 1) / BEATS_PER_LEASE,
         )  # fmt: skip
 

@@ -245,10 +245,10 @@ class HiveMetastoreLock(LeasedLock):
         if own_row is None or before is None:
             return NotFree("a lock on more than this table", POLL_S)
         assert self.ttl_s is not None
-        silent_s = (
-            own_row.lastheartbeat - before.lastheartbeat
-        ) / 1000  # both times by the server's clock
-        return NotFree(_named(before, silent=silent_s > self.ttl_s * SILENT_SHARE), POLL_S)
+        first = next((row for row in rows.values() if row.state == GRANTED), before)
+        # Both times are by the server's clock.
+        silent_s = (own_row.lastheartbeat - first.lastheartbeat) / 1000
+        return NotFree(_named(first, silent=silent_s > self.ttl_s * SILENT_SHARE), POLL_S)
 
 
 def _version(row: Any) -> str:

@@ -38,11 +38,25 @@ class ServiceHolder:
     """A living holder renews it within this time; None: the service does not show renewals."""
     kept_alive: str = ""
     """Why the service's answer alone proves that the holder is alive; "" if it does not."""
+    clock: str = "the service's clock"
+    """By which clock the times are."""
 
     @property
     def lives(self) -> bool | None:
         """Whether its process runs on this host; None: it is another host's, or not named."""
         return process_lives(self.process)
+
+    @property
+    def breakable(self) -> tuple[bool | None, str]:
+        """Whether a break is safe by what one look shows (None: it does not show that), and why."""
+        match self.lives:
+            case False:
+                return True, "its process ran on this host and has ended"
+            case True:
+                return False, "its process runs on this host: stop it first"
+        if self.kept_alive:
+            return False, f"{self.kept_alive}; if its holder has died, it ends by itself"
+        return None, "the service does not stop its holder: make sure first that it is dead"
 
 
 def description(unique: str) -> str:

@@ -47,7 +47,7 @@ def examine_service(
     clock = clock or Clock()
     began_ms, first = clock.boot_ms(), lock.holder()
     last, watched_ms = first, 0
-    while first is not None and last == first and watched_ms < watch_s * 1000:
+    while first and last == first and first.lives is not False and watched_ms < watch_s * 1000:
         emit("note", text=f"watching whether it is renewed: {watched_ms // 1000} of {watch_s:g} s")
         clock.sleep(min(LOOK_S, watch_s - watched_ms / 1000))
         last, watched_ms = lock.holder(), clock.boot_ms() - began_ms

@@ -184,7 +184,7 @@ class StateLease(LeasedLock):
         ends = "never" if ttl_s is None else f"{ttl_s:g} s after its last renewal"
         return ServiceHolder(
             str(found.info), found.version, ends, time_ms(info.created),
-            process=process_in(info.info), lease_s=ttl_s,
+            process=process_in(info.info), lease_s=ttl_s, clock="its holder's clock",
             overdue_s=ttl_s and ttl_s * (BEATS_PER_LEASE - 1) / BEATS_PER_LEASE,
         )  # fmt: skip
 

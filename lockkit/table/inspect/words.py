@@ -15,8 +15,8 @@ def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[
         return [("state", f"{holder.state}: {holder.why}")]
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
     who = f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=120) or 'no description'})"
-    written = f"written {clock_time(holder.observation.modified_ms)} (the store's clock)"
-    since = written if since_ms is None else f"granted {clock_time(since_ms)}, {written}"
+    written = f"{clock_time(holder.observation.modified_ms)} (the store's clock)"
+    since = [] if since_ms is None else [("since", f"{clock_time(since_ms)} (the store's clock)")]
     left = holder.left
     clocks = (
         ("this machine's clock", left.ours_ms), ("the store's clock", left.store_ms),
@@ -26,7 +26,8 @@ def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[
     renews = {True: "yes", False: "no: it missed several renewals", None: "not seen"}[holder.renews]
     return [
         ("state", f"{holder.state}: {who}, {epoch}"),
-        ("since", since),
+        *since,
+        ("written", f"{written}: its grant, or its last renewal"),
         ("until", f"{clock_time(record.valid_until_ms)} (the holder's clock)"),
         ("left", ", ".join(ends)),
         ("renewed", f"{renews} (watched for {holder.watched_ms / 1000:.1f} s)"),

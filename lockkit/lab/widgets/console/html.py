@@ -35,8 +35,8 @@ PILLS = {
 }
 """For each state a sign, a colour and words, so that colour is never the only cue."""
 NAMES = {
-    "state": "owner", "since": "since", "until": "until", "left": "what is left",
-    "renewed": "renewed?", "break": "safe to break?", "version": "version",
+    "state": "owner", "since": "since", "written": "written", "until": "until",
+    "left": "what is left", "renewed": "renewed?", "break": "safe to break?", "version": "version",
 }  # fmt: skip
 STYLE = """<style>
 .lockkit-console .lc-pill{display:inline-block;border:1px solid currentColor;border-radius:999px;
@@ -105,10 +105,13 @@ def grant_html(grant: ServiceHolder | None, url: str) -> str:
     others = "It is another program's lease: the next one may have the same version, and then a "
     others += "break ends that one."
     risk = "No later grant would be ended." if grant.certain else others
+    breakable, why = grant.breakable
+    refused = f"<p class='bad'><b>Must not be broken now:</b> {shown(why)}.</p>"
     return (
         f"<div class='lc-card'><h4>Dry run: nothing was changed</h4><p>Would end the grant of "
         f"<b>{shown(grant.owner)}</b> at {shown(url)}, version <b>{shown(grant.version)}</b>. "
-        f"{risk} The service does not stop its holder: make sure that it is dead.</p></div>"
+        f"{risk} The service does not stop its holder: make sure that it is dead.</p>"
+        f"{refused if breakable is False else ''}</div>"
     )
 
 

@@ -1,0 +1,187 @@
+"""Who holds it, does it live, may I break it: the commands and the console, at real services."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lock_world import until
+
+from lockkit import open_lock
+from lockkit.cli.main import main
+from lockkit.cli.service_lock import open_service
+from lockkit.lab.server import Emulator
+from lockkit.recipes.terraform.lease import StateLease
+
+HOLD = """
+import sys
+from lockkit import open_lock
+lock = open_lock(sys.argv[1])
+assert lock.acquire(timeout=20)
+print("held", flush=True)
+sys.stdin.read()
+"""
+SERVICES = [
+    "filesystem", "dynamodb", "azure",
+    pytest.param("zookeeper", marks=[pytest.mark.spark, pytest.mark.xdist_group("zookeeper")]),
+    pytest.param("hive", marks=[pytest.mark.spark, pytest.mark.xdist_group("hive")]),
+]  # fmt: skip
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A lock of this test's own at the service; its holder must renew it for hours of silence."""
+    match request.param:
+        case "filesystem":
+            yield f"filesystem://{tmp_path}/locks?expire_minutes=60"
+        case "dynamodb":
+            server = request.getfixturevalue("dynamodb")
+            at = f"endpoint={server.endpoint}&lease_s=3600"
+            yield f"dynamodb://us-east-1/locks/{tmp_path.name}?{at}"
+        case "zookeeper":
+            server = request.getfixturevalue("zookeeper")
+            yield f"zookeeper://{server.address}/hudi/locks/{tmp_path.name}"
+        case "hive":
+            server = request.getfixturevalue("metastore")
+            yield f"hive://{server.address}/lake/{tmp_path.name[:60].rstrip('_').lower()}"
+        case _:
+            with Emulator(profile="azure") as server:
+                yield f"azure-lease://lake/orders?endpoint={server.azure}"
+
+
+@pytest.fixture
+def holder(url: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which holds the lock."""
+    line = [sys.executable, "-c", HOLD, url]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdout.readline() == "held\n"
+        yield child
+        child.kill()
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int) -> dict[str, Any]:
+    """What the command prints as JSON."""
+    capsys.readouterr()
+    found = main([*words, "--json"])
+    printed = capsys.readouterr()
+    assert found == code, f"{printed}"
+    answer: dict[str, Any] = json.loads(printed.out)
+    return answer
+
+
+@pytest.mark.parametrize("url", SERVICES, indirect=True)
+def test_a_living_holder_is_named_and_must_not_be_broken(
+    url: str, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = said(capsys, "lock", "show", url, code=0)
+    assert f"/{holder.pid}@" in found["process"] and found["process_lives"] is True
+    assert found["breakable"] is False and "runs on this host" in found["why"]
+    found = said(capsys, "incident", url, "--watch-s", "0", code=0)
+    assert found["diagnosis"]["pattern"] == "healthy"
+    found = said(capsys, "lock", "break", url, code=75)
+    assert found["broken"] is False and found["breakable"] is False
+    assert main(["lock", "break", url]) == 75
+    assert "must not be broken now" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("url", SERVICES, indirect=True)
+def test_the_one_that_waits_names_the_holder_and_ends_with_75(
+    url: str, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, url], stdin=subprocess.PIPE) as other:
+        if url.startswith(("zookeeper", "hive")):  # who waits longer is no holder
+            look: Any = open_lock(url)
+            until(lambda: len(look.contenders()) == 2, 30)
+            look.close()
+        code = main(["lock", "acquire", url, "--timeout", "0.2", "--", "true"])
+        other.kill()
+    assert code == 75
+    waiting, busy = capsys.readouterr().err.splitlines()
+    for each in (waiting, busy):
+        assert f"/{holder.pid}@" in each, "not a process that waits, nor somebody"
+    if url.startswith(("zookeeper", "dynamodb")):
+        assert ", which has it since 2" in waiting
+
+
+@pytest.mark.parametrize("url", SERVICES, indirect=True)
+def test_a_killed_holder_is_dead_at_once_and_its_grant_can_be_broken(
+    url: str, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait(10)
+    # The watch is not used up: the first look shows that the process has ended.
+    found = said(capsys, "incident", url, "--watch-s", "3600", code=1)
+    assert found["diagnosis"]["pattern"] == "holder died" and found["breakable"] is True
+    found = said(capsys, "lock", "break", url, code=0)
+    assert found["broken"] is False and found["breakable"] is True
+    assert said(capsys, "lock", "break", url, "--version", found["version"], code=0)["broken"]
+    assert said(capsys, "lock", "show", url, code=0)["state"] == "free"
+    assert said(capsys, "incident", url, "--watch-s", "0", code=0)["state"] == "free"
+    with open_lock(url, acquire_timeout=10):
+        pass
+
+
+@pytest.mark.parametrize("url", SERVICES, indirect=True)
+def test_the_console_names_a_dead_holder_at_each_service_and_breaks_its_grant(
+    url: str, holder: subprocess.Popen[str]
+) -> None:
+    pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+    from lockkit.lab.widgets import Console
+
+    console = Console(url, watch_s=0.0)
+    console.look()
+    assert "data-pattern='healthy'" in console.panel.card.value
+    console.dry_run()
+    assert "Must not be broken now" in console.panel.plan.value
+    holder.send_signal(signal.SIGKILL)
+    holder.wait(10)
+    console.look()
+    assert "data-pattern='holder died'" in console.panel.card.value
+    console.dry_run()
+    assert "Must not be broken now" not in console.panel.plan.value
+    console.break_lock()
+    assert "data-state='absent'" in console.panel.lock.value
+
+
+def test_a_watch_says_what_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"filesystem://{tmp_path}/locks"
+    lock = open_lock(url)
+    assert lock.acquire(timeout=5)
+    ticks = iter([lambda: os.utime(tmp_path / "locks" / "lock", (2e9, 2e9)), lock.cancel])
+
+    def tick(*_: object) -> None:
+        try:
+            next(ticks)()
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr("lockkit.clock.Clock.sleep", tick)
+    main(["lock", "watch", url])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and "; renewed  2033-05-18" in lines[1] and "; renewed" not in lines[0]
+    lock.close()
+
+
+def test_a_terraform_state_is_not_locked_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["lock", "acquire", "s3://states/terraform.tfstate", "--", "true"]
+    assert main([*line[:3], "--endpoint", "http://127.0.0.1:1", *line[3:]]) == 64
+    assert "lockkit tflock run" in capsys.readouterr().err
+
+
+def test_the_times_of_a_terraform_lock_are_its_holders() -> None:
+    with Emulator() as server:
+        options = {"endpoint": server.s3}
+        with StateLease("s3://states/terraform.tfstate", ttl_s=60, store_options=options):
+            look = open_service("s3://states/terraform.tfstate", options)
+            found = look.holder()
+            look.close()
+    assert found is not None and found.clock == "its holder's clock"
