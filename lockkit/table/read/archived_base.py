@@ -38,6 +38,9 @@ class Wanted(Protocol):
     @property
     def completed_by(self) -> str | None: ...
 
+    @property
+    def covering(self) -> CheckedHorizon | None: ...
+
     def has(self, instant: str, completion: str) -> bool: ...
 
     def has_all(self, covered: CheckedHorizon, now: Timeline) -> bool: ...
@@ -100,8 +103,12 @@ def _by_the_archive(
             "put the table into the mode in which Hudi's rule for old files holds: lockkit table "
             "mode URL hudi --yes",
         )
-    wanted = [each for each in archived
-              if each.instant not in now.completed and point.has(each.instant, each.completion)]
+    # A transaction without a horizon names the active commits that it covers; older ones, too.
+    oldest = min(point.covering.later, default="") if point.covering else ""
+    wanted = [
+        each for each in archived if each.instant not in now.completed
+        and (each.instant < oldest or point.has(each.instant, each.completion))
+    ]  # fmt: skip
     covered = CheckedHorizon(
         settled=len(wanted), completion=max((each.completion for each in wanted), default="")
     )

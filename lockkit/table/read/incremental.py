@@ -132,7 +132,7 @@ def _by_completion(opened: OpenedTable, start: str, end: str | None) -> Procedur
         return Increment(start, start, None)
     snapshot = yield from snapshot_at(opened, SnapshotPoint(completed_by=until))
     window = frozenset(each for each, at in times.items() if start < at <= until)
-    if not opened.after and start < min(times.values()):
+    if start < min(times.values()):
         from lockkit.table.read.archived_window import archived_in  # rarely that far back
 
         window |= yield from archived_in(opened.config, start, until)

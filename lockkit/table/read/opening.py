@@ -153,11 +153,10 @@ def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot
     ):
         before = nothing(opened.config)
     if not before.covered.count:
-        # Read after the timeline: what left it before the listing is in the archive by now.
-        archived = yield from has_archived(opened.config.archive_prefix)
         if opened.after:
             now = yield from load_timeline(names)
-        if archived:
+        # Read after the timeline: what left it before the listing is in the archive by now.
+        if (yield from has_archived(opened.config.archive_prefix)):
             from lockkit.table.read.archived_base import load_archived_base  # rarely needed
 
             before = yield from load_archived_base(opened.config, now, opened.before, point)

@@ -75,8 +75,8 @@ TAKEN_BACK = "an interrupt, and that what it wrote was taken back"
 REFUSALS = frozenset(
     {
         "CommitConflict", "DamagedFile", "HeartbeatExpired", "LockBusy", "LockLost", "NoTable",
-        "RefusedOption", "RefusedRows", "TableBlocked", "TableChanged", "TableError",
-        "UnsupportedTable", TAKEN_BACK,
+        "OutdatedHandle", "RefusedOption", "RefusedRows", "TableBlocked", "TableChanged",
+        "TableError", "UnsupportedTable", TAKEN_BACK,
     }
 )  # fmt: skip
 """After each of these the attempt is not committed, and never will be. `Unanswered` is none."""
@@ -135,6 +135,9 @@ class AttemptLedger:
             # Another writer of Hudi's saw the instant's earlier writer dead, and rolls it back.
             self._compare(f"{commit.key} was deleted")
             return
+        if commit.instant in self.archived():
+            self._compare(f"{commit.key} left the timeline, or came back to it")
+            return
         if after is None:
             raise Violated(ACKNOWLEDGED, f"{commit.key} was deleted")
         if write.before:
@@ -157,6 +160,12 @@ class AttemptLedger:
     def after(self, attempt: TrackedAttempt, _commit: Completed, _body: bytes) -> Table:
         """The table's rows once this commit is visible, too."""
         return attempt.after(self.tables[-1])
+
+    def archived(self) -> set[str]:
+        """The instants that the archive has."""
+        objects = self.memory_store.objects
+        here = {key: objects[key].body for key in objects if "/history/" in key}
+        return {each.instant for each, _ in reader.archived(here)} if here else set()
 
     def _attempt_of(self, commit: Completed, body: bytes) -> TrackedAttempt:
         """The attempt of a commit: by the token in its metadata, or in the rows of its files."""

@@ -25,6 +25,8 @@ _COMPLETED = re.compile(r"(\d{17})(?:_(\d{17}))?\.(commit|replacecommit|deltacom
 _INSTANT = re.compile(
     r"\.hoodie/(?:timeline/)?(\d{17})(?:_\d{17})?\.([a-z]+)(\.requested|\.inflight)?"
 )
+_HISTORY = ".hoodie/timeline/history/"
+_MANIFEST = _HISTORY + "manifest_"
 _DATA = re.compile(r"(?:(.+)/)?([^_/]+)_\d+-\d+-\d+_(\d{17})\.parquet")
 
 
@@ -91,17 +93,27 @@ def view(objects: Mapping[str, bytes]) -> ReaderView:
     layout = _layout(objects)
     commits = tuple(sorted(_commits(objects, layout), key=lambda each: each.instant))
     completed = {each.instant for each in commits}
+    bodies = {each.key: objects[each.key] for each in commits}
+    # An archived commit's files are those that it names: a writer whose clock is slower than the
+    # archive is old may take its instant again, and deletes what it wrote when it sees that.
+    named: dict[str, frozenset[str]] = {}
+    if layout == "2" and len(completed) == len(commits):
+        older = {each: body for each, body in archived(objects) if each.instant not in completed}
+        commits = (*older, *commits)
+        completed |= {each.instant for each in older}
+        bodies |= {each.key: body for each, body in older.items()}
+        named = {each.instant: paths_of(body) for each, body in older.items()}
     if len(completed) != len(commits):
         raise Unreadable(f"one instant is completed twice: {[each.key for each in commits]}")
     replaced = {group for each in commits if each.action == "replacecommit"
-                for group in replaced_of(objects[each.key])}  # fmt: skip
+                for group in replaced_of(bodies[each.key])}  # fmt: skip
     latest: dict[tuple[str, str], DataFile] = {}
     for key in objects:
         file = data_name(key)
         if file is None or file.instant not in completed or not _is_partition(objects, file):
             continue
         group = file.partition, file.file_id
-        if group in replaced:
+        if group in replaced or key not in named.get(file.instant, (key,)):
             continue
         standing = latest.get(group)
         if standing is not None and standing.instant == file.instant:
@@ -109,7 +121,7 @@ def view(objects: Mapping[str, bytes]) -> ReaderView:
         if standing is None or standing.instant < file.instant:
             latest[group] = file
     for each in commits:  # a reader of the commit's metadata opens the files that it names
-        for path, group in written_by(objects[each.key]):
+        for path, group in written_by(bodies[each.key]):
             if path not in objects and group not in replaced and latest.get(group) is None:
                 raise Unreadable(f"{each.key} names {path}, which is not there")
     rows = tuple(row for file in latest.values() for row in rows_of(file, objects[file.key]))
@@ -166,6 +178,28 @@ def _commits(objects: Mapping[str, bytes], layout: str) -> Iterable[Completed]:
         if key.startswith(".hoodie/") and (found := completed_name(key)) is not None:
             if (found.completion is not None) == (layout == "2"):
                 yield found
+
+
+def archived(objects: Mapping[str, bytes]) -> list[tuple[Completed, bytes]]:
+    """The commits in the files that the newest manifest names, with their metadata (layout 2)."""
+    numbers = [int(key.rpartition("_")[2]) for key in objects if key.startswith(_MANIFEST)]
+    if not numbers:
+        return []
+    names = [each["fileName"] for each in _json(objects[f"{_MANIFEST}{max(numbers)}"])["files"]]
+    return [row for name in names for row in _archived_in(objects[_HISTORY + name])]
+
+
+@lru_cache(maxsize=512)
+def _archived_in(body: bytes) -> tuple[tuple[Completed, bytes], ...]:
+    import pyarrow.parquet as pq
+
+    found = []
+    for row in pq.read_table(io.BytesIO(body)).to_pylist():
+        instant, completion, action = row["instantTime"], row["completionTime"], row["action"]
+        if action in ("commit", "replacecommit"):
+            key = f".hoodie/timeline/{instant}_{completion}.{action}"
+            found.append((Completed(instant, completion, action, key), row["metadata"]))
+    return tuple(found)
 
 
 def _is_partition(objects: Mapping[str, bytes], file: DataFile) -> bool:

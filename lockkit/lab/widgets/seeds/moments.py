@@ -139,11 +139,12 @@ def scenario_of(name: str) -> SimScenario:
 def scenarios() -> dict[str, SimScenario]:
     """All of them by name, but for the sweep's."""
     from lockkit.lab.verify.scenarios import SCENES, mor
+    from lockkit.lab.verify.table.archiver import SCENARIO as ARCHIVED
     from lockkit.lab.verify.table.scenario import BESIDE_HUDI, SCENARIO, TOGETHER
     from lockkit.lab.verify.table_scenario import SCENARIOS
 
     patterns = [scene.SCENARIO for scene in SCENES.values()]
-    tables = (*SCENARIOS, SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO)
+    tables = (*SCENARIOS, SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO, ARCHIVED)
     return {each.name: each for each in (LEASE, *tables, *patterns)}
 
 

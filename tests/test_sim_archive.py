@@ -1,0 +1,49 @@
+"""The scenario `archive-table`: archivers among writers, services and readers; planted mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from lockkit.lab.verify.sim import simulate
+from lockkit.lab.verify.table.archiver import SCENARIO
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import delete
+from lockkit.table.services import archive as archiving
+
+add = archiving._add_history
+
+
+def deletes_first(config: Any, leaving: Any, believe: Any) -> Procedure[list[str]]:
+    """Before the manifest names them."""
+    for each in leaving:
+        yield from delete(config.names.completed(each.instant, each.action, each.completed))
+    return (yield from add(config, leaving, believe))
+
+
+MISTAKES: dict[str, tuple[str, Callable[..., Any], int, str]] = {
+    "it deletes before the manifest": (
+        "_add_history", deletes_first, 1, "an acknowledged commit is visible"),
+}  # fmt: skip
+"""What is replaced, by what, the seed that finds it, and the rule that breaks."""
+
+
+@pytest.mark.parametrize("seed", [1, 11, 30])
+def test_archived_commits_are_seen_once_by_every_reader(seed: int) -> None:
+    """Seed 30 found that a transaction without a horizon did not read the archive. Seed 1 found an
+    increment that did not, because the checkpoint's last commit was archived.
+    """
+    outcome = simulate(SCENARIO, seed, judge=False)
+    assert outcome.violation is None and "archive" in outcome.run.world.reached
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_scenario_finds_a_mistake_of_an_archiver(name: str) -> None:
+    what, instead, seed, breaks = MISTAKES[name]
+    with patch.object(archiving, what, instead):
+        outcome = simulate(SCENARIO, seed, judge=False)
+    assert outcome.violation is not None and outcome.violation.startswith(breaks)
+    assert simulate(SCENARIO, seed, judge=False).violation is None
