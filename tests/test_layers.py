@@ -53,7 +53,7 @@ SDKS = {
     ],
     "kazoo": ["providers.zookeeper", "providers.zookeeper_session"],
     "thrift": ["providers.hive_wire", "providers.hive_thrift"],
-    "pyarrow": ["table", "spark", "lab.widgets.stage.steps", "lab.course"],
+    "pyarrow": ["table", "spark", "lab.verify", "lab.widgets.stage.steps", "lab.course"],
     "fastavro": ["table", "spark", "lab.verify"],
     "xxhash": ["table", "providers.implicit"],
     "pyspark": ["spark"],
