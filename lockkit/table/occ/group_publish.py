@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar, cast
 
 from lockkit.clock import Clock
@@ -241,16 +242,16 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
     # Where nothing of the window is covered, what left it may not be either.
     write = GroupWrite(
         prepared.instant, began.taken.attempt, 0, began.base, began.horizon,
-        named(files), schema_id(prepared), prepared.grows,
+        named(files), schema_id(files.schema), prepared.grows,
         blind=appends and not prepared.grows, body=prepared.body, action=began.action,
     )  # fmt: skip
     write.see(fence)
     return write
 
 
-def schema_id(prepared: Prepared) -> str:
+@lru_cache(maxsize=16)
+def schema_id(found: str | None) -> str:
     """Equal for equal columns, in whatever order and form they are written."""
-    found = parse_commit(prepared.instant, prepared.inflight, prepared.body).schema
     columns = sorted((each.name, str(each.type)) for each in arrow_schema(found)) if found else []
     return digest(repr(columns).encode())[:16] if columns else ""
 
