@@ -10,20 +10,25 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deaths import Died, Mortal
 from test_merge_on_read import Row, made, row, rows, shown, theirs
 
 from lockkit import Clock
-from lockkit.runtime import run
+from lockkit.errors import LockLost
+from lockkit.protocol.outcome import Applied, IfVersion
+from lockkit.runtime import SiblingInterrupted, run
 from lockkit.table import CommitConflict, Table
 from lockkit.table.errors import RefusedOption, TableError
 from lockkit.table.format.java_hash import bucket_of, key_hash, key_values
 from lockkit.table.format.properties import from_properties, to_properties
 from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.concurrency import SingleWriter
 from lockkit.table.occ.conflict import PREFER_WRITER
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.read.bucket_groups import BucketGroups, hashed_file_id
 from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.read.opening import load_snapshot
+from lockkit.table.services.service import TableService
 
 MODE = "hoodie.write.concurrency.mode"
 NBCC = {MODE: "NON_BLOCKING_CONCURRENCY_CONTROL"}
@@ -339,3 +344,61 @@ def test_hudis_own_file_groups_are_used_whatever_follows_the_buckets_number() ->
         ))  # fmt: skip
         assert found.of("", 1) == next(iter(theirs_too))
         assert found.of("", 0) == ("", hashed_file_id(0, 1))
+
+
+# --- dying, and being overtaken -------------------------------------------------------------------
+
+
+class BegunAgain:
+    """A store at which another process takes a compaction's inflight file over, as Hudi does."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, key: str, body: bytes, condition: Any, **how: Any) -> Any:
+        answer = self._store.put(key, body, condition, **how)
+        if key.endswith(".compaction.inflight") and isinstance(answer, Applied):
+            self._store.put(key, b"", IfVersion(answer.version))
+        return answer
+
+
+def test_in_the_mode_hudi_a_compaction_that_another_process_carries_out_anew_is_refused() -> None:
+    with hashed(mode="hudi", options={}) as table:
+        table.upsert(rows(("a", "EU", 1, 1)))
+        table.upsert(rows(("a", "EU", 2, 2)))
+        again: Any = BegunAgain(table.store)
+        with pytest.raises(LockLost, match="carries the same plan out"):
+            TableService(table.url, again, SingleWriter()).compact()
+        assert shown(table.read()) == [("a", "EU", 2, 2)]
+        assert "commit" not in {each.action for each in table.history()}
+
+
+# The threads of a process that died die with it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_non_blocking_writer_that_died_at_any_request_has_committed_all_or_nothing(
+    sent: bool, step: int
+) -> None:
+    outcomes = set()
+    for most in range(0, 200, step):
+        with hashed(buckets=2) as table:
+            table.upsert(rows(("a", "EU", 1, 1), ("b", "EU", 1, 1)))
+            mortal = Table(table.url, options=NBCC)
+            mortal._open()
+            mortal.store = Mortal(mortal.store, most, sent=sent)  # type: ignore[assignment]
+            died = True
+            try:
+                died = mortal.upsert(rows(("a", "EU", 2, 2), ("b", "EU", 2, 2))) is None
+            except (Died, SiblingInterrupted):
+                pass
+            table.upsert(rows(("c", "EU", 1, 1)))
+            found = shown(table.read())
+            assert found[2] == ("c", "EU", 1, 1) and found[0][2] == found[1][2]
+            outcomes.add(found[0][2])
+            if not died:
+                break
+    assert not died and outcomes == {1, 2}

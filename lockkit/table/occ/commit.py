@@ -280,6 +280,9 @@ def _commit_unfenced(
         yield from _prove_mine(prepared, landed)
     else:
         _judge(work, found)
+        if transaction.action == "compaction":
+            from lockkit.table.occ.begun_again import refuse_begun_again
+            yield from refuse_begun_again(prepared)
         if config.metadata:
             from lockkit.table.occ.metadata_off import switch_metadata_off  # rarely on
 
