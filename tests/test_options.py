@@ -473,3 +473,20 @@ def test_the_documented_options_are_those_of_the_table() -> None:
         (ROOT / "docs" / "options.md").write_text(options_page(), encoding="utf-8")
         return
     assert page == options_page(), "LOCKKIT_REWRITE=1 makes it again"
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/t", "file:///tmp/options"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("endpoint", 3), ("endpoint", "a-host:9000"), ("client", 3), ("attempts", "x"),
+        ("attempts", 0), ("timeout_s", "x"), ("timeout_s", 0), ("timeout_s", 1e300),
+        ("timeout_s", float("nan")), ("timeout_s", None),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_store_can_use_is_refused_with_its_name(
+    url: str, name: str, value: Any
+) -> None:
+    with pytest.raises(StoreError, match=name) as refused:
+        open_store(url, **{name: value})
+    assert refused.value.cure

@@ -79,6 +79,7 @@ class ObjectVersion:
 
 CHUNK_BYTES = 1 << 20
 """How much of a large object is in memory at a time."""
+TIMEOUT_S_MAX = 86_400.0
 
 
 class Hooks(Protocol):
@@ -87,7 +88,7 @@ class Hooks(Protocol):
     def install(self, client: Any) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StoreOptions:
     """Options of every adapter, for all providers."""
 
@@ -108,6 +109,13 @@ class StoreOptions:
     """The faults to inject below the SDK's retries."""
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
     """Provider options, passed on to the SDK client (region_name, account_url, credential)."""
+
+    def sound(self) -> bool:
+        """Whether each value can be used, but for what only the SDK can say."""
+        texts = isinstance(self.endpoint, str | None) and isinstance(self.client, str)
+        texts = texts and (self.endpoint is None or _is_http(self.endpoint))
+        numbers = isinstance(self.timeout_s, int | float) and isinstance(self.attempts, int)
+        return texts and numbers and 0 < self.timeout_s <= TIMEOUT_S_MAX and self.attempts >= 1
 
 
 class Store(Protocol):
@@ -201,14 +209,11 @@ def open_store(
 
     `extra` goes to the SDK's client. `TypeError` names a keyword that this client does not take.
     """
-    if extra:
-        from lockkit.stores.keywords import check_keywords  # why: see there
+    options = StoreOptions(endpoint, timeout_s, client, attempts, faults, extra)
+    if extra or not options.sound():
+        from lockkit.stores.keywords import check_options  # why: see there
 
-        check_keywords(open_store, url, extra)
-    options = StoreOptions(
-        endpoint=endpoint, timeout_s=timeout_s, client=client, attempts=attempts, faults=faults,
-        extra=extra,
-    )  # fmt: skip
+        check_options(url, options)
     return _open(url, options)
 
 
@@ -225,10 +230,6 @@ def reopen(store: Store) -> Store:
 
 def _open(url: str, options: StoreOptions) -> Store:
     scheme, adapter = adapter_of(url)
-    if options.endpoint is not None and not _is_http(options.endpoint):
-        raise StoreError(
-            f"cannot open {url!r}: its endpoint is no URL; write http://host:port or https://host"
-        )
     for name in ("endpoint", "faults") if scheme not in _EXTRAS else ():
         if getattr(options, name) is not None:
             raise StoreError(

@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lockkit.errors import UnknownKeyword
-from lockkit.stores import adapter_of, open_store
+from lockkit.errors import StoreError, UnknownKeyword
+from lockkit.stores import TIMEOUT_S_MAX, StoreOptions, adapter_of, open_store
 
 
 def check_keywords(
@@ -31,6 +31,26 @@ def check_keywords(
                 f"{who.__name__}() for {url.partition('://')[0]}://", foreign - known,
                 known.union(also, keywords_of(who)),
             )  # fmt: skip
+
+
+def check_options(url: str, options: StoreOptions) -> None:
+    """`TypeError` for an unknown keyword, `StoreError` for a value that cannot be used."""
+    adapter_of(url)
+    check_keywords(open_store, url, options.extra)
+    usable = {
+        "client": "a name as a str",
+        "timeout_s": f"a number of seconds over 0 and up to {TIMEOUT_S_MAX:g}",
+        "attempts": "a whole number from 1",
+    }
+    for name, rule in usable.items():
+        value = getattr(options, name)
+        if not StoreOptions(**{name: value}).sound():
+            raise StoreError(f"cannot open {url!r} with {name}={value!r:.60}", cure=f"give {rule}")
+    if not options.sound():
+        raise StoreError(
+            f"cannot open {url!r}: its endpoint is no URL",
+            cure="write http://host:port or https://host",
+        )
 
 
 def store_keywords(url: str) -> frozenset[str]:
