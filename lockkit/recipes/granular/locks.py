@@ -7,8 +7,8 @@
 Each stripe is first come, first served. One deadline covers all locks of a call (Ozone's master has
 only a blocking `lock()`). Wait and hold times are counted.
 
-A thread cannot be stopped, so nobody can take a lock from a holder that never returns: with
-`warn_s` it is logged by its key, and with `limit_s` nobody waits for it any longer.
+A thread cannot be stopped, so a lock cannot be taken from a holder that never returns: with
+`warn_s` it is logged by its key, and with `limit_s` other threads stop waiting for it.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ BEATS_PER_LEASE = 3
 
 
 class EntryGone(Exception):
-    """Our entry was removed: its lease was over, or somebody removed it by hand."""
+    """Our entry was removed: its lease was over, or it was removed by hand."""
 
 
 class NotAQueue(StoreError):
@@ -87,7 +87,7 @@ def conflicts(one: Mode, other: Mode) -> bool:
 
 
 def with_new(entries: tuple[QueueEntry, ...], new: QueueEntry) -> tuple[QueueEntry, ...]:
-    """A new entry goes to the end, so it overtakes nobody."""
+    """A new entry goes to the end, so it overtakes no other entry."""
     return (*entries, new)
 
 
@@ -268,7 +268,7 @@ def leave(place: QueuePlace) -> Procedure[bool]:
 
 
 def remove(key: str, id: str, beat: int) -> Procedure[bool]:
-    """Remove somebody's entry if it was not renewed since; False: it was, or it is gone."""
+    """Remove another client's entry if it was not renewed since; False: it was, or it is gone."""
     sent = False
     for tries in range(TRIES_MAX):
         queue = yield from _read(key, None)

@@ -119,7 +119,7 @@ def land(seen: QueueRead, new: QueueDraft) -> Procedure[WriteLanded | WriteLost 
         now = seen_of(settled)
     except Unanswered as error:
         return Unsure(str(error), seen.file.number) if error.doubt else NotDone(str(error))
-    except QueueError as error:  # what stands there cannot be read
+    except QueueError as error:  # the object is unreadable
         return Unsure(str(error), seen.file.number)
     match settle(new.file, seen.version, now.file, now.version):
         case Ours():

@@ -132,7 +132,7 @@ def decode_slot(body: bytes, number: int) -> SlotRead:
 
 
 def read_slot(number: int) -> Procedure[SlotRead | None]:
-    """The slot; None if nobody has claimed it. Raises `Damaged`, `Unanswered`."""
+    """The slot; None if no writer has claimed it. Raises `Damaged`, `Unanswered`."""
     match (yield from read(slot_key(number), limit=SLOT_BYTES_MAX)):
         case Found(body, _):
             return decode_slot(body, number)

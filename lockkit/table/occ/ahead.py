@@ -1,7 +1,7 @@
 """Instants far in the future, taken by a writer with a wrong clock, and how a table goes on.
 
 A new instant is later than every completed one. So a commit or a rollback that is days ahead would
-move every later instant ahead too. Writers refuse to follow it until somebody has looked at it. The
+move every later instant ahead too. Writers refuse to follow it until an operator checks it. The
 commit itself stays. Once its instant is accepted, new instants follow it until the clocks have
 caught up. (An instant that is only pending blocks no writer, and its rollback is not placed ahead
 of it.)

@@ -268,7 +268,7 @@ class ConflictStrategy:
 def bucket_of(group: FileGroup) -> FileGroup:
     """(partition, bucket): a file id begins with eight digits, as Hudi's BucketIdentifier reads it.
 
-    Any other file id belongs to no bucket and stands for itself.
+    Any other file id belongs to no bucket and represents itself.
     """
     partition, file_id = group
     return (partition, file_id[:8]) if _BUCKET.match(file_id) else group

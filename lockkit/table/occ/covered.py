@@ -31,7 +31,7 @@ from lockkit.table.format.layout import CommitFiles, parse_commit
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 
 HARMLESS = frozenset({"clean", "rollback", "savepoint"})
-"""Pending actions that never end as a commit, and so hold back neither a horizon nor a read."""
+"""Pending actions that never end as a commit; they delay neither a horizon nor a read."""
 _DIGITS = 17
 
 

@@ -40,7 +40,7 @@ class HeartbeatRules:
 
     @property
     def belief_ms(self) -> int:
-        """How long a writer relies on a beat: it stops before anybody may end it."""
+        """How long a writer relies on a beat: it stops before another client may end it."""
         return self.ttl_ms - min(MARGIN_MS, self.ttl_ms // 10)
 
 

@@ -25,7 +25,7 @@ FORMAT = 1
 
 
 class LaterFormat(ValueError):
-    """A newer lockkit wrote it: it is neither read nor replaced."""
+    """A newer lockkit wrote it: it is not read, and not replaced."""
 
 
 def format_checkpoint(snapshot: Snapshot) -> bytes:
