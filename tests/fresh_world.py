@@ -113,7 +113,7 @@ def retried(spark: Any, url: str, way: Way) -> tuple[str, int]:
         if others:
             others.pop()(spark, url)
 
-    return told(lambda: write(rows, url, retries=5, claim=claim)), value(url)
+    return outcome_of(lambda: write(rows, url, retries=5, claim=claim)), value(url)
 
 
 def saved(spark: Any, url: str, way: Way, mode: str) -> tuple[str, int]:
@@ -121,7 +121,7 @@ def saved(spark: Any, url: str, way: Way, mode: str) -> tuple[str, int]:
     first(spark, url)
     rows = way(spark, url)
     other(spark, url)
-    return told(lambda: save(rows, url, mode)), value(url)
+    return outcome_of(lambda: save(rows, url, mode)), value(url)
 
 
 def save(rows: Any, url: str, mode: str = "append") -> None:
@@ -129,7 +129,7 @@ def save(rows: Any, url: str, mode: str = "append") -> None:
         rows.write.format("lockkit").mode(mode).options(**SAID).save(url)
 
 
-def told(do: Callable[[], Any]) -> str:
+def outcome_of(do: Callable[[], Any]) -> str:
     try:
         do()
     except (TableError, CommitConflict) as error:
@@ -145,12 +145,12 @@ def value(url: str) -> int:
 def main(remote: str, folder: str) -> dict[str, Any]:
     spark = connect_session(remote)
     register(spark)
-    told = {
+    outcome_of = {
         each: retried(spark, f"file://{folder}/{number}", WAYS[each])
         for number, each in enumerate(ON_CONNECT)
     }
     spark.stop()
-    return told
+    return outcome_of
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class Tried:
 
     instant: str
     keys: tuple[int, ...]
-    told: str = "nothing"
+    reported: str = "nothing"
 
 
 class World(Play):
@@ -104,17 +104,17 @@ class World(Play):
         operation: str = "UPSERT", keys: tuple[int, ...] = (),
     ) -> Procedure[str]:  # fmt: skip
         """Begin, write, commit, again after a conflict; returns the instant, or the last error."""
-        told = "spent"
+        reported = "spent"
         for _ in range(tries):
             try:
                 prepared = yield from self.prepared(files, operation=operation)
             except TableError as error:
-                told = type(error).__name__
+                reported = type(error).__name__
                 continue
-            told = yield from self.committed(prepared, keys)
-            if told == prepared.instant:
-                return told
-        return told
+            reported = yield from self.committed(prepared, keys)
+            if reported == prepared.instant:
+                return reported
+        return reported
 
     def prepared(
         self, files: Callable[[Any], Procedure[Any]], *, operation: str = "UPSERT"
@@ -136,20 +136,20 @@ class World(Play):
                 yield from commit(
                     prepared, Holder(self.epoch), fence=None if self.rules.fence else False
                 )
-                mine.told = prepared.instant
+                mine.reported = prepared.instant
             except CommitConflict as error:
                 assert "begin again" in str(error) or "let that plan" in str(error)
-                mine.told = "CommitConflict"
+                mine.reported = "CommitConflict"
             except LockLost as error:
-                mine.told = "again" if "acquire the lock again" in str(error) else "LockLost"
+                mine.reported = "again" if "acquire the lock again" in str(error) else "LockLost"
             except CommitUnknown:
-                mine.told = "CommitUnknown"
+                mine.reported = "CommitUnknown"
             except TableError as error:
-                mine.told = f"refused: {error}"
+                mine.reported = f"refused: {error}"
             self._let_go()
-            if mine.told not in ("again", "CommitUnknown"):
-                return mine.told
-        return mine.told
+            if mine.reported not in ("again", "CommitUnknown"):
+                return mine.reported
+        return mine.reported
 
     def _take_lock(self) -> Procedure[None]:
         if self.mode == "hudi" and self.rules.fence:
@@ -320,10 +320,10 @@ class World(Play):
         """The first promise to a writer that was broken, or a row too many, too few or too old."""
         visible = self.visible()
         for each in self.tried:
-            if each.told == each.instant and each.instant not in visible:
+            if each.reported == each.instant and each.instant not in visible:
                 return f"{each.instant} was acknowledged and is lost"
-            if each.told in ("CommitConflict", "LockLost") and each.instant in visible:
-                return f"{each.instant} was told {each.told} and is visible"
+            if each.reported in ("CommitConflict", "LockLost") and each.instant in visible:
+                return f"{each.instant} was told {each.reported} and is visible"
         expected: dict[int, int] = {}
         for each in visible.values():
             for key in each.keys:

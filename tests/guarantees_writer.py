@@ -92,7 +92,7 @@ def once(
 
 def two_threads(session: Any, place: dict[str, Any], **how: Any) -> dict[str, Any]:
     """One writer's lock in the hands of two threads: the second comes when the first holds it."""
-    at, go, told = threading.Event(), threading.Event(), {}
+    at, go, outcomes = threading.Event(), threading.Event(), {}
     frame = session.createDataFrame([("a", "EU", 1, 1)], COLUMNS)
     other = session.createDataFrame([("b", "US", 1, 1)], COLUMNS)
 
@@ -103,7 +103,7 @@ def two_threads(session: Any, place: dict[str, Any], **how: Any) -> dict[str, An
 
     def first() -> None:
         done = write(frame, lock=held, emit=emit, **place, **how)
-        told["first"] = done and done.instant
+        outcomes["first"] = done and done.instant
 
     held = Lock(place["url"], endpoint=place["endpoint"])
     thread = threading.Thread(target=first)
@@ -111,13 +111,13 @@ def two_threads(session: Any, place: dict[str, Any], **how: Any) -> dict[str, An
     assert at.wait(60)
     try:
         write(other, lock=held, **place, **how)
-        told["second"] = "written"
+        outcomes["second"] = "written"
     except RuntimeError as error:
-        told["second"] = str(error)
+        outcomes["second"] = str(error)
     go.set()
     thread.join()
     held.close()
-    return told
+    return outcomes
 
 
 if __name__ == "__main__":

@@ -78,9 +78,7 @@ def change_and_add(store: Store) -> Prepared:
     (only,) = run(load_snapshot(covering=transaction.covered), store, CLOCK).slices
     old = run(read_slice(only), store, CLOCK)
     changed = rewrite_group(transaction.target, only, old, rows([0], amount=1))
-    added = write_inserts(
-        transaction.target, rows([1], region="US"), file_id=f"{CLOCK.unique()}-0"
-    )
+    added = write_inserts(transaction.target, rows([1], region="US"), file_id=f"{CLOCK.unique()}-0")
     for file in (changed, added):
         run(create(file.key, file.body), store, CLOCK)
     way = prepare(transaction, [changed.stat, added.stat], schema=AVRO)
@@ -377,7 +375,7 @@ def measure(server: Emulator, nursery: Nursery, story: Story) -> list[Row]:
     return found
 
 
-def told(stories: dict[Story, list[Row]]) -> str:
+def table_of(stories: dict[Story, list[Row]]) -> str:
     """The table of docs/concepts/guarantees.md."""
     lines = ["| killed at | before it landed | before it was answered |", "|---|---|---|"]
     for story, found in stories.items():

@@ -139,7 +139,7 @@ class Lane:
 class Parts:
     """What the procedures of a `Parallel` were told, each."""
 
-    told: tuple[Any, ...]
+    got: tuple[Any, ...]
 
 
 Path = tuple[int, ...]
@@ -149,7 +149,7 @@ Path = tuple[int, ...]
 class Stand:
     """Where a procedure stands: the requests that it waits on, or how it ended."""
 
-    told: tuple[Any, ...]
+    got: tuple[Any, ...]
     waits: tuple[tuple[Path, Any], ...] = ()
     ended: Any = None
     notes: tuple[Note, ...] = ()
@@ -158,7 +158,7 @@ class Stand:
         return next((each.data for each in reversed(self.notes) if each.kind == kind), {})
 
 
-def stand(procedure: Procedure[Any], told: tuple[Any, ...], lane: Lane, path: Path = ()) -> Stand:
+def stand(procedure: Procedure[Any], got: tuple[Any, ...], lane: Lane, path: Path = ()) -> Stand:
     """A procedure has nothing but what it was told: so that is where it stands."""
     used, ids, notes = 0, 0, []
     reply: Any = None
@@ -177,37 +177,37 @@ def stand(procedure: Procedure[Any], told: tuple[Any, ...], lane: Lane, path: Pa
                     notes.append(request)
                     reply = None
                 case Parallel(procedures):
-                    parts = told[used] if used < len(told) else Parts(((),) * len(procedures))
+                    parts = got[used] if used < len(got) else Parts(((),) * len(procedures))
                     inside = [stand(each, mine, lane, (*path, place)) for place, (each, mine)
-                              in enumerate(zip(procedures, parts.told, strict=True))]  # fmt: skip
+                              in enumerate(zip(procedures, parts.got, strict=True))]  # fmt: skip
                     notes += [note for each in inside for note in each.notes]
-                    whole = Parts(tuple(each.told for each in inside))
+                    whole = Parts(tuple(each.got for each in inside))
                     if any(each.waits for each in inside):
                         waits = tuple(wait for each in inside for wait in each.waits)
-                        return Stand((*told[:used], whole), waits, None, tuple(notes))
-                    told, used = (*told[:used], whole, *told[used + 1 :]), used + 1
+                        return Stand((*got[:used], whole), waits, None, tuple(notes))
+                    got, used = (*got[:used], whole, *got[used + 1 :]), used + 1
                     failed = [each.ended for each in inside if isinstance(each.ended, Exception)]
                     if failed:
                         request = procedure.throw(failed[0])
                         continue
                     reply = tuple(each.ended for each in inside)
-                case _ if used < len(told):
-                    reply, used = told[used], used + 1
+                case _ if used < len(got):
+                    reply, used = got[used], used + 1
                 case _:
-                    return Stand(told, ((path, request),), None, tuple(notes))
+                    return Stand(got, ((path, request),), None, tuple(notes))
             request = procedure.send(reply)
     except StopIteration as done:
-        return Stand(told, (), done.value, tuple(notes))
+        return Stand(got, (), done.value, tuple(notes))
     except Exception as error:  # noqa: BLE001 - how it ended, for `World` to judge
-        return Stand(told, (), error, tuple(notes))
+        return Stand(got, (), error, tuple(notes))
 
 
-def and_told(told: tuple[Any, ...], path: Path, answer: Any) -> tuple[Any, ...]:
+def and_told(got: tuple[Any, ...], path: Path, answer: Any) -> tuple[Any, ...]:
     if not path:
-        return (*told, answer)
-    place, parts = path[0], told[-1].told
+        return (*got, answer)
+    place, parts = path[0], got[-1].got
     mine = and_told(parts[place], path[1:], answer)
-    return (*told[:-1], Parts((*parts[:place], mine, *parts[place + 1 :])))
+    return (*got[:-1], Parts((*parts[:place], mine, *parts[place + 1 :])))
 
 
 # --- the world ------------------------------------------------------------------------------------
@@ -249,8 +249,8 @@ class Result:
     story: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        told = f"{self.mistake or 'nothing wrong'} in {self.states} states"
-        return "\n  ".join([told, *self.story])
+        got = f"{self.mistake or 'nothing wrong'} in {self.states} states"
+        return "\n  ".join([got, *self.story])
 
 
 @dataclass
@@ -288,11 +288,11 @@ class World:
             self._shelves.append(memory_store)
         return self._shelf_ids[key]
 
-    def _stand(self, lane: int, told: tuple[Any, ...]) -> int:
-        key = (lane, told)
+    def _stand(self, lane: int, got: tuple[Any, ...]) -> int:
+        key = (lane, got)
         if key not in self._stand_ids:
             self._stand_ids[key] = len(self._stands)
-            self._stands.append(stand(self.lanes[lane].make(), told, self.lanes[lane]))
+            self._stands.append(stand(self.lanes[lane].make(), got, self.lanes[lane]))
         return self._stand_ids[key]
 
     def _perform(self, memory_store: int, request: Any) -> tuple[int, Any]:
@@ -364,8 +364,10 @@ class World:
         """Whether nobody can change any more what this reads."""
         match request:
             case Get(key):
-                return key in self.constant or key.startswith(PROPERTIES_KEY) or (
-                    key in here and _FINAL.fullmatch(key) is not None
+                return (
+                    key in self.constant
+                    or key.startswith(PROPERTIES_KEY)
+                    or (key in here and _FINAL.fullmatch(key) is not None)
                 )
             case List(prefix):
                 return prefix.startswith(".hoodie/.temp/")  # there are no markers here
@@ -399,8 +401,8 @@ class World:
     def _go(self, state: State, lane: int, path: Path, answer: Any) -> State:
         key = (state.lanes[lane], path, answer)
         if key not in self._moved:
-            told = and_told(self._stands[state.lanes[lane]].told, path, answer)
-            self._moved[key] = self._stand(lane, told)
+            got = and_told(self._stands[state.lanes[lane]].got, path, answer)
+            self._moved[key] = self._stand(lane, got)
         lanes = (*state.lanes[:lane], self._moved[key], *state.lanes[lane + 1 :])
         return state._replace(lanes=lanes)
 
@@ -533,7 +535,7 @@ def _stale(out: Out, log: tuple[Decision, ...]) -> str:
 
 def _was_told(at: Stand, instant: str) -> bool:
     """Whether the fence that it looked at last says what became of its instant."""
-    fences = [each for each in at.told if isinstance(each, Found) and b'"window"' in each.body]
+    fences = [each for each in at.got if isinstance(each, Found) and b'"window"' in each.body]
     return parse_fence(fences[-1].body).decision_on(instant) is not None
 
 

@@ -126,7 +126,7 @@ MISTAKES = (
     Mistake("the conflict check does not look at what is pending", find_conflict,
             only_what_is_completed, "test_of_any_two_kinds_hudis_rules_say_which_go_together"),
     Mistake("of many conflicts the newest is told", find_conflict, the_newest_first,
-            "test_of_many_the_oldest_that_hudis_rules_name_is_told_the_completed_first"),
+            "test_of_many_conflicts_the_oldest_completed_one_is_reported_first"),
     Mistake("conflicts of buckets are looked for by file id", find_conflict, by_the_file_id_alone,
             "test_of_any_two_kinds_hudis_rules_say_which_go_together"),
     Mistake("a new instant is the wall clock's, whatever is newest", next_instant_ms,
@@ -134,11 +134,11 @@ MISTAKES = (
     Mistake("an instant is read to the second", instant_ms, to_the_second,
             "test_an_instant_is_its_milliseconds"),
     Mistake("digits of other scripts make an instant", parse_timeline, any_script,
-            "test_a_name_that_is_no_instants_is_nobodys_commit"),
+            "test_a_file_name_without_an_instant_is_no_commit"),
     Mistake("a back-off has no limit", back_off_s, without_a_limit,
-            "test_a_back_off_grows_to_its_limit_and_never_beyond"),
+            "test_a_back_off_grows_up_to_its_limit"),
     Mistake("a server may ask for a wait without end", seconds, whatever_is_asked,
-            "test_a_wait_that_a_server_asks_for_is_a_length_of_time"),
+            "test_a_wait_that_a_server_requests_is_a_length_of_time"),
     Mistake("a bucket's next file group has an old one's name", generations, how_many_there_were,
             "test_the_next_generation_was_never_used_before"),
 )  # fmt: skip
@@ -158,4 +158,3 @@ def planted(mistake: Mistake) -> Iterator[None]:
         for module in homes:
             all_.enter_context(patch.object(module, name, mistake.wrong))
         yield
-

@@ -140,7 +140,7 @@ class History:
         self.model.commits[instant] = ({each: {key: (7, instant)} for each in new}, set(gone))
 
 
-def told(table: pa.Table) -> dict[str, tuple[int, str]]:
+def rows_of(table: pa.Table) -> dict[str, tuple[int, str]]:
     if "id" not in table.column_names:
         return {}
     columns = (table[name].to_pylist() for name in ("id", "amount", "_hoodie_commit_time"))

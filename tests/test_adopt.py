@@ -212,7 +212,7 @@ def test_the_options_of_hudis_writers_fit_the_table(table_of: Any, capsys: Any) 
 @pytest.mark.parametrize(
     "news", [{"hoodie.table.type": "MERGE_ON_READ"}, {f"{PARTITIONS}.inflight": "record_index"}]
 )
-def test_properties_that_are_written_meanwhile_are_not_overwritten(
+def test_properties_written_by_another_process_are_not_overwritten(
     table_of: Any, news: dict[str, str]
 ) -> None:
     folder = table_of("cow9")

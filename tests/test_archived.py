@@ -97,7 +97,7 @@ def archive(folder: Path, count: int) -> None:
             file.unlink()
 
 
-def test_a_table_whose_oldest_commits_are_archived_is_what_a_dictionary_is(folder: Path) -> None:
+def test_a_table_with_archived_commits_equals_a_dictionary_model(folder: Path) -> None:
     dice = random.Random(folder.name)
     with Table(f"file://{folder}") as table:
         before = table.read()

@@ -63,8 +63,8 @@ def test_each_grant_has_a_file_in_the_form_of_hudis() -> None:
                                  "lockExpiration", "lockHeld"}  # fmt: skip
             assert each["transactionStartTime"] == start
             assert each["lockExpiration"] == each["timestamp"] + 30_000
-    told = [parse_audit("\n".join(map(json.dumps, lines))) for lines in found.values()]
-    assert validate(told).outcome == "PASSED"
+    audits = [parse_audit("\n".join(map(json.dumps, lines))) for lines in found.values()]
+    assert validate(audits).outcome == "PASSED"
 
 
 @pytest.mark.parametrize("said", [None, False, "true"])

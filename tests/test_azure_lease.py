@@ -59,7 +59,7 @@ def test_a_url_with_a_signature_is_refused_and_not_repeated() -> None:
     assert "s3cret" not in str(refused.value)
 
 
-def told(send: Callable[[], Any]) -> str:
+def outcome_of(send: Callable[[], Any]) -> str:
     """Status and code of what Azure answered to the SDK; `ok` where it did as it was told."""
     from azure.core.exceptions import HttpResponseError
 
@@ -74,32 +74,32 @@ def told(send: Callable[[], Any]) -> str:
 # --- the server's fence ---------------------------------------------------------------------------
 
 
-def test_the_server_refuses_the_write_of_whoever_lost_the_lease(
+def test_the_server_refuses_the_write_of_a_client_that_lost_the_lease(
     lock: Callable[..., AzureBlobLease], blob: Any, clock: Clock
 ) -> None:
     """No clock of a client's and no check before the write: the stale one arrives, and bounces."""
     stale, next_one = lock(ttl_s=15), lock()
     assert stale.acquire(timeout=0)
     old = stale.lease_id
-    assert told(lambda: blob.upload_blob(b"1", overwrite=True, lease=old)) == "ok"
+    assert outcome_of(lambda: blob.upload_blob(b"1", overwrite=True, lease=old)) == "ok"
     clock.offset_ms += 16_000
     assert next_one.acquire(timeout=0)
     mismatch = "412 LeaseIdMismatchWithBlobOperation"
-    assert told(lambda: blob.upload_blob(b"2", overwrite=True, lease=old)) == mismatch
-    assert told(lambda: blob.upload_blob(b"2", overwrite=True)) == "412 LeaseIdMissing"
-    assert told(blob.delete_blob) == "412 LeaseIdMissing"
+    assert outcome_of(lambda: blob.upload_blob(b"2", overwrite=True, lease=old)) == mismatch
+    assert outcome_of(lambda: blob.upload_blob(b"2", overwrite=True)) == "412 LeaseIdMissing"
+    assert outcome_of(blob.delete_blob) == "412 LeaseIdMissing"
     mine = next_one.lease_id
-    assert told(lambda: blob.upload_blob(b"3", overwrite=True, lease=mine)) == "ok"
+    assert outcome_of(lambda: blob.upload_blob(b"3", overwrite=True, lease=mine)) == "ok"
     next_one.release()
     gone = "412 LeaseNotPresentWithBlobOperation"
-    assert told(lambda: blob.upload_blob(b"4", overwrite=True, lease=mine)) == gone
+    assert outcome_of(lambda: blob.upload_blob(b"4", overwrite=True, lease=mine)) == gone
     assert blob.download_blob().readall() == b"3"
     with pytest.raises(LockLost):
         stale.release()
 
 
 def test_an_expired_lease_that_the_server_renews_is_not_taken_up_again(
-    lock: Callable[..., AzureBlobLease]
+    lock: Callable[..., AzureBlobLease],
 ) -> None:
     """Nobody leased or wrote the blob, so Azure says yes; but another may have been here."""
     own, tale, other = Suspendable(), Tale(), lock()
@@ -115,7 +115,7 @@ def test_an_expired_lease_that_the_server_renews_is_not_taken_up_again(
     other.release()
 
 
-def test_what_is_in_the_blob_is_never_written_over(
+def test_the_blobs_content_is_never_overwritten(
     lock: Callable[..., AzureBlobLease], blob: Any
 ) -> None:
     blob.upload_blob(b"precious")
@@ -125,7 +125,7 @@ def test_what_is_in_the_blob_is_never_written_over(
     assert blob.download_blob().readall() == b"precious"
 
 
-def test_only_who_says_so_breaks_a_lease_and_its_holder_is_told(
+def test_a_lease_is_broken_only_with_confirmation_and_its_holder_learns_of_it(
     lock: Callable[..., AzureBlobLease], clock: Clock
 ) -> None:
     tale = Tale()
@@ -213,7 +213,7 @@ def test_the_holders_record_leaves_the_blobs_own_metadata_and_is_replaced(
     assert blob.download_blob().readall() == b"precious"
 
 
-def test_a_grant_whose_record_is_refused_is_given_back(
+def test_a_grant_whose_record_is_refused_is_released(
     server: Emulator, lock: Callable[..., AzureBlobLease]
 ) -> None:
     other = lock()
@@ -256,7 +256,7 @@ def _renewed(lock: AzureBlobLease) -> bool:
     return True
 
 
-def test_an_unanswered_release_is_settled_and_an_unanswered_try_is_taken_back(
+def test_an_unanswered_release_is_settled_and_an_unanswered_try_is_withdrawn(
     server: Emulator, lock: Callable[..., AzureBlobLease]
 ) -> None:
     with Proxy(server.azure) as proxy:
@@ -291,13 +291,13 @@ def test_a_release_that_may_yet_land_does_not_end_the_next_grant(
             mine.release()
         proxy.clear()
         assert mine.acquire(timeout=0)
-        late = told(lambda: BlobLeaseClient(blob, lease_id=old).release())
+        late = outcome_of(lambda: BlobLeaseClient(blob, lease_id=old).release())
         assert late == "409 LeaseIdMismatchWithLeaseOperation"
         mine.renew()
         mine.release()
 
 
-def test_a_service_that_falls_silent_costs_the_lock(
+def test_a_service_that_stops_answering_costs_the_lock(
     server: Emulator, lock: Callable[..., AzureBlobLease]
 ) -> None:
     own, tale = Suspendable(), Tale()
@@ -313,7 +313,7 @@ def test_a_service_that_falls_silent_costs_the_lock(
             _ = mine.lease_id
 
 
-def test_a_service_that_is_not_there_is_said(lock: Callable[..., AzureBlobLease]) -> None:
+def test_an_unreachable_service_is_reported(lock: Callable[..., AzureBlobLease]) -> None:
     with pytest.raises(NoAnswer, match="connection refused"):
         lock("http://127.0.0.1:1").acquire(timeout=0)
 
@@ -365,10 +365,10 @@ def steps(store: AzureStore) -> dict[str, Callable[[], Any]]:
 
 def played(store: AzureStore, story: list[str]) -> list[str]:
     known, lines = steps(store), []
-    told(lambda: lease(store, A).break_lease(lease_break_period=0))
+    outcome_of(lambda: lease(store, A).break_lease(lease_break_period=0))
     store.blob("blob").upload_blob(b"", overwrite=True)
     for name in story:
-        said = told(known[name])
+        said = outcome_of(known[name])
         said += f"; {_state(store)}"
         lines.append(f"{name}: {said}")
     return lines
@@ -398,7 +398,7 @@ def test_a_lease_goes_through_the_states_that_it_has_on_azurite(
             assert played(ours, story) == played(theirs, story)
 
 
-def test_time_ends_leases_and_breaks_and_a_write_forgets_what_has_ended(
+def test_leases_and_breaks_end_by_time_and_a_write_removes_the_ended_state(
     server: Emulator, clock: Clock
 ) -> None:
     store = open_store("az://bucket/table", endpoint=server.azure)
@@ -428,5 +428,5 @@ def test_time_ends_leases_and_breaks_and_a_write_forgets_what_has_ended(
     ]
     for name, wait_s, said in script:
         clock.offset_ms += wait_s * 1000
-        assert f"{name}: {told(known[name])}; {_state(store)}" == f"{name}: {said}"
+        assert f"{name}: {outcome_of(known[name])}; {_state(store)}" == f"{name}: {said}"
     assert [each.lease.state for each in store._client.list_blobs()] == ["leased"]

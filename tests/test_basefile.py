@@ -85,8 +85,6 @@ class Group:
         return found
 
 
-
-
 # --- the merge, against a dictionary ---
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "é/..", "k" * 300])
@@ -280,7 +278,7 @@ def test_a_row_without_a_key_is_refused(key: str | None) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full: Linux")
-def test_a_full_disk_is_told_as_what_it_is() -> None:
+def test_a_full_disk_is_reported_as_a_full_disk() -> None:
     with open("/dev/full", "r+b", buffering=0) as out:
         target = Target("20250101000000000", TableConfig(name="t", record_key="id"))
         draft = BaseFileWriter(target, "", "f-0", pa.schema([("id", pa.string())]), out)
@@ -334,7 +332,9 @@ def test_avro_and_arrow_name_the_same_columns() -> None:
      (pa.timestamp("s", "Europe/Berlin"), pa.timestamp("us", "UTC")), (pa.float16(), pa.float32()),
      (pa.large_list(pa.int16()), pa.list_(pa.int32())), (pa.binary(4), pa.binary())],
 )  # fmt: skip
-def test_what_only_arrow_tells_apart_is_stored_as_spark_reads_it(kind: Any, stored: Any) -> None:
+def test_types_that_only_arrow_distinguishes_are_stored_as_spark_reads_them(
+    kind: Any, stored: Any
+) -> None:
     assert stored_schema(pa.schema([("c", kind)])) == pa.schema([("c", stored)])
     file = write_inserts(
         at(1, TableConfig(name="t", record_key="id")),
@@ -405,7 +405,7 @@ def test_a_schema_that_makes_no_sense_is_an_error_of_the_table(noise: str) -> No
         arrow_schema(noise)
 
 
-def test_the_footer_tells_the_first_and_last_key() -> None:
+def test_the_footer_has_the_first_and_last_key() -> None:
     file = write_inserts(at(1), rows(("b", 1, 1), ("é", 1, 1), ("a", 1, 1)), file_id="g-0")
     footer = pq.ParquetFile(io.BytesIO(file.body))
     assert footer.metadata.metadata[b"hoodie_min_record_key"] == b"a"

@@ -47,7 +47,7 @@ def test_every_generation_is_a_step_and_every_write_a_trip() -> None:
     assert sum(int(each.said.split()[0]) for each in said.refusals) == 2
 
 
-def test_a_lease_that_ran_out_is_a_ribbon_of_its_own_in_truth_and_in_belief() -> None:
+def test_an_expired_lease_is_drawn_separately_in_both_lanes() -> None:
     over = {each.lane for each in numbers(whole(recorded())).ribbons if each.over}
     assert over == {LOCK, "W1"}
 
@@ -60,7 +60,7 @@ def test_of_very_many_points_the_slowest_and_every_refusal_are_kept() -> None:
     assert sum(each.outcome == OUTCOMES[1] for each in said.trips) == 20
 
 
-def test_nothing_is_plotted_of_nothing() -> None:
+def test_no_events_make_no_plot() -> None:
     said = numbers(whole([]))
     assert not said.steps + said.trips + said.refusals and not said.ribbons
 
@@ -87,13 +87,13 @@ def lines(charts: Charts) -> list[Any]:
     return [each.x0 for each in charts.figure.layout.shapes]
 
 
-def test_no_figure_is_made_before_the_panel_is_unfolded(charts: Charts) -> None:
+def test_no_figure_is_created_before_the_panel_is_unfolded(charts: Charts) -> None:
     assert charts.figure is None and not charts.children[0].children
     charts.set_trait("selected_index", 0)
     assert charts.children[0].children == (charts.figure,)
 
 
-def test_a_point_that_is_clicked_is_chosen_in_the_diagram_and_the_other_way_round(
+def test_a_click_on_a_point_selects_it_in_the_diagram_and_vice_versa(
     charts: Charts,
 ) -> None:
     charts.set_trait("selected_index", 0)

@@ -45,13 +45,15 @@ KINDS = [(version, mode) for version in (6, 9) for mode in ("fenced", "hudi")]
 def recorded(request: Any) -> tuple[list[Event], str, str]:
     """Two writers, one of them dead between two commits and rolled back; also: who was, and how."""
     version, mode = request.param
-    told: list[Event] = []
+    recorded_events: list[Event] = []
     with Emulator() as server, ExitStack() as open_:
         url = "s3://lake/orders"
         new_table(url, replace(CONFIG, version=version, mode=mode), endpoint=server.s3)
 
         def lane(who: str) -> Emit:
-            return lambda kind, **said: told.append(event(Clock().stamp_ms(), who, kind, **said))
+            return lambda kind, **said: recorded_events.append(
+                event(Clock().stamp_ms(), who, kind, **said)
+            )
 
         def writer(who: str) -> tuple[Store, Lock]:
             lock = Lock(url, endpoint=server.s3, client=who, emit=lane(who), ttl_s=30)
@@ -68,7 +70,7 @@ def recorded(request: Any) -> tuple[list[Event], str, str]:
             way = roll_back(dead.instant, third.fence, known, base=hadoop_base(url))
             assert isinstance(run(way, cleaner, CLOCK, lane("cleaner")), RolledBack)
         publish(prepare_inserts(one, rows([1])), lock, one, CLOCK, lane("W1"))
-        return [*told, *server.requests()], dead.instant, mode
+        return [*recorded_events, *server.requests()], dead.instant, mode
 
 
 def test_a_tables_own_history_is_valid(recorded: tuple[list[Event], str, str]) -> None:
@@ -89,7 +91,7 @@ def test_a_check_that_missed_a_commit_is_found_in_it(
     assert failed(check(events)) == {"no stale commit"}
 
 
-def test_a_rolled_back_commit_that_shows_all_the_same_is_found(
+def test_a_rolled_back_commit_that_is_visible_is_found(
     recorded: tuple[list[Event], str, str],
 ) -> None:
     events, dead, mode = recorded
@@ -160,7 +162,7 @@ def failed(verdict: Verdict) -> set[str]:
     return {each.check for each in verdict.findings if each.kind is Kind.INVALID}
 
 
-def test_a_history_in_which_all_is_well_is_valid_and_says_what_it_saw() -> None:
+def test_a_correct_history_is_valid_and_the_verdict_counts_its_events() -> None:
     verdict = check(well())
     assert verdict.kind is Kind.VALID
     assert verdict.because.startswith("2 grants to 2 clients, never two holders at once")
@@ -194,14 +196,14 @@ def test_the_rare_things_that_were_reached_are_named() -> None:
 
 @pytest.mark.parametrize("path", [*GOOD, *BAD], ids=lambda path: path.stem)
 def test_a_history_without_the_stores_lane_is_never_called_valid(path: Path) -> None:
-    told = [each for each in load(path) if each.kind != "request"]
-    assert check(told).kind is not Kind.VALID
+    recorded_events = [each for each in load(path) if each.kind != "request"]
+    assert check(recorded_events).kind is not Kind.VALID
 
 
 # --- each check convicts ------------------------------------------------------------------------
 
 
-def test_two_believers_are_found_and_for_how_long() -> None:
+def test_two_simultaneous_holders_are_found_with_their_overlap() -> None:
     early = event(50, "W2", "held", epoch=2, until_ms=9_050, version="v2")
     verdict = spoilt(lambda each: None if each.kind == "held" and each.who == "W2" else each, early)
     assert failed(verdict) == {"one believer"}
@@ -210,7 +212,7 @@ def test_two_believers_are_found_and_for_how_long() -> None:
     assert early in verdict.evidence
 
 
-def test_a_stalled_holder_believes_until_its_own_clock_says_no() -> None:
+def test_a_stalled_holder_counts_as_holder_until_its_own_clock_expires_the_lease() -> None:
     def never_released(each: Event) -> Event | None:
         mine = each.who == "W1" or each.get("client") == "W1"
         return None if mine and each.at_ms >= 90 else each
@@ -367,7 +369,7 @@ def test_a_refused_commit_that_is_visible_is_found(error: str) -> None:
     assert failed(verdict) == {"no refused commit is visible"}
 
 
-def test_who_was_told_that_nobody_knows_may_find_its_commit_visible() -> None:
+def test_a_commit_with_an_unknown_outcome_may_be_visible() -> None:
     unknown = event(
         230, "W2", "refused", instant=SECOND, epoch=2, error="CommitUnknown", why="no answer"
     )
@@ -381,14 +383,14 @@ def test_a_commit_that_was_tried_again_after_a_refusal_may_be_visible() -> None:
     assert spoilt(same, refused).kind is Kind.VALID
 
 
-def test_a_loss_that_a_client_inflicted_on_itself_is_found() -> None:
+def test_a_loss_caused_by_the_clients_own_write_is_found() -> None:
     lost = event(50, "W1", "lost", epoch=1, why="412")
     verdict = spoilt(same, lost)
     assert failed(verdict) == {"no self-inflicted loss"}
     assert "a-v1" in verdict.because
 
 
-def test_a_client_that_waits_for_itself_is_found_unless_it_is_another_life_of_it() -> None:
+def test_a_client_that_waits_for_itself_is_found_unless_it_restarted_in_between() -> None:
     waits = event(50, "W1", "waiting", owner="W1", epoch=1, until_ms=9_000)
     assert failed(spoilt(same, waits)) == {"no self-inflicted loss"}
     killed = event(30, "W1", "killed", pid=1)
@@ -403,7 +405,7 @@ def test_an_empty_history_proves_nothing() -> None:
     assert check([]).kind is Kind.UNKNOWN
 
 
-def test_a_bucket_without_any_clients_lane_proves_nothing_about_belief() -> None:
+def test_a_bucket_alone_proves_nothing_about_what_a_client_held() -> None:
     truth = [each for each in well() if each.kind == "request" and each["key"] == LOCK]
     verdict = check(truth)
     assert verdict.kind is Kind.UNKNOWN
@@ -444,7 +446,10 @@ def test_ten_times_the_history_takes_about_ten_times_as_long() -> None:
 
 
 def test_a_verdict_goes_out_as_json() -> None:
-    told = check(load(HISTORIES / "bad" / "stalled_commit_accepted.jsonl")).to_json()
-    assert told["verdict"] == "INVALID"
-    assert told["evidence"][0]["kind"] == "checked"
-    assert {each["check"] for each in told["findings"]} >= {"no stale commit", "one believer"}
+    recorded_events = check(load(HISTORIES / "bad" / "stalled_commit_accepted.jsonl")).to_json()
+    assert recorded_events["verdict"] == "INVALID"
+    assert recorded_events["evidence"][0]["kind"] == "checked"
+    assert {each["check"] for each in recorded_events["findings"]} >= {
+        "no stale commit",
+        "one believer",
+    }

@@ -49,7 +49,7 @@ WELL = [
 ]
 
 
-def test_looks_at_whole_commits_in_their_order_are_valid() -> None:
+def test_reads_of_whole_commits_in_their_order_are_valid() -> None:
     verdict = table(*WELL)
     assert verdict.kind is Kind.VALID, verdict.because
     assert "7 looks at whole commits" in verdict.because
@@ -70,7 +70,7 @@ def test_looks_at_whole_commits_in_their_order_are_valid() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip
-def test_a_look_that_no_moment_explains_is_convicted(look: Event, because: str) -> None:
+def test_a_read_that_no_moment_explains_is_invalid(look: Event, because: str) -> None:
     verdict = table(look)
     assert failed(verdict) == {"readers see whole commits, in order"}
     assert because in verdict.because
@@ -78,7 +78,7 @@ def test_a_look_that_no_moment_explains_is_convicted(look: Event, because: str) 
     assert verdict.evidence[-1] is look
 
 
-def test_a_look_at_a_commit_that_nobody_told_of_is_unknown() -> None:
+def test_a_read_of_a_commit_that_no_lane_recorded_is_unknown() -> None:
     strange = request(80, "spark", f"{TIMELINE}{INSTANTS[5]}.commit", "", "c5")
     verdict = check([*WELL, strange])
     assert {each.kind for each in verdict.findings if "readers" in each.check} == {Kind.UNKNOWN}
@@ -93,26 +93,26 @@ def test_one_commit_is_acknowledged_to_one_writer() -> None:
 
 def test_an_acknowledged_write_that_the_record_has_not_was_lost() -> None:
     """As by a server that forgets what it answered to when it is killed."""
-    told = [
+    history = [
         event(1, "W1", "ask", request=1, op="acquire", key="k/table_lock.json", attempt="a-1"),
         request(2, "W1", "k/table_lock.json", "", "v1", attempt="a-1"),
         event(3, "W1", "answer", request=1, op="acquire", outcome="Applied", version="v1", why=""),
         event(4, "W1", "ask", request=2, op="renew", key="k/table_lock.json", attempt="a-2"),
         event(6, "W1", "answer", request=2, op="renew", outcome="Applied", version="v2", why=""),
     ]
-    verdict = check(told)
+    verdict = check(history)
     assert failed(verdict) == {"no acknowledged write is lost"}
     assert "a-2 is applied as v2" in verdict.because
     assert [each.kind for each in verdict.evidence] == ["ask", "answer"]
-    assert failed(check(told[:3])) == set()
+    assert failed(check(history[:3])) == set()
 
 
-def test_what_a_history_never_reached_is_said() -> None:
+def test_cases_that_a_history_never_reached_are_reported() -> None:
     because = table(*WELL).because
     assert "not exercised: takeover, ghost, lost response, roll-forward" in because
 
 
-def test_commits_and_looks_are_judged_in_n_log_n_steps() -> None:
+def test_commits_and_reads_are_checked_in_n_log_n_steps() -> None:
     """Commits that know a horizon, and a reader of two file groups."""
 
     def instant(number: int) -> str:

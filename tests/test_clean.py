@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import table_world
-from table_history import History, add, overwrite, publish, told
+from table_history import History, add, overwrite, publish, rows_of
 from table_world import (
     AVRO,
     CLOCK,
@@ -66,7 +66,7 @@ def shown(store: Store, instants: Iterable[str]) -> set[str]:
 
 def amount_of(store: Store, **how: Any) -> int:
     """Of k0."""
-    return told(read_table(store, meta=True, **how))["k0"][0]
+    return rows_of(read_table(store, meta=True, **how))["k0"][0]
 
 
 def cleans_of(store: Store) -> list[str]:
@@ -98,12 +98,12 @@ def test_a_reader_as_of_any_retained_commit_reads_what_was_committed(
             done = clean(store, CleanRules(commits=retained))
             deleted += len(done.deleted) if done else 0
             for at in sorted(model.commits)[-retained:]:
-                assert told(read_table(store, as_of=at, meta=True)) == model.rows(at)
+                assert rows_of(read_table(store, as_of=at, meta=True)) == model.rows(at)
     history.take_back()
     done = clean(store, CleanRules(commits=2))
     assert deleted or (done and done.deleted)
     newest = sorted(model.commits)
-    assert told(read_table(store, meta=True)) == model.rows()
+    assert rows_of(read_table(store, meta=True)) == model.rows()
     assert shown(store, newest[-2:]) <= data_files(store)
     if version == 6:  # in version 9 completion times may keep more
         assert data_files(store) <= shown(store, newest[-3:])
@@ -121,7 +121,7 @@ def test_a_writer_that_began_before_reads_the_slices_that_it_merges_into() -> No
     assert (done := clean(store, CleanRules(commits=1))) and len(done.deleted) == 4
 
 
-def test_versions_are_kept_by_number_where_that_is_asked() -> None:
+def test_versions_are_kept_by_number_if_configured() -> None:
     store = fresh()
     add(store, 0)
     for amount in range(1, 5):
@@ -180,7 +180,7 @@ def test_a_replaced_bucket_is_dropped_and_its_file_id_is_never_used_again(versio
     assert generations(run(load_snapshot(), store, CLOCK))[partition, f"{0:08d}"] == 2
 
 
-def test_commits_without_garbage_are_not_looked_at_for_ever(
+def test_commits_without_garbage_are_not_checked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cleans, "EMPTY_AFTER", 3)
@@ -197,7 +197,7 @@ def test_commits_without_garbage_are_not_looked_at_for_ever(
     assert run(with_since, store, CLOCK).instant == ""
 
 
-def test_a_clean_goes_on_where_the_last_one_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_continues_where_the_last_one_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleans, "COMMITS_AT_ONCE", 2)
     store, rules, deleted = fresh(), CleanRules(commits=1), 0
     add(store, 0)

@@ -143,14 +143,14 @@ def test_check_exits_0_for_a_valid_history_and_1_for_an_invalid_one() -> None:
     assert verdict["evidence"]
 
 
-def test_check_exits_2_where_the_history_does_not_tell() -> None:
+def test_check_exits_2_if_the_history_is_insufficient() -> None:
     beliefs = "".join(
         each for each in GOOD.read_text().splitlines(keepends=True) if '"who":"store"' not in each
     )
     assert run("check", "-", given=beliefs).returncode == 2
 
 
-def test_history_tells_a_story_and_its_json_is_a_history_again() -> None:
+def test_history_prints_a_narration_and_its_json_is_a_history_again() -> None:
     assert "stalls" in run("history", str(GOOD)).stdout
     again = run("history", str(GOOD), "--json").stdout
     assert run("check", "-", given=again).returncode == 0
@@ -179,7 +179,7 @@ def test_a_corrupt_history_is_named_with_its_line(
     assert "\x1b" not in result.stderr
 
 
-def test_a_missing_history_is_a_sentence() -> None:
+def test_a_missing_history_is_reported_in_one_sentence() -> None:
     assert_says(run("check", "/no/such/file"), "/no/such/file", "No such file")
     assert_says(run("history", str(ROOT)), "directory")
 
@@ -210,12 +210,12 @@ def test_an_unknown_scheme_names_those_that_there_are(command: tuple[str, ...]) 
     assert_says(run(*command, "ftp://host/table", *after), "ftp", "s3://")
 
 
-def test_a_server_that_is_not_there_is_a_sentence() -> None:
+def test_an_unreachable_server_is_reported_in_one_sentence() -> None:
     there = ("s3://bucket/table", "--endpoint", "http://127.0.0.1:1", "--timeout-s", "1")
     assert_says(run("lock", "show", *there), "table_lock.json")
 
 
-def test_serve_says_why_it_cannot(tmp_path: Path) -> None:
+def test_serve_reports_why_it_cannot_start(tmp_path: Path) -> None:
     assert_says(run("serve", "--db", str(tmp_path / "no" / "such" / "folder.db")), "cannot serve")
     assert_says(run("serve", "--profile", "minio"), "minio", "spaces")
     assert_says(run("serve", "--host", "0.0.0.0"), "--allow-remote")
@@ -224,7 +224,9 @@ def test_serve_says_why_it_cannot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
-def test_a_proxy_that_refuses_is_a_sentence(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusing_proxy_is_reported_in_one_sentence(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name, value in CLOUD.items():
@@ -303,7 +305,7 @@ def test_a_command_runs_under_the_lock_and_its_exit_code_is_ours(table: str) -> 
     assert (again.stdout, again.returncode) == ("2\n", 128 + 9)
 
 
-def test_a_busy_lock_is_75_and_says_who_has_it(table: str) -> None:
+def test_a_busy_lock_exits_75_and_names_the_holder(table: str) -> None:
     soon = Clock().wall_ms() + 60_000
     leave(table, encode(Record("somebody", soon, epoch=4, attempt="a", ttl_ms=60_000)))
     result = process("lock", "acquire", table, "--timeout", "0", "--", "echo", "never")
@@ -328,9 +330,7 @@ def test_a_wait_names_the_holder_once_and_since_when_it_has_the_lock(
         assert "or before" not in result.stderr
 
 
-def test_a_lock_that_cannot_be_read_is_3_and_not_75(
-    table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_lock_exits_3_and_not_75(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from lockkit.stores.local import LocalStore
 
     monkeypatch.setattr(LocalStore, "get", lambda *_, **__: Unknown("connection refused"))
@@ -342,7 +342,7 @@ def test_a_lock_that_cannot_be_read_is_3_and_not_75(
         assert run("lock", "acquire", table, "--timeout", "0.2", "--", "true").returncode == 75
 
 
-def test_a_command_that_is_not_there_gives_the_lock_back(table: str) -> None:
+def test_the_lock_is_released_if_its_command_does_not_exist(table: str) -> None:
     assert_says(process("lock", "acquire", table, "--", "no-such-command"), "PATH", code=127)
     assert stored(table).expired
 
@@ -359,7 +359,7 @@ def test_when_the_lease_is_lost_the_command_is_stopped_and_the_exit_code_is_76(t
     assert stored(table) == thief
 
 
-def test_show_escapes_what_a_terminal_would_obey(table: str) -> None:
+def test_show_escapes_terminal_control_sequences(table: str) -> None:
     hostile = Record("\x1b[2J\x07<b>owner", 0, epoch=1, attempt="a", holder="\u202eevil\nline 2")
     leave(table, encode(hostile))
     result = run("lock", "show", table)
@@ -382,18 +382,18 @@ def test_a_body_that_is_no_lock_record_is_reported_and_exits_1(table: str, body:
     assert "not a lock record" in result.stdout
 
 
-def test_a_lost_answer_on_the_way_is_told_and_the_lock_is_held_all_the_same(
+def test_a_lost_answer_during_acquire_is_reported_and_the_lock_is_held(
     shared_emulator: Any, bucket: str
 ) -> None:
     there = (f"s3://{bucket}/table", "--endpoint", shared_emulator.s3)
     plan = ("--faults", "datasets/faultplans/lost-response-acquire.json")
     result = process("lock", "acquire", *there, *plan, "--", "echo", "held")
     assert (result.returncode, result.stdout) == (0, "held\n")
-    [told] = result.stderr.splitlines()
-    assert told.endswith("fault: drop, after the store applied a put of table_lock.json")
+    [printed] = result.stderr.splitlines()
+    assert printed.endswith("fault: drop, after the store applied a put of table_lock.json")
 
 
-def test_a_fault_plan_that_cannot_be_is_a_wrong_call(shared_emulator: Any) -> None:
+def test_an_impossible_fault_plan_raises_value_error(shared_emulator: Any) -> None:
     there = ("lock", "show", "s3://bucket/table", "--endpoint", shared_emulator.s3)
     assert_says(run(*there, "--faults", "README.md"), "README.md: the text is not JSON", code=64)
     local = ("lock", "show", "file:///nowhere/table")
@@ -415,7 +415,7 @@ def test_show_and_history_list_the_generations_that_a_bucket_keeps(
     assert [each["before"] for each in history[1:]] == [each["version"] for each in history[:-1]]
 
 
-def test_a_buckets_history_is_told_takeovers_and_foreign_bodies_included(
+def test_a_buckets_versions_become_a_history_with_takeovers_and_foreign_bodies(
     shared_emulator: Any, bucket: str
 ) -> None:
     url, end = f"s3://{bucket}/table", Clock().wall_ms() + 60_000
@@ -439,7 +439,7 @@ def test_a_buckets_history_is_told_takeovers_and_foreign_bodies_included(
         assert words in line and "\x1b" not in line
 
 
-def test_show_prints_the_lock_also_to_somebody_who_may_not_list_its_versions(
+def test_show_prints_the_lock_without_the_right_to_list_its_versions(
     shared_emulator: Any, bucket: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -461,7 +461,7 @@ def test_show_prints_the_lock_also_to_somebody_who_may_not_list_its_versions(
     assert "access is denied" in shown["generations_error"]
 
 
-def test_watch_goes_on_after_a_read_without_an_answer(
+def test_watch_continues_after_an_unanswered_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from lockkit.stores.local import LocalStore
@@ -511,14 +511,14 @@ def test_probe_exits_0_only_for_a_store_that_is_safe(tmp_path: Path) -> None:
         (("lock", "acquire", "memory://x", "--timeout", "-1", "--", "true"), "seconds from 0"),
     ],
 )
-def test_a_number_that_cannot_be_is_refused_by_the_name_of_its_option(
+def test_an_invalid_number_is_refused_by_the_name_of_its_option(
     line: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(line)
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert ended.value.code == 64
-    assert said in told and next(each for each in line if each.startswith("--")) in told
+    assert said in printed and next(each for each in line if each.startswith("--")) in printed
 
 
 def test_probe_races_over_all_endpoints_of_a_store_and_draws_a_badge(
@@ -564,7 +564,7 @@ def test_probe_races_over_all_endpoints_of_a_store_and_draws_a_badge(
         ),
     ],
 )
-def test_endpoints_that_race_nobody_are_refused(
+def test_endpoints_that_cannot_race_are_refused(
     more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(("probe", "s3://bucket/x", *more)) == 64

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deaths import Died, Mortal
-from table_history import History, add, publish, told
+from table_history import History, add, publish, rows_of
 from table_world import AVRO, CLOCK, CONFIG, Hasty, new_table, prepare_upserts, rows
 
 from lockkit.errors import TableError
@@ -56,9 +56,7 @@ BUCKETED = replace(SMALL, layout="bucketed")
 
 
 def fresh(version: int = 6, **config: Any) -> Store:
-    return new_table(
-        f"memory://cluster-{next(NAMES)}", replace(CONFIG, version=version, **config)
-    )
+    return new_table(f"memory://cluster-{next(NAMES)}", replace(CONFIG, version=version, **config))
 
 
 def service(store: Store, rules: ClusterRules = SMALL, **of: Any) -> TableService:
@@ -74,7 +72,7 @@ def cluster(store: Store, rules: ClusterRules = SMALL, **of: Any) -> Clustered |
 
 
 def content(store: Store) -> dict[str, tuple[int, str]]:
-    return told(read_table(store, meta=True))
+    return rows_of(read_table(store, meta=True))
 
 
 def slices(store: Store) -> list[Slice]:
@@ -118,7 +116,7 @@ def test_small_files_of_a_partition_are_packed_smallest_first() -> None:
     ]
 
 
-def test_what_would_not_come_out_as_fewer_files_is_left_alone() -> None:
+def test_file_groups_that_would_not_become_fewer_files_are_not_clustered() -> None:
     assert chosen(sized(10), small_file_bytes=100) == []
     assert chosen(sized(90, 90), small_file_bytes=100, target_file_bytes=100) == []
     assert chosen([*sized(1), *sized(1, partition="q")], small_file_bytes=100) == []
@@ -173,7 +171,7 @@ def test_a_column_that_some_files_lack_is_null_in_the_new_one() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_into_buckets_each_key_is_where_an_upsert_looks_for_it(version: int) -> None:
+def test_with_buckets_each_key_is_in_the_bucket_that_an_upsert_reads(version: int) -> None:
     store = fresh(version, buckets=3)
     for generation in range(2):
         first = generation * 20
@@ -204,7 +202,7 @@ def test_beside_slow_and_dead_writers_no_row_is_lost_or_doubled(
         if history.random.random() < 0.4 and (clustered := cluster(store, rules)):
             done += 1
             now = {(each.partition, each.file_id): each for each in slices(store)}
-            new = {group: told(run(read_slice(now[group]), store, CLOCK))
+            new = {group: rows_of(run(read_slice(now[group]), store, CLOCK))
                    for group in now.keys() - before}  # fmt: skip
             history.model.commits[clustered.instant] = (new, before - now.keys())
         assert content(store) == history.model.rows()
@@ -245,7 +243,7 @@ def test_an_upsert_that_is_faster_wins_and_the_clustering_leaves_nothing(version
     assert content(store)["k0"][0] == 7
 
 
-def test_an_upsert_that_is_slower_is_told_which_clustering_replaced_its_group() -> None:
+def test_a_slower_upsert_gets_a_conflict_that_names_the_clustering() -> None:
     store = fresh()
     slow = slow_upsert(store)
     done = cluster(store)
@@ -282,7 +280,7 @@ def test_a_bucket_that_was_begun_before_the_plan_was_there_gets_no_second_group(
     assert len(set(buckets)) == len(buckets) and content(store).keys() == {"k0", "k1"}
 
 
-def test_what_another_service_cleaned_meanwhile_is_left_alone() -> None:
+def test_files_already_cleaned_by_another_service_are_skipped() -> None:
     store = fresh()
     add(store, 0)
     add(store, 1)
@@ -303,7 +301,7 @@ def test_larger_files_are_not_made_of_bucketed_ones() -> None:
     assert cluster(store) is None
 
 
-def test_a_second_service_does_not_plan_what_a_first_one_is_at() -> None:
+def test_a_second_service_does_not_plan_what_a_first_one_is_executing() -> None:
     store = fresh()
     add(store, 0)
     add(store, 1)
@@ -314,7 +312,7 @@ def test_a_second_service_does_not_plan_what_a_first_one_is_at() -> None:
 
 
 @pytest.mark.parametrize("strategy", [SIMPLE, PREFER_WRITER], ids=lambda each: each.name)
-def test_whoever_begins_under_a_plan_gives_way_to_it_unless_writers_go_first(
+def test_a_writer_that_begins_under_a_plan_yields_unless_writers_have_priority(
     strategy: ConflictStrategy,
 ) -> None:
     store = fresh()
@@ -341,7 +339,7 @@ def test_whoever_begins_under_a_plan_gives_way_to_it_unless_writers_go_first(
         assert_nothing_is_left(store)
 
 
-def test_where_writers_go_first_a_living_one_makes_the_clustering_give_way() -> None:
+def test_if_writers_have_priority_a_living_writer_makes_the_clustering_yield() -> None:
     store = fresh()
     slow = slow_upsert(store)
     with Heartbeat(slow.instant, store, clock=CLOCK) as living:
@@ -358,7 +356,7 @@ def test_where_writers_go_first_a_living_one_makes_the_clustering_give_way() -> 
 
 @pytest.mark.parametrize("sent", [False, True])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_clustering_that_died_at_any_request_is_taken_back_or_stands(
+def test_a_clustering_that_died_at_any_request_is_rolled_back_or_complete(
     version: int, sent: bool
 ) -> None:
     outcomes = set()
@@ -386,7 +384,7 @@ def test_a_clustering_that_died_at_any_request_is_taken_back_or_stands(
     assert not died and outcomes == {1, 2}
 
 
-def test_a_clustering_whose_maker_lives_is_not_taken_back() -> None:
+def test_a_clustering_of_a_living_writer_is_not_rolled_back() -> None:
     store = fresh()
     add(store, 0)
     add(store, 1)

@@ -95,7 +95,7 @@ class Meanwhile:
 
 
 def test_readers_see_the_same_rows_before_and_after_and_base_files_have_them(
-    tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     with with_logs(f"file://{tmp_path}/t") as table:
         assert shown(table.read()) == STANDING == theirs(tmp_path / "t")
@@ -228,7 +228,7 @@ def test_a_compaction_conflicts_with_what_it_should_have_merged(
     assert not find_conflict(writer, [Winner("2", "compaction", frozenset({GROUP}))])
 
 
-def test_a_plan_stands_only_with_every_log_file_that_was_completed_before_it() -> None:
+def test_a_plan_is_valid_only_with_every_log_file_completed_before_it() -> None:
     def snapshot(*times: str) -> Any:
         logs = tuple(f".f_{n}.log" for n, _ in enumerate(times))
         of = LogSlice(*GROUP, "0", "f.parquet", logs, (), None, None, times)  # type: ignore[arg-type]
@@ -242,7 +242,7 @@ def test_a_plan_stands_only_with_every_log_file_that_was_completed_before_it() -
     assert not stands(plan, snapshot("1", "6"), "5")
 
 
-def test_after_a_commit_between_the_look_and_the_plan_it_looks_again() -> None:
+def test_after_a_commit_between_the_read_and_the_plan_the_service_reads_again() -> None:
     url = fresh()
     with with_logs(url) as table, Table(url) as other:
         service = table._upkeep.service
@@ -255,8 +255,8 @@ def test_after_a_commit_between_the_look_and_the_plan_it_looks_again() -> None:
         assert shown(table.read()) == expected == shown(table.read(query="read_optimized"))
 
 
-def test_a_compaction_that_never_finds_the_table_at_rest_says_so(
-    monkeypatch: pytest.MonkeyPatch
+def test_a_compaction_that_never_finds_the_table_unchanged_reports_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with with_logs(fresh()) as table:
         monkeypatch.setattr("lockkit.table.services.compact.stands", lambda *_: False)
@@ -297,7 +297,7 @@ def test_a_second_service_leaves_the_groups_of_a_pending_plan_alone() -> None:
         assert table.compact() is not None and seen == [None]
 
 
-def test_a_column_that_came_meanwhile_is_not_lost() -> None:
+def test_a_column_that_another_commit_added_is_not_lost() -> None:
     url = fresh()
     wider = rows(("b", "EU", 3, 3)).append_column("more", pa.array(["x"]))
 
@@ -312,7 +312,7 @@ def test_a_column_that_came_meanwhile_is_not_lost() -> None:
         assert sorted(table.read()["more"].to_pylist(), key=str) == [None, "x"]
 
 
-def test_early_detection_does_not_take_a_compaction_for_a_rival() -> None:
+def test_early_detection_does_not_count_a_compaction_as_a_conflict() -> None:
     store, instant = open_store(fresh()), "20260101000000000"
     run(mark(instant, f"f_0-0-0_{instant}.parquet", "MERGE"), store, Clock())
     with Heartbeat(instant, store, clock=Clock()):
@@ -330,7 +330,7 @@ def test_early_detection_does_not_take_a_compaction_for_a_rival() -> None:
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("sent", [False, True])
-def test_a_compaction_that_died_at_any_request_is_taken_back_or_stands(
+def test_a_compaction_that_died_at_any_request_is_rolled_back_or_complete(
     sent: bool, step: int
 ) -> None:
     outcomes = set()
@@ -344,9 +344,7 @@ def test_a_compaction_that_died_at_any_request_is_taken_back_or_stands(
             assert shown(table.read()) == STANDING
             later = Hasty(offset_ms=3_600_000)
             rules = ServiceRules(heartbeat=HeartbeatRules(expiry=Expiry.WALL))
-            service = TableService(
-                table.url, table.store, SingleWriter(), rules=rules, clock=later
-            )
+            service = TableService(table.url, table.store, SingleWriter(), rules=rules, clock=later)
             service.run()
             outcomes.add(len(timeline(table.store).commits))
             assert shown(table.read()) == STANDING

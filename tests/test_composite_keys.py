@@ -56,7 +56,7 @@ def contents(found: pa.Table) -> dict[Key, tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("version", "mode"), [(6, "fenced"), (9, "hudi")])
-def test_a_table_is_what_a_dictionary_is(version: int, mode: str, tmp_path: Path) -> None:
+def test_a_table_equals_a_dictionary_model(version: int, mode: str, tmp_path: Path) -> None:
     dice, model = random.Random(f"{version}"), dict[Key, tuple[int, int]]()
     url = f"file://{tmp_path}/orders"
     with made(url, version=version, mode=mode, buckets=2) as table:
@@ -269,7 +269,7 @@ def test_keys_that_would_be_others_are_refused(changed: dict[str, str], why: str
         from_properties({**to_properties(TWO), **changed})
 
 
-def test_a_partition_that_was_written_meanwhile_is_not_deleted() -> None:
+def test_a_partition_that_was_written_since_is_not_deleted() -> None:
     url = f"memory://composite{next(_NAMES)}"
     with made(url) as one, Table(url) as other:
         one.upsert(rows({("a", "a", "EU", "d"): (1, 1), ("a", "a", "US", "d"): (1, 1)}))

@@ -112,7 +112,7 @@ def test_an_ordinary_compressed_answer_is_read(encoding: str) -> None:
         assert list(ends_within(PATIENCE_S, lambda: store.list("a"))) == []
 
 
-def test_only_what_can_be_bounded_is_asked_for(dialect: str) -> None:
+def test_only_compressions_with_a_size_bound_are_accepted(dialect: str) -> None:
     """With brotli or zstd installed, the SDKs' HTTP library would ask for those as well."""
     asked: list[bytes] = []
 

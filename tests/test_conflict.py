@@ -215,7 +215,7 @@ def test_every_pair_of_kinds_has_a_row() -> None:
         (INGEST, ROLLED_ME_BACK, f"rolls {ME} back"),
     ],
 )
-def test_a_conflict_says_who_did_what_where_and_what_to_do(
+def test_a_conflict_names_the_writer_the_file_group_and_the_remedy(
     me: OwnChanges, other: Winner, words: str
 ) -> None:
     found = find_conflict(me, [other])
@@ -265,7 +265,7 @@ TOGETHER = [
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each: each.name)
 @pytest.mark.parametrize(("one", "two", "together"), TOGETHER)
-def test_an_overwrite_goes_together_with_nothing_that_is_written_in_its_partition(
+def test_an_overwrite_conflicts_with_every_write_in_its_partition(
     one: tuple[str, Groups, Overwritten], two: tuple[str, Groups, Overwritten],
     together: bool, strategy: ConflictStrategy,
 ) -> None:  # fmt: skip
@@ -284,7 +284,7 @@ def test_an_overwrite_goes_together_with_nothing_that_is_written_in_its_partitio
     [("INSERT_OVERWRITE", EU), ("DELETE_PARTITION", EU), ("INSERT_OVERWRITE_TABLE", TABLE),
      ("CLUSTER", NOWHERE), ("UPSERT", NOWHERE), ("UNKNOWN", NOWHERE)],
 )  # fmt: skip
-def test_a_commits_file_tells_what_it_overwrote(operation: str, expected: Overwritten) -> None:
+def test_a_commits_file_lists_what_it_overwrote(operation: str, expected: Overwritten) -> None:
     stat = WriteStat(partition=F[0], file_id=F[1], path="x", writes=1, size_bytes=1)
     for stats, replaced in (((stat,), only()), ((), only(OTHER))):
         files = CommitFiles(EARLIER, operation, stats, replaced, None, None)
@@ -324,7 +324,7 @@ def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
 # --- who has to be checked ------------------------------------------------------------------------
 
 
-def test_what_was_pending_when_i_began_is_checked_even_below_the_horizon() -> None:
+def test_instants_pending_at_the_writers_begin_are_checked_even_below_the_horizon() -> None:
     instants = [f"2025010100000000{n}" for n in range(1, 6)]
     now = parse_timeline([ListEntry(V6.completed(each), 1) for each in instants], V6)
     me = OwnChanges(
@@ -377,7 +377,7 @@ def test_the_order_of_winners_and_plans_does_not_matter(
 
 
 @given(groups, groups, st.sampled_from(sorted(MATRIX)), strategies)
-def test_what_does_not_overlap_never_conflicts(
+def test_commits_that_do_not_overlap_never_conflict(
     writes: Groups, others: Groups, kind: str, strategy: ConflictStrategy
 ) -> None:
     unit = strategy.unit or (lambda each: each)

@@ -97,7 +97,7 @@ def stands(store: Store) -> Record:
     return record
 
 
-def test_a_look_reads_only_and_says_who_since_when_by_whose_clock_and_what_to_do(
+def test_inspect_only_reads_and_reports_holder_times_clock_and_next_step(
     reader: Console, shared_trouble: TroubledTable
 ) -> None:
     console, asked = reader, len(shared_trouble.requests())
@@ -149,7 +149,7 @@ def test_a_break_is_shown_first_needs_the_epoch_while_the_lease_lasts_and_delete
     assert panel.break_it.disabled
 
 
-def test_what_was_written_since_the_dry_run_is_not_broken(console: Console, store: Store) -> None:
+def test_a_lock_written_since_the_dry_run_is_not_broken(console: Console, store: Store) -> None:
     console.look()
     shown = console.dry_run()
     assert shown.version == run(watch(0), store, CLOCK).observation.version
@@ -160,24 +160,22 @@ def test_what_was_written_since_the_dry_run_is_not_broken(console: Console, stor
     assert stands(store).owner == "another"
 
 
-def test_a_holder_that_lives_is_seen_to_renew_and_is_not_broken_by_accident(
-    emulator: Emulator
-) -> None:
+def test_a_living_holder_is_seen_to_renew_and_its_lock_is_not_broken(emulator: Emulator) -> None:
     where = {"endpoint": emulator.s3}
     with closing(Lock("s3://lake/live", ttl_s=600, renew_interval_s=60, **where)) as lock:
         lock.acquire(timeout=10)
         console = Console("s3://lake/live", watch_s=30.0, **where)
-        told: list[str] = []
+        messages: list[str] = []
 
         def renew_while_watched(change: Any) -> None:
             """One renewal in each watch, and none between a watch and the break that follows."""
-            told.append(change["new"])
+            messages.append(change["new"])
             if "watching whether" in change["new"] and lock.owned():
                 lock.renew()
 
         console.panel.status.observe(renew_while_watched, "value")
         console.look()  # for as long as it takes to see a renewal
-        assert any("watching whether it is renewed: 0 of 30 s" in each for each in told)
+        assert any("watching whether it is renewed: 0 of 30 s" in each for each in messages)
         assert "held, and renewed" in console.panel.lock.value
         assert "its holder renews it" in console.dry_run().refused
         assert console.panel.break_it.disabled and lock.owned()
@@ -235,7 +233,7 @@ def test_files_that_are_dropped_in_are_drawn_and_named_alone_and_beside_a_table(
     [("ftp://x/y", "no store has the scheme"), ("s3://", "it names no bucket"),
      ("az://c/t?sig=pLaNtEd", "carries a password or a signature"), ("file:///nowhere/at/all", "")],
 )  # fmt: skip
-def test_an_error_is_a_red_bar_that_says_what_and_what_next(url: str, error: str) -> None:
+def test_an_error_is_a_red_bar_with_the_cause_and_the_next_step(url: str, error: str) -> None:
     console = Console(url, watch_s=0.0)
     shown = click(console, console.panel.look)
     assert error in shown and "pLaNtEd" not in shown and "traceback" not in shown
@@ -243,7 +241,7 @@ def test_an_error_is_a_red_bar_that_says_what_and_what_next(url: str, error: str
     assert not console.panel.look.disabled
 
 
-def test_what_is_no_evidence_is_refused_and_what_was_there_stays(
+def test_a_file_that_is_not_evidence_is_refused_and_the_picture_stays(
     reader: Console, tmp_path: Path
 ) -> None:
     (console := reader).look()
@@ -289,7 +287,7 @@ def test_a_hostile_lock_file_log_or_history_is_text_in_the_page(
     assert all(each.description.isprintable() for each in console.panel.evidence.children)
 
 
-def test_lanes_are_called_by_what_tells_them_apart() -> None:
+def test_lanes_are_named_by_what_distinguishes_them() -> None:
     uuids = ["7f3c0b1e-0000-4000-8000-000000000000", "c2a9e4d0-0000-4000-8000-000000000000"]
     assert labels(uuids) == {uuids[0]: "7f3c0b1e-000…", uuids[1]: "c2a9e4d0-000…"}
     assert labels(["host-4/1/writer", "host-5/1/writer", "W1"]) == {}

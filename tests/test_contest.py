@@ -25,7 +25,7 @@ def asks(at_s: float, who: str, op: str, *, attempt: str = "", call: str = "") -
     return event(at_s * 1000, who, "ask", request=1, op=op, key="lock", attempt=attempt, **more)
 
 
-def test_a_grant_lasts_until_it_is_let_go_or_until_its_belief_ends() -> None:
+def test_a_grant_lasts_until_its_release_or_its_local_expiry() -> None:
     history = [
         held(1, "W1"), lets_go(2, "W1"),
         held(3, "W2", until_s=5), event(4000, "W2", "stalled", pid=1, why="by hand"),
@@ -36,12 +36,12 @@ def test_a_grant_lasts_until_it_is_let_go_or_until_its_belief_ends() -> None:
     assert figures(history).overlap_s == 0
 
 
-def test_two_believers_are_seen_for_as_long_as_they_were_two() -> None:
+def test_two_simultaneous_holders_are_reported_with_the_length_of_their_overlap() -> None:
     history = [held(1, "W1"), held(2, "W2"), lets_go(2.5, "W1"), lets_go(3, "W2")]
     assert figures(history).overlap_s == 0.5
 
 
-def test_hand_offs_waits_runs_and_takeovers_are_told() -> None:
+def test_hand_offs_waits_runs_and_takeovers_are_reported() -> None:
     history = [
         held(1, "W1"), lets_go(2, "W1"), held(2.5, "W1"), lets_go(3, "W1"),
         held(3.25, "W2"), event(4000, "W2", "killed", pid=1),
@@ -53,7 +53,7 @@ def test_hand_offs_waits_runs_and_takeovers_are_told() -> None:
     )  # fmt: skip
 
 
-def test_a_million_grants_cost_what_their_writes_and_reads_do_the_waiters_too() -> None:
+def test_the_price_of_a_million_grants_includes_the_waiters_reads() -> None:
     history = [
         asks(0, "W1", "acquire", attempt="a"), held(1, "W1"), asks(1, "W2", "look"),
         asks(1.5, "W2", "acquire", call="get_item"), asks(2, "W1", "release", call="delete_item"),
@@ -75,8 +75,10 @@ def test_the_same_moment_is_at_the_same_place_for_both_and_a_kill_is_marked() ->
         event(4000, "service", "note", text="started again"), held(5, "W1"), lets_go(9.5, "W1"),
     ]  # fmt: skip
     other = [held(5, "W2"), event(7500, "W2", "stalled", pid=1, why="by hand"), held(8, "W1", 8)]
-    told = {"a": one, "<b>": other}
-    drawn = chart_html([SimpleNamespace(name=n, history=h) for n, h in told.items()])  # ten seconds
+    histories = {"a": one, "<b>": other}
+    drawn = chart_html(
+        [SimpleNamespace(name=n, history=h) for n, h in histories.items()]
+    )  # ten seconds
     assert "<b>a</b>" in drawn and "<b>&lt;b&gt;</b>" in drawn
     grant = r"lp-grant' style='left:(\d+).00%;[^']*background:(#\w+)' title='(W.)"
     grants = re.findall(grant, drawn)
@@ -100,6 +102,6 @@ def test_an_empty_history_has_figures_too() -> None:
     assert figures([]) == SideFigures()
 
 
-def test_a_service_that_nobody_knows_is_said() -> None:
+def test_an_unknown_service_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no provider 'etcd'; there are storage, zookeeper"):
         Contention(("etcd", "storage"))

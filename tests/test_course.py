@@ -19,7 +19,7 @@ from lockkit.lab.course.lost import LOST, NOTHING, WON, SdkReport
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 
-def told(status: int, *, said: str = "", stored: str = "W1/1") -> SdkReport:
+def sdk_report(status: int, *, said: str = "", stored: str = "W1/1") -> SdkReport:
     sent = event(
         1, "store", "request", client="", method="put", key="k", condition="if-absent", status=200,
         answer="applied", applied=True, before="", version="1", attempt=stored, began_ms=0,
@@ -30,12 +30,12 @@ def told(status: int, *, said: str = "", stored: str = "W1/1") -> SdkReport:
 @pytest.mark.parametrize(
     ("status", "means"), [(200, WON), (201, WON), (412, LOST), (409, LOST), (0, NOTHING)]
 )
-def test_what_an_sdk_told_is_one_of_the_guesses(status: int, means: str) -> None:
-    assert str(told(status)) == means
+def test_the_answer_of_an_sdk_is_one_of_the_choices(status: int, means: str) -> None:
+    assert str(sdk_report(status)) == means
 
 
-def test_what_an_object_or_an_error_says_is_no_markup() -> None:
-    page = told(412, said=HOSTILE, stored=HOSTILE)._repr_html_()
+def test_the_text_of_objects_and_errors_is_escaped() -> None:
+    page = sdk_report(412, said=HOSTILE, stored=HOSTILE)._repr_html_()
     assert "<img" not in page and page.count("&lt;img") == 3
 
 
@@ -52,18 +52,18 @@ def test_a_long_step_shows_its_seconds_and_a_short_one_nothing(
     assert capsys.readouterr().out == ""
 
 
-def test_an_attempt_of_somebody_else_is_not_called_ones_own() -> None:
-    assert told(412).mine and "the very one" in repr(told(412))
-    other = told(412, stored="W2/1")
+def test_another_clients_attempt_is_not_reported_as_ones_own() -> None:
+    assert sdk_report(412).mine and "the very one" in repr(sdk_report(412))
+    other = sdk_report(412, stored="W2/1")
     assert not other.mine and "the very one" not in repr(other) + other._repr_html_()
 
 
-def test_there_is_no_ground_of_an_unknown_provider() -> None:
+def test_an_unknown_provider_has_no_test_service() -> None:
     with pytest.raises(ValueError, match="no provider 'ftp'; there are s3, gcs, azure"):
         LockTestbed("ftp")
 
 
-def test_a_rule_about_clocks_that_nobody_has_is_told() -> None:
+def test_a_rule_about_an_unknown_clock_is_refused() -> None:
     with pytest.raises(ValueError, match="'sundial' is not a valid Expiry"):
         meet("sundial", 3.0)
 

@@ -26,7 +26,7 @@ from lockkit.lab.course.lock_testbed import stand
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 
-def test_payments_at_once_lose_one_and_payments_in_turn_lose_none() -> None:
+def test_concurrent_payments_lose_one_and_sequential_ones_lose_none() -> None:
     assert (str(at_once()), str(in_turn())) == (ONLY_TWO, SUM)
     assert ONLY_TWO in GUESSES and SUM in GUESSES
 
@@ -40,7 +40,7 @@ def test_payments_at_once_lose_one_and_payments_in_turn_lose_none() -> None:
         (True, BEGIN_AGAIN, SUM),
     ],
 )
-def test_a_late_write_does_harm_unless_it_says_what_it_is_to_replace(
+def test_a_late_write_overwrites_others_unless_it_names_the_version_to_replace(
     guarded: bool, then: str, left: str
 ) -> None:
     """And the checker has no complaint about the lock in any of them: that is the lesson."""
@@ -49,19 +49,19 @@ def test_a_late_write_does_harm_unless_it_says_what_it_is_to_replace(
     assert left in LATE_GUESSES
 
 
-def test_what_else_it_might_do_is_refused() -> None:
+def test_other_operations_are_refused() -> None:
     with pytest.raises(ValueError, match="'hope': it can 'give up', 'write it again' or 'begin"):
         late(guarded=True, then="hope")
 
 
-def test_a_lock_that_was_broken_is_told_at_the_end_of_its_block() -> None:
+def test_a_broken_lock_is_reported_at_the_end_of_its_block() -> None:
     testbed = stand()
     with pytest.raises(LockLost, match="epoch 2"), Lock(testbed.url, ttl_s=30, **testbed.of("W1")):
         testbed.break_lock()
     assert testbed.verdict.kind == "VALID"
 
 
-def test_a_ground_stands_until_another_is_asked_for() -> None:
+def test_a_test_service_runs_until_another_is_requested() -> None:
     first = stand()
     assert first.put("W1", "x.json", b"{}") == 200
     second = stand("gcs")
@@ -70,7 +70,7 @@ def test_a_ground_stands_until_another_is_asked_for() -> None:
         first.put("W1", "x.json", b"{}")
 
 
-def test_who_paid_is_no_markup() -> None:
+def test_the_payers_name_is_escaped() -> None:
     write = event(
         1, "store", "request", client=HOSTILE, method="put", key="balance.json", condition="",
         status=200, answer="applied", applied=True, before="", version="1", attempt="", began_ms=0,

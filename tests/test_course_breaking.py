@@ -62,7 +62,7 @@ def test_a_table_without_its_fence_loses_an_update_and_both_judges_say_so() -> N
     assert not play("commit", "", 27).harm
 
 
-def test_a_harm_that_the_history_does_not_show_is_drawn_as_the_simulators() -> None:
+def test_a_violation_that_only_the_simulator_sees_is_drawn_as_the_simulators() -> None:
     run = play("striped", "agreed", 15)
     assert run.harm and run.verdict.kind is not Kind.INVALID
     status = run.draw().status
@@ -71,7 +71,7 @@ def test_a_harm_that_the_history_does_not_show_is_drawn_as_the_simulators() -> N
     assert drawn.status["because"].startswith("two believers")
 
 
-def test_a_protocol_without_a_lock_object_is_told_as_a_table_that_is_no_markup() -> None:
+def test_a_protocol_without_a_lock_object_is_shown_as_an_escaped_table() -> None:
     run = play("wal", "landed", 4)
     page = run.draw().value
     assert "an acknowledged append is in the log" in page and "✓ PUT" in page
@@ -82,7 +82,7 @@ def test_a_protocol_without_a_lock_object_is_told_as_a_table_that_is_no_markup()
     assert "<img" not in sequence.draw([strange], HOSTILE).value
 
 
-def test_a_long_history_is_told_from_its_end() -> None:
+def test_a_long_history_is_narrated_from_its_end() -> None:
     events = [event(each, "W1", "note", text=f"number {each}") for each in range(100)]
     page = sequence.draw(events, "").value
     assert "60 events before" in page and "number 99" in page and "number 59" not in page
@@ -92,10 +92,10 @@ def test_a_long_history_is_told_from_its_end() -> None:
 # --- how soon -------------------------------------------------------------------------------------
 
 
-def test_a_hunt_tells_the_first_seed_and_plays_the_shortest_again() -> None:
-    told: list[str] = []
-    found = hunt("lease", "drift_for_holder", 40, told.append)
-    assert len(told) == 4 and found.first == 27 and str(found) == LATE
+def test_a_seed_search_reports_the_first_seed_and_replays_the_shortest() -> None:
+    progress: list[str] = []
+    found = hunt("lease", "drift_for_holder", 40, progress.append)
+    assert len(progress) == 4 and found.first == 27 and str(found) == LATE
     shortest = found.shortest
     assert (shortest.moves, shortest.seed) == min(found.harms) and shortest.harm
     assert str(shortest.moment) == f"lease/drift_for_holder:{shortest.seed}@{shortest.moves}"
@@ -105,7 +105,7 @@ def test_a_hunt_tells_the_first_seed_and_plays_the_shortest_again() -> None:
 @pytest.mark.parametrize(
     ("seed", "guess"), [(1, AT_ONCE), (20, SOON), (21, LATE), (300, LATE), (None, NEVER)]
 )
-def test_what_a_hunt_found_is_one_of_the_guesses(seed: int | None, guess: str) -> None:
+def test_the_result_of_a_seed_search_is_one_of_the_choices(seed: int | None, guess: str) -> None:
     harms = ((5, seed),) if seed else ()
     assert str(MutantHunt(scenario="lease", rule="drift", seeds=300, moves=1, harms=harms)) == guess
 
@@ -117,14 +117,14 @@ def test_every_scenario_has_rules_and_no_harm_with_all_of_them_on() -> None:
 
 
 @pytest.mark.soak
-def test_a_survey_puts_the_soonest_first_and_names_what_chance_does_not_find() -> None:
+def test_a_survey_sorts_by_time_to_find_and_names_mistakes_that_chance_misses() -> None:
     found = survey("lease", 60)
     firsts = [first for _, first in found.firsts if first]
     assert "confirm" in found.hidden and len(firsts) > 10 and firsts == sorted(firsts)
-    assert all(first is None for _, first in found.firsts[len(firsts):])
+    assert all(first is None for _, first in found.firsts[len(firsts) :])
 
 
-def test_what_there_is_not_is_told() -> None:
+def test_unknown_names_are_reported() -> None:
     with pytest.raises(ValueError, match="no scenario 'tea'; there are: lease, commit, clean"):
         rules_of("tea")
     with pytest.raises(ValueError, match="no mutant 'tea'; there are: count_from_send"):
@@ -164,7 +164,7 @@ def test_a_ladder_is_not_climbed_with_all_rules_on() -> None:
         Ladder().climb("lease", "", 1)
 
 
-def test_what_a_run_says_is_no_markup() -> None:
+def test_the_output_of_a_run_is_escaped() -> None:
     ladder = Ladder().climb("lease", "drift_for_holder", 27)
     assert ladder.last is not None
     ladder.last = replace(ladder.last, harm=HOSTILE)
@@ -173,7 +173,7 @@ def test_what_a_run_says_is_no_markup() -> None:
     assert "<script" not in ScenarioSurvey("lease", 1, (("drift", 1),))._repr_html_()
 
 
-def test_fair_weather_has_no_fault_no_pause_and_no_crash() -> None:
+def test_the_fault_free_profile_has_no_fault_no_pause_and_no_crash() -> None:
     calm = play("lease", "margin", 27)
     assert calm.calm and calm.harm
     assert not replace(calm, faults=1).calm
@@ -221,7 +221,7 @@ class Pressed(threading.Event):
         self.set()
 
 
-def test_a_hunt_that_is_stopped_before_it_found_anything_does_not_say_never(
+def test_a_seed_search_stopped_before_a_find_does_not_report_never(
     panel: Breaker,
 ) -> None:
     panel.predict.pick(NEVER)

@@ -32,7 +32,7 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 # --- what is said of it --------------------------------------------------------------------------
 
 
-def told(*done: bool) -> tuple[ProgramReport, ...]:
+def program_reports(*done: bool) -> tuple[ProgramReport, ...]:
     return tuple(ProgramReport(f"W{n}", each, HOSTILE, HOSTILE) for n, each in enumerate(done, 1))
 
 
@@ -41,18 +41,22 @@ def told(*done: bool) -> tuple[ProgramReport, ...]:
     [(30, (True, True, True), SUMS[0]), (10, (True, True, True), SUMS[1]),
      (10, (True, False, False), SUMS[2]), (20, (True, True, True), "20: 3 committed")],
 )  # fmt: skip
-def test_a_sum_is_told_by_what_the_table_has_and_by_who_committed(
+def test_the_total_amount_is_explained_by_the_table_and_by_the_commits(
     amount: int, done: tuple[bool, ...], means: str
 ) -> None:
-    assert course._amounts(told(*done), {"a": amount}) == means
+    assert course._amounts(program_reports(*done), {"a": amount}) == means
 
 
-def test_what_a_program_was_told_is_no_markup() -> None:
+def test_the_answers_shown_for_a_program_are_escaped() -> None:
     class Verdict:
         kind, said = "VALID", HOSTILE
 
     page = OrdersOutcome(
-        did="", reported=told(True, False), rows={HOSTILE: 1}, events=(), verdict=Verdict()
+        did="",
+        reported=program_reports(True, False),
+        rows={HOSTILE: 1},
+        events=(),
+        verdict=Verdict(),
     )._repr_html_()
     assert "<img" not in page and page.count("&lt;img") == 5
 
@@ -73,7 +77,7 @@ def crew() -> Iterator[Programs]:
     assert leftovers(made._id) == []
 
 
-def test_before_it_was_started_a_crew_says_so_and_a_second_one_ends_the_first(
+def test_an_unstarted_fleet_reports_it_and_a_second_fleet_ends_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(course, "_newest", None)
@@ -86,7 +90,7 @@ def test_before_it_was_started_a_crew_says_so_and_a_second_one_ends_the_first(
     assert not folder.exists()
 
 
-def test_a_program_that_ends_is_told_by_its_last_words(crew: Programs) -> None:
+def test_a_program_that_ends_is_reported_with_its_last_output(crew: Programs) -> None:
     """An order that nobody knows; the others go on without it."""
     member = crew._members["W3"]
     member.send(do="dance", url=crew.url)
@@ -137,7 +141,7 @@ def test_where_each_program_writes_by_itself_its_file_groups_are_sparks(
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA)
 @pytest.mark.soak
-def test_a_commit_that_was_handed_to_spark_is_made_while_its_driver_stands_still(
+def test_a_commit_handed_to_spark_completes_while_its_driver_is_paused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two PySpark programs on one Spark; and nothing of all that is left."""
@@ -154,9 +158,9 @@ def test_a_commit_that_was_handed_to_spark_is_made_while_its_driver_stands_still
     assert leftovers(crew._id) == []
 
 
-def test_what_was_skipped_is_told() -> None:
+def test_skipped_checks_are_reported() -> None:
     assert SKIPPED in repr(StoppedDriver(way="save", did=SKIPPED))
     woken = StoppedDriver(
-        way="save", did=FATES[1], reported=replace(told(True)[0], said="returned")
+        way="save", did=FATES[1], reported=replace(program_reports(True)[0], said="returned")
     )
     assert repr(woken).endswith("The answer to W1 after it resumed: returned")

@@ -43,15 +43,13 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 # --- 09: the dead, and who only seems to be -------------------------------------------------------
 
 
-def test_without_the_fence_a_writer_that_was_taken_back_publishes_a_commit_without_its_file() -> (
-    None
-):
+def test_without_the_fence_a_rolled_back_writer_publishes_a_commit_without_its_file() -> None:
     wrong = wake(fence=False)
     assert (str(wrong), wrong.reported, wrong.verdict.kind) == (TORN, "committed", "INVALID")
     assert "rolled back, and W1 made it visible" in wrong.verdict.because
 
 
-def test_with_it_that_writer_is_refused_and_begins_again() -> None:
+def test_with_the_fence_that_writer_is_refused_and_retries() -> None:
     right = wake(fence=True)
     assert (str(right), right.reader, right.again) == (REFUSED, "k1 1, k2 1", "k1 1, k2 1, k3 3")
     assert right.reported.startswith("refused, twice") and right.verdict.kind == "VALID"
@@ -73,14 +71,14 @@ def test_a_silent_writer_is_dead_after_two_misses_and_to_an_eager_one_at_once() 
 
 
 @pytest.mark.parametrize(("guarded", "becomes"), [(True, SAVED), (False, WASTED)])
-def test_a_beat_that_lands_late_saves_its_writer_from_whoever_ends_what_it_saw(
+def test_a_late_heartbeat_write_defeats_a_writer_that_ends_the_older_version(
     guarded: bool, becomes: str
 ) -> None:
     raced = late_beat(guarded)
     assert (str(raced), raced.verdict.kind) == (becomes, "VALID")
 
 
-def test_markers_tell_of_a_conflict_before_a_file_is_written() -> None:
+def test_markers_reveal_a_conflict_before_a_file_is_written() -> None:
     assert (meet(early=False).files, meet(early=True).files) == (1, 0)
     assert "began earlier and is writing" in meet(early=True).why
 
@@ -95,7 +93,7 @@ def test_an_interval_and_its_misses_outlast_a_pause_and_end_before_the_deadline(
     assert tune(interval_s, misses).solved is solved
 
 
-def test_an_interval_that_is_none_is_told() -> None:
+def test_an_invalid_interval_is_reported() -> None:
     with pytest.raises(ValueError, match="at least one second"):
         tune(0, 2)
 
@@ -115,7 +113,7 @@ def test_a_slow_reader_gets_its_rows_where_enough_is_retained_and_an_error_where
     assert read.files == min(COMMITS, retained + 1)
 
 
-def test_a_silent_writer_holds_the_clean_back_until_it_is_taken_back() -> None:
+def test_a_silent_writer_delays_the_clean_until_its_rollback() -> None:
     held = hold_back()
     assert (held.beside, held.after) == (0, 3)
 
@@ -130,16 +128,16 @@ def test_a_clustering_that_overslept_loses_the_upserts_rows_unless_it_is_fenced(
     assert ("k1 10" in slept.rows) is fence
 
 
-def test_who_comes_second_gives_way_unless_writers_go_first() -> None:
-    told: list[str] = []
-    found = matrix(report=told.append)
-    assert len(told) == len(found.rows)
+def test_the_second_writer_yields_unless_writers_have_priority() -> None:
+    progress: list[str] = []
+    found = matrix(report=progress.append)
+    assert len(progress) == len(found.rows)
     assert [each[1] for each in found.rows] == [CLUSTERING, UPSERT, UPSERT, NOBODY]
     assert [each[2] for each in found.rows] == [CLUSTERING, CLUSTERING, CLUSTERING, NOBODY]
     assert {each.kind for each in found.verdicts} == {"VALID"}
 
 
-def test_an_order_or_a_retention_that_there_is_not_is_told() -> None:
+def test_an_unknown_order_or_retention_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no order 'sideways'; there are: began before"):
         clash("sideways")
     with pytest.raises(ValueError, match="at least one commit"):
@@ -149,7 +147,7 @@ def test_an_order_or_a_retention_that_there_is_not_is_told() -> None:
 # --- both -----------------------------------------------------------------------------------------
 
 
-def test_a_stall_takes_everybodys_clock_along_and_no_time() -> None:
+def test_a_simulated_stall_advances_every_clock_and_takes_no_real_time() -> None:
     with TableTestbed() as testbed:
         writer, before = testbed.writer("W1"), testbed.clock.wall_ms()
         writer.stop_at("checked", lambda: testbed.clock.leap(3_600))
@@ -160,6 +158,6 @@ def test_a_stall_takes_everybodys_clock_along_and_no_time() -> None:
         assert seen(testbed) == "k1 1"
 
 
-def test_what_a_store_says_is_no_markup() -> None:
+def test_the_text_of_a_stores_error_is_escaped() -> None:
     page = grid("rows", ("a",), [(HOSTILE,)])
     assert "<img" not in page and "&lt;img" in page

@@ -26,7 +26,7 @@ from lockkit.lock.handle import LOCK_KEY
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 
-def test_without_a_condition_both_are_told_that_they_won_and_the_checker_finds_two() -> None:
+def test_without_a_condition_both_clients_win_and_the_checker_finds_two_holders() -> None:
     plain, guarded = claim_at_once(conditional=False), claim_at_once(conditional=True)
     assert (str(plain), plain.verdict.kind) == (BOTH_WON, "INVALID")
     assert "two believers: W1" in plain.verdict.because
@@ -41,7 +41,7 @@ def test_a_tombstone_remembers_the_epoch_and_a_deleted_object_does_not() -> None
     assert [row[4] for row in tombstone.kept.rows].count("yes") == 2
 
 
-def test_what_was_written_by_hand_decides_the_next_epoch() -> None:
+def test_an_epoch_written_by_hand_determines_the_next_one() -> None:
     by_hand = {"expired": True, "validUntil": 0, "owner": "copied"}
     assert resume(**by_hand).epochs == (1,), "the challenge is committed unsolved"
     solved = resume(**by_hand, epoch=41)
@@ -50,7 +50,7 @@ def test_what_was_written_by_hand_decides_the_next_epoch() -> None:
         resume(**by_hand | {"expired": False, "validUntil": Clock().wall_ms() + 60_000})
 
 
-def test_every_state_is_kept_in_its_order_and_the_last_is_what_a_look_shows() -> None:
+def test_every_state_is_kept_in_order_and_a_read_shows_the_last() -> None:
     with LockTestbed("s3") as testbed:
         testbed.keep_versions()
         for epoch in (1, 2):
@@ -67,7 +67,7 @@ def test_each_provider_names_the_state_of_an_object_in_its_own_way(
     assert version_of(provider).startswith(begins)
 
 
-def test_what_a_lock_object_says_is_no_markup() -> None:
+def test_the_text_of_a_lock_object_is_escaped() -> None:
     with LockTestbed("s3") as testbed:
         testbed.keep_versions()
         testbed.put("W1", LOCK_KEY, f'{{"expired":false,"validUntil":1,"owner":"{HOSTILE[:4]}",'

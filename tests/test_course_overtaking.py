@@ -25,7 +25,7 @@ from lockkit.table.format.timeline import V6, parse_timeline
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 
-def test_with_the_lock_alone_both_are_told_yes_and_one_update_is_lost() -> None:
+def test_with_the_lock_alone_both_writers_succeed_and_one_update_is_lost() -> None:
     hudi, fenced = overtake("hudi"), overtake("fenced")
     assert (str(hudi), hudi.verdict.kind) == (BOTH, "INVALID")
     assert "lost update" in hudi.verdict.because and hudi.verdict.because.count("2026") == 2
@@ -35,13 +35,13 @@ def test_with_the_lock_alone_both_are_told_yes_and_one_update_is_lost() -> None:
 
 
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])
-def test_two_updates_of_two_files_both_stand(mode: str) -> None:
+def test_updates_of_two_files_both_stay_committed(mode: str) -> None:
     apart = overtake(mode, UPDATE_1, UPDATE_2, late="W2")
     assert apart.rows == (("order-1", 10), ("order-2", 20))
     assert (str(apart), apart.rounds) == ((AGAIN, 2) if mode == "fenced" else (BOTH, 1))
 
 
-def test_who_goes_together_is_a_matter_of_file_groups() -> None:
+def test_file_groups_decide_which_commits_may_overlap() -> None:
     """Both wrote it, or one wrote what the other took away; an insert meets only an overwrite."""
     pairs = who_goes_with_whom()
     refused = {pair for pair in pairs.met if pairs.refused(*pair)}
@@ -53,25 +53,25 @@ def test_who_goes_together_is_a_matter_of_file_groups() -> None:
     assert len(pairs.met) == len(WRITES) ** 2
 
 
-def test_two_inserts_of_one_order_show_it_twice_and_nobody_is_to_blame() -> None:
+def test_two_inserts_of_one_order_show_it_twice_without_a_violation() -> None:
     twice = overtake("fenced", INSERT_3, INSERT_3, late="W2")
     assert [order for order, _ in twice.rows].count("order-3") == 2
     assert twice.verdict.kind == "VALID"
 
 
-def test_what_is_not_there_is_told() -> None:
+def test_missing_files_are_reported() -> None:
     with pytest.raises(ValueError, match="no write here is 'drop'; there are: update order-1"):
         overtake("fenced", "drop")
     with pytest.raises(ValueError, match="'W3' is not here; there are W1 and W2"):
         overtake(late="W3")
 
 
-def test_an_instant_that_was_only_requested_is_seen_by_nobody() -> None:
+def test_an_instant_that_was_only_requested_is_not_visible() -> None:
     instants = Instants.of(parse_timeline([], V6), {})
     assert instants.rows == () and "<table" in instants._repr_html_()
 
 
-def test_what_a_writer_is_told_is_no_markup() -> None:
+def test_the_answers_shown_for_a_writer_are_escaped() -> None:
     shown = OvertakenWriter(
         ended={HOSTILE: HOSTILE}, rounds=0, rows=((HOSTILE, 1),), events=(),
         instants=Instants(((HOSTILE, "", "", ""),)), verdict=_Said(),

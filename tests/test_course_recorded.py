@@ -24,13 +24,13 @@ def test_what_became_of_the_late_commit_is_what_the_checker_found(
     assert str(recorded(str(HISTORIES / f"{history}.jsonl"))) == became
 
 
-def test_a_file_that_is_no_history_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_history_is_reported(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("no history\n\n")
     with pytest.raises(HistoryError, match="line 1"):
         recorded(str(tmp_path / "x.jsonl"))
 
 
-def test_the_challenge_wants_a_refusal_and_a_lost_answer_and_a_valid_run() -> None:
+def test_the_challenge_requires_a_refusal_a_lost_answer_and_a_valid_run() -> None:
     accepted, refused = (
         recorded(str(HISTORIES / name)).verdict
         for name in ("bad/stalled_commit_accepted.jsonl", "good/stalled_commit_refused.jsonl")

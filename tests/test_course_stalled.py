@@ -42,7 +42,7 @@ WOKEN = event(10, "W1", "resumed", pid=1)
 LATE = event(12, "W1", "refused", instant="1", epoch=1, error="LockLost", why="")
 
 
-def test_who_refused_a_late_commit_is_taken_from_the_stores_own_record() -> None:
+def test_the_stores_record_shows_what_refused_a_late_commit() -> None:
     """A 412 of the fence after the waking; one before it, or of the lock, decides nothing."""
     fence, lock = "orders/.hoodie/.locks/fence.json", "orders/.hoodie/.locks/table_lock.json"
     assert decided([WOKEN, request(fence, 412, 11)], LATE) == BY_THE_STORE
@@ -57,7 +57,7 @@ def test_orders_that_a_reader_no_longer_finds_are_counted_as_lost(
 ) -> None:
     """The last commit is written, and never published; of the first the completed file goes."""
     place = {"url": f"s3://{bucket}/orders", "endpoint": shared_emulator.s3}
-    store, told = new_table(place["url"], TABLE, endpoint=place["endpoint"]), []
+    store, recorded = new_table(place["url"], TABLE, endpoint=place["endpoint"]), []
     for number, count in enumerate((3, 4, 2)):
         transaction = run(begin(), store, Clock())
         rows = some_orders(number, count)
@@ -66,17 +66,17 @@ def test_orders_that_a_reader_no_longer_finds_are_counted_as_lost(
             WriteTask(store, transaction.target, TaskId(), Clock()), group_target, rows
         )
         assert stat is not None
-        told.append(event(1, "W1", "note", text="wrote", files=[{"file": stat.path}]))
+        recorded.append(event(1, "W1", "note", text="wrote", files=[{"file": stat.path}]))
         avro = avro_schema(rows.schema, TABLE.name)
         if number < 2:
             prepared = run(prepare(transaction, [stat], schema=avro), store, Clock())
             run(commit(prepared, Holder(1)), store, Clock())
-            told.append(event(1, "W1", "published", instant=prepared.instant, epoch=1))
-    assert orders(**place, events=told) == (7, 7)
-    first = next(str(each["instant"]) for each in told if each.kind == "published")
+            recorded.append(event(1, "W1", "published", instant=prepared.instant, epoch=1))
+    assert orders(**place, events=recorded) == (7, 7)
+    first = next(str(each["instant"]) for each in recorded if each.kind == "published")
     (done,) = store.list(f".hoodie/timeline/{first}_")
     assert isinstance(store.delete(done.key), Applied)
-    assert orders(**place, events=told) == (7, 4)
+    assert orders(**place, events=recorded) == (7, 4)
 
 
 def some_orders(number: int, count: int) -> pa.Table:
@@ -95,7 +95,7 @@ def stalled(**other: Any) -> StalledRun:
     return StalledRun(**said | other)
 
 
-def test_what_a_run_says_is_no_markup_and_reads_the_same_without_a_page() -> None:
+def test_the_output_of_a_run_is_escaped_and_also_readable_as_text() -> None:
     page = stalled()._repr_html_()
     assert "<img" not in page and "&lt;img" in page and "✗ 3 lost" in page
     assert "✓ none lost" in stalled(there=7)._repr_html_()

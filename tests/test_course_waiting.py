@@ -41,12 +41,12 @@ def test_hudis_keys_outlive_a_dead_holder_or_give_up_in_time(
     assert set(waited.kinds) == {"VALID"}
 
 
-def test_a_key_that_cannot_be_is_told_by_name() -> None:
+def test_an_invalid_key_is_reported_by_name() -> None:
     with pytest.raises(ValueError, match=r"hoodie\.write\.lock\.client\.num_retries is from 0"):
         wait(60_000, -1)
 
 
-def test_two_believers_of_either_side_are_told() -> None:
+def test_two_simultaneous_holders_of_either_kind_are_reported() -> None:
     well, badly = SideFigures(grants=3), SideFigures(grants=3, overlap_s=1.25, taken_over_s=(2.0,))
     assert str(ServiceHandoff((("a", well), ("b", well)))) == NOT_AT_ALL
     handed = ServiceHandoff((("a", well), ("b", badly)))
@@ -84,7 +84,7 @@ def test_three_are_three() -> None:
 
 
 @pytest.mark.parametrize(("commits", "times"), [(3, AS_MANY), (6, SOME), (12, PER_WRITER)])
-def test_what_a_race_came_to_is_one_of_the_guesses(commits: int, times: str) -> None:
+def test_the_result_of_a_race_is_one_of_the_choices(commits: int, times: str) -> None:
     assert str(Race(3, 5.0, (1, 1, 1), (commits, 0, 0), 3)) == times
 
 
@@ -100,6 +100,6 @@ def test_one_request_after_another_convicts_three_places_and_no_racer() -> None:
     assert len(SPEAK_S3) == 6
 
 
-def test_a_place_that_there_is_not_is_told() -> None:
+def test_a_missing_place_is_reported() -> None:
     with pytest.raises(ValueError, match="no place 'tea'; there are aws; spaces; rgw"):
         sort_out("tea")

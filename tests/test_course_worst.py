@@ -48,18 +48,18 @@ def test_without_a_mistake_the_worst_moment_does_no_harm(pattern: str) -> None:
     assert repr(played).startswith("✓") and "the store agree:" in played.view.children[0].value
 
 
-def test_a_late_leader_writes_last_unless_the_resource_looks_at_the_epoch() -> None:
+def test_a_deposed_leader_writes_last_unless_the_resource_checks_the_epoch() -> None:
     assert (str(play("election", UNLOOKED)), str(play("election"))) == (OF_W1, OF_W2)
 
 
-def test_what_is_not_played_here_is_told() -> None:
+def test_a_scenario_that_cannot_be_played_here_is_reported() -> None:
     with pytest.raises(ValueError, match="no worst moment for 'chess'; there are election"):
         play("chess")
     with pytest.raises(ValueError, match="wal has no mistake 'hope'"):
         play("wal", "hope")
 
 
-def test_what_an_actor_was_told_is_no_markup() -> None:
+def test_the_answers_shown_for_an_actor_are_escaped() -> None:
     hostile = replace(play("wal"), ended={HOSTILE: HOSTILE}, because=HOSTILE, mistake=HOSTILE)
     words = hostile.view.children[0].value
     assert "<img" not in words and words.count("&lt;img") == 4

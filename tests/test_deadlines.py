@@ -75,7 +75,7 @@ def test_a_server_that_trickles_holds_no_call(dialect: str, call: str, how: Any)
 
 
 @pytest.mark.parametrize("how", [slow.status, slow.promises, slow.silence])
-def test_no_way_to_say_nothing_holds_a_write(dialect: str, how: Any) -> None:
+def test_no_kind_of_silent_server_delays_a_write(dialect: str, how: Any) -> None:
     with trickle(how) as server:
         said = answer(opened(dialect, server.url), "put")
     assert isinstance(said, Unknown), said
@@ -310,7 +310,7 @@ READ_OR_WRITE = ("get", "get with a limit", "put")
 
 @pytest.mark.parametrize("call", READ_OR_WRITE)
 @pytest.mark.parametrize("flood", FLOODS)
-def test_bytes_that_nobody_asked_for_earn_no_time(
+def test_unrequested_bytes_do_not_extend_the_deadline(
     dialect: str, flood: str, call: str, rates: None
 ) -> None:
     """They come at five times the rate at which a body earns its time."""
@@ -320,7 +320,7 @@ def test_bytes_that_nobody_asked_for_earn_no_time(
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_flood_is_given_up_before_it_fills_the_memory(
+def test_an_oversized_answer_is_abandoned_before_it_fills_memory(
     dialect: str, flood: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before the time is over: 10 MB a second, of which a call reads one."""
@@ -355,7 +355,7 @@ def test_a_successful_body_without_a_length_earns_no_time(dialect: str, rates: N
     assert isinstance(said, Unknown), said
 
 
-def test_what_a_call_can_earn_has_an_end(
+def test_the_time_that_a_call_can_gain_is_bounded(
     dialect: str, rates: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadline, "EARNED_S_MAX", 0.5)

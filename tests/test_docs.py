@@ -91,7 +91,7 @@ def test_an_example_that_is_not_run_imports_what_there_is(page: Path) -> None:
                 assert all(hasattr(module, alias.name) for alias in each.names), example.code
 
 
-def test_the_readmes_lock_says_who_holds_it(
+def test_the_readmes_lock_names_its_holder(
     bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from lockkit import Lock

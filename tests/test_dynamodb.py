@@ -83,9 +83,7 @@ class JavaClient:
         if self.now_ms - self._seen[1] <= self._seen[2]:
             return False
         names = {"#pk": "key", "#rvn": "recordVersionNumber"}
-        return self._put(
-            "attribute_exists(#pk) AND #rvn = :rvn", names, {":rvn": {"S": version}}
-        )
+        return self._put("attribute_exists(#pk) AND #rvn = :rvn", names, {":rvn": {"S": version}})
 
     def heartbeat(self) -> bool:
         new = str(uuid.uuid4())
@@ -197,7 +195,7 @@ def test_a_crashed_holder_of_either_kind_is_succeeded_by_the_other(
 
 
 def test_an_unchanged_version_is_waited_for_a_whole_lease_of_its_own_and_a_changed_one_anew(
-    lock: Callable[..., DynamoDBLock]
+    lock: Callable[..., DynamoDBLock],
 ) -> None:
     clock = Suspendable()
     holder, waiter = lock(), lock(clock=clock, lease_s=10.0)
@@ -218,7 +216,7 @@ def test_an_unchanged_version_is_waited_for_a_whole_lease_of_its_own_and_a_chang
     waiter.release()
 
 
-def test_what_has_changed_since_it_was_seen_is_not_taken(
+def test_a_lock_that_changed_since_it_was_read_is_not_taken(
     lock: Callable[..., DynamoDBLock], sdk: Any, key: str
 ) -> None:
     """Absent, unchanged for a lease, given back: each look is too old by the time of its write."""
@@ -238,6 +236,7 @@ def test_what_has_changed_since_it_was_seen_is_not_taken(
 
 
 # --- trouble --------------------------------------------------------------------------------------
+
 
 def test_a_lost_request_or_answer_makes_neither_a_second_holder_nor_a_lost_grant(
     dynamodb: Any, lock: Callable[..., DynamoDBLock], sdk: Any, key: str
@@ -265,17 +264,17 @@ def test_a_write_that_lands_late_finds_the_lock_taken(
     dynamodb: Any, lock: Callable[..., DynamoDBLock]
 ) -> None:
     lock().locked()
-    told: list[Event] = []
-    with Proxy(dynamodb.endpoint, on_fault=told.append) as proxy:
+    recorded: list[Event] = []
+    with Proxy(dynamodb.endpoint, on_fault=recorded.append) as proxy:
         mine = lock(proxy.url)
         proxy.inject(Fault("late", operation="put", delay_s=0.05))
         assert mine.acquire(timeout=PATIENCE_S)
-        until(lambda: any("was delivered" in each.data.get("text", "") for each in told))
+        until(lambda: any("was delivered" in each.data.get("text", "") for each in recorded))
         mine.renew()
         mine.release()
 
 
-def test_an_unanswered_beat_is_made_good_by_the_next_and_an_unanswered_release_is_settled(
+def test_the_next_beat_settles_an_unanswered_one_and_an_unanswered_release_is_settled(
     dynamodb: Any, lock: Callable[..., DynamoDBLock], sdk: Any, key: str
 ) -> None:
     with Proxy(dynamodb.endpoint) as proxy:
@@ -293,7 +292,7 @@ def test_an_unanswered_beat_is_made_good_by_the_next_and_an_unanswered_release_i
     assert stored(sdk, key) is None
 
 
-def test_a_release_of_what_a_hand_deleted_is_no_release(
+def test_releasing_a_lock_that_was_deleted_by_hand_is_a_loss(
     lock: Callable[..., DynamoDBLock], sdk: Any, key: str
 ) -> None:
     mine = lock()
@@ -326,7 +325,7 @@ def test_a_deletion_of_an_earlier_grant_proves_nothing_about_this_one(
             mine.release()
 
 
-def test_throttling_is_waited_out_by_who_asks_and_by_who_holds(
+def test_both_a_waiter_and_a_holder_wait_out_throttling(
     dynamodb: Any, lock: Callable[..., DynamoDBLock]
 ) -> None:
     with Proxy(dynamodb.endpoint) as proxy:
@@ -342,8 +341,8 @@ def test_throttling_is_waited_out_by_who_asks_and_by_who_holds(
         assert [each["method"] for each in proxy.faults] == ["other", "other", "put", "delete"]
 
 
-def test_a_service_that_is_not_there_at_the_start_is_said_and_waited_for_no_longer_than_asked(
-    lock: Callable[..., DynamoDBLock]
+def test_a_service_that_is_down_at_the_start_is_reported_and_the_wait_is_bounded(
+    lock: Callable[..., DynamoDBLock],
 ) -> None:
     mine = lock("http://127.0.0.1:1")
     for timeout in (0, 0.2):
@@ -352,7 +351,7 @@ def test_a_service_that_is_not_there_at_the_start_is_said_and_waited_for_no_long
     assert not mine.owned()
 
 
-def test_a_service_that_falls_silent_costs_the_lock_and_the_next_holder_has_it(
+def test_a_service_that_stops_answering_costs_the_lock_and_the_next_holder_is_granted(
     dynamodb: Any, lock: Callable[..., DynamoDBLock]
 ) -> None:
     clock, tale = Suspendable(), Tale()
@@ -376,7 +375,7 @@ def test_a_service_that_falls_silent_costs_the_lock_and_the_next_holder_has_it(
 # --- the table, and what stands in it ------------------------------------------------------------
 
 
-def test_the_table_is_made_as_it_was_asked_for(dynamodb: Any, sdk: Any) -> None:
+def test_the_table_is_created_with_the_given_options(dynamodb: Any, sdk: Any) -> None:
     name = f"made-{uuid.uuid4().hex}"
     mine = DynamoDBLock(
         name, "orders", endpoint_url=dynamodb.endpoint, billing_mode="PROVISIONED",
@@ -431,7 +430,7 @@ def test_a_foreign_item_stays_as_it_was(
     assert stored(sdk, key) == {"key": key, "Info": "not a lock"}
 
 
-def test_an_item_of_the_java_client_is_read_whatever_else_it_carries() -> None:
+def test_an_item_of_the_java_client_is_read_with_any_extra_fields() -> None:
     said = {
         "key": {"S": "orders"}, "ownerName": {"S": "o"}, "leaseDuration": {"S": "60000"},
         "recordVersionNumber": {"S": "v"}, "data": {"B": b"x"}, "isReleased": {"S": "1"},

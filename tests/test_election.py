@@ -123,7 +123,7 @@ def test_a_write_goes_with_its_epoch_and_a_deposed_leader_writes_no_more(elect: 
     assert new.read("plan.json") == ([None, "new"], 2)
 
 
-def test_past_epochs_are_collected_and_the_highest_never(elect: Make) -> None:
+def test_past_epochs_are_deleted_but_never_the_highest(elect: Make) -> None:
     node = elect()
     for _ in range(4):
         assert node.campaign(acquire_timeout=0)
@@ -226,7 +226,7 @@ def test_ctrl_c_between_a_create_and_its_answer_leaves_a_node_that_knows_its_own
     [b"", b'{"expired": fal', b"[]", b'{"expired": false}', b"\x00" * 10_000_000],
     ids=["empty", "torn", "an array", "Morling's, that never ends", "10 MB"],
 )
-def test_a_body_that_is_no_record_is_never_taken_for_over(text: bytes) -> None:
+def test_a_body_that_is_not_a_record_never_counts_as_expired(text: bytes) -> None:
     with closing(Election(memory())) as node:
         leave(node, epoch_key(7), text)
         assert not node.campaign(acquire_timeout=0)

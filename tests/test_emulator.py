@@ -54,7 +54,7 @@ def raw(endpoint: str, data: bytes) -> bytes:
 # --- the record ----------------------------------------------------------------------------------
 
 
-def test_every_request_is_recorded_with_who_condition_and_what_became_of_it(emulator: Any) -> None:
+def test_every_request_is_recorded_with_client_condition_and_outcome(emulator: Any) -> None:
     heard: list[Event] = []
     emulator.on_request = heard.append
     agent = {"User_Agent": "Boto3/1.44 lockkit-client/W1 more"}
@@ -93,7 +93,7 @@ def test_every_request_is_recorded_with_who_condition_and_what_became_of_it(emul
     assert [each.to_json() for each in heard] == [each.to_json() for each in record]
 
 
-def test_a_refused_write_tells_its_attempt_too(emulator: Any) -> None:
+def test_a_refused_write_records_its_attempt_too(emulator: Any) -> None:
     ask(emulator.s3, "PUT", "/b/k", b"{}")
     ask(emulator.s3, "PUT", "/b/k", b'{"attempt": "late"}', If_Match='"stale"')
     assert [each["attempt"] for each in emulator.requests()] == ["", "late"]
@@ -138,7 +138,7 @@ def test_a_batch_is_recorded_as_its_requests(emulator: Any) -> None:
     ]  # fmt: skip
 
 
-def test_large_old_bodies_are_let_go_but_keep_their_place(emulator: Any) -> None:
+def test_large_old_bodies_are_dropped_but_keep_their_place(emulator: Any) -> None:
     big = b"x" * (2 << 20)
     for body in (big, b"small", b"now"):
         ask(emulator.s3, "PUT", "/b/k", body)
@@ -172,7 +172,7 @@ def test_the_gcs_profile_takes_one_write_a_second_to_an_object(emulator: Any) ->
 
 
 @pytest.mark.parametrize("emulator", [{"profile": "spaces"}], indirect=True)
-def test_the_spaces_profile_ignores_conditions_on_writes_and_says_nothing(emulator: Any) -> None:
+def test_the_spaces_profile_silently_ignores_conditions_on_writes(emulator: Any) -> None:
     put = {"x_ms_blob_type": "BlockBlob"}
     for _ in range(2):
         assert ask(emulator.s3, "PUT", "/b/k", b"1", If_None_Match="*")[0] == 200
@@ -191,7 +191,7 @@ class Standing(Clock):
         return 1_800_000_000_000_000_000
 
 
-def test_of_the_losers_of_a_race_on_rgw_every_second_is_told_500_and_nothing_is_applied() -> None:
+def test_of_the_losers_of_a_race_on_rgw_every_second_gets_500_and_none_is_applied() -> None:
     with Emulator(profile="rgw", clock=Standing()) as emulator:
         etag = ask(emulator.s3, "PUT", "/b/k", b"1", If_None_Match="*")[1]["etag"]
         created = [ask(emulator.s3, "PUT", "/b/k", b"2", If_None_Match="*")[0] for _ in range(4)]
@@ -219,7 +219,7 @@ def test_on_rgw_a_versioned_bucket_takes_every_create_and_no_swap(emulator: Any)
     assert ask(emulator.s3, "PUT", "/b?versioning", b"<x")[0] == 400
 
 
-def test_a_server_that_looks_first_and_writes_later_has_two_winners_in_a_race() -> None:
+def test_a_server_that_reads_and_then_writes_has_two_winners_in_a_race() -> None:
     with Emulator(profile="two-steps", clock=Standing()) as emulator:
         etag = ask(emulator.s3, "PUT", "/b/k", b"1", If_None_Match="*")[1]["etag"]
         assert ask(emulator.s3, "PUT", "/b/k", b"2", If_None_Match="*")[0] == 200
@@ -252,7 +252,7 @@ def test_an_address_that_others_could_reach_is_refused(host: str) -> None:
         Emulator(host=host)
 
 
-def test_a_port_in_use_and_a_file_that_is_none_are_said_so(tmp_path: Path, emulator: Any) -> None:
+def test_a_port_in_use_and_an_invalid_file_are_reported(tmp_path: Path, emulator: Any) -> None:
     taken = urlsplit(emulator.s3).port
     with pytest.raises(OSError, match="in use"), Emulator(port=taken or 0):
         pass
@@ -437,7 +437,7 @@ def test_metadata_cannot_smuggle_a_header(emulator: Any) -> None:
         (b"GET / HTTP/1.1\r\nA: " + b"a" * 70_000 + b"\r\n\r\n", 431),
     ],
 )
-def test_http_that_is_broken_or_ambiguous_is_refused_and_hung_up_on(
+def test_broken_or_ambiguous_http_is_refused_and_its_connection_closed(
     data: bytes, status: int, emulator: Any
 ) -> None:
     said = raw(emulator.s3, data)
@@ -491,7 +491,7 @@ def test_what_is_not_built_is_a_501_that_names_it_and_never_a_traceback(
 # --- a full disk ---------------------------------------------------------------------------------
 
 
-def test_a_full_disk_refuses_writes_for_certain_and_goes_on_serving(
+def test_on_a_full_disk_writes_are_certainly_refused_and_the_server_continues(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     db = str(tmp_path / "objects.sqlite")

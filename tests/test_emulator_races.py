@@ -104,8 +104,10 @@ def version_of(provider: str, endpoint: str, key: str) -> tuple[bytes, str]:
             return get(endpoint, f"/race/{key}")
         case "azure":
             return get(endpoint, f"/account/race/{key}")
-    with urllib.request.urlopen(f"{endpoint}/download/storage/v1/b/race/o/{key}?alt=media") as told:
-        return told.read(), told.headers["x-goog-generation"]
+    with urllib.request.urlopen(
+        f"{endpoint}/download/storage/v1/b/race/o/{key}?alt=media"
+    ) as response:
+        return response.read(), response.headers["x-goog-generation"]
 
 
 @pytest.mark.parametrize("provider", ["s3", "gcs", "azure"])
@@ -170,7 +172,7 @@ def test_a_counter_of_four_processes_and_two_servers_loses_no_increment(
 
 
 @pytest.mark.parametrize("round_number", range(5))
-def test_what_was_acknowledged_survives_a_kill_of_the_server(
+def test_acknowledged_writes_survive_a_kill_of_the_server(
     round_number: int, serve: Callable[..., Any], tmp_path: Path
 ) -> None:
     file = str(tmp_path / "objects.sqlite")
@@ -208,9 +210,7 @@ def test_what_was_acknowledged_survives_a_kill_of_the_server(
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_told_to_stop_does_so_cleanly(
-    stop: signal.Signals, serve: Callable[..., Any]
-) -> None:
+def test_a_server_stops_cleanly_on_request(stop: signal.Signals, serve: Callable[..., Any]) -> None:
     server = serve()
     parts = urlsplit(server.s3)
     idle = http.client.HTTPConnection(parts.hostname or "", parts.port)

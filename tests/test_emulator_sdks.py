@@ -230,7 +230,7 @@ def test_s3_bodies_with_trailers_are_unpacked_and_their_checksums_verified(
     )  # fmt: skip
 
 
-def test_s3_buckets_are_made_on_first_use_and_can_be_asked_for(s3: Any, bucket: str) -> None:
+def test_s3_buckets_are_created_on_first_use_and_can_be_listed(s3: Any, bucket: str) -> None:
     s3.head_bucket(Bucket=bucket)
     s3.create_bucket(Bucket=bucket)
     assert bucket in [each["Name"] for each in s3.list_buckets()["Buckets"]]
@@ -351,7 +351,7 @@ def test_gcs_resumable_uploads_arrive_in_chunks_and_are_guarded(gcs: Any, bucket
     assert unsized.download_as_bytes() == BIG[:700_000]
 
 
-def test_gcs_resumable_upload_tells_how_far_it_came(gcs: Any, bucket: str) -> None:
+def test_a_gcs_resumable_upload_reports_its_progress(gcs: Any, bucket: str) -> None:
     http, base = gcs._http, gcs.api_endpoint
     started = http.post(
         f"{base}/upload/storage/v1/b/{bucket}/o?uploadType=resumable", json={"name": "slow"}

@@ -115,21 +115,23 @@ def test_a_grant_before_the_loss_that_committed_nothing_shares_its_epoch_with_no
 
 def test_a_command_under_the_lock_gets_an_epoch_above_the_fences(tmp_path: Path) -> None:
     """It guards its own writes by it, and one that a commit has had already guards nothing."""
-    url, told = f"file://{tmp_path}/t", tmp_path / "epoch"
+    url, epoch_file = f"file://{tmp_path}/t", tmp_path / "epoch"
     store = new_table(url, CONFIG)
     with Table(url) as table:
         for number in range(3):
             table.append(row(number))
     delete(store)
-    line = ["lock", "acquire", url, "--", "sh", "-c", f"echo $LOCKKIT_EPOCH > {told}"]
+    line = ["lock", "acquire", url, "--", "sh", "-c", f"echo $LOCKKIT_EPOCH > {epoch_file}"]
     assert main(line) == 0
-    assert int(told.read_text()) > fence_epoch(store) == 3
+    assert int(epoch_file.read_text()) > fence_epoch(store) == 3
     found = store.get(FENCE_KEY)
     assert isinstance(found, Found)
     store.put(FENCE_KEY, b"no fence", over(found.version))
-    told.unlink()
+    epoch_file.unlink()
     assert main(line) == 3
-    assert not told.exists(), "no command is run under an epoch that may have been granted before"
+    assert not epoch_file.exists(), (
+        "no command is run under an epoch that may have been granted before"
+    )
     with Lock(url, ttl_s=30) as lock:
         assert lock.owned(), "and the lock was given back"
 
@@ -186,7 +188,7 @@ def test_an_epoch_is_raised_above_the_fences_whatever_happens_to_the_answer(
     assert stands(held.lossy.store).epoch == 20 + EPOCHS_UNKNOWN
 
 
-def test_a_grant_that_is_above_the_fence_already_sends_nothing(held: Held) -> None:
+def test_a_grant_already_above_the_fence_sends_no_request(held: Held) -> None:
     sent = held.lossy.sent
     held.lock.rise_above(0)
     assert (held.lossy.sent, held.lock.fence.epoch) == (sent, 1)
@@ -198,7 +200,7 @@ def test_a_grant_of_the_fences_own_epoch_rises_above_it(held: Held) -> None:
     assert held.lock.fence.epoch > 1
 
 
-def test_who_lost_the_lock_meanwhile_gets_no_higher_epoch(held: Held) -> None:
+def test_a_handle_that_has_lost_the_lock_gets_no_higher_epoch(held: Held) -> None:
     found = held.lossy.store.get(LOCK_KEY)
     assert isinstance(found, Found)
     other = Record("another", CLOCK.wall_ms() + 30_000, epoch=2, attempt="another/1", ttl_ms=30_000)

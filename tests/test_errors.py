@@ -108,7 +108,7 @@ def test_every_error_of_three_parts_is_given_them_apart() -> None:
     assert not free, f"give what, why and cure instead of one text, or another class: {free}"
 
 
-def test_the_errors_of_a_table_say_what_to_do_with_them() -> None:
+def test_the_errors_of_a_table_name_the_remedy() -> None:
     refused = table_errors.RefusedOption("retries", "must be less", "choose 9", value="10")
     assert (refused.option, refused.value, refused.why, refused.cure) == (
         "retries", "10", "must be less", "choose 9",

@@ -32,9 +32,7 @@ SOLUTIONS = Path(__file__).parents[1] / "notebooks" / "solutions"
 
 @pytest.mark.parametrize("worlds", [60, pytest.param(WORLDS, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", EXERCISES)
-def test_a_solution_passes_in_every_world_and_met_what_may_go_wrong(
-    name: str, worlds: int
-) -> None:
+def test_a_solution_passes_in_every_world_and_met_what_may_go_wrong(name: str, worlds: int) -> None:
     judged = judge(runpy.run_path(str(SOLUTIONS / f"{name}.py"))[name], worlds=worlds)
     assert judged.solved, judged
     assert judged.worlds == worlds
@@ -59,7 +57,7 @@ def begun() -> dict[str, Callable[..., Any]]:
         names: dict[str, Any] = {}
         for cell in filter(is_exercise, code(each)):
             exec("\n".join(cell.splitlines()[:-1]), names)
-            name = cell.splitlines()[-1][len("judge("):-1]
+            name = cell.splitlines()[-1][len("judge(") : -1]
             found[name] = names[name]
     return found
 
@@ -329,7 +327,7 @@ def decide_what_left_the_window(first: int, window: list[frozenset[str]], offers
     """It takes a window that does not reach the base for a whole one."""
     decided, window = {}, list(window)
     for instant, base, groups in offers:
-        later = window[max(0, base + 1 - first):]
+        later = window[max(0, base + 1 - first) :]
         decided[instant] = not any(groups & each for each in later)
         window.append(groups if decided[instant] else frozenset())
     return decided
@@ -354,7 +352,7 @@ def test_a_near_miss_is_found(function: Callable[..., Any]) -> None:
 # --- functions that cannot be judged --------------------------------------------------------------
 
 
-def test_a_function_that_raises_is_told_its_error_and_line() -> None:
+def test_an_exercise_function_that_raises_is_reported_with_error_and_line() -> None:
     def acquire(key: str, mine: bytes) -> Any:
         answer = yield Put(key, mine, IfAbsent())
         return answer.status
@@ -363,7 +361,7 @@ def test_a_function_that_raises_is_told_its_error_and_line() -> None:
     assert "raised AttributeError in line" in said
 
 
-def test_a_function_without_yield_is_told_to_send_a_request() -> None:
+def test_an_exercise_function_without_yield_is_reported_with_the_remedy() -> None:
     def append(folder: str, record: bytes) -> int:
         return 1
 
@@ -408,7 +406,7 @@ def test_another_name_is_refused_with_those_that_exist() -> None:
         judge(acquire, worlds=0)
 
 
-def test_what_a_function_says_is_escaped() -> None:
+def test_the_error_text_of_an_exercise_function_is_escaped() -> None:
     def acquire(key: str, mine: bytes) -> Any:
         raise ValueError("<script>alert(1)</script>")
         yield

@@ -204,11 +204,11 @@ class UntilItWaits(LeaseWorld):
         return "it waits" if waits else super().violation(state)
 
 
-def test_a_client_that_starts_again_after_a_crash_waits_for_its_own_lease_like_anybody() -> None:
+def test_a_client_restarted_after_a_crash_waits_for_its_own_lease_as_others_do() -> None:
     alone = Bounds(acquires=(1, 0), faults=1, kinds=frozenset({ExplorerFault.CRASH}))
     world = UntilItWaits(STORE, alone)
-    told = Counterexample(search(world).path, world)
-    assert told.story() == [
+    example = Counterexample(search(world).path, world)
+    assert example.story() == [
         " 1. W1 requests the lock; reads the lock object",
         " 2. W1 sees no lock object; claims epoch 1: W1/1 over nothing",
         " 3. the store applies W1's W1/1",
@@ -216,7 +216,7 @@ def test_a_client_that_starts_again_after_a_crash_waits_for_its_own_lease_like_a
         " 5. W1' requests the lock; reads the lock object",
         " 6. W1' sees W1's lease, epoch 1 (W1/1); waits for W1",
     ]
-    assert check(told.history()).kind is Kind.VALID
+    assert check(example.history()).kind is Kind.VALID
 
 
 def test_recognised_by_its_owner_a_client_waits_for_its_own_lease() -> None:
@@ -246,7 +246,9 @@ def test_with_a_rule_off_the_shortest_story_of_the_damage_is_found(
 
 
 @pytest.mark.parametrize("scenario", OFF, ids=name)
-def test_every_counterexample_is_told_and_the_checker_convicts_it(scenario: SearchScenario) -> None:
+def test_every_counterexample_is_narrated_and_the_checker_finds_it_invalid(
+    scenario: SearchScenario,
+) -> None:
     counterexample = row(scenario).counterexample
     assert counterexample is not None
     story, history = counterexample.story(), counterexample.history()
@@ -299,9 +301,9 @@ def silent_in(action: Callable[[StepContext, Phase], Step]) -> Callable[[StepCon
     """The same action, which must not send anything."""
 
     def acted(turn: StepContext, to: Phase) -> Step:
-        state, told = action(turn, to)
-        assert not any(isinstance(each, ReadRecord | WriteRecord) for each in told)
-        return state, told
+        state, example = action(turn, to)
+        assert not any(isinstance(each, ReadRecord | WriteRecord) for each in example)
+        return state, example
 
     return acted
 
@@ -397,7 +399,7 @@ def test_any_world_can_be_searched_and_the_way_is_the_shortest() -> None:
     ]  # fmt: skip
 
 
-def test_a_search_that_was_cut_short_says_so() -> None:
+def test_a_search_that_was_cut_short_reports_it() -> None:
     found = search(LeaseWorld(STORE, Bounds(spread=1)), states_max=1_000)
     assert (found.violation, found.exhausted) == (None, False)
 

@@ -118,7 +118,7 @@ def test_the_same_seed_strikes_the_same_requests() -> None:
     assert 240 <= len(strikes) <= 360
 
 
-def test_one_faults_chances_do_not_depend_on_what_others_were_asked() -> None:
+def test_one_faults_random_draws_do_not_depend_on_other_faults() -> None:
     alone = FaultPlan((Fault("drop", client="W1", chance=0.5),), seed=3)
     counts = Counts()
     mixed = []
@@ -207,7 +207,9 @@ def test_a_plan_survives_json(listed: list[Fault], seed: int, why: str) -> None:
         (" " * 1_000_001, "at most 1000000 characters"),
     ],
 )
-def test_a_plan_that_cannot_be_says_what_is_wrong_and_what_is_allowed(text: str, says: str) -> None:
+def test_the_error_of_an_invalid_plan_names_the_fault_and_the_allowed_values(
+    text: str, says: str
+) -> None:
     with pytest.raises(FaultError) as refused:
         FaultPlan.parse(text)
     assert says in str(refused.value)
@@ -627,7 +629,7 @@ def test_a_status_fault_speaks_the_providers_language_and_keeps_the_connection(e
     assert said["azure"].endswith("ServerBusy")
 
 
-def test_an_answer_that_a_fault_swallowed_is_never_taken_for_the_next_one(
+def test_an_answer_lost_by_a_fault_is_never_matched_to_the_next_request(
     echo: str, kept: dict[str, bytes]
 ) -> None:
     kept.update({"/lake/a": b"a" * 3000, "/lake/b": b"b"})
@@ -678,16 +680,16 @@ def test_a_hang_lasts_until_its_cap_or_until_the_client_gives_up(
 
 
 def test_a_late_write_lands_after_its_client_was_cut_off(echo: str, kept: dict[str, bytes]) -> None:
-    told: list[Any] = []
-    with Proxy(echo, on_fault=told.append) as proxy:
+    recorded: list[Any] = []
+    with Proxy(echo, on_fault=recorded.append) as proxy:
         proxy.inject(Fault("late", delay_s=0.3))
         with pytest.raises(http.client.RemoteDisconnected):
             ask(proxy, "PUT", "/lake/k", b"x")
         assert kept == {}
         eventually(lambda: kept == {"/lake/k": b"x"})
-        eventually(lambda: len(told) == 2)
-    assert [each.kind for each in told] == ["fault", "note"]
-    assert told[1]["text"] == "a late PUT of lake/k was delivered: status 200"
+        eventually(lambda: len(recorded) == 2)
+    assert [each.kind for each in recorded] == ["fault", "note"]
+    assert recorded[1]["text"] == "a late PUT of lake/k was delivered: status 200"
 
 
 def test_delay_and_latency_only_take_time(echo: str) -> None:
@@ -703,15 +705,15 @@ def test_delay_and_latency_only_take_time(echo: str) -> None:
 
 
 def test_each_fault_made_is_an_event_with_its_moment(echo: str) -> None:
-    told: list[Any] = []
-    with Proxy(echo, on_fault=told.append) as proxy:
+    recorded: list[Any] = []
+    with Proxy(echo, on_fault=recorded.append) as proxy:
         proxy.inject(Fault("status", code=500, client="W2", key="lake/*"))
         before_ms = time.time() * 1000
         assert ask(proxy, "PUT", "/lake/k", b"x", client="W1")[0] == 200
         assert ask(proxy, "PUT", "/lake/k", b'{"attempt": "a-1"}', client="W2")[0] == 500
         after_ms = time.time() * 1000
-        assert told == proxy.faults
-    [made] = told
+        assert recorded == proxy.faults
+    [made] = recorded
     assert before_ms - 1 <= made.at_ms <= after_ms
     assert (made.who, made.kind) == ("store", "fault")
     assert dict(made.data) == {
@@ -772,7 +774,7 @@ def test_other_control_paths_are_the_upstreams(echo: str, kept: dict[str, bytes]
 # --- running ------------------------------------------------------------------------------------
 
 
-def test_eight_clients_are_served_at_once_and_none_gets_anothers_answer(
+def test_eight_clients_are_served_at_once_and_each_gets_its_own_answer(
     echo: str, kept: dict[str, bytes]
 ) -> None:
     def work(name: str) -> int:

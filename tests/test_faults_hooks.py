@@ -59,7 +59,7 @@ class Side:
 
     name: str
     server: Any
-    told: list[Event] = field(default_factory=list)
+    recorded_faults: list[Event] = field(default_factory=list)
 
     @contextmanager
     def store(
@@ -69,10 +69,10 @@ class Side:
         faulty = None
         with ExitStack() as stack:
             if self.name == "proxy":
-                proxy = Proxy(there, plan=plan, on_fault=self.told.append)
+                proxy = Proxy(there, plan=plan, on_fault=self.recorded_faults.append)
                 there = stack.enter_context(proxy).url
             else:
-                faulty = Faulty(plan, on_fault=self.told.append)
+                faulty = Faulty(plan, on_fault=self.recorded_faults.append)
             opened = open_store(
                 url, endpoint=there, timeout_s=timeout_s, client="W1", faults=faulty
             )
@@ -85,7 +85,7 @@ class Side:
         return [tuple(row[name] for name in names) for row in rows]
 
     def events(self) -> list[tuple[Any, ...]]:
-        return [(each.who, each.kind, each.data) for each in self.told]
+        return [(each.who, each.kind, each.data) for each in self.recorded_faults]
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def in_both(
             if lands:
                 eventually(lambda: "first" in [row[-1] for row in side.recorded(bucket)])
                 if plan.faults[0].what == "late":
-                    eventually(lambda: side.told[-1].kind == "note")
+                    eventually(lambda: side.recorded_faults[-1].kind == "note")
                 answers += write_read_write(store)
         return answers
 
@@ -196,7 +196,7 @@ LATE = [
 
 @every_provider
 @pytest.mark.parametrize("fault", LOST)
-def test_a_lost_answer_is_lost_alike(
+def test_a_lost_answer_is_lost_in_both_ways(
     fault: Fault, provider: str, bucket: str, sides: list[Side]
 ) -> None:
     plan = FaultPlan((aimed(fault),))
@@ -204,14 +204,14 @@ def test_a_lost_answer_is_lost_alike(
     assert isinstance(created, Unknown)
     applied = fault.when == "after"
     assert seen == (("Found", record("first")) if applied else Missing())
-    [made] = sides[1].told
+    [made] = sides[1].recorded_faults
     assert made["fault"] == fault.what
     assert (made.data.get("swallowed_status") in (200, 201)) is applied
 
 
 @every_provider
 @pytest.mark.parametrize("fault", REFUSED)
-def test_a_refusal_is_read_alike_and_nothing_was_sent(
+def test_a_refusal_has_the_same_meaning_and_nothing_was_sent(
     fault: Fault, provider: str, bucket: str, sides: list[Side]
 ) -> None:
     in_both(sides, provider, bucket, FaultPlan((aimed(fault),)))
@@ -225,12 +225,12 @@ def test_a_short_delay_only_takes_time(
 ) -> None:
     created, *_ = in_both(sides, provider, bucket, FaultPlan((aimed(fault),)))
     assert created == "Applied"
-    assert [made["fault"] for made in sides[1].told] == ["delay"]
+    assert [made["fault"] for made in sides[1].recorded_faults] == ["delay"]
 
 
 @every_provider
 @pytest.mark.parametrize("fault", LATE)
-def test_a_late_write_arrives_alike_when_nobody_waits_for_it(
+def test_a_late_write_lands_equally_if_its_client_no_longer_waits(
     fault: Fault, provider: str, bucket: str, sides: list[Side]
 ) -> None:
     plan = FaultPlan((aimed(fault),))
@@ -240,7 +240,7 @@ def test_a_late_write_arrives_alike_when_nobody_waits_for_it(
 
 
 @every_provider
-def test_reads_listings_and_deletes_are_struck_alike(
+def test_faults_strike_reads_listings_and_deletes_too(
     provider: str, bucket: str, sides: list[Side]
 ) -> None:
     plan = FaultPlan(
@@ -254,7 +254,7 @@ def test_reads_listings_and_deletes_are_struck_alike(
     created, seen, *_ = in_both(sides, provider, bucket, plan)
     assert created == "Applied"
     assert isinstance(seen, Unknown)
-    assert [made["method"] for made in sides[1].told] == ["get", "put", "list", "delete"]
+    assert [made["method"] for made in sides[1].recorded_faults] == ["get", "put", "list", "delete"]
 
 
 @every_provider
@@ -262,7 +262,7 @@ def test_nothing_armed_changes_nothing(provider: str, bucket: str, sides: list[S
     answers = in_both(sides, provider, bucket, FaultPlan())
     found = ("Found", record("first"))
     assert answers == ["Applied", found, "Applied", [KEY], Applied("")]
-    assert sides[1].told == []
+    assert sides[1].recorded_faults == []
 
 
 @every_provider
@@ -279,7 +279,7 @@ def test_a_seed_strikes_the_same_requests_of_both(
 
 @every_provider
 @pytest.mark.parametrize("operation", ["put", "part"])
-def test_pieces_of_a_large_upload_are_told_from_its_end(
+def test_parts_of_a_large_upload_are_distinguished_from_its_completion(
     operation: str, provider: str, bucket: str, sides: list[Side]
 ) -> None:
     def write(store: Store) -> list[Any]:
@@ -334,8 +334,8 @@ def test_over_tls_an_sdk_with_its_usual_retries_reports_defeat_to_the_winner(
 ) -> None:  # fmt: skip
     key, faulty = f"{bucket}/table_lock.json", Faulty(FaultPlan((aimed(fault),)))
     with behind_tls(getattr(shared_emulator, provider), signed) as url:
-        told = create_as_it_comes(provider, url, key, record("mine"), faulty.install)
-    assert told == DEFEAT[provider]
+        recorded_faults = create_as_it_comes(provider, url, key, record("mine"), faulty.install)
+    assert recorded_faults == DEFEAT[provider]
     [made] = faulty.faults
     assert made["swallowed_status"] in (200, 201), "the write had been applied"
 
@@ -351,7 +351,7 @@ def test_over_tls_a_lock_is_held_although_the_answer_to_its_claim_was_lost(
     assert [(made["client"], made["fault"]) for made in faulty.faults] == [("W1", "drop")]
 
 
-def test_over_tls_a_server_that_nobody_vouches_for_is_refused(
+def test_over_tls_a_server_with_an_untrusted_certificate_is_refused(
     bucket: str, shared_emulator: Any, signed: tuple[Path, Path]
 ) -> None:
     with behind_tls(shared_emulator.s3, signed) as url:
@@ -420,9 +420,9 @@ def test_an_azure_client_made_by_another_is_struck_through_either(
         assert blob.download_blob().readall() == b"{}"
 
 
-def test_a_closed_one_delivers_nothing_any_more(bucket: str, shared_emulator: Any) -> None:
-    told: list[Event] = []
-    faulty = Faulty(FaultPlan((Fault("late", delay_s=30),)), on_fault=told.append)
+def test_closed_faults_deliver_no_late_write(bucket: str, shared_emulator: Any) -> None:
+    recorded_faults: list[Event] = []
+    faulty = Faulty(FaultPlan((Fault("late", delay_s=30),)), on_fault=recorded_faults.append)
     url = f"s3://{bucket}"
     with closing(open_store(url, endpoint=shared_emulator.s3, faults=faulty)) as store:
         assert isinstance(store.put("k", b"{}", IfAbsent()), Unknown)
@@ -431,7 +431,7 @@ def test_a_closed_one_delivers_nothing_any_more(bucket: str, shared_emulator: An
         assert isinstance(store.put("k", b"{}", IfAbsent()), Unknown)
         eventually(lambda: not any(each.name == "lockkit-late" for each in threading.enumerate()))
         assert store.get("k") == Missing()
-    assert [each.kind for each in told] == ["fault", "fault"]
+    assert [each.kind for each in recorded_faults] == ["fault", "fault"]
 
 
 def test_a_late_body_that_is_too_long_to_keep_is_refused_as_the_proxy_does(
@@ -457,7 +457,7 @@ class _Transport:
         pass
 
 
-def test_a_client_of_another_kind_is_refused_by_name() -> None:
+def test_an_unsupported_client_class_is_refused_by_name() -> None:
     import boto3
     from azure.storage.blob import BlobServiceClient as Sync
     from azure.storage.blob.aio import BlobServiceClient

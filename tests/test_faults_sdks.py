@@ -85,8 +85,8 @@ def test_an_sdk_with_its_usual_retries_reports_defeat_to_the_winner(
     fault: Fault, provider: str, key: str, proxy: Proxy, store: Store
 ) -> None:
     proxy.inject(aimed(fault))
-    told = create_as_it_comes(provider, proxy.url, key, record("mine"))
-    assert told == DEFEAT[provider]
+    reported = create_as_it_comes(provider, proxy.url, key, record("mine"))
+    assert reported == DEFEAT[provider]
     [made] = proxy.faults
     assert made["swallowed_status"] in (200, 201), "the write had been applied"
     found = store.get(key)
@@ -101,13 +101,13 @@ def test_azure_exactly_as_it_comes_needs_15_seconds_to_report_that_defeat(
 ) -> None:
     proxy.inject(aimed(Fault("drop")))
     began = time.monotonic()
-    told = create_with_azure(proxy.url, key, record("mine"))
-    assert told == DEFEAT["azure"]
+    reported = create_with_azure(proxy.url, key, record("mine"))
+    assert reported == DEFEAT["azure"]
     assert 11 < time.monotonic() - began < 40, "its first back-off is longer than many leases"
 
 
 @pytest.mark.parametrize("fault", AFTER)
-def test_lockkits_adapter_says_unknown_and_a_read_finds_the_write_ours(
+def test_lockkits_adapter_returns_unknown_and_a_read_recognises_its_own_write(
     fault: Fault, key: str, proxy: Proxy, store: Store
 ) -> None:
     proxy.inject(aimed(fault))
@@ -146,7 +146,7 @@ def test_a_fault_and_the_stores_own_record_name_the_same_write(
 
 
 @pytest.mark.parametrize("what", ["drop", "reset", "hang"])
-def test_lost_before_and_lost_after_look_the_same_and_the_read_tells_them_apart(
+def test_a_read_distinguishes_a_request_lost_before_the_write_from_one_lost_after_it(
     what: str, key: str, proxy: Proxy, store: Store
 ) -> None:
     proxy.inject(aimed(Fault(what, when="before")))
@@ -166,7 +166,9 @@ def test_429_is_certainly_not_done(key: str, proxy: Proxy, store: Store) -> None
     assert store.get(key) == Missing()
 
 
-def test_403_raises_for_it_is_no_answer(key: str, proxy: Proxy, store: Store) -> None:
+def test_a_403_raises_because_it_is_not_a_usable_answer(
+    key: str, proxy: Proxy, store: Store
+) -> None:
     proxy.inject(aimed(Fault("status", code=403)))
     with pytest.raises(StoreError, match="403"):
         store.put(key, record("mine"), IfAbsent())

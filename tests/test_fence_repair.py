@@ -120,9 +120,9 @@ def test_under_a_fence_of_a_newer_lockkit_the_remedy_is_to_upgrade(store: Store)
 
 def test_the_error_of_a_broken_fence_does_not_advise_to_delete_it(store: Store) -> None:
     damage(store, b"{")
-    with pytest.raises(BrokenFence, match=r"do not delete it.*repair-fence URL") as told:
+    with pytest.raises(BrokenFence, match=r"do not delete it.*repair-fence URL") as raised:
         run(commit(prepare_inserts(store, rows([2])), Holder(3)), store, CLOCK)
-    assert "stop every writer" not in str(told.value)
+    assert "stop every writer" not in str(raised.value)
 
 
 def test_a_sound_fence_needs_no_repair(store: Store) -> None:
@@ -147,7 +147,7 @@ def test_the_newest_readable_version_is_put_back(
 
 
 @pytest.mark.parametrize("garble", [truncated, other_field])
-def test_without_versions_the_first_fields_tell_the_last_decision(
+def test_without_versions_the_first_fields_identify_the_last_decision(
     store: Store, garble: Callable[[bytes], bytes]
 ) -> None:
     late = decided(store, prepare_inserts(store, rows([2])))
@@ -179,7 +179,7 @@ def test_wherever_the_fence_was_cut_off_a_decided_commit_is_not_lost(store: Stor
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_where_nothing_can_tell_the_repair_stops_until_the_operator_says(
+def test_a_repair_without_evidence_stops_until_the_operator_names_the_instant(
     store: Store, gone: bool
 ) -> None:
     late = decided(store, prepare_inserts(store, rows([2])))
@@ -190,9 +190,9 @@ def test_where_nothing_can_tell_the_repair_stops_until_the_operator_says(
         damage(store, b"noise")
     with pytest.raises(CannotTell, match="whose writer may be alive"):
         run(plan_repair(NO_VERSIONS, rules=ALIVE), store, CLOCK)
-    with pytest.raises(CannotTell, match="--decided INSTANT") as told:
+    with pytest.raises(CannotTell, match="--decided INSTANT") as raised:
         run(plan_repair(NO_VERSIONS, rules=DEAD), store, CLOCK)
-    assert all(each.instant in str(told.value) for each in (late.prepared, other))
+    assert all(each.instant in str(raised.value) for each in (late.prepared, other))
     with pytest.raises(TableError, match="cannot have been decided"):
         run(plan_repair(NO_VERSIONS, said="20250101000000000", rules=DEAD), store, CLOCK)
     assert repair(store, said=late.prepared.instant) == (late.prepared.instant,)
@@ -242,7 +242,7 @@ def test_a_first_commit_that_was_decided_is_not_lost_with_the_fence(version: int
     assert keys(store) == ["k0", "k1"]
 
 
-def test_a_fence_that_is_gone_is_not_begun_anew_though_nothing_is_under_way(store: Store) -> None:
+def test_a_missing_fence_is_not_created_again_even_without_pending_instants(store: Store) -> None:
     """Its epoch is lost with it, and whoever holds an older grant would be let in again."""
     assert isinstance(store.delete(FENCE_KEY), Applied)
     with pytest.raises(BrokenFence, match=r"is gone\. Nothing was committed.*repair-fence URL"):
@@ -347,7 +347,7 @@ def test_a_writer_that_was_about_to_decide_checks_again_under_the_new_fence(stor
     assert keys(store) == ["k0", "k1", "k2"]
 
 
-def test_a_commit_of_which_a_file_group_has_changed_since_was_not_decided(store: Store) -> None:
+def test_a_commit_whose_file_group_changed_since_was_not_decided(store: Store) -> None:
     prepare_upserts(store, rows([0], amount=7))
     run(commit(prepare_upserts(store, rows([0], amount=8)), Holder(3)), store, CLOCK)
     damage(store, b"noise")
@@ -365,7 +365,7 @@ def test_a_commit_that_was_prepared_after_the_damage_was_not_decided(
     assert keys(store) == ["k0", "k1", "k2"]
 
 
-def test_what_the_operator_says_against_the_evidence_is_refused(store: Store) -> None:
+def test_an_operators_claim_against_the_evidence_is_refused(store: Store) -> None:
     late = decided(store, prepare_inserts(store, rows([2])))
     damage(store, truncated(fence_body(store)))
     for kept in (NO_VERSIONS, kept_by(store)):
@@ -428,7 +428,7 @@ def fence_of(store: Store) -> Any:
     return fence
 
 
-def test_the_digest_that_a_repair_goes_by_is_that_of_the_inflight_file(store: Store) -> None:
+def test_a_repair_compares_the_digest_of_the_inflight_file(store: Store) -> None:
     late = decided(store, prepare_inserts(store, rows([2])))
     found = store.get(late.prepared.inflight)
     assert isinstance(found, Found)

@@ -100,12 +100,14 @@ def assert_lanes_join(fleet: Fleet) -> None:
     events = fleet.events()
     truth = {each["attempt"]: each for each in events if each.kind == "request" and each["applied"]}
     asked = {(each.who, each["request"]): each for each in events if each.kind == "ask"}
-    told = [
+    recorded = [
         (asked[each.who, each["request"]], each)
         for each in events
         if each.kind == "answer" and each["outcome"] == "Applied"
     ]
-    locks = [(ask, answer) for ask, answer in told if ask["op"] in ("acquire", "renew", "release")]
+    locks = [
+        (ask, answer) for ask, answer in recorded if ask["op"] in ("acquire", "renew", "release")
+    ]
     assert len(locks) >= 4
     for ask, answer in locks:
         record = truth[ask["attempt"]]
@@ -208,7 +210,7 @@ WAITING_CLIENT = """
 """
 
 
-def test_the_history_on_disk_is_what_the_fleet_told(fleets):
+def test_the_history_on_disk_has_every_event_that_the_fleet_reported(fleets):
     fleet = fleets(rounds=1, writers=1)
     with fleet:
         saw(fleet, "W1", "exited")
@@ -275,7 +277,7 @@ def _next(fleet: Fleet, since: int, kind: str, *, not_by: str, timeout_s: float 
 
 
 @pytest.mark.soak
-def test_without_the_fence_the_late_commit_is_accepted_and_the_checker_says_so(fleets):
+def test_without_the_fence_the_late_commit_is_accepted_and_the_checker_finds_it(fleets):
     fleet = fleets(overlap=1.0, fence=False)
     with fleet:
         ready(fleet)
@@ -315,7 +317,7 @@ def test_a_lost_response_is_seen_and_recovered_from(fleets):
     assert verdict(fleet) == "VALID"
 
 
-def test_a_killed_writer_is_reported_and_the_others_go_on(fleets):
+def test_a_killed_writer_is_reported_and_the_others_continue(fleets):
     fleet = fleets()
     with fleet:
         ready(fleet)
@@ -451,7 +453,7 @@ def test_kill_of_the_kernel_ends_its_fleet_also_a_stopped_writer(client):
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.03, 0.15, 0.4, 1.0])
-def test_kill_of_the_kernel_while_the_fleet_starts_leaves_nobody(tmp_path, after_s):
+def test_kill_of_the_kernel_while_the_fleet_starts_leaves_no_process(tmp_path, after_s):
     program = tmp_path / "client.py"
     program.write_text(textwrap.dedent(CLIENT))
     with subprocess.Popen(
@@ -486,7 +488,7 @@ def test_an_interrupt_of_the_kernels_group_does_not_reach_the_writers(fleets):
         assert os.getsid(fleet.pid) != os.getsid(0)
 
 
-def test_a_silent_client_ends_the_fleet_where_it_asked_for_that(fleets):
+def test_a_silent_client_ends_the_fleet_if_it_requested_that(fleets):
     fleet = fleets(writers=1, deadman_s=1.5)
     fleet.launch()
     for _ in range(8):  # longer than deadman_s
@@ -515,9 +517,9 @@ def test_a_suspended_machine_loses_no_acknowledged_commit(fleets):
         mark = len(fleet.events())
         for name in WRITERS:
             saw(fleet, name, "published", since=mark)
-        told = commits(fleet)
-        assert set(told) <= timeline(fleet)
-        assert len(told) == len(set(told))
+        recorded = commits(fleet)
+        assert set(recorded) <= timeline(fleet)
+        assert len(recorded) == len(set(recorded))
     assert verdict(fleet) == "VALID"
 
 
@@ -583,7 +585,7 @@ def test_kill_of_everything_after_so_many_events_loses_no_acknowledged_commit(fl
         ({"rounds": 0}, "1 or more"),
     ],
 )
-def test_a_fleet_that_cannot_be_is_refused_by_name(tmp_path, wrong, says):
+def test_an_impossible_fleet_is_refused_by_the_settings_name(tmp_path, wrong, says):
     with pytest.raises(FleetError, match=says):
         Fleet(run_dir=tmp_path, **wrong)
 

@@ -28,7 +28,7 @@ def wander(play: str, seed: int, decisions: int) -> Stage:
 
 @pytest.mark.parametrize("play", EVERY)
 @pytest.mark.parametrize("seed", range(5))
-def test_a_moment_leads_to_the_same_state_however_it_is_told(play: str, seed: int) -> None:
+def test_a_moment_leads_to_the_same_state_in_every_notation(play: str, seed: int) -> None:
     run = wander(play, seed, 25)
     again = at(str(run.moment))
     assert again.moment == run.moment
@@ -41,7 +41,7 @@ def test_a_moment_leads_to_the_same_state_however_it_is_told(play: str, seed: in
 
 
 @pytest.mark.parametrize("play", EVERY)
-def test_looking_at_a_run_changes_nothing_of_it(play: str) -> None:
+def test_reading_a_run_changes_nothing(play: str) -> None:
     run, unseen = (stage(play) for _ in range(2))
     for _ in range(4):
         for each in (run, unseen):
@@ -82,12 +82,12 @@ def test_a_fork_shares_its_past_and_neither_run_disturbs_the_other() -> None:
         ("lock: " + "W1 answer, " * 3000, "at most 20000 characters"),
     ],
 )
-def test_what_is_no_moment_is_refused_and_said(text: str, says: str) -> None:
+def test_an_invalid_moment_is_refused_with_the_reason(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         at(text)
 
 
-def test_a_moment_is_told_shortly_and_read_back() -> None:
+def test_a_moment_is_printed_in_short_form_and_read_back() -> None:
     text = "election/the next epoch is led unasked: W1 answer x3, the lease ends, W2 lose"
     moment = ScenarioMoment.of(f"  {text}\n")
     assert str(moment) == text and len(moment.decisions) == 5

@@ -85,7 +85,7 @@ def test_every_extra_that_open_store_names_exists() -> None:
     assert {"s3", "gcs", "azure"} <= set(PROJECT["optional-dependencies"])
 
 
-def test_the_version_is_said_once_and_the_changelog_knows_it() -> None:
+def test_the_version_is_defined_once_and_listed_in_the_changelog() -> None:
     import lockkit
 
     assert lockkit.__version__ == PROJECT["version"]
@@ -118,7 +118,7 @@ def test_repo2docker_finds_environment_and_python_in_the_tree(
     assert pack.get_start_script().endswith("binder/start")
 
 
-def test_every_conda_spec_parses_and_only_conda_forge_is_asked() -> None:
+def test_every_conda_spec_parses_and_only_conda_forge_is_used() -> None:
     rattler = pytest.importorskip("rattler", reason="pip install py-rattler")
     assert ENVIRONMENT["channels"] == ["conda-forge", "nodefaults"]
     for spec in ENVIRONMENT["dependencies"]:
@@ -232,7 +232,7 @@ def test_without_a_python_the_remedy_is_one_sentence(checkout: Path) -> None:
 
 
 @needs_make
-def test_a_python_without_venv_is_told_how_to_get_it(checkout: Path) -> None:
+def test_on_a_python_without_venv_the_message_says_how_to_get_it(checkout: Path) -> None:
     python = checkout / "python-without-venv"
     python.write_text(
         f'#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; esac\nexec "{sys.executable}" "$@"\n'
@@ -244,7 +244,7 @@ def test_a_python_without_venv_is_told_how_to_get_it(checkout: Path) -> None:
 
 
 @needs_make
-def test_a_second_make_does_nothing_but_the_work_asked_for(checkout: Path) -> None:
+def test_a_second_make_does_only_the_requested_work(checkout: Path) -> None:
     """What is built is stamped; only a change of the pins builds it again."""
     bin_ = checkout / ".venv" / "bin"
     bin_.mkdir(parents=True)

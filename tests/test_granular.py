@@ -164,7 +164,7 @@ def test_a_hash_has_the_stripe_that_guava_gives_it(asked: int) -> None:
 
 
 @given(st.lists(st.text()), st.integers(1, 1 << 20))
-def test_the_stripes_of_a_call_ascend_and_none_comes_twice(names: list[str], asked: int) -> None:
+def test_the_stripes_of_a_call_ascend_without_duplicates(names: list[str], asked: int) -> None:
     stripes = rounded(asked)
     assert asked <= stripes < 2 * asked
     assert stripes & (stripes - 1) == 0
@@ -176,7 +176,7 @@ def test_the_stripes_of_a_call_ascend_and_none_comes_twice(names: list[str], ask
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(Mode))))
-def test_what_is_wanted_twice_is_taken_once_to_write_if_either_writes(
+def test_a_key_requested_twice_is_locked_once_for_writing_if_either_writes(
     wanted: list[tuple[int, Mode]],
 ) -> None:
     wants = [StripeRequest(Level.KEY, stripe, mode) for stripe, mode in wanted]
@@ -209,7 +209,7 @@ def test_the_estimate_of_collisions_is_what_happens() -> None:
 
 
 @pytest.mark.parametrize("stripes", [0, -1, 2**30 + 1, 1.5, True])
-def test_a_number_of_stripes_that_cannot_be_is_refused(stripes: Any) -> None:
+def test_an_invalid_number_of_stripes_is_refused(stripes: Any) -> None:
     with pytest.raises(ValueError, match="the number of stripes is from 1 to"):
         rounded(stripes)
 
@@ -217,7 +217,7 @@ def test_a_number_of_stripes_that_cannot_be_is_refused(stripes: Any) -> None:
 # --- all of them, or none -------------------------------------------------------------------------
 
 
-def told(taking: Any, take: Callable[[str], bool]) -> tuple[Any, list[str]]:
+def outcome(taking: Any, take: Callable[[str], bool]) -> tuple[Any, list[str]]:
     """What it returned or raised, and what it did in which order."""
     steps: list[str] = []
 
@@ -231,9 +231,9 @@ def told(taking: Any, take: Callable[[str], bool]) -> tuple[Any, list[str]]:
         return error, steps
 
 
-def test_whoever_cannot_have_all_gives_back_what_it_has_the_last_first() -> None:
-    assert told(take_all("abc"), lambda _: True) == (None, ["+a", "+b", "+c"])
-    missed = told(take_all("abc"), lambda lock: lock != "c")
+def test_a_client_that_cannot_take_all_locks_releases_its_own_in_reverse_order() -> None:
+    assert outcome(take_all("abc"), lambda _: True) == (None, ["+a", "+b", "+c"])
+    missed = outcome(take_all("abc"), lambda lock: lock != "c")
     assert missed == ("c", ["+a", "+b", "+c", "-b", "-a"])
 
     def interrupted(lock: str) -> bool:
@@ -241,14 +241,14 @@ def test_whoever_cannot_have_all_gives_back_what_it_has_the_last_first() -> None
             raise KeyboardInterrupt
         return True
 
-    error, steps = told(take_all("abc"), interrupted)
+    error, steps = outcome(take_all("abc"), interrupted)
     assert isinstance(error, KeyboardInterrupt)
     assert steps == ["+a", "+b", "+c", "-b", "-a"]
     with MISTAKES["give_back"].mutant.planted():
-        assert told(take_all("abc"), lambda lock: lock != "c")[1] == ["+a", "+b", "+c"]
+        assert outcome(take_all("abc"), lambda lock: lock != "c")[1] == ["+a", "+b", "+c"]
 
 
-def test_all_are_given_back_even_where_one_raises() -> None:
+def test_all_locks_are_released_even_if_one_release_raises() -> None:
     given_: list[str] = []
 
     def give(lock: str) -> None:
@@ -420,7 +420,7 @@ def test_one_deadline_is_for_all_that_a_call_takes() -> None:
     free_second()
 
 
-def test_a_slow_holder_is_reported_by_its_key_and_over_the_limit_nobody_waits_for_it(
+def test_a_slow_holder_is_reported_by_its_key_and_beyond_the_limit_waiters_get_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, slow = Stepping(), list[tuple[str, float]]()
@@ -464,7 +464,7 @@ def test_a_call_that_times_out_or_is_interrupted_leaves_nothing_held() -> None:
         assert [each[:2] for each in locks.calls()] == [("DeleteBucket", 2)]
 
 
-def test_what_is_raised_under_the_locks_reaches_the_caller_and_they_are_free() -> None:
+def test_an_exception_under_the_locks_reaches_the_caller_and_frees_them() -> None:
     locks = GranularLocks()
     with pytest.raises(ZeroDivisionError), locks.hold(RENAME, "v", "b", ["a", "b"]):
         raise ZeroDivisionError
@@ -491,7 +491,7 @@ def test_a_lower_level_or_the_same_one_again_is_refused_at_once_and_a_higher_one
     assert not locks.holds()
 
 
-def test_readers_do_not_starve_a_writer_and_go_on_when_it_gives_up() -> None:
+def test_readers_do_not_starve_a_writer_and_continue_when_it_times_out() -> None:
     clock = Stepping()
     locks = GranularLocks(clock=clock)
     let_go = in_a_thread(locks, COMMIT, "a")  # reads the bucket
@@ -545,7 +545,7 @@ def test_a_reader_that_waits_behind_a_writer_is_let_in_when_that_one_gives_up() 
 # --- batches --------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_not_atomic_and_says_for_each_key_what_happened() -> None:
+def test_a_batch_is_not_atomic_and_reports_the_result_for_each_key() -> None:
     locks = GranularLocks(clock=Stepping())
     let_go = in_a_thread(locks, COMMIT, "busy")
 
@@ -567,14 +567,14 @@ def test_a_batch_is_not_atomic_and_says_for_each_key_what_happened() -> None:
     assert locks.calls() == []
 
 
-def test_a_batch_of_renames_that_cross_comes_to_its_end() -> None:
+def test_a_batch_of_crossing_renames_terminates() -> None:
     locks = GranularLocks(stripes=dict.fromkeys(Level, 4))
     items = [(f"k{n % 5}", f"k{(n * 3 + 1) % 7}", str(n)) for n in range(60)]
     found = run_batch(locks, BATCHES["renameKeys"], "v", "b", items, len, acquire_timeout=60)
     assert Counter(type(each) for each in found.values()) == {OperationDone: 60}
 
 
-def test_a_batch_inside_of_a_call_is_refused_for_it_would_wait_for_its_caller() -> None:
+def test_a_nested_batch_is_refused_because_it_would_wait_for_its_caller() -> None:
     locks = GranularLocks()
     with locks.hold(COMMIT, "v", "b", ["a"]), pytest.raises(OutOfOrder, match="let go first"):
         run_batch(locks, "DeleteKey", "v", "b", [("b",)], len, acquire_timeout=None)

@@ -121,6 +121,6 @@ def test_an_order_that_could_deadlock_is_refused_and_so_are_other_numbers(locks:
     "body",
     [b"", b"{}", b"[1]", b'{"format":2}', b'{"format":1,"epoch":1,"entries":[{}]}'],
 )
-def test_what_is_no_queue_is_never_a_free_lock(body: bytes) -> None:
+def test_an_object_that_is_not_a_queue_never_counts_as_a_free_lock(body: bytes) -> None:
     with pytest.raises(NotAQueue):
         decode("key/1.json", body, "v1")

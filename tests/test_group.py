@@ -90,7 +90,7 @@ OFFERS = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.lists(OFFERS, max_size=6), st.integers(1, 6)), max_size=5))
-def test_whatever_is_offered_decisions_have_no_gap_and_no_commit_overlooks_another(
+def test_for_any_offers_decisions_have_no_gap_and_no_commit_misses_another(
     rounds: list[tuple[list[Offer], int]],
 ) -> None:
     fence = replace(EMPTY, completion=T(0))

@@ -110,7 +110,7 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
     assert len(list(folder.glob("*.requested"))) == 10, "what was reserved and not used is deleted"
 
 
-def test_an_instant_that_was_reserved_beside_a_refused_commit_is_given_back(
+def test_an_instant_reserved_beside_a_refused_commit_is_released(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
@@ -179,7 +179,7 @@ def test_a_table_that_cannot_have_group_commit_is_not_made(
     assert not (tmp_path / "t").exists() or not list((tmp_path / "t").rglob("hoodie.properties"))
 
 
-def test_what_does_not_work_yet_is_refused_by_name(url: str) -> None:
+def test_unsupported_features_are_refused_by_name(url: str) -> None:
     with Table(url) as table:
         table.append(rows("a"))
         table.append(rows("b"))
@@ -265,7 +265,7 @@ def test_an_append_returns_once_it_is_decided_and_a_reader_waits_for_what_is_not
         assert list(folder.glob(f"{done.instant}_*.commit"))
 
 
-def test_a_writer_whose_threads_nobody_waits_for_returns_once_it_is_published(url: str) -> None:
+def test_a_writer_without_awaited_threads_returns_once_its_commit_is_published(url: str) -> None:
     with Table(url) as table:
         table._upkeep.context.lingering = None  # as Spark's writes have it
         for each in "ab":
@@ -296,7 +296,7 @@ def acknowledged_and_killed(url: str, write: str) -> Callable[[], None]:
 
 @pytest.mark.parametrize("write", ["append", "upsert"])
 @pytest.mark.parametrize("then", ["read", "upsert", "changes", "clean"])
-def test_what_a_killed_process_had_acknowledged_is_there_for_whoever_comes_next(
+def test_writes_acknowledged_by_a_killed_process_are_there_for_the_next_one(
     url: str, write: str, then: str
 ) -> None:
     os.waitpid(in_child(acknowledged_and_killed(url, write)), 0)
@@ -415,7 +415,7 @@ def test_a_writer_killed_at_any_request_loses_and_doubles_nothing(url: str) -> N
 
 
 @pytest.mark.parametrize("number", [5, 9, 10, 11])
-def test_a_writer_stopped_in_its_commit_ends_it_once_when_it_goes_on(url: str, number: int) -> None:
+def test_a_writer_paused_in_its_commit_completes_it_once(url: str, number: int) -> None:
     child = in_child(append_and(url, number, signal.SIGSTOP))
     _, status = os.waitpid(child, os.WUNTRACED)
     with Table(url) as table:

@@ -78,7 +78,9 @@ def test_upserts_never_duplicate_and_lose_nothing_in_any_schedule(mode: str, ver
     for seen in attacked(mode, version):
         world = seen.world
         assert world.wrong() is None, f"seed {world.seed}: {world.wrong()}"
-        ends.update("ok" if each.told == each.instant else each.told for each in world.tried)
+        ends.update(
+            "ok" if each.reported == each.instant else each.reported for each in world.tried
+        )
     assert ends["ok"] > 6 * SEEDS
     assert ends["CommitConflict"] > SEEDS, "nobody overlapped"
     assert ends["LockLost"], "no rollback met a writer that lives"
@@ -113,8 +115,8 @@ def test_writers_that_do_not_overlap_all_commit_in_any_schedule(mode: str, versi
         # Of two buckets in two partitions, each writer has one.
         actors = [world.add(f"writer {n}", world.upsert((n, n + 4), tries=1)) for n in range(4)]
         world.play()
-        told = [each.ended[0] for each in actors]
-        assert all(each.startswith("20") for each in told), f"seed {world.seed}: {told}"
+        reported = [each.ended[0] for each in actors]
+        assert all(each.startswith("20") for each in reported), f"seed {world.seed}: {reported}"
         world.settle()
         assert world.wrong() is None, f"seed {world.seed}: {world.wrong()}"
 
@@ -138,8 +140,10 @@ def test_of_overlapping_writers_exactly_one_commits_in_any_schedule(
     mode: str, version: int
 ) -> None:
     for world in worlds(2 * SEEDS, mode=mode, version=version, faults=Faults(lost=4, late=2)):
-        told = sorted(meet(world))
-        assert told == ["CommitConflict", "CommitConflict", "ok"], f"seed {world.seed}: {told}"
+        reported = sorted(meet(world))
+        assert reported == ["CommitConflict", "CommitConflict", "ok"], (
+            f"seed {world.seed}: {reported}"
+        )
         world.settle()
         assert world.wrong() is None, f"seed {world.seed}: {world.wrong()}"
 
@@ -214,7 +218,7 @@ def test_without_the_conflict_check_the_same_schedules_go_wrong(
     assert any(attack(world, rollbacks=0).world.wrong() for world in worlds(SEEDS))
 
 
-def test_without_the_bar_of_the_pending_the_same_schedules_lose_rows_to_a_puller(
+def test_without_the_pending_bound_the_same_schedules_lose_rows_of_an_incremental_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lockkit.table.read.incremental.first_pending", lambda *_: "~")

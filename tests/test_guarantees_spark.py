@@ -122,11 +122,13 @@ def all_at_once(writers: list[Writer], orders: list[dict[str, Any]]) -> list[dic
     """Each writes its files; when the last has, all of them commit."""
     for each, order in zip(writers, orders, strict=True):
         each.tell("write_rows", pause=WROTE, **order)
-    told = [each.hear() for each in writers]
-    for each, said in zip(writers, told, strict=True):
+    answers = [each.hear() for each in writers]
+    for each, said in zip(writers, answers, strict=True):
         if "at" in said:
             each.tell()
-    return [each.hear() if "at" in said else said for each, said in zip(writers, told, strict=True)]
+    return [
+        each.hear() if "at" in said else said for each, said in zip(writers, answers, strict=True)
+    ]
 
 
 # --- many at one key, and readers beside them -----------------------------------------------------
@@ -137,7 +139,7 @@ class Seen:
     """What a busy table's readers saw, and what its writers were told."""
 
     place: Place
-    told: list[dict[str, Any]]
+    answers: list[dict[str, Any]]
     windows: list[tuple[str, str, list[tuple[str, int, str]]]]
     snapshot: Snapshot
     looks: list[Any]
@@ -156,7 +158,7 @@ def busy(writers: list[Writer], shared_emulator: Any) -> Seen:
     def work(mine: Writer) -> None:
         for _ in range(ROUNDS):
             mine.tell("add_one", ids=["a", "b"], retries=40, **place.order)
-            seen.told.append(mine.hear())
+            seen.answers.append(mine.hear())
 
     def pull() -> None:
         start, last = "", False
@@ -183,9 +185,9 @@ def busy(writers: list[Writer], shared_emulator: Any) -> Seen:
 
 def test_upserts_of_three_processes_never_duplicate_and_lose_nothing(busy: Seen) -> None:
     """An insert's rows, brought up to date by retried upserts: nothing is added to an old sum."""
-    assert all(each.get("instant") for each in busy.told), busy.told
-    assert len(busy.told) == WRITERS * ROUNDS
-    assert busy.place.rows() == [("a", len(busy.told)), ("b", len(busy.told))]
+    assert all(each.get("instant") for each in busy.answers), busy.answers
+    assert len(busy.answers) == WRITERS * ROUNDS
+    assert busy.place.rows() == [("a", len(busy.answers)), ("b", len(busy.answers))]
 
 
 def test_a_puller_beside_them_gets_every_change_in_order_and_once(busy: Seen) -> None:
@@ -195,7 +197,7 @@ def test_a_puller_beside_them_gets_every_change_in_order_and_once(busy: Seen) ->
     assert len(counts) > 1, "all came in one window"
     assert all(set(each) == {"a", "b"} and each["a"] == each["b"] for each in counts)
     assert [each["a"] for each in counts] == sorted({each["a"] for each in counts})
-    assert counts[-1]["a"] == len(busy.told)
+    assert counts[-1]["a"] == len(busy.answers)
     instants = [instant for *_, rows in busy.windows for *_, instant in rows]
     assert len(set(instants)) == len(busy.windows), "a commit came in two windows"
 
@@ -217,12 +219,12 @@ def test_of_three_processes_on_one_file_group_exactly_one_commits(
     how = {**KEYS, **place.order, "mode": "hudi", "buckets": 1}
     writers[0].tell("write_rows", rows=[["a", "EU", 0, 0]], **how)
     assert writers[0].hear()["instant"]
-    told = all_at_once(
+    answers = all_at_once(
         writers, [{"rows": [[f"w{n}", "EU", 1, n]], **how} for n in range(WRITERS)]
     )
-    winners = [n for n, each in enumerate(told) if each.get("instant")]
-    refused = [each for each in told if each.get("error") == "CommitConflict"]
-    assert len(winners) == 1 and len(refused) == WRITERS - 1, told
+    winners = [n for n, each in enumerate(answers) if each.get("instant")]
+    refused = [each for each in answers if each.get("error") == "CommitConflict"]
+    assert len(winners) == 1 and len(refused) == WRITERS - 1, answers
     assert all("region=EU" in each["text"] and "begin again" in each["text"] for each in refused)
     assert place.rows() == [("a", 0), (f"w{winners[0]}", winners[0])]
 
@@ -233,10 +235,10 @@ def test_three_processes_on_different_file_groups_all_commit(
     how = {**KEYS, **place.order}
     writers[0].tell("write_rows", rows=[["a", region, 0, 0] for region in REGIONS], **how)
     assert writers[0].hear()["instant"]
-    told = all_at_once(
+    answers = all_at_once(
         writers, [{"rows": [["a", region, 1, n]], **how} for n, region in enumerate(REGIONS)]
     )
-    assert len({each.get("instant") for each in told} - {None}) == WRITERS, told
+    assert len({each.get("instant") for each in answers} - {None}) == WRITERS, answers
     assert place.rows() == [("a", 0), ("a", 1), ("a", 2)]
 
 
@@ -245,8 +247,8 @@ def test_inserts_of_one_key_by_three_processes_are_three_rows_and_without_duplic
     writers: list[Writer], place: Place, operation: str
 ) -> None:
     how = {**KEYS, **place.order, "operation": operation}
-    told = all_at_once(writers, [{"rows": [["x", "EU", 1, n]], **how} for n in range(WRITERS)])
-    assert all(each.get("instant") for each in told), told
+    answers = all_at_once(writers, [{"rows": [["x", "EU", 1, n]], **how} for n in range(WRITERS)])
+    assert all(each.get("instant") for each in answers), answers
     assert place.rows() == [("x", 0), ("x", 1), ("x", 2)]
     alone = {"options": {"hoodie.datasource.write.insert.drop.duplicates": "true"}}
     rows = [["x", "EU", 2, 9], ["y", "EU", 1, 7], ["y", "EU", 2, 8]]
@@ -270,14 +272,16 @@ def test_an_overwrite_and_an_upsert_of_one_new_key_by_two_processes_never_double
         order = {"rows": [["k", "EU", 1, v]], "operation": operation, "retries": retries}
         writer.tell("write_rows", pause=WROTE, **order, **how)
     assert all(writer.hear()["at"] for writer, *_ in both.values())
-    told = {}
+    answers = {}
     for each in sorted(both, key=lambda each: each != first):
         both[each][0].tell()
-        told[each] = both[each][0].hear()
+        answers[each] = both[each][0].hear()
     (last,) = both.keys() - {first}
-    assert told[first].get("instant"), told
-    refused = told[last].get("error") == "CommitConflict" and "begin again" in told[last]["text"]
-    assert told[last].get("instant") if retries else refused, told
+    assert answers[first].get("instant"), answers
+    refused = (
+        answers[last].get("error") == "CommitConflict" and "begin again" in answers[last]["text"]
+    )
+    assert answers[last].get("instant") if retries else refused, answers
     v = both[last if retries else first][2]
     # An overwrite removes the old row, also one that is retried after the upsert.
     kept = [("old", 0)] if (first, retries) == ("the upsert", 0) else []
@@ -287,7 +291,7 @@ def test_an_overwrite_and_an_upsert_of_one_new_key_by_two_processes_never_double
     assert place.rows() == [("k", 9), *kept]
 
 
-def test_of_three_processes_one_adds_a_column_and_nobody_hides_or_changes_it(
+def test_of_three_processes_one_adds_a_column_and_no_other_hides_or_changes_it(
     writers: list[Writer], place: Place
 ) -> None:
     how = {**KEYS, **place.order}
@@ -296,11 +300,11 @@ def test_of_three_processes_one_adds_a_column_and_nobody_hides_or_changes_it(
     old = "id string, region string, at long, v long"
     columns = [f"{old}, w long", f"{old}, w string", old]
     rows: list[list[Any]] = [["a", "US", 1, 1, 7], ["a", "ASIA", 1, 2, "x"], ["a", "EU", 1, 3]]
-    told = all_at_once(
+    answers = all_at_once(
         writers, [{"rows": [r], "columns": c, **how} for r, c in zip(rows, columns, strict=True)]
     )
-    refused = [each for each in told if not each.get("instant")]
-    assert refused and all(each["error"] == "CommitConflict" for each in refused), told
+    refused = [each for each in answers if not each.get("instant")]
+    assert refused and all(each["error"] == "CommitConflict" for each in refused), answers
     assert all("changed the table's columns" in each["text"] for each in refused)
     writers[0].tell("write_rows", rows=[rows[0]], columns=columns[0], **how)
     writers[1].tell("write_rows", rows=[rows[1]], columns=columns[1], **how)
@@ -341,8 +345,8 @@ def test_three_writers_then_one_then_three_again_lose_nothing(
     first.tell("write_rows", rows=[["a", "EU", 1, 5]], **how)
     assert first.hear()["instant"]
     os.kill(asleep.process.pid, signal.SIGCONT)
-    told = asleep.hear()
-    assert told.get("error") in ("HeartbeatLost", "LockLost", "CommitConflict"), told
+    answers = asleep.hear()
+    assert answers.get("error") in ("HeartbeatLost", "LockLost", "CommitConflict"), answers
     assert place.rows() == [("a", 5)]
     again = [{"rows": [[f"w{n}", region, 1, n]], **how} for n, region in enumerate(REGIONS)]
     assert all(each.get("instant") for each in all_at_once([first, asleep, third], again))
@@ -352,6 +356,6 @@ def test_three_writers_then_one_then_three_again_lose_nothing(
 def test_one_writers_lock_in_two_threads_is_refused(writers: list[Writer], place: Place) -> None:
     """Hudi's caveat: two threads of one client would mix their transactions."""
     writers[0].tell("two_threads", **KEYS, **place.order)
-    told = writers[0].hear()
-    assert told["first"] and "two threads need a handle each" in told["second"], told
+    answers = writers[0].hear()
+    assert answers["first"] and "two threads need a handle each" in answers["second"], answers
     assert place.rows() == [("a", 1)]

@@ -164,7 +164,7 @@ def test_a_task_cancelled_at_any_await_leaves_nothing_held(
     asyncio.run(asyncio.wait_for(go(), SOON_S))
 
 
-def test_a_task_that_holds_a_lock_of_this_process_is_refused_it_again_and_another_waits() -> None:
+def test_a_task_cannot_take_its_process_lock_twice_and_another_task_waits() -> None:
     name = uuid.uuid4().hex
 
     async def go() -> None:
@@ -185,7 +185,7 @@ def test_a_task_that_holds_a_lock_of_this_process_is_refused_it_again_and_anothe
 # --- asyncio --------------------------------------------------------------------------------------
 
 
-def test_it_is_held_within_async_with_and_nobody_else_has_it_meanwhile(url: str) -> None:
+def test_the_lock_is_held_within_async_with_and_excludes_others(url: str) -> None:
     async def go() -> tuple[int, int]:
         async with AsyncLock(url, ttl_s=TTL_S) as one:
             one.assert_held()

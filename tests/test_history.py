@@ -57,7 +57,7 @@ def test_an_event_with_a_missing_field_fails_where_it_is_made() -> None:
         event(0, "W1", "lost", epoch=1)
 
 
-def test_a_stall_is_told_with_what_the_stalled_client_holds() -> None:
+def test_a_stall_is_reported_with_the_grant_of_the_stalled_client() -> None:
     events = [
         event(1_000, "W1", "held", epoch=41, until_ms=4_000, version="v"),
         event(1_200, "W1", "renewed", epoch=41, until_ms=5_500, version="v2"),
@@ -75,16 +75,16 @@ def test_a_stall_is_told_with_what_the_stalled_client_holds() -> None:
     ]
 
 
-def test_a_history_can_be_told_as_it_comes() -> None:
+def test_a_history_can_be_narrated_event_by_event() -> None:
     with (GOOD / "stalled_commit_refused.jsonl").open(encoding="utf-8") as lines:
         events = list(read(lines))
     teller = HistoryNarrator()
-    told = [line for each in events if (line := teller.narrate(each)) is not None]
-    assert told == narrate(events)
-    assert any("did not commit 20250106101203123: LockLost" in line for line in told)
+    narrated = [line for each in events if (line := teller.narrate(each)) is not None]
+    assert narrated == narrate(events)
+    assert any("did not commit 20250106101203123: LockLost" in line for line in narrated)
 
 
-def test_nothing_that_a_terminal_would_obey_is_told() -> None:
+def test_the_narration_has_no_terminal_control_sequences() -> None:
     nasty = "\x1b[31mred\x1b[0m\u202eright to left\nnext line"
     events = [
         Event(0, nasty, "note", {"text": nasty}),

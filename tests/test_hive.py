@@ -121,7 +121,7 @@ def test_grants_come_in_the_order_of_the_requests_and_tokens_rise(
     assert token < came[0][1] < came[1][1]
 
 
-def test_who_gives_up_waiting_leaves_no_request_in_the_queue(
+def test_a_waiter_that_times_out_leaves_no_request_in_the_queue(
     make: Callable[..., HiveMetastoreLock], beside: Beside
 ) -> None:
     holder = make()
@@ -133,13 +133,13 @@ def test_who_gives_up_waiting_leaves_no_request_in_the_queue(
 def test_a_request_left_waiting_by_a_dead_process_is_named_until_the_metastore_drops_it(
     make: Callable[..., HiveMetastoreLock], beside: Beside
 ) -> None:
-    holder, told = make(), Tale()
+    holder, recorded = make(), Tale()
     assert holder.acquire(timeout=60)
     theirs, _ = beside.ask_as_hudi()  # and nobody will ask again
     holder.release()
-    waiter = make(emit=told)
+    waiter = make(emit=recorded)
     assert waiter.acquire(timeout=60)
-    named = [each["owner"] for each in told.of("waiting")]
+    named = [each["owner"] for each in recorded.of("waiting")]
     assert named[0] == f"hudi on there (waits for lock {theirs})"
     assert "silent since" in named[-1]
 
@@ -162,7 +162,7 @@ def test_a_request_whose_answer_was_lost_is_found_and_keeps_its_place(
         assert beside.queue() == []
 
 
-def test_a_release_whose_answer_was_lost_is_proven_all_the_same(
+def test_a_release_whose_answer_was_lost_is_proven_by_a_read(
     make: Callable[..., HiveMetastoreLock], metastore: Any, beside: Beside
 ) -> None:
     with Wire(metastore.port) as wire, warnings.catch_warnings():
@@ -182,7 +182,7 @@ class Hurried(Suspendable):
         self.slept_ms += round(seconds * 1000)
 
 
-def test_an_unlock_that_may_yet_be_carried_out_does_not_end_the_next_grant(
+def test_an_unlock_that_may_still_land_does_not_end_the_next_grant(
     make: Callable[..., HiveMetastoreLock], metastore: Any, beside: Beside
 ) -> None:
     with Wire(metastore.port) as wire:
@@ -203,7 +203,7 @@ def test_an_unlock_that_may_yet_be_carried_out_does_not_end_the_next_grant(
 # --- losing it -----------------------------------------------------------------------------------
 
 
-def test_a_holder_that_cannot_be_heard_stops_believing_and_another_gets_it(
+def test_a_holder_that_cannot_renew_expires_locally_and_another_client_is_granted(
     make: Callable[..., HiveMetastoreLock], metastore: Any
 ) -> None:
     lost = threading.Event()
@@ -217,7 +217,7 @@ def test_a_holder_that_cannot_be_heard_stops_believing_and_another_gets_it(
             lock.release()
 
 
-def test_a_lock_that_was_taken_away_is_lost_even_if_only_the_release_finds_out(
+def test_a_lock_that_was_taken_over_is_lost_even_if_only_the_release_detects_it(
     make: Callable[..., HiveMetastoreLock], beside: Beside
 ) -> None:
     lock = make()
@@ -228,12 +228,12 @@ def test_a_lock_that_was_taken_away_is_lost_even_if_only_the_release_finds_out(
         lock.release()
 
 
-def test_where_no_metastore_is_that_is_said_and_not_that_it_is_busy() -> None:
+def test_a_missing_metastore_is_reported_and_not_as_a_busy_lock() -> None:
     with pytest.raises(NoAnswer, match="is it running"):
         HiveMetastoreLock(f"127.0.0.1:{free_port()}", "lake", "x").acquire(timeout=0)
 
 
-def test_how_long_a_grant_lasts_is_the_servers_word(
+def test_the_server_decides_how_long_a_grant_lasts(
     make: Callable[..., HiveMetastoreLock], metastore: Any
 ) -> None:
     lock = make()
@@ -270,7 +270,7 @@ def test_hives_times_are_read(said: str, is_s: float) -> None:
     assert seconds(said) == is_s
 
 
-def test_a_server_that_is_no_metastore_is_told_as_that(emulator: Any) -> None:
+def test_a_server_that_is_not_a_metastore_is_reported_as_such(emulator: Any) -> None:
     address = emulator.s3.removeprefix("http://")
     with pytest.raises(StoreError, match="metastore"):
         HiveMetastoreLock(address, "lake", "orders", answer_s=1.0).acquire(timeout=0)

@@ -60,7 +60,7 @@ def named(found: Diagnosis) -> set[Pattern]:
 # --- diagnosis -----------------------------------------------------------------------------------
 
 
-def test_every_recorded_incident_has_its_answer_elsewhere() -> None:
+def test_every_recorded_incident_has_its_solution_elsewhere() -> None:
     recorded = {path.stem for path in (DATASETS / "incidents").glob("*.jsonl")}
     assert recorded == set(ANSWERS)
     assert len(recorded) >= 8
@@ -78,7 +78,7 @@ def test_an_incident_is_named_with_events_of_its_own_history(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_history_that_breaks_off_is_unknown_rather_than_something_else(name: str) -> None:
+def test_a_truncated_history_is_unknown(name: str) -> None:
     history = incident(name)
     may = {Pattern.UNKNOWN} | named(diagnose(history))
     for length in range(0, len(history), 3):
@@ -86,7 +86,7 @@ def test_a_history_that_breaks_off_is_unknown_rather_than_something_else(name: s
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_without_the_clients_lanes_nothing_is_named_that_only_they_can_tell(name: str) -> None:
+def test_without_client_lanes_no_pattern_that_needs_them_is_named(name: str) -> None:
     history = incident(name)
     truth = [each for each in history if each.who == STORE]
     assert diagnose(truth).pattern in {Pattern.UNKNOWN} | named(diagnose(history))
@@ -99,7 +99,7 @@ def test_a_healthy_history_is_unknown(path: Path) -> None:
     assert diagnose(events(path)).pattern is Pattern.UNKNOWN
 
 
-def test_clients_that_keep_the_rules_are_accused_of_nothing() -> None:
+def test_a_history_of_correct_clients_is_valid() -> None:
     for seed in range(80):
         history = simulate(LEASE, seed, judge=False).run.world.history()
         assert named(diagnose(history)) <= BAD_LUCK, seed
@@ -231,7 +231,7 @@ def test_a_table_in_order_exits_0(shared_emulator: Emulator, url: str) -> None:
     assert console(shared_emulator, url) == 0
 
 
-def test_the_console_says_who_holds_the_lock_and_that_nothing_is_to_be_broken(
+def test_the_console_names_the_holder_and_offers_no_break(
     shared_emulator: Emulator, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written(shared_emulator, url, record(valid_until_ms=CLOCK.wall_ms() + 30_000))
@@ -255,7 +255,7 @@ def test_a_hand_deleted_lock_is_named_from_the_buckets_versions_alone(
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
-def test_where_a_delete_leaves_no_marker_the_epochs_tell(
+def test_where_a_delete_leaves_no_marker_the_epochs_reveal_it(
     shared_emulator: Emulator, bucket: str, scheme: str
 ) -> None:
     endpoint = shared_emulator.gcs if scheme == "gs" else shared_emulator.azure
@@ -293,7 +293,7 @@ def test_a_hostile_lock_file_puts_nothing_on_the_terminal_that_it_would_obey(
     assert "owned" in said
 
 
-def test_what_dead_writers_left_is_found_by_reading_only(
+def test_leftovers_of_dead_writers_are_found_by_reads_alone(
     shared_emulator: Emulator, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone, pending = "20250101000000000", "20250101000000001"
@@ -314,7 +314,7 @@ def test_what_dead_writers_left_is_found_by_reading_only(
     assert {each["method"] for each in shared_emulator.requests(asked)} <= {"get", "list", "head"}
 
 
-def test_a_lock_without_a_table_is_shown_all_the_same(
+def test_a_lock_without_a_table_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_store(f"file://{tmp_path}")
@@ -325,7 +325,7 @@ def test_a_lock_without_a_table_is_shown_all_the_same(
     assert "no table to be read" in said
 
 
-def test_files_of_both_kinds_are_told_apart(
+def test_files_of_both_kinds_are_distinguished(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs = [tmp_path / "1_C.jsonl", tmp_path / "2_D.jsonl"]
@@ -377,7 +377,7 @@ def seen_as(
          "overdue", True, False),
     ],
 )  # fmt: skip
-def test_only_a_lease_that_is_over_and_that_nobody_renews_may_be_broken(
+def test_only_an_expired_lease_without_renewals_may_be_broken(
     first: Observation, second: Observation, state: str, renews: bool | None, breakable: bool
 ) -> None:
     found = judge(first, second, watched_ms=3_000, wall_ms=NOW_MS, policy=Policy())

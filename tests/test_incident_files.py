@@ -48,7 +48,7 @@ def log_of(name: str) -> str:
 # --- debug logs ----------------------------------------------------------------------------------
 
 
-def test_every_log_has_its_answer_elsewhere() -> None:
+def test_every_log_has_its_solution_elsewhere() -> None:
     assert {path.stem for path in LOGS.glob("*.log")} == set(ANSWERS)
 
 
@@ -65,7 +65,7 @@ def test_a_log_is_a_history_that_is_drawn_judged_and_diagnosed(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_log_that_breaks_off_is_unknown_rather_than_something_else(name: str) -> None:
+def test_a_truncated_log_is_unknown(name: str) -> None:
     lines = log_of(name).splitlines(keepends=True)
     for length in range(5, len(lines), 7):
         text = "".join(lines[:length])
@@ -73,14 +73,14 @@ def test_a_log_that_breaks_off_is_unknown_rather_than_something_else(name: str) 
             assert diagnose(dropped(("a.log", text)).events).pattern in ("unknown", ANSWERS[name])
 
 
-def test_a_log_that_is_dropped_in_twice_tells_nothing_twice() -> None:
+def test_a_log_that_is_dropped_in_twice_adds_no_event_twice() -> None:
     text = log_of("azure-renewal-retried")
     once, twice = dropped(("W1.log", text)), dropped(("W1.log", text), ("copy (1).log", text))
     assert len(twice.events) == len(once.events)
     assert diagnose(twice.events).pattern is Pattern.FALSE_412
 
 
-def test_a_claim_without_an_answer_is_no_ghost_where_anothers_bytes_were_read() -> None:
+def test_a_claim_without_an_answer_is_not_a_ghost_if_another_record_was_read() -> None:
     text = log_of("botocore-claim-retried")
     (crc32,) = set(re.findall(r"'x-amz-checksum-crc32': '(\S+)'", text.partition("GetObject")[2]))
     before, reads = text[: (at := text.index("GetObject"))], text[at:]
@@ -89,7 +89,7 @@ def test_a_claim_without_an_answer_is_no_ghost_where_anothers_bytes_were_read() 
     assert diagnose(dropped(("W1.log", others)).events).pattern is Pattern.UNKNOWN
 
 
-def test_what_a_log_does_not_tell_in_its_own_words_is_marked() -> None:
+def test_facts_inferred_from_a_log_are_marked() -> None:
     evidence = dropped(("W1.log", log_of("botocore-claim-retried")))
     landed = [each for each in evidence.events if each.kind == "request" and each["applied"]]
     assert [each["inferred"] for each in landed] == ["what was read later is what this write sent"]
@@ -104,7 +104,7 @@ def test_stamps_of_another_time_zone_are_brought_to_utc_by_the_answers_date() ->
     assert [each.sent_ms for each in there.sent] == [each.sent_ms for each in here.sent]
 
 
-def test_garbled_lines_are_counted_and_said() -> None:
+def test_garbled_lines_are_counted_and_reported() -> None:
     text = log_of("botocore-claim-retried")
     torn = text.replace("method=PUT, url=", "method=PUT, u", 1)
     (taken,) = dropped(("W1.log", torn)).taken
@@ -126,12 +126,12 @@ def test_no_secret_of_a_log_is_kept_shown_or_exported(
     text += f"header: Authorization: {SECRET}\nsend: b'torn {SECRET}\n{SECRET}\n"
     assert text.count(SECRET) > 5
     evidence = dropped(("W1.log", text))
-    told = "".join(each.to_json() for each in evidence.events) + str(evidence.taken)
-    told += page_of(evidence.events, check(evidence.events), title="x")
+    shown = "".join(each.to_json() for each in evidence.events) + str(evidence.taken)
+    shown += page_of(evidence.events, check(evidence.events), title="x")
     (file := tmp_path / "W1.log").write_text(text)
     assert main(["incident", str(file)]) in (1, 2)
     assert main(["incident", str(file), "--json"]) in (1, 2)
-    assert SECRET not in told + "".join(capsys.readouterr())
+    assert SECRET not in shown + "".join(capsys.readouterr())
     assert len(evidence.events) > 4
 
 
@@ -306,7 +306,7 @@ def test_gcss_own_listing_is_read(shared_emulator: Emulator, bucket: str) -> Non
     assert all(each.digest for each in listing.lock)
 
 
-def test_a_write_that_a_log_and_a_listing_both_tell_is_drawn_once() -> None:
+def test_a_write_in_both_a_log_and_a_listing_is_drawn_once() -> None:
     text = log_of("azure-renewal-retried")
     log = read_log(text, "W1")
     versions = [each.version for each in log.sent if each.version]

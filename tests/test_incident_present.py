@@ -220,7 +220,7 @@ def test_a_pattern_is_not_named_where_it_nearly_harms(pattern: Pattern, scene: S
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_what_group_commit_has_decided_and_nobody_publishes_is_named(old: bool) -> None:
+def test_an_unpublished_decision_of_group_commit_is_named(old: bool) -> None:
     """The writer ended between its acknowledgement and the completed file of its last commit."""
     url = f"memory://present-{next(NUMBER)}"
     store = new_table(url, replace(CONFIG, version=9, commit="group"))
@@ -234,7 +234,7 @@ def test_what_group_commit_has_decided_and_nobody_publishes_is_named(old: bool) 
     assert (Pattern.UNPUBLISHED in named(found)) == old
 
 
-def test_a_table_that_has_something_left_or_cannot_be_read_is_not_called_healthy() -> None:
+def test_a_table_with_leftovers_or_that_cannot_be_read_is_not_reported_as_healthy() -> None:
     left = new_table(f"memory://present-{next(NUMBER)}", replace(CONFIG, version=9))
     aged(left, run(begin(), left, Clock()).taken.requested, LONG_AGO_S)
     damaged = new_table(f"memory://present-{next(NUMBER)}")

@@ -87,7 +87,7 @@ def test_what_two_looks_show(
     assert (found[0], found[1].pattern) == (renews, pattern)
 
 
-def test_a_process_that_ended_is_a_dead_holder_whatever_the_service_says(ended: str) -> None:
+def test_an_ended_process_is_a_dead_holder_whatever_the_service_reports(ended: str) -> None:
     held = replace(HELD, process=ended, kept_alive="its session lives")
     renews, found = judge(held, held, watched_ms=0, wall_ms=WALL_MS)
     assert (renews, found.pattern) == (False, Pattern.HOLDER_DIED)
@@ -181,7 +181,7 @@ def test_files_beside_a_service_and_its_endpoint_as_a_flag_are_refused(
 # --- the console ---------------------------------------------------------------------------------
 
 
-def test_the_console_looks_at_a_services_lock_and_breaks_exactly_the_grant_that_it_showed(
+def test_the_console_inspects_a_services_lock_and_breaks_exactly_the_shown_grant(
     folder: Path, ended: str
 ) -> None:
     pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
@@ -224,7 +224,7 @@ def test_a_dry_run_of_one_services_lock_allows_no_break_of_the_next_one(
     assert (folder / NAME).exists() and (second / NAME).exists()
 
 
-def test_the_dry_run_says_when_a_break_could_end_a_later_grant() -> None:
+def test_the_dry_run_warns_if_a_break_could_end_a_later_grant() -> None:
     pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
     from lockkit.lab.widgets.console.html import grant_html
 

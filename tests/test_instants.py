@@ -125,7 +125,7 @@ class Bent:
 
 
 @VERSIONS
-def test_no_two_actions_ask_for_one_instant(version: int) -> None:
+def test_no_two_actions_request_one_instant(version: int) -> None:
     """The file names differ by action, so create-if-absent cannot keep them apart."""
     store, _, _ = table(version)
     known, still = known_of(store), Standing(CLOCK.wall_ms())
@@ -138,7 +138,7 @@ def test_no_two_actions_ask_for_one_instant(version: int) -> None:
 
 
 @VERSIONS
-def test_beside_hudi_an_instant_with_somebody_elses_heartbeat_is_left_alone(version: int) -> None:
+def test_beside_hudi_an_instant_with_another_writers_heartbeat_is_left_alone(version: int) -> None:
     """In mode hudi a writer has its heartbeat before its instant: one may be there already."""
     store, config, url = table(version, mode="hudi")
     still = Standing(CLOCK.wall_ms())
@@ -408,8 +408,8 @@ def test_an_observer_that_fails_after_the_moment_of_commit_fails_no_commit(kind:
     """The caller would write the rows again."""
     store, _, url = table()
 
-    def full(told: str, **_: Any) -> None:
-        if told == kind:
+    def full(kind_seen: str, **_: Any) -> None:
+        if kind_seen == kind:
             raise OSError(28, "No space left on device")
 
     with Table(url, emit=full) as mine, pytest.warns(ObserverFailed, match="No space left"):
@@ -430,8 +430,8 @@ def test_an_observer_that_blocks_delays_no_acknowledgement() -> None:
 
     with Table(url, emit=visible) as mine:
         mine.append(rows([0]))
-    told = dict(seen)
-    assert (told["checked"], told["fenced"], told["published"]) == (0, 1, 1)
+    kind_seen = dict(seen)
+    assert (kind_seen["checked"], kind_seen["fenced"], kind_seen["published"]) == (0, 1, 1)
 
 
 def test_a_process_at_its_limit_of_threads_commits_and_releases(
@@ -453,7 +453,7 @@ def test_a_process_at_its_limit_of_threads_commits_and_releases(
     assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k1"]
 
 
-def test_an_unknown_outcome_is_settled_before_the_caller_hears_of_it() -> None:
+def test_an_unknown_outcome_is_settled_before_the_call_returns() -> None:
     store, _, url = table()
     silent = []
 
@@ -497,7 +497,7 @@ def test_a_write_that_landed_behind_a_hidden_retrys_429_is_seen(where: str) -> N
 
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])
 @VERSIONS
-def test_ctrl_c_at_any_request_leaves_nothing_pending_and_says_what_became_of_it(
+def test_ctrl_c_at_any_request_leaves_nothing_pending_and_reports_the_outcome(
     version: int, mode: str
 ) -> None:
     for at in range(60):
@@ -541,7 +541,7 @@ def test_ctrl_c_at_any_request_leaves_nothing_pending_and_says_what_became_of_it
             return
 
 
-def test_an_outcome_that_cannot_be_settled_comes_with_its_transaction() -> None:
+def test_an_unsettled_outcome_raises_an_error_with_its_transaction() -> None:
     store, _, url = table()
     dark = []
 
@@ -566,8 +566,6 @@ def test_an_outcome_that_cannot_be_settled_comes_with_its_transaction() -> None:
     assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k1"]
 
 
-
-
 def test_an_observer_that_always_fails_stops_neither_a_commit_nor_a_release() -> None:
     store, _, url = table()
 
@@ -582,7 +580,7 @@ def test_an_observer_that_always_fails_stops_neither_a_commit_nor_a_release() ->
 
 
 @pytest.mark.parametrize("step", ["begin", "go", "end"])
-def test_ctrl_c_around_the_decision_leaves_no_lock_that_is_renewed_for_ever(
+def test_ctrl_c_around_the_decision_leaves_no_lock_with_endless_renewal(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     store, config, url = table()
@@ -625,7 +623,7 @@ def test_a_writer_that_was_rolled_back_is_refused_however_late_it_wakes(version:
 
 
 @VERSIONS
-def test_a_writer_that_was_rolled_back_takes_its_late_inflight_file_back(version: int) -> None:
+def test_a_rolled_back_writer_removes_its_late_inflight_file(version: int) -> None:
     """Else it would hold readers back, and no heartbeat says whose it is."""
     store, config, _ = table(version)
     asleep = run(begin(), store, CLOCK)
@@ -647,7 +645,7 @@ def test_an_instant_that_a_rollback_under_way_names_is_not_used(version: int) ->
 
 
 @VERSIONS
-def test_an_instant_that_another_action_requested_too_is_not_used(version: int) -> None:
+def test_an_instant_that_another_action_also_requested_is_not_used(version: int) -> None:
     store, config, _ = table(version)
     taken = run(take(known_of(store)), store, CLOCK)
     other = config.names.requested(taken.instant, "replacecommit")
@@ -657,7 +655,7 @@ def test_an_instant_that_another_action_requested_too_is_not_used(version: int) 
 
 
 @VERSIONS
-def test_an_instant_with_somebody_elses_inflight_file_is_not_used(version: int) -> None:
+def test_an_instant_with_another_writers_inflight_file_is_not_used(version: int) -> None:
     """A dead process sent it late; the bytes of a commit must be its writer's own."""
     store, config, _ = table(version)
     still = Standing(CLOCK.wall_ms())
@@ -690,7 +688,7 @@ def test_a_commit_made_in_hudi_mode_is_seen_after_the_switch_back(version: int) 
     assert {"k777", "k888"} <= set(read_table(store)["id"].to_pylist())
 
 
-def test_an_unknown_commit_is_said_to_be_unknown_where_warnings_are_errors() -> None:
+def test_an_unknown_commit_raises_commit_unknown_where_warnings_are_errors() -> None:
     """The release finds no answer either, and warns."""
     _, _, url = table()
     writer = Table(url, lock={"ttl_s": 3.0, "acquire_timeout": 5}, clock=Hasty())
@@ -783,7 +781,7 @@ def test_beside_hudi_nothing_of_a_commit_that_may_yet_land_is_deleted(version: i
 
 
 @VERSIONS
-def test_a_decided_commit_keeps_its_files_though_its_table_is_gone_for_a_while(
+def test_a_decided_commit_keeps_its_files_while_its_table_is_briefly_missing(
     version: int,
 ) -> None:
     """Its writer was interrupted right after the decision, and found neither fence nor table."""
@@ -824,7 +822,7 @@ def test_a_conflict_with_a_commit_that_the_fence_does_not_know_is_found(version:
         run(commit(mine, Holder(4)), store, CLOCK)
 
 
-def test_a_decision_at_or_below_the_horizon_is_no_news() -> None:
+def test_a_decision_at_or_below_the_horizon_is_not_reported() -> None:
     """The horizon may be decided after a commit that the transaction covers by name."""
     below, named = "20260101000000000", "20260101000000007"
     window = tuple(Decided(COMMIT, each) for each in (named, below))

@@ -143,16 +143,16 @@ def append(url: str, number: int, ahead_ms: int = 0) -> str:
 
 
 @VERSIONS
-def test_after_a_commit_days_ahead_the_table_goes_on_once_its_instant_is_accepted(
+def test_after_a_commit_days_ahead_writes_continue_once_its_instant_is_accepted(
     tmp_path: Path, version: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, config, url = table(version, f"file://{tmp_path}/t")
     append(url, 0)
     wrong = append(url, 1, ahead_ms=DAYS_MS)
-    with pytest.raises(TableError, match=f"{wrong} .* 7[12] hours ahead.*accept-instant") as told:
+    with pytest.raises(TableError, match=f"{wrong} .* 7[12] hours ahead.*accept-instant") as raised:
         append(url, 2)
     assert pending(store, config.names) == []
-    line = str(told.value).partition("there: lockkit ")[2].replace("URL", url).split()
+    line = str(raised.value).partition("there: lockkit ")[2].replace("URL", url).split()
     assert main(line) == 0
     assert f"commit {wrong}" in capsys.readouterr().out
     with pytest.raises(TableError, match="hours ahead"):
@@ -180,16 +180,18 @@ def test_a_rollback_days_ahead_can_be_accepted_as_well(tmp_path: Path, version: 
     append(url, 0)
     ahead = Clock(DAYS_MS)
     run(withdraw(run(begin(), store, ahead).taken, EpochGuard(0)), store, ahead)
-    with pytest.raises(TableError, match="accept-instant URL") as told:
+    with pytest.raises(TableError, match="accept-instant URL") as raised:
         append(url, 1)
-    line = str(told.value).partition("there: lockkit ")[2].replace("URL", url).split()
+    line = str(raised.value).partition("there: lockkit ")[2].replace("URL", url).split()
     assert main([*line, "--yes"]) == 0
     append(url, 1)
     assert keys(store) == ["k0", "k1"]
 
 
 @VERSIONS
-def test_a_dead_writer_days_ahead_is_rolled_back_and_blocks_nobody(version: int) -> None:
+def test_a_dead_writer_with_an_instant_days_ahead_is_rolled_back_and_blocks_no_writer(
+    version: int,
+) -> None:
     store, config, url = table(version)
     wrong = run(begin(), store, Clock(DAYS_MS)).instant
     clock = Jumping()

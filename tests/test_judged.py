@@ -154,7 +154,7 @@ def seqnos(table: pa.Table) -> list[str]:
     return found
 
 
-def test_ours_waits_for_a_pending_commit_that_hudi_rs_goes_past(tmp_path: Path) -> None:
+def test_our_reader_waits_for_a_pending_commit_that_hudi_rs_skips(tmp_path: Path) -> None:
     """Which is how a reader of increments loses what that writer commits afterwards."""
     store = new_table(f"file://{tmp_path}/orders")
     first = add(store, 0)
@@ -217,7 +217,7 @@ def test_a_tables_name_is_anything_that_prints(
 
 
 @pytest.mark.parametrize("layout", ["free", "bucketed"])
-def test_a_table_that_its_services_keep_in_order_is_read_alike(
+def test_a_table_with_running_services_gives_the_same_reads(
     tmp_path: Path, config: TableConfig, layout: Literal["free", "bucketed"]
 ) -> None:
     """Dead writers taken back, small files joined, old ones cleaned; a clustering is pending."""
@@ -253,9 +253,7 @@ def plan_of(service: TableService) -> ReplacePlan:
     return ReplacePlan((ClusteringGroup((only,)),), {OURS: "cluster"})
 
 
-def test_an_added_column_is_null_in_older_rows_to_both(
-    tmp_path: Path, config: TableConfig
-) -> None:
+def test_an_added_column_is_null_in_older_rows_to_both(tmp_path: Path, config: TableConfig) -> None:
     store = new_table(f"file://{tmp_path}/orders", config=config)
     add(store, 0)
     wider = rows([1]).append_column("note", pa.array(["new"]))

@@ -26,7 +26,7 @@ from kill_points import (
     measure,
     points_of,
     survive,
-    told,
+    table_of,
 )
 from pages import section
 
@@ -49,7 +49,7 @@ def outcomes(rows: list[Row]) -> list[str]:
     return [outcome for _, *both in rows for outcome in both]
 
 
-def test_a_writer_killed_before_its_decision_landed_published_nothing_and_after_it_all(
+def test_a_writer_killed_before_its_decision_published_nothing_and_after_it_everything(
     measured: Measured,
 ) -> None:
     found = outcomes(measured(COMMIT))
@@ -58,7 +58,7 @@ def test_a_writer_killed_before_its_decision_landed_published_nothing_and_after_
 
 
 @pytest.mark.soak
-def test_a_cleaner_killed_before_its_decision_took_nothing_back_and_after_it_for_ever(
+def test_a_cleaner_killed_before_its_decision_rolled_nothing_back_and_after_it_did_so_for_good(
     measured: Measured,
 ) -> None:
     found = outcomes(measured(ROLLBACK))
@@ -90,4 +90,4 @@ def test_a_lost_answer_to_any_write_of_a_commit_costs_no_row(lost: partial[Fault
 @pytest.mark.soak
 def test_the_page_of_guarantees_has_the_kill_points_as_measured(measured: Measured) -> None:
     measurements = {each: measured(each) for each in (COMMIT, ROLLBACK, CLEAN)}
-    section("concepts/guarantees.md", "kill-points", told(measurements))
+    section("concepts/guarantees.md", "kill-points", table_of(measurements))

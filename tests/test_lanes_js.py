@@ -135,7 +135,7 @@ def test_the_drawing_never_parses_text_as_markup() -> None:
         assert forbidden not in code
 
 
-def test_the_drawing_asks_nobody_for_anything() -> None:
+def test_the_drawing_loads_nothing() -> None:
     code = drawing() + STYLES.read_text()
     addresses = set(re.findall(r"https?://[^\s\"')]+", code))
     assert addresses == {"http://www.w3.org/2000/svg"}  # a name, never fetched
@@ -172,6 +172,6 @@ def test_a_counterexample_is_drawn_to_the_end_of_the_first_lease() -> None:
     assert bars["W2", "belief"] == [2_010.0, 10_000.0]
 
 
-def test_a_lane_says_holds_only_of_the_client_that_the_lock_object_names() -> None:
+def test_a_lane_says_holds_only_for_the_client_named_in_the_lock_object() -> None:
     states = {lane["title"]: lane["state"] for lane in whole(two_believe())["lanes"]}
     assert (states["W1"], states["W2"]) == ("believes", "holds")

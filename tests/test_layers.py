@@ -44,12 +44,18 @@ SDKS = {
     "google_crc32c": ["lab.server.crc32c"],  # C; comes with google-cloud-storage
     "requests": ["stores.gcs", "lab.faults.hook_requests"],  # google-cloud-storage's transport,
     "urllib3": [
-        "stores.gcs", "stores.connections",
-        "lab.faults.hooks", "lab.faults.hook_botocore", "lab.faults.hook_requests",
+        "stores.gcs",
+        "stores.connections",
+        "lab.faults.hooks",
+        "lab.faults.hook_botocore",
+        "lab.faults.hook_requests",
     ],
     "azure": [
-        "stores.azure", "providers.azure_lease", "lab.processes.services.azurite",
-        "lab.course.lost", "lab.probe.parts",
+        "stores.azure",
+        "providers.azure_lease",
+        "lab.processes.services.azurite",
+        "lab.course.lost",
+        "lab.probe.parts",
     ],
     "kazoo": ["providers.zookeeper", "providers.zookeeper_session"],
     "thrift": ["providers.hive_wire", "providers.hive_thrift"],
@@ -146,7 +152,7 @@ def room_of(module: str) -> str:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_room_imports_only_rooms_above_it_and_sdks_made_for_it(module: str) -> None:
+def test_a_layer_imports_only_lower_layers_and_its_own_sdks(module: str) -> None:
     room = room_of(module)
     assert room, f"{module} has no row: give it one here"
     for name in imports(MODULES[module]):
@@ -167,8 +173,10 @@ def test_a_room_imports_only_rooms_above_it_and_sdks_made_for_it(module: str) ->
 
 
 def for_types_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(test := node.test, ast.Name) and (
-        test.id == "TYPE_CHECKING"
+    return (
+        isinstance(node, ast.If)
+        and isinstance(test := node.test, ast.Name)
+        and (test.id == "TYPE_CHECKING")
     )
 
 
@@ -231,7 +239,7 @@ def test_modules_of_a_package_import_only_those_before_them(package: str) -> Non
 
 
 @pytest.mark.parametrize("module", [each for each in MODULES if not each.startswith("lab")])
-def test_the_library_never_imports_the_workshop(module: str) -> None:
+def test_the_library_never_imports_the_lab(module: str) -> None:
     found = [name for name in imports(MODULES[module]) if name.startswith("lockkit.lab")]
     assert not found or module in JOINTS, f"{module} imports {found}"
 
@@ -289,7 +297,7 @@ def test_the_clock_is_banned_outside_its_room_and_the_message_names_the_replacem
     assert ruff("--stdin-filename", "lockkit/clock.py", "-", source=source).returncode == 0
 
 
-def test_no_room_reads_the_clock_itself() -> None:
+def test_no_layer_reads_the_clock_directly() -> None:
     result = ruff("lockkit")
     assert result.returncode == 0, result.stdout
 

@@ -91,7 +91,7 @@ def test_hudis_inflight_files_are_no_commits(version: int, *, empty: bool) -> No
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("names", [UPSERTS, CLUSTERINGS])
-def test_hudi_would_have_written_alike(version: int, names: Mapping[int, str]) -> None:
+def test_hudi_would_have_written_the_same_bytes(version: int, names: Mapping[int, str]) -> None:
     """Every field of ours is Hudi's, and says the same."""
     files = read_hudi(names[version])
     assert files.schema is not None
@@ -158,7 +158,7 @@ def test_a_commit_comes_back_as_it_was(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_replacecommit_that_replaces_nothing_still_says_so(version: int) -> None:
+def test_a_replacecommit_that_replaces_nothing_still_has_its_field(version: int) -> None:
     body = format_commit([], operation="INSERT_OVERWRITE", schema="{}", attempt="a",
                          action="replacecommit", version=version)  # fmt: skip
     assert fields_of(body)["partitionToReplaceFileIds"] == {}
@@ -177,7 +177,7 @@ def test_extra_metadata_is_bounded_and_leaves_the_commits_own_alone(extra: dict[
 
 
 @pytest.mark.parametrize("count", ["Infinity", "1e400", "NaN", '"12"', "[1]", "1.5"])
-def test_a_count_that_is_none_is_refused(count: str) -> None:
+def test_an_invalid_count_is_refused(count: str) -> None:
     stat = f'{{"fileId": "f-0", "path": "{file_name("f-0", T)}", "numWrites": {count}}}'
     with pytest.raises(TableError, match="a number was expected"):
         parse_commit(T, "T.commit", f'{{"partitionToWriteStats": {{"": [{stat}]}}}}'.encode())

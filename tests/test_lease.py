@@ -333,7 +333,7 @@ def test_a_lease_frees_by_the_clock_that_its_policy_trusts(
         assert free(seen, Now(round(at_ms), WALL_AHEAD_MS + round(at_ms)), policy)
 
 
-def test_a_304_without_a_date_goes_on_from_the_last_one_and_not_from_the_wall_clock() -> None:
+def test_a_304_without_a_date_continues_from_the_last_date_and_not_from_the_wall_clock() -> None:
     policy, identity = Policy(), Identity("W1", TTL_MS)
     far_future = replace(HELD, valid_until_ms=WALL_AHEAD_MS + 3_600_000)  # its clock is an hour off
     state, _ = step(identity, State(), AcquireRequested(Now(0, WALL_AHEAD_MS)), policy)
@@ -350,7 +350,7 @@ def test_a_304_without_a_date_goes_on_from_the_last_one_and_not_from_the_wall_cl
 # --- reading back -------------------------------------------------------------------------------
 
 
-def test_a_write_is_recognised_by_its_attempt_and_by_nothing_else() -> None:
+def test_a_write_is_recognised_by_its_attempt_only() -> None:
     assert resolve("v2", "W1/2", attempt="W1/2", wrote_over="v1") == Ours("v2")
     assert resolve("v1", "W1/1", attempt="W1/2", wrote_over="v1") == StillOut()
     assert resolve(None, None, attempt="W1/1", wrote_over=None) == StillOut()

@@ -99,7 +99,7 @@ def test_a_listing_of_a_folder_is_a_snapshot_though_the_kernel_reads_it_in_piece
     assert found.snapshot
 
 
-def test_a_file_that_is_gone_when_its_size_is_asked_for_costs_another_reading(
+def test_a_file_deleted_between_listing_and_stat_costs_another_reading(
     store: Store, tmp_path: Path
 ) -> None:
     written(store, "t/a", "t/b")
@@ -110,16 +110,14 @@ def test_a_file_that_is_gone_when_its_size_is_asked_for_costs_another_reading(
     assert read.call_count == 4
 
 
-def test_a_folder_that_never_stands_still_is_not_listed_wrongly(
-    store: Store, tmp_path: Path
-) -> None:
+def test_a_folder_that_keeps_changing_is_not_listed_wrongly(store: Store, tmp_path: Path) -> None:
     written(store, "t/0")
     with read_in_two_pieces(tmp_path / "t", two_files(tmp_path / "t"), times=1000):
         with pytest.raises(NoAnswer, match="changed between any two of 40 readings"):
             store.list("t/")
 
 
-def test_a_listing_reads_no_folder_that_cannot_have_what_is_asked_for(store: Store) -> None:
+def test_a_listing_reads_no_folder_that_cannot_contain_the_prefix(store: Store) -> None:
     written(store, "t/2a", "t/2b/x", "t/locks/l", "u/2")
     read = []
     with patch.object(os, "scandir", side_effect=lambda path: read.append(path) or scandir(path)):
@@ -127,7 +125,7 @@ def test_a_listing_reads_no_folder_that_cannot_have_what_is_asked_for(store: Sto
     assert {Path(path).name for path in read} == {"t", "2b"}
 
 
-def test_a_folder_that_cannot_be_read_is_not_taken_for_empty(store: Store) -> None:
+def test_an_unreadable_folder_does_not_count_as_empty(store: Store) -> None:
     written(store, "t/a")
     refused = PermissionError(errno.EACCES, "Permission denied")
     with patch.object(os, "scandir", side_effect=refused):

@@ -176,7 +176,7 @@ def test_a_waiter_gets_it_soon_after_the_release() -> None:
     other.release()
 
 
-def test_a_waiter_looks_once_more_when_its_time_is_over() -> None:
+def test_a_waiter_reads_once_more_when_its_time_is_over() -> None:
     """Whoever sleeps through others' turns must not sleep through its own last chance."""
     url = memory()
     lock, other = Lock(url, ttl_s=10), Lock(url, ttl_s=10)
@@ -191,7 +191,7 @@ def test_a_waiter_looks_once_more_when_its_time_is_over() -> None:
     other.release()
 
 
-def test_rivals_are_counted_by_handle_whoever_owns_it_and_never_oneself() -> None:
+def test_other_handles_are_counted_whatever_their_owner_and_never_oneself() -> None:
     url = memory()
     first, second, third = (Lock(url, ttl_s=10, owner="one") for _ in range(3))
     for other in (first, second):
@@ -219,7 +219,7 @@ def test_a_waiter_has_at_most_one_request_out(shared_emulator: Any, bucket: str)
     assert 3 <= len(kinds) / 2 <= 0.6 / 0.018 + 2  # it waits: no faster than every 20 ms
 
 
-def test_with_raises_who_holds_it_until_when_and_what_next() -> None:
+def test_with_raises_an_error_with_holder_expiry_and_next_step() -> None:
     url = memory()
     with Lock(url, owner="7f3c0b1e", client="orders", ttl_s=10):
         with pytest.raises(LockBusy) as busy:
@@ -388,14 +388,14 @@ def test_after_a_loss_the_handle_must_be_released_before_it_acquires() -> None:
 
 @pytest.mark.parametrize("by", ["deleted", "taken"])
 def test_a_lock_that_was_taken_away_by_hand_is_lost(by: str) -> None:
-    told: list[str] = []
-    lock = Lock(memory(), **QUICK, on_lost=lambda _, why: told.append(why))
+    reported: list[str] = []
+    lock = Lock(memory(), **QUICK, on_lost=lambda _, why: reported.append(why))
     lock.acquire()
     if by == "deleted":
         lock.store.delete(LOCK_KEY)
     else:
         overwrite(lock, as_hudi(until_ms=int(time.time() * 1000) + 60_000))
-    until(lambda: told)
+    until(lambda: reported)
     with pytest.raises(LockLost):
         lock.assert_held()
     with pytest.raises(LockLost):
@@ -404,7 +404,7 @@ def test_a_lock_that_was_taken_away_by_hand_is_lost(by: str) -> None:
         assert read_as_hudi(body(lock) or b"")[0] is False, "somebody else's lock was released"
 
 
-def test_a_lock_that_was_taken_away_is_lost_even_if_only_the_release_finds_out() -> None:
+def test_a_lock_that_was_taken_over_is_lost_even_if_only_the_release_detects_it() -> None:
     lock = Lock(memory(), ttl_s=100, renew_interval_s=10)
     lock.acquire()
     overwrite(lock, as_hudi(until_ms=1, owner="thief"))
@@ -473,7 +473,7 @@ def test_renew_extends_the_lease_now() -> None:
         lock.renew()
 
 
-def test_a_handle_that_was_dropped_is_renewed_no_more_and_never_released() -> None:
+def test_a_dropped_handle_is_neither_renewed_nor_released() -> None:
     url = memory()
     Lock(url, **QUICK).acquire()
     gc.collect()
@@ -570,7 +570,7 @@ def test_a_hudi_writers_lease_is_respected_and_taken_500_ms_after_its_end() -> N
     lock.release()
 
 
-def test_epochs_go_on_after_hudi_dropped_our_fields() -> None:
+def test_epochs_continue_after_hudi_dropped_our_fields() -> None:
     lock = Lock(memory(), ttl_s=10)
     for _ in range(3):
         with lock:
@@ -643,7 +643,7 @@ def test_hudis_keys_and_defaults_describe_a_lock() -> None:
         ({"hoodie.write.lock.wait_time_ms": "nan"}, "wait_time_ms is a number"),
     ],
 )
-def test_a_hudi_configuration_that_cannot_be_is_refused(config: dict[str, str], part: str) -> None:
+def test_an_impossible_hudi_configuration_is_refused(config: dict[str, str], part: str) -> None:
     with pytest.raises(ValueError, match=part):
         Lock.from_hudi({"hoodie.base.path": memory(), **config})
 
@@ -693,7 +693,7 @@ def test_a_clock_an_hour_off_breaks_no_exclusion_and_delays_no_takeover() -> Non
         list(threads.map(story, pairs))
 
 
-def test_under_wall_a_clock_an_hour_ahead_takes_what_is_held() -> None:
+def test_under_the_wall_policy_a_client_an_hour_ahead_takes_a_held_lock() -> None:
     """Why it is not the default: within `drift + margin` of skew it is safe, beyond it is not."""
     url, wall = memory(), Policy(expiry=Expiry.WALL)
     holds = Lock(url, ttl_s=10, policy=wall)
@@ -712,12 +712,12 @@ def test_an_offset_over_the_drift_is_warned_of_once_and_shown() -> None:
     with Lock(url):
         pass
     lock = Lock(url, clock=Clock(offset_ms=5_000), emit=tale)
-    with pytest.warns(ClockSkew, match=r"differ by about 5\.\d s.*NTP") as told:
+    with pytest.warns(ClockSkew, match=r"differ by about 5\.\d s.*NTP") as reported:
         for _ in range(3):
             lock.acquire()
             lock.release()
             lock._client.forget()  # look again
-    assert len(told) == 1
+    assert len(reported) == 1
     assert len(tale.of("note")) == 1
     assert lock.store_offset_ms == pytest.approx(-5_000, abs=100)
 
@@ -746,19 +746,19 @@ def silence(lock: Lock) -> None:
 
 
 def test_danger_is_reported_before_loss_from_the_thread_that_watches_the_clock() -> None:
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     tale = Tale()
     lock = Lock(
         memory(),
         **QUICK,
         emit=tale,
-        on_danger=lambda _: told.append(("danger", threading.current_thread().name)),
-        on_lost=lambda _, why: told.append((why, threading.current_thread().name)),
+        on_danger=lambda _: reported.append(("danger", threading.current_thread().name)),
+        on_lost=lambda _, why: reported.append((why, threading.current_thread().name)),
     )
     lock.acquire()
     silence(lock)
-    until(lambda: len(told) == 2)
-    assert told == [
+    until(lambda: len(reported) == 2)
+    assert reported == [
         ("danger", "lockkit-watch"),
         ("the lease ran out before a renewal was proven", "lockkit-watch"),
     ]
@@ -775,22 +775,22 @@ def test_a_callback_that_raises_costs_neither_lease_nor_loss() -> None:
     def danger(_: Lock) -> None:
         raise ZeroDivisionError("in danger")
 
-    told: list[str] = []
+    reported: list[str] = []
     tale = Tale()
     lock = Lock(
-        memory(), **QUICK, emit=tale, on_danger=danger, on_lost=lambda _, why: told.append(why)
+        memory(), **QUICK, emit=tale, on_danger=danger, on_lost=lambda _, why: reported.append(why)
     )
     with pytest.warns(RuntimeWarning, match="on_danger .* raised ZeroDivisionError"):
         lock.acquire()
         silence(lock)
-        until(lambda: told)
+        until(lambda: reported)
     assert any("on_danger" in each["text"] for each in tale.of("note"))
 
 
-def test_an_exception_that_nobody_foresaw_is_no_silent_death_of_the_heartbeat() -> None:
-    told: list[str] = []
+def test_an_unexpected_exception_in_the_heartbeat_is_reported() -> None:
+    reported: list[str] = []
     tale = Tale()
-    lock = Lock(memory(), **QUICK, emit=tale, on_lost=lambda _, why: told.append(why))
+    lock = Lock(memory(), **QUICK, emit=tale, on_lost=lambda _, why: reported.append(why))
     lock.acquire()
 
     def broken(*_: Any, **__: Any) -> Any:
@@ -802,22 +802,24 @@ def test_an_exception_that_nobody_foresaw_is_no_silent_death_of_the_heartbeat() 
     until(lambda: len(tale.of("renewed")) >= 3)
     lock.assert_held()  # some beats failed, the next ones did not
     lock.store.put = lock.store.get = broken  # type: ignore[method-assign]
-    until(lambda: told)
+    until(lambda: reported)
     with pytest.raises(LockLost):
         lock.assert_held()
 
 
-def test_a_broken_protocol_step_is_a_loss_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    lock = Lock(memory(), **QUICK, on_lost=lambda _, why: told.append(why))
+def test_an_exception_in_a_protocol_step_is_reported_as_a_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reported: list[str] = []
+    lock = Lock(memory(), **QUICK, on_lost=lambda _, why: reported.append(why))
     lock.acquire()
 
     def broken(*_: Any) -> Any:
         raise AssertionError("a bug of ours")
 
     monkeypatch.setattr("lockkit.lock.storage.step", broken)
-    until(lambda: told)
-    assert "heartbeat died" in told[0] and "a bug of ours" in told[0]
+    until(lambda: reported)
+    assert "heartbeat died" in reported[0] and "a bug of ours" in reported[0]
     with pytest.raises(LockLost, match="heartbeat died"):
         lock.assert_held()
 
@@ -827,17 +829,17 @@ def test_an_observer_that_fails_costs_no_lease() -> None:
         raise BrokenPipeError(kind)
 
     lock = Lock(memory(), **QUICK, emit=broken)
-    with pytest.warns(ObserverFailed, match="its history has a gap") as told:
+    with pytest.warns(ObserverFailed, match="its history has a gap") as reported:
         with lock:
             time.sleep(1.2)
             lock.assert_held()
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 # --- the end -------------------------------------------------------------------------------------
 
 
-def test_closing_tells_a_waiter_and_abandons_the_lease() -> None:
+def test_closing_wakes_a_waiter_and_abandons_the_lease() -> None:
     url = memory()
     lock, other = Lock(url, **QUICK), Lock(url, ttl_s=10)
     lock.acquire()
@@ -869,7 +871,7 @@ def test_a_hundred_quick_cycles_leave_no_thread() -> None:
 # --- what it tells -------------------------------------------------------------------------------
 
 
-def test_events_join_asks_to_answers_and_belief_to_the_wall_clock(
+def test_events_join_requests_to_answers_and_grants_to_the_wall_clock(
     shared_emulator: Any, bucket: str
 ) -> None:
     tale, began_ms = Tale(), time.time() * 1000
@@ -939,7 +941,7 @@ def test_a_holder_that_was_stopped_for_longer_than_its_lease_has_lost_it(
         other.release()
 
 
-def test_a_holder_that_wakes_and_first_of_all_releases_is_told_that_it_lost(
+def test_a_paused_holder_that_resumes_with_a_release_learns_of_its_loss(
     shared_emulator: Any, bucket: str
 ) -> None:
     url, options = f"s3://{bucket}/table", {"endpoint": shared_emulator.s3, "ttl_s": 1.0}

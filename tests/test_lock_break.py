@@ -78,7 +78,7 @@ def test_a_dry_run_changes_nothing_and_prints_the_line_that_breaks_it(
     assert stands(store).expired
 
 
-def test_what_is_broken_is_free_for_the_next_epoch_and_logged(
+def test_a_broken_lock_is_free_for_the_next_epoch_and_the_break_is_logged(
     url: str, store: Store
 ) -> None:
     version = put(store, dead())
@@ -95,9 +95,7 @@ def test_what_is_broken_is_free_for_the_next_epoch_and_logged(
         assert lock.fence.epoch == 9
 
 
-def test_what_has_changed_since_it_was_shown_is_not_broken(
-    url: str, store: Store
-) -> None:
+def test_a_lock_that_changed_since_it_was_shown_is_not_broken(url: str, store: Store) -> None:
     shown = put(store, dead())
     put(store, replace(dead(), attempt="W1/2"), over(shown))
     assert command(url, "--version", shown) == 75
@@ -105,7 +103,7 @@ def test_what_has_changed_since_it_was_shown_is_not_broken(
     assert not store.list(BREAKS)
 
 
-def test_what_changes_in_the_very_moment_is_not_broken(store: Store) -> None:
+def test_a_lock_that_changes_during_the_break_is_not_broken(store: Store) -> None:
     shown = put(store, dead())
     holder = look(store)
     put(store, replace(dead(), attempt="W1/2"), over(shown))
@@ -114,7 +112,7 @@ def test_what_changes_in_the_very_moment_is_not_broken(store: Store) -> None:
     assert stands(store).attempt == "W1/2"
 
 
-def test_a_lease_that_lasts_is_broken_only_by_its_epoch_and_its_holder_is_told(
+def test_a_current_lease_is_broken_only_by_its_epoch_and_its_holder_learns_of_it(
     url: str, store: Store
 ) -> None:
     lock = Lock(url, ttl_s=60, renew_interval_s=6)
@@ -132,7 +130,7 @@ def test_a_lease_that_lasts_is_broken_only_by_its_epoch_and_its_holder_is_told(
     lock.close()
 
 
-def test_a_holder_that_renews_is_spared_even_where_its_clock_says_that_it_is_over(
+def test_a_renewing_holder_is_spared_even_if_its_lease_is_over_by_its_own_clock(
     store: Store,
 ) -> None:
     shown = put(store, dead())
@@ -172,11 +170,11 @@ def test_the_last_epoch_leaves_a_record_that_can_be_read(store: Store) -> None:
     assert stands(store).expired
 
 
-def test_nothing_is_broken_where_nobody_holds(url: str) -> None:
+def test_no_lock_is_broken_if_it_has_no_holder(url: str) -> None:
     assert command(url, "--version", "x") == 0
 
 
-def test_what_is_no_lock_record_is_replaced_by_a_tombstone_once_it_was_shown(
+def test_a_body_that_is_not_a_record_is_replaced_by_a_tombstone_once_it_was_shown(
     url: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = store.put(LOCK_KEY, b"not ours", IfAbsent())
@@ -194,7 +192,7 @@ def test_what_is_no_lock_record_is_replaced_by_a_tombstone_once_it_was_shown(
         assert lock.fence.epoch == stands(store).epoch > 0
 
 
-def test_the_tombstone_over_what_is_no_record_has_an_epoch_above_the_fence(
+def test_the_tombstone_over_an_invalid_record_has_an_epoch_above_the_fence(
     url: str, store: Store
 ) -> None:
     new_table(f"{url}-t", TableConfig(name="t", record_key="id"))
@@ -211,7 +209,7 @@ def test_the_tombstone_over_what_is_no_record_has_an_epoch_above_the_fence(
         assert table.append(pa.table({"id": ["x"]})).epoch > stands(store).epoch - 1
 
 
-def test_the_tombstone_over_what_is_no_record_has_an_epoch_above_every_old_version() -> None:
+def test_the_tombstone_over_an_invalid_record_has_an_epoch_above_every_old_version() -> None:
     store = open_store("memory://break/versions")
     version = put(store, replace(dead(), epoch=41))
     answer = store.put(LOCK_KEY, b"{", over(version))
@@ -247,9 +245,7 @@ def test_no_epoch_is_granted_twice_although_the_lock_object_is_garbled_twice(
     assert epochs == sorted(set(epochs))
 
 
-def test_a_lock_with_more_grants_than_there_is_room_for_goes_on_above_them(
-    url: str, store: Store
-) -> None:
+def test_a_garbled_lock_with_a_high_old_epoch_continues_above_it(url: str, store: Store) -> None:
     put(store, replace(dead(epoch=50_000), expired=True))
     last = granted(url)
     assert command(url, "--version", garble(store)) == 0
@@ -272,7 +268,7 @@ def test_the_log_of_a_break_is_evidence_also_where_the_clock_is_wrong(store: Sto
      b'{"written":-7}', json.dumps({"written": EPOCH_MAX - 2}).encode(),
      b'{"written":7' + b" " * 70_000 + b"}"],
 )  # fmt: skip
-def test_a_log_that_somebody_else_wrote_closes_no_lock(store: Store, body: bytes) -> None:
+def test_a_foreign_log_file_of_breaks_closes_no_lock(store: Store, body: bytes) -> None:
     store.put(f"{BREAKS}1_x.json", body, IfAbsent())
     assert highest_epoch(store)[0] == 0
 
@@ -285,7 +281,7 @@ def test_only_the_newest_logs_of_breaks_are_read(store: Store) -> None:
 
 
 @pytest.mark.parametrize("fence", [b'{"epoch":5000,"ins', b'{"format":99,"epoch":5000}'])
-def test_a_fence_that_cannot_be_read_is_not_taken_for_none(store: Store, fence: bytes) -> None:
+def test_an_unreadable_fence_does_not_count_as_missing(store: Store, fence: bytes) -> None:
     store.put(".hoodie/.locks/fence.json", fence, IfAbsent())
     put(store, dead(epoch=0))
     known, source = highest_epoch(store)

@@ -88,7 +88,7 @@ def test_acquire_returns_in_time_from_a_server_that_trickles(kind: str) -> None:
         assert "in the time that it may take" in lock.busy_reason()
 
 
-def test_a_claim_whose_answer_trickles_ends_acquire_in_time(relay: tuple[str, Relay]) -> None:
+def test_acquire_ends_in_time_if_the_answer_to_its_claim_trickles(relay: tuple[str, Relay]) -> None:
     url, made = relay
     tale = Tale()
     lock = Lock(url, endpoint=made.url, ttl_s=300.0, emit=tale)
@@ -118,7 +118,7 @@ def test_a_trickling_server_delays_no_report_of_danger_and_loss(relay: tuple[str
         ends_within(LATE_S + BUSY_S, lock.release)
 
 
-def test_release_returns_at_the_leases_end_from_a_server_that_trickles(
+def test_release_returns_at_the_leases_end_even_if_the_server_trickles(
     relay: tuple[str, Relay],
 ) -> None:
     url, made = relay
@@ -136,10 +136,10 @@ def test_release_returns_at_the_leases_end_from_a_server_that_trickles(
 def test_a_renewal_that_never_returns_delays_no_report() -> None:
     """No socket, no deadline: as an SDK that hangs while it fetches credentials."""
     over = threading.Event()
-    tale, told = Tale(), list[tuple[str, str]]()
+    tale, reported = Tale(), list[tuple[str, str]]()
 
     def note(what: str) -> None:
-        told.append((what, threading.current_thread().name))
+        reported.append((what, threading.current_thread().name))
 
     lock = Lock(
         memory(), ttl_s=1.0, emit=tale,
@@ -153,8 +153,8 @@ def test_a_renewal_that_never_returns_delays_no_report() -> None:
         return put(*args, **options)
 
     lock.store.put = hang  # type: ignore[method-assign]
-    until(lambda: len(told) == 2, BUSY_S)
-    assert told == [
+    until(lambda: len(reported) == 2, BUSY_S)
+    assert reported == [
         ("danger", "lockkit-watch"),
         ("the lease ran out before a renewal was proven", "lockkit-watch"),
     ]
@@ -219,7 +219,7 @@ def throttle(proxy: Proxy) -> None:
     proxy.inject(Fault("status", code=429, retry_after_s=60, operation="put"))
 
 
-def test_a_renewal_told_to_wait_longer_than_the_lease_is_retried_before_its_end(
+def test_a_renewal_throttled_beyond_the_lease_is_retried_before_its_end(
     throttling: tuple[str, Proxy],
 ) -> None:
     url, proxy = throttling
@@ -238,7 +238,7 @@ def test_a_renewal_told_to_wait_longer_than_the_lease_is_retried_before_its_end(
     lock.release()
 
 
-def test_a_renewal_by_hand_told_to_wait_too_long_is_retried_before_the_end(
+def test_a_manual_renewal_throttled_for_too_long_is_retried_before_the_leases_end(
     throttling: tuple[str, Proxy],
 ) -> None:
     url, proxy = throttling
@@ -250,7 +250,7 @@ def test_a_renewal_by_hand_told_to_wait_too_long_is_retried_before_the_end(
     lock.release()
 
 
-def test_a_release_told_to_wait_longer_than_the_lease_is_retried_before_its_end(
+def test_a_release_throttled_beyond_the_lease_is_retried_before_its_end(
     throttling: tuple[str, Proxy],
 ) -> None:
     url, proxy = throttling
@@ -265,7 +265,7 @@ def test_a_release_told_to_wait_longer_than_the_lease_is_retried_before_its_end(
     assert record(lock).expired
 
 
-def test_an_acquirer_that_the_store_sends_away_says_for_how_long(
+def test_an_acquirer_that_is_throttled_reports_for_how_long(
     throttling: tuple[str, Proxy],
 ) -> None:
     url, proxy = throttling

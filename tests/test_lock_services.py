@@ -59,7 +59,7 @@ def test_a_service_that_does_not_start_says_why_with_the_end_of_its_log(tmp_path
 
 
 @pytest.mark.parametrize("name", ["zookeeper", "hive"])
-def test_without_java_it_is_said_what_to_install(
+def test_without_java_the_error_says_what_to_install(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -106,14 +106,14 @@ def test_the_services_end_with_the_command_however_it_ends(number: int, code: in
         until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
-def test_what_cannot_be_started_is_told_and_the_rest_is_started() -> None:
+def test_services_that_cannot_start_are_reported_and_the_others_start() -> None:
     with providers("storage", "azurite", LOCKKIT_AZURITE="/nowhere") as (process, said, pids):
         assert "s3://lake/orders" in said and "azurite" not in said
         assert len(pids) == 1
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=30)
-    assert len(told.splitlines()) == 1
-    assert "azurite: cannot be started here" in told and "make peers" in told
+        _, printed = process.communicate(timeout=30)
+    assert len(printed.splitlines()) == 1
+    assert "azurite: cannot be started here" in printed and "make peers" in printed
 
 
 class Fine(ZooKeeper):
@@ -191,5 +191,5 @@ def test_tables_that_were_half_made_are_made_again(
 
 def test_a_name_that_is_no_service_lists_those_that_are() -> None:
     with providers("zookeper") as (process, _, _):
-        _, told = process.communicate(timeout=30)
-    assert process.returncode == 3 and all(name in told for name in KINDS)
+        _, printed = process.communicate(timeout=30)
+    assert process.returncode == 3 and all(name in printed for name in KINDS)

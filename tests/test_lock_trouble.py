@@ -119,7 +119,7 @@ def test_a_claim_that_hangs_after_it_was_applied_is_found_and_confirmed(place: P
     lock.release()
 
 
-def test_a_lost_answer_taken_for_a_lost_race_would_leave_a_ghost_for_a_whole_lease(
+def test_reading_a_lost_answer_as_a_lost_race_would_leave_a_ghost_for_a_whole_lease(
     place: Place,
 ) -> None:
     """The rule switched off: what s3-locks, deltalake and Hudi's lock do."""
@@ -185,7 +185,7 @@ def test_an_own_late_write_is_taken_over_at_once(place: Place) -> None:
     lock.release()
 
 
-def test_a_store_that_fails_every_write_is_asked_with_patience(place: Place) -> None:
+def test_a_store_that_fails_every_write_is_retried_with_back_off(place: Place) -> None:
     tale = Tale()
     lock = place.lock(emit=tale)
     place.fault("status", code=500, when="before", operation="put", next="every")
@@ -232,8 +232,8 @@ def test_with_that_rule_switched_off_the_same_lost_answer_loses_the_lock(
     place: Place, rule: str
 ) -> None:
     # A retry below us that meets the write's own success is answered 412.
-    told: list[str] = []
-    lock = place.lock(on_lost=lambda _, why: told.append(why))
+    reported: list[str] = []
+    lock = place.lock(on_lost=lambda _, why: reported.append(why))
     lock.acquire()
     if rule == "renew_unknown":
         place.fault("drop", operation="put")
@@ -246,7 +246,7 @@ def test_with_that_rule_switched_off_the_same_lost_answer_loses_the_lock(
 
         lock.store.put = twice  # type: ignore[method-assign]
     with LEASE_MUTANTS[f"{rule} lost"].planted(threads="all"):
-        until(lambda: told)
+        until(lambda: reported)
     with pytest.raises(LockLost):
         lock.release()
 
@@ -275,7 +275,7 @@ def test_a_412_that_a_hidden_retry_made_of_our_own_success_keeps_the_lease(
 
 
 @pytest.mark.parametrize("code", [429, 503])
-def test_renewals_that_are_refused_are_a_danger_and_then_made_good(
+def test_refused_renewals_are_reported_as_danger_until_one_succeeds(
     place: Place, code: int, quiet: None
 ) -> None:
     tale, dangers = Tale(), []
@@ -291,24 +291,24 @@ def test_renewals_that_are_refused_are_a_danger_and_then_made_good(
     lock.release()
 
 
-def test_renewals_that_hang_end_in_danger_then_loss_and_the_block_learns_of_it(
+def test_hanging_renewals_are_reported_as_danger_then_as_loss_to_the_block(
     place: Place,
 ) -> None:
-    told: dict[str, float] = {}
+    reported: dict[str, float] = {}
     with pytest.raises(LockLost, match="ran out"):
         with place.lock(
             ttl_s=2.0,
-            on_danger=lambda _: told.setdefault("danger", time.monotonic()),
-            on_lost=lambda *_: told.setdefault("lost", time.monotonic()),
+            on_danger=lambda _: reported.setdefault("danger", time.monotonic()),
+            on_lost=lambda *_: reported.setdefault("lost", time.monotonic()),
         ) as lock:
             place.fault("hang", operation="put", next="every", when="before")
-            until(lambda: "lost" in told)
+            until(lambda: "lost" in reported)
             place.proxy.clear()
             lock.assert_held()
-    assert told["lost"] - told["danger"] > 0.5, "time to act on it"
+    assert reported["lost"] - reported["danger"] > 0.5, "time to act on it"
 
 
-def test_renew_by_hand_tries_until_it_is_proven(place: Place) -> None:
+def test_a_manual_renewal_is_retried_until_it_is_proven(place: Place) -> None:
     lock = place.lock(ttl_s=30)
     with lock:
         first = record(lock).attempt
@@ -345,7 +345,7 @@ def test_a_release_in_trouble_is_tried_again_inside_the_lease(
     assert not tale.of("waiting")
 
 
-def test_a_release_that_nobody_answers_warns_and_says_that_it_ends_by_itself(
+def test_an_unanswered_release_warns_that_the_grant_expires_by_itself(
     place: Place,
 ) -> None:
     tale = Tale()
@@ -404,24 +404,26 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
-def test_a_body_that_is_no_record_is_never_free_and_says_what_to_do(body: bytes) -> None:
+def test_a_body_that_is_not_a_record_never_counts_as_free_and_the_error_names_the_remedy(
+    body: bytes,
+) -> None:
     lock = Lock(memory(), ttl_s=10, acquire_timeout=0.05)
     overwrite(lock, body)
     assert lock.locked()
     with pytest.warns(
         UnexpectedRecord, match=r"no lock record: .*lockkit lock break memory"
-    ) as told:
+    ) as reported:
         with pytest.raises(LockBusy, match="never taken as free"):
             with lock:
                 pass
-    assert len(told) == 1
-    assert all(len(str(each.message)) < 600 for each in told)
+    assert len(reported) == 1
+    assert all(len(str(each.message)) < 600 for each in reported)
     match lock.store.get(LOCK_KEY):
         case Found(found):
             assert found == body, "what nobody understands is left as it is"
 
 
-def test_a_waiter_goes_on_when_somebody_repairs_the_object() -> None:
+def test_a_waiter_continues_once_the_lock_object_is_repaired() -> None:
     lock = Lock(memory(), ttl_s=10)
     overwrite(lock, b"{")
     with pytest.warns(UnexpectedRecord), ThreadPoolExecutor(1) as threads:
@@ -453,7 +455,7 @@ def test_a_far_future_lease_is_only_warned_of_where_the_stores_clock_decides() -
 
 
 @pytest.mark.parametrize("until_ms", [32_503_680_000_000, 2**63 - 1], ids=["year 3000", "2**63"])
-def test_a_far_future_lease_under_the_wall_clock_is_reported_as_what_it_is(until_ms: int) -> None:
+def test_a_far_future_lease_under_the_wall_clock_policy_is_reported(until_ms: int) -> None:
     lock = Lock(memory(), ttl_s=10, policy=Policy(expiry=Expiry.WALL))
     overwrite(lock, as_hudi(until_ms=until_ms))
     with pytest.warns(UnexpectedRecord, match=r"No lease lasts that long.*lockkit lock break"):
@@ -485,7 +487,7 @@ def test_a_name_that_does_not_resolve_surfaces_as_itself() -> None:
     assert not lock.owned()
 
 
-def test_a_server_that_is_away_is_waited_for_and_named() -> None:
+def test_an_unreachable_server_is_named_while_the_client_waits() -> None:
     lock = Lock("s3://b/t", endpoint="http://127.0.0.1:9", ttl_s=2)
     assert not lock.acquire(timeout=0.3)
     assert "the store's last answer was" in lock.busy_reason()
@@ -563,7 +565,7 @@ def test_ctrl_c_in_a_blocked_acquire_ends_it_and_leaves_nothing(
         assert lock.fence.epoch == 2
 
 
-def test_ctrl_c_in_the_middle_of_a_claim_gives_back_what_it_had_won(
+def test_ctrl_c_during_a_claim_releases_the_grant_that_it_had_won(
     place: Place, shared_emulator: Any, bucket: str
 ) -> None:
     options = {"endpoint": place.proxy.url, "client": f"{bucket}-claimer", "ttl_s": 60.0}
@@ -588,7 +590,9 @@ def _asked(emulator: Any, client: str, method: str) -> int:
 # --- rivals --------------------------------------------------------------------------------------
 
 
-def test_who_loses_every_race_waits_and_does_not_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_loses_every_race_waits_and_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Others take and release it between each look of ours and our claim."""
     url = memory()
     rival, lock = Lock(url, ttl_s=10), Lock(url, ttl_s=10, emit=(tale := Tale()))
@@ -619,7 +623,7 @@ def test_who_loses_every_race_waits_and_does_not_give_up(monkeypatch: pytest.Mon
         (400, "ExpiredToken", "have expired"),
     ],
 )
-def test_a_store_that_cannot_be_used_says_so_and_nothing_is_half_held(
+def test_an_unusable_store_is_reported_and_leaves_nothing_held(
     status: int, code: str, says: str
 ) -> None:
     with canned(refusal("s3", status, code)) as server:
@@ -681,20 +685,22 @@ def test_an_interrupt_of_a_back_out_does_not_spoil_the_next_acquire() -> None:
     lock.release()
 
 
-def test_the_history_tells_how_an_interrupted_back_out_ended() -> None:
+def test_the_history_records_how_an_interrupted_back_out_ended() -> None:
     """Else the replay of a run that went well says that it broke the protocol."""
-    told: list[Event] = []
+    reported: list[Event] = []
     lock = Lock(
-        memory(), ttl_s=TTL_S, emit=lambda kind, **data: told.append(event(0, "one", kind, **data))
+        memory(),
+        ttl_s=TTL_S,
+        emit=lambda kind, **data: reported.append(event(0, "one", kind, **data)),
     )
     interrupted(lock, lambda _, number: "before" if number > 1 else "")
     with lock:
         pass
-    verdict = replay(told)
+    verdict = replay(reported)
     assert verdict.kind is Kind.VALID, verdict.because
 
 
-def test_a_write_that_met_a_second_interrupt_is_known_after_others_had_their_turn() -> None:
+def test_a_write_interrupted_twice_is_recognised_after_another_clients_turn() -> None:
     """Two take turns. Ctrl-C while one's claim is out, again while it makes sure of that claim.
 
     It leaves the other a turn then, and looks anew: what it finds is its own write.
@@ -737,14 +743,14 @@ def test_a_release_that_landed_without_an_answer_was_not_taken_away_by_the_next_
 
 def test_ctrl_c_between_a_claims_answer_and_its_reader_leaves_no_ghost() -> None:
     url = memory()
-    told: list[str] = []
+    reported: list[str] = []
 
     def strikes(kind: str, **data: Any) -> None:
-        if kind == "answer" and data["op"] == "acquire" and not told:
-            told.append(data["outcome"])
+        if kind == "answer" and data["op"] == "acquire" and not reported:
+            reported.append(data["outcome"])
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         Lock(url, ttl_s=60, emit=strikes).acquire(timeout=0)
-    assert told == ["Applied"]
+    assert reported == ["Applied"]
     assert Lock(url, ttl_s=60).acquire(timeout=0)

@@ -115,13 +115,13 @@ def test_a_block_of_an_instant_that_is_not_completed_is_not_seen() -> None:
     assert seen(data(T1, ("a", 1, 1)) + data(T2, ("a", 2, 2)), visible=(T1, T3)) == {"a": 1}
 
 
-def test_a_rollback_command_takes_back_the_blocks_before_it() -> None:
+def test_a_rollback_command_block_cancels_the_blocks_before_it() -> None:
     command = block(COMMAND, b"", h0=T3, h1=T2, h3="0")
     logs = data(T1, ("a", 1, 1)), data(T2, ("a", 2, 2)), command
     assert seen(*logs) == {"a": 1}
 
 
-def test_a_block_that_joins_others_stands_in_their_place() -> None:
+def test_a_compacted_log_block_replaces_the_blocks_that_it_merges() -> None:
     later = "20260101000000004"
     joined = data(T3, ("a", 1, 1), ("b", 1, 1), h4=f"{T1},{T2}")
     logs = data(T1, ("a", 9, 9)), data(T2, ("b", 9, 9)), data(later, ("a", 1, 4)), joined
@@ -134,7 +134,7 @@ def test_a_partial_row_keeps_the_other_columns() -> None:
     assert merge(old, new, by_event=True).row == {"k": "a", "v": 2, "w": 1}
 
 
-def test_a_delete_without_an_ordering_value_wins_and_a_later_row_too() -> None:
+def test_a_delete_without_an_ordering_value_wins_and_a_later_row_wins_over_it() -> None:
     row, gone = LogEntry({"v": 1}, (5,)), LogEntry(None, ())
     assert merge(row, gone, by_event=True) is gone
     assert merge(gone, row, by_event=True) is row

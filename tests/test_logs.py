@@ -33,9 +33,9 @@ def url() -> str:
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    told = [each for each in caplog.records if each.levelno == level]
-    assert all(each.name == "lockkit" for each in told)
-    return [each.getMessage() for each in told]
+    logged = [each for each in caplog.records if each.levelno == level]
+    assert all(each.name == "lockkit" for each in logged)
+    return [each.getMessage() for each in logged]
 
 
 def test_the_life_of_a_lock_is_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -46,17 +46,15 @@ def test_the_life_of_a_lock_is_logged(url: str, caplog: pytest.LogCaptureFixture
         lock.renew()
         lock.release()
     who = f"{url} [W1] "
-    told = lines(caplog, logging.INFO)
-    assert [each.split(" epoch=")[0] for each in told] == [
+    logged = lines(caplog, logging.INFO)
+    assert [each.split(" epoch=")[0] for each in logged] == [
         f"{who}acquired the lock", f"{url} [W2] waits for the lock owner={lock.owner}",
         f"{who}renewed the lock", f"{who}released the lock",
     ]  # fmt: skip
-    assert told[0].startswith(who + HELD) and told[0].endswith("Z")
+    assert logged[0].startswith(who + HELD) and logged[0].endswith("Z")
 
 
-def test_a_lost_lock_is_logged_with_its_reason(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_lock_is_logged_with_its_reason(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lockkit")
     with closing(Lock(url, client="W1")) as lock:
         assert lock.acquire(timeout=0)
@@ -74,13 +72,13 @@ def test_each_request_of_a_lock_and_of_a_table_is_logged(
     new_table(url)
     with Table(url, client="W1") as table:
         committed = table.append(rows([1]))
-    told = lines(caplog, logging.DEBUG)
-    assert f"{url} get .hoodie/hoodie.properties: Found" in told
-    assert any("asks request=1 op=look key=" in each for each in told)
+    logged = lines(caplog, logging.DEBUG)
+    assert f"{url} get .hoodie/hoodie.properties: Found" in logged
+    assert any("asks request=1 op=look key=" in each for each in logged)
     instant = f"instant={committed.instant}"
-    told = lines(caplog, logging.INFO)
-    assert f"{url} [W1] began a commit {instant}" in told
-    assert f"{url} [W1] committed {instant} epoch=1" in told
+    logged = lines(caplog, logging.INFO)
+    assert f"{url} [W1] began a commit {instant}" in logged
+    assert f"{url} [W1] committed {instant} epoch=1" in logged
 
 
 def test_a_program_that_configures_no_logging_sees_no_line() -> None:
@@ -91,7 +89,7 @@ def test_a_program_that_configures_no_logging_sees_no_line() -> None:
     assert (done.stdout, done.stderr) == ("held\n", "")
 
 
-def test_the_repr_of_a_lock_says_its_state(url: str) -> None:
+def test_the_repr_of_a_lock_shows_its_state(url: str) -> None:
     with closing(Lock(url, owner="me")) as lock, closing(Lock(url)) as other:
         assert repr(lock) == f"<Lock {url}: not held>"
         with lock:
@@ -105,7 +103,7 @@ def test_the_repr_of_a_lock_says_its_state(url: str) -> None:
     assert repr(lock) == f"<Lock {url}: closed>"
 
 
-def test_the_repr_of_a_providers_lock_says_its_state(url: str, tmp_path: object) -> None:
+def test_the_repr_of_a_providers_lock_shows_its_state(url: str, tmp_path: object) -> None:
     old = FilesystemLock(str(tmp_path), owner="me")
     with closing(DoubleLock(old, Lock(url))) as both:
         assert repr(old) == f"<FilesystemLock {old.url}: not held>"
@@ -114,7 +112,7 @@ def test_the_repr_of_a_providers_lock_says_its_state(url: str, tmp_path: object)
         assert repr(both) == f"<Both {old!r} <Lock {url}: not held>>"
 
 
-def test_the_repr_of_a_table_and_its_store_says_their_state(url: str) -> None:
+def test_the_repr_of_a_table_and_of_its_store_shows_their_state(url: str) -> None:
     new_table(url, replace(CONFIG, name="orders"))
     with Table(url) as table:
         shown = f"optimistic_concurrency_control, <Lock {url}: not held>>"
@@ -124,7 +122,7 @@ def test_the_repr_of_a_table_and_its_store_says_their_state(url: str) -> None:
         assert repr(table.store) == f"<MemoryStore {url}>"
 
 
-def test_the_repr_of_a_recipes_handle_says_its_state(url: str) -> None:
+def test_the_repr_of_a_recipes_handle_shows_its_state(url: str) -> None:
     election = Election(f"{url}/e")
     assert repr(election) == f"<Election {url}/e: no leader seen yet: campaign>"
     election.campaign()

@@ -46,18 +46,18 @@ def send(lake, method, key, body=None, tries=2, **headers):
 def claim(lake, **more):
     return send(lake, "PUT", "claim", b"mine", **{"If-None-Match": "*"}, **more)[0]
 '''
-WRONG = '''
+WRONG = """
 def test_claim(lost_responses, lake):
     with lost_responses:
         won = claim(lake) == 200
     assert won == (send(lake.direct, "GET", "claim")[1] == b"mine")
-'''  # it takes a 412 for somebody else's
-RIGHT = '''
+"""  # it takes a 412 for somebody else's
+RIGHT = """
 def test_put(lost_responses, lake):
     with lost_responses:
         assert send(lake, "PUT", "orders/log", b"1")[0] == 200
         assert send(lake, "GET", "orders/log")[1] == b"1"
-'''
+"""
 
 
 class LoadedModules:
@@ -194,7 +194,7 @@ def test_no_write(lost_responses, lake):
     result.stdout.fnmatch_lines(["SKIPPED*it sends no writes, so none can be late (late)"])
 
 
-def test_a_bound_on_the_cases_takes_writes_first_and_says_so(run: Run) -> None:
+def test_a_bound_on_the_cases_selects_writes_first_and_reports_it(run: Run) -> None:
     result = run(RIGHT, "--lockkit-cases-max=1", "--lockkit-faults=lost,error")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["2 cases of 2 tests*", "*1 of 2 cases ran, writes first*"])
@@ -243,13 +243,13 @@ def test_a_known_bug_can_be_marked(run: Run) -> None:
     result.assert_outcomes(failed=1)
 
 
-def test_a_test_is_not_run_on_after_its_first_failure_if_told_so(run: Run) -> None:
-    program = '''
+def test_with_the_option_a_test_stops_at_its_first_failure(run: Run) -> None:
+    program = """
 def test_it(lost_responses, lake):
     with lost_responses:
         for key in "ab":
             send(lake, "PUT", key, b"1", tries=1)
-'''
+"""
     run(program, "--lockkit-faults=lost").stdout.fnmatch_lines(["2 of 2 cases fail*"])
     first = run(program, "--lockkit-faults=lost", "-x")
     first.stdout.fnmatch_lines(["1 of 1 cases fail*", "*1 of 2 cases ran*until the first failure*"])
@@ -278,7 +278,7 @@ def test_it(lost_responses, lake):
     result.stdout.fnmatch_lines(["2 cases of 2 tests, 0 failed"])
 
 
-def test_the_other_fixtures_make_the_faults_that_a_test_asks_for(run: Run) -> None:
+def test_the_other_fixtures_make_the_faults_that_a_test_requests(run: Run) -> None:
     result = run('''
 from lockkit import Fault
 
@@ -309,7 +309,7 @@ def test_the_pages_first_test_fails_and_its_repair_passes(run: Run) -> None:
 
 
 CLAIMS = {
-    "gcs": '''
+    "gcs": """
 from google.api_core.exceptions import PreconditionFailed as Refused
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client
@@ -324,8 +324,8 @@ def create(lake):
 
 def read(lake):
     return blob(lake).download_as_bytes()
-''',
-    "azure": '''
+""",
+    "azure": """
 from azure.core.exceptions import ResourceExistsError as Refused
 from azure.storage.blob import BlobClient, ExponentialRetry
 
@@ -339,9 +339,9 @@ def create(lake):
 
 def read(lake):
     return blob(lake).download_blob().readall()
-''',
+""",
 }
-CLAIM = '''
+CLAIM = """
 def test_claim(lost_responses, lake):
     won = True
     with lost_responses:
@@ -350,7 +350,7 @@ def test_claim(lost_responses, lake):
         except Refused:
             won = False
     assert won == (read(lake.direct) == b"W1")
-'''
+"""
 
 
 @pytest.mark.soak

@@ -157,7 +157,7 @@ def test_markers_that_hudis_timeline_server_keeps_in_files_are_read_too(store: S
      "a/../../f_1.parquet.marker.CREATE", "f_1.parquet.marker.DELETE", "f.parquet.marker.CREATE",
      "f_1.parquet.marker.", "f_1.parquet", "a/_1.parquet.marker.MERGE"],
 )  # fmt: skip
-def test_what_is_no_marker_or_leads_elsewhere_names_no_file(name: str) -> None:
+def test_an_invalid_marker_or_one_outside_the_table_names_no_file(name: str) -> None:
     assert parse_marker(name) is None
 
 
@@ -177,7 +177,9 @@ def test_a_marker_says_again_what_was_marked(folders: list[str], file_id: str, i
 # --- stopping early -------------------------------------------------------------------------------
 
 
-def test_the_later_of_two_stops_and_is_told_whom_it_met(store: Store) -> None:
+def test_the_later_of_two_writers_stops_with_an_error_that_names_the_earlier_one(
+    store: Store,
+) -> None:
     writing(store, OLDER, EU)
     writing(store, ME, EU)
     with pytest.raises(EarlyConflict) as stopped:
@@ -190,7 +192,7 @@ def test_the_later_of_two_stops_and_is_told_whom_it_met(store: Store) -> None:
     assert type(again) is EarlyConflict and str(again) == str(error)
 
 
-def test_in_any_order_only_the_later_of_two_stops_at_the_latest_on_its_next_look() -> None:
+def test_in_any_order_only_the_later_of_two_stops_by_its_next_read() -> None:
     """Whatever the order of their four steps."""
     for order in sorted(set(itertools.permutations("OOMM"))):
         here = open_store(f"memory://markers-{next(NAMES)}")
@@ -216,24 +218,24 @@ def test_in_any_order_only_the_later_of_two_stops_at_the_latest_on_its_next_look
 
 
 @pytest.mark.parametrize("other", [("region=US", EU[1]), ("region=EU", "00000004-f-0")])
-def test_another_file_group_is_nobodys_conflict(store: Store, other: FileGroup) -> None:
+def test_a_write_to_another_file_group_never_conflicts(store: Store, other: FileGroup) -> None:
     writing(store, OLDER, other)
     assert stops(store, EU) is None
     assert stops(store, EU, other) == OLDER
 
 
-def test_a_bucket_is_met_by_its_number(store: Store) -> None:
+def test_a_bucket_is_found_by_its_number(store: Store) -> None:
     writing(store, OLDER, ("region=EU", "00000003-other-0"))
     assert stops(store, EU) is None
     assert stops(store, EU, strategy=BUCKET) == OLDER
 
 
-def test_what_it_takes_away_counts_as_what_it_writes(store: Store) -> None:
+def test_replaced_partitions_count_as_written(store: Store) -> None:
     writing(store, OLDER, EU)
     assert stops(store, replaced=frozenset({EU}), operation="INSERT_OVERWRITE") == OLDER
 
 
-def test_a_dead_writers_markers_stop_nobody(store: Store) -> None:
+def test_a_dead_writers_markers_stop_no_other_writer(store: Store) -> None:
     writing(store, OLDER, EU, beats=False)
     assert stops(store, EU) is None
     run(start(HeartbeatState(OLDER, 60_000)), store, CLOCK)
@@ -249,14 +251,16 @@ def test_a_hudi_writers_heartbeat_counts(store: Store) -> None:
     assert stops(store, EU) == OLDER
 
 
-def test_a_commit_that_i_have_read_is_no_rival_though_its_markers_still_stand(store: Store) -> None:
+def test_a_commit_that_the_writer_has_read_is_no_conflict_although_its_markers_remain(
+    store: Store,
+) -> None:
     writing(store, OLDER, EU)
     assert stops(store, EU, base=frozenset({OLDER})) is None
     assert stops(store, EU, horizon=OLDER) is None
     assert stops(store, EU, horizon=OLDER, pending=frozenset({OLDER})) == OLDER
 
 
-def test_on_a_real_store_the_check_costs_a_listing_and_two_more_for_each_rival(
+def test_on_a_real_store_the_check_costs_a_listing_and_two_requests_per_concurrent_writer(
     emulator: Any, bucket: str
 ) -> None:
     s3 = open_store(f"s3://{bucket}/table", endpoint=emulator.s3)
@@ -269,7 +273,7 @@ def test_on_a_real_store_the_check_costs_a_listing_and_two_more_for_each_rival(
     assert [method for method, _ in counted.seen] == ["list", "list", "get"]
 
 
-def test_a_writer_that_has_lost_already_is_told_before_it_commits() -> None:
+def test_a_writer_that_has_lost_its_instant_gets_an_error_before_it_commits() -> None:
     table = new_table(f"memory://markers-{next(NAMES)}")
     run(commit(prepare_inserts(table, rows([0])), Holder(1)), table, CLOCK)
     loser = prepare_upserts(table, rows([0], amount=2))
@@ -300,7 +304,7 @@ BUCKETED: FileGroup = ("region=EU", bucket_file_id("region=EU", 3))
 
 
 @pytest.mark.parametrize(("group", "previous"), [(BUCKETED, NO_COMMIT), (EU, OLDER)])
-def test_who_marked_first_and_began_later_stops_before_it_puts_its_file(
+def test_a_writer_that_marked_first_and_began_later_stops_before_it_writes_its_file(
     store: Store, group: FileGroup, previous: str
 ) -> None:
     work, draft = task(store), drafted(group, previous)
@@ -317,7 +321,7 @@ def test_a_new_group_of_ones_own_is_marked_and_needs_no_look(store: Store) -> No
     assert [method for method, _ in counted.seen] == ["put"]
 
 
-def test_a_task_stops_for_a_commit_that_completed_if_it_is_asked_to() -> None:
+def test_with_the_option_a_task_stops_for_a_commit_that_completed() -> None:
     table = new_table(f"memory://markers-{next(NAMES)}")
     run(commit(prepare_inserts(table, rows([0])), Holder(1)), table, CLOCK)
     (group,) = prepare_upserts(table, rows([0], amount=1)).writes
@@ -332,7 +336,7 @@ def test_a_task_stops_for_a_commit_that_completed_if_it_is_asked_to() -> None:
 # --- a table service that gives way ---------------------------------------------------------------
 
 
-def test_a_clustering_gives_way_to_a_writer_that_marked_its_input_if_it_lives(store: Store) -> None:
+def test_a_clustering_yields_to_a_living_writer_that_marked_its_input(store: Store) -> None:
     silent = "20250101000000004"
     writing(store, OLDER, EU)
     assert run(end(run(read_heartbeat(OLDER), store, CLOCK)), store, CLOCK)  # dead
@@ -351,7 +355,7 @@ def test_a_clustering_gives_way_to_a_writer_that_marked_its_input_if_it_lives(st
     assert find_conflict(elsewhere, [], pending=found[:1], strategy=PREFER_WRITER) is None
 
 
-def test_a_writer_that_has_not_marked_nor_beaten_yet_lives_by_the_age_of_its_file(
+def test_a_writer_without_markers_or_heartbeat_is_judged_by_the_age_of_its_file(
     store: Store,
 ) -> None:
     """Its instant is from 2025, by a slow clock: it was taken just now."""

@@ -193,7 +193,7 @@ def test_googles_own_testbench_is_judged_full() -> None:
     assert {status for status, _, _ in report.refusals} >= {304, 404, 412}
 
 
-def test_nothing_in_the_matrix_is_called_probed_but_what_these_tests_probe() -> None:
+def test_the_matrix_calls_probed_only_what_these_tests_probe() -> None:
     rows = providers(MATRIX)
     assert {row.store for row in rows if row.basis == PROBED} == {*OURS, *OTHERS}
     assert len({row.store for row in rows}) == len(rows)
@@ -260,7 +260,9 @@ def calling_itself(name: str) -> Iterator[str]:
     ("name", "store"),
     [("MinIO", "MinIO"), ("SeaweedFS S3", "SeaweedFS"), ("Minimal", None), ("<b>" * 99, None)],
 )
-def test_a_server_at_an_unknown_host_is_asked_what_it_is(name: str, store: str | None) -> None:
+def test_a_server_at_an_unknown_host_is_identified_by_a_request(
+    name: str, store: str | None
+) -> None:
     with calling_itself(name) as endpoint:
         row = documented("s3://b/x", endpoint, ROWS)
     assert (row and row.store) == store
@@ -275,7 +277,7 @@ def row(basis: str, *capabilities: str) -> ProviderRow:
     )  # fmt: skip
 
 
-def test_what_a_maker_promises_and_what_was_found_are_told_apart() -> None:
+def test_documented_and_observed_behaviour_are_distinguished() -> None:
     aws = row(DOCUMENTED, "yes", "yes", "yes")
     assert differences(row(PROBED, "yes", "yes", "yes"), aws) == []
     assert differences(row(PROBED, "yes", "not atomic", "not tried"), aws) == [
@@ -320,7 +322,7 @@ def test_a_probe_is_of_one_store_or_the_matrix(
 
 
 @pytest.mark.parametrize("emulator", [{"profile": "spaces"}], indirect=True)
-def test_a_probe_says_where_a_store_is_not_what_its_maker_documents(
+def test_a_probe_reports_where_a_store_differs_from_its_documentation(
     emulator: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = (replace(ROWS[0], known_by="127.0.0.1"),)

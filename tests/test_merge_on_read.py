@@ -176,9 +176,10 @@ def test_the_second_copy_of_a_table_is_found_by_its_checkpoint() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_the_slices_do_not_depend_on_the_order_in_which_commits_are_read(
-    order: tuple[int, ...]
+    order: tuple[int, ...],
 ) -> None:
     """A log file that was completed after a base file's instant stays behind that one."""
+
     def commit(at: int, done: int, log: bool) -> tuple[CommitFiles, WriteStat]:
         instant = f"2026010100000000{at}"
         name = f".f_{instant}.log.1_0-0-0" if log else f"f_0-0-0_{instant}.parquet"
@@ -267,7 +268,7 @@ def test_an_overwrite_begins_new_groups_in_which_upserts_find_their_keys(tmp_pat
         assert shown(table.read()) == [] == theirs(tmp_path / "t")
 
 
-def test_a_compaction_gives_way_to_an_overwrite_of_its_groups() -> None:
+def test_a_compaction_yields_to_an_overwrite_of_its_groups() -> None:
     url = f"memory://merged{next(_NAMES)}"
 
     def overwrite(kind: str, **fields: Any) -> None:

@@ -102,7 +102,7 @@ def test_a_fenced_writer_that_is_paused_during_the_switch_is_refused(store: Stor
 
 
 @pytest.mark.parametrize("operation", ["append", "upsert"])
-def test_a_writer_that_the_switch_refuses_takes_its_own_instant_back(
+def test_a_writer_refused_by_the_mode_switch_rolls_back_its_own_instant(
     store: Store, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rollback met the closed fence: the instant stayed, and held back version 6 readers."""
@@ -139,7 +139,7 @@ def test_a_rollback_that_is_paused_during_the_switch_is_refused(store: Store) ->
         run(slow, store, CLOCK)
 
 
-def test_what_is_decided_and_not_visible_is_visible_after_the_switch(store: Store) -> None:
+def test_decided_commits_are_visible_after_the_switch(store: Store) -> None:
     late = run(decide(prepare_inserts(store, rows([1])), Holder(2)), store, CLOCK)
     assert switch(store, HUDI)
     assert amounts(store) == {"k0": 0, "k1": 0}
@@ -161,7 +161,7 @@ def test_a_mode_that_was_edited_by_hand_admits_no_unfenced_commit(store: Store) 
     assert amounts(store) == {"k0": 2}
 
 
-def test_there_and_back_every_conflict_is_found(store: Store) -> None:
+def test_every_conflict_is_found_after_a_switch_to_hudi_and_back(store: Store) -> None:
     early, late = prepare_upserts(store, rows([0], amount=1)), prepare_inserts(store, rows([1]))
     assert switch(store, HUDI)
     run(commit(prepare_upserts(store, rows([0], amount=2)), Holder(10)), store, CLOCK)

@@ -89,9 +89,7 @@ def test_other_ways_share_the_past_and_differ_after_it() -> None:
 def test_the_nearer_to_a_violation_the_more_other_ways_end_in_one() -> None:
     """And each that does is a moment of its own, which shows it again."""
     end = play(WRONG).steps
-    far, near = (
-        others(SeedMoment("lease", SEED, end - back, "fence off"), 25) for back in (60, 2)
-    )
+    far, near = (others(SeedMoment("lease", SEED, end - back, "fence off"), 25) for back in (60, 2))
     assert len(far.wrong) < len(near.wrong)
     moment, why = near.wrong[0]
     assert play(SeedMoment.of(str(moment))).violation == why
@@ -126,7 +124,7 @@ def test_a_moment_is_read_back_from_what_is_written(text: str, moment: SeedMomen
         ("lease:1@2" + " " * 600, "is no moment"),
     ],
 )
-def test_what_is_no_moment_is_refused_and_said(text: str, says: str) -> None:
+def test_an_invalid_moment_is_refused_with_the_reason(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         SeedMoment.of(text)
 
@@ -146,7 +144,7 @@ def test_the_command_prints_a_violations_moment_and_takes_it(
     assert "holds the lock, epoch" in said
 
 
-def test_the_command_goes_other_ways_from_a_moment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_plays_alternatives_from_a_moment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--moment", "lease:9@60", "--others", "5", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["moment"] == "lease:9@60" and said["steps"] == 60

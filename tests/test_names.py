@@ -26,12 +26,12 @@ def odd(source: str) -> set[str]:
     return {name for name in names if ODD & set(name.lower().split("_"))}
 
 
-def test_an_odd_word_is_found_as_a_part_of_a_name_and_not_within_a_word() -> None:
+def test_a_banned_word_is_found_as_a_part_of_a_name_and_not_within_a_word() -> None:
     found = odd("told_ms = self._desk(me=1)\nmedium = unasked = TOLD\n'told'  # told")
     assert found == {"told_ms", "_desk", "me", "TOLD"}
 
 
-def test_no_identifier_of_the_library_has_an_odd_word() -> None:
+def test_no_identifier_of_the_library_contains_a_banned_word() -> None:
     files = {path.relative_to(ROOT).as_posix(): path for path in ROOT.rglob("*.py")}
     found = {
         name: sorted(names) for name, path in files.items()

@@ -36,7 +36,13 @@ from lockkit.table.format.property_keys import COMPLEX, KEY_CLASSES
 ROOT = Path(__file__).parents[1]
 WRITE = "hoodie.datasource.write."
 
-URLS = ("memory://options", "file:///tmp/options", "s3://bucket/t", "gs://bucket/t", "az://bucket/t")
+URLS = (
+    "memory://options",
+    "file:///tmp/options",
+    "s3://bucket/t",
+    "gs://bucket/t",
+    "az://bucket/t",
+)
 SERVICES = (
     "zookeeper://host:2181/base/key",
     "dynamodb://us-east-1/locks/key",
@@ -95,9 +101,7 @@ def test_an_account_in_the_url_that_is_not_the_addressed_one_is_refused(address:
      ({"endpoint": "http://127.0.0.1:1"}, "http://127.0.0.1:1"),
      ({"endpoint": "http://127.0.0.1:1/gateway/aaa"}, "http://127.0.0.1:1")],
 )  # fmt: skip
-def test_an_account_in_the_url_that_is_the_addressed_one_is_used(
-    address: Any, server: str
-) -> None:
+def test_an_account_in_the_url_that_is_the_addressed_one_is_used(address: Any, server: str) -> None:
     key = {"account_name": "aaa", "account_key": "a2V5"}
     with closing(open_store(ABFSS, credential=key, **address)) as store:
         client: Any = store
@@ -126,9 +130,7 @@ def test_an_open_store_takes_no_options() -> None:
 
 @pytest.mark.parametrize("url", [*URLS[:2], *SERVICES])
 def test_every_lock_takes_the_same_keywords(url: str) -> None:
-    with closing(
-        open_lock(url, ttl_s=20, owner="me", client="W1", acquire_timeout=1.5)
-    ) as lock:
+    with closing(open_lock(url, ttl_s=20, owner="me", client="W1", acquire_timeout=1.5)) as lock:
         assert (lock.owner, lock.lane, lock.acquire_timeout) == ("me", "W1", 1.5)
         if not isinstance(lock, Lock) and type(lock).lease_keyword is not None:
             assert lock.ttl_s == 20
@@ -140,14 +142,14 @@ def test_every_lock_service_refuses_a_misspelt_keyword(url: str) -> None:
         open_lock(url, ttl=30)
 
 
-def test_the_wait_has_one_name() -> None:
+def test_a_lock_names_its_wait_acquire_timeout_and_refuses_timeout() -> None:
     with closing(Lock("memory://options", acquire_timeout=None)) as lock:
         assert lock.acquire_timeout is None
     with pytest.raises(TypeError, match="no keyword 'timeout'"):
         Lock("memory://options", timeout=2)
 
 
-def test_a_request_about_a_lease_takes_no_longer_than_asked_for_nor_than_a_fifth_of_it() -> None:
+def test_a_lease_request_takes_at_most_its_time_limit_and_a_fifth_of_the_lease() -> None:
     for requested_s, most_s in ((2.0, 2.0), (60.0, 10.0), (None, 10.0)):
         with closing(Lock("memory://options", timeout_s=requested_s)) as lock:
             assert lock.store.options.timeout_s == most_s
@@ -194,7 +196,7 @@ def test_an_option_that_is_not_obeyed_is_refused_by_its_name(key: str, value: st
         ("hoodie.metadata.enable", ""),
     ],
 )
-def test_an_option_that_asks_for_nothing_else_passes(key: str, value: str) -> None:
+def test_an_option_equal_to_the_default_behaviour_is_accepted(key: str, value: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert check_options({key: value}) == {key: value}
@@ -364,14 +366,14 @@ def test_a_custom_mergers_property_is_refused_whatever_its_name() -> None:
         check_options({"hoodie.record.merge.property.anything": "x"})
 
 
-def test_an_option_of_nobody_is_refused() -> None:
+def test_an_option_that_no_component_takes_is_refused() -> None:
     with pytest.raises(TableError, match=r"mode is none of Hudi's"):
         check_options({"mode": "fenced"})
     with pytest.raises(TableError, match=r"did you mean lockkit\.commit\.mode"):
         check_options({"lockkit.comit.mode": "fenced"})
 
 
-def test_options_of_reads_do_nothing_in_a_write_and_the_other_way_round() -> None:
+def test_read_options_have_no_effect_in_a_write_and_vice_versa() -> None:
     changes = {"hoodie.datasource.query.incremental.format": "cdc"}
     check_options(changes)
     with pytest.raises(TableError, match="change logs are not read here"):
@@ -397,9 +399,7 @@ def test_a_credential_is_never_shown() -> None:
         ({"hoodie.table.name": "others"}, "the table has 'orders'"),
     ],
 )
-def test_an_option_that_says_otherwise_than_the_table_is_refused(
-    options: dict[str, str], why: str
-) -> None:
+def test_an_option_that_contradicts_the_table_is_refused(options: dict[str, str], why: str) -> None:
     with pytest.raises(TableError, match=re.escape(why)):
         refuse_other(described(options), CONFIG)
     with closing(new_table(f"memory://options-{abs(hash(why))}")) as store:
@@ -430,7 +430,7 @@ def test_a_key_generator_that_makes_other_keys_is_refused(
         refuse_other(described(encoded), config)
 
 
-def test_an_option_that_says_the_same_as_the_table_passes() -> None:
+def test_an_option_that_agrees_with_the_table_is_accepted() -> None:
     refuse_other(
         {WRITE + "hive_style_partitioning": "TRUE", WRITE + "precombine.field": "at",
          "hoodie.record.merge.mode": "event_time_ordering"}, CONFIG,

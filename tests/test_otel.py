@@ -195,11 +195,11 @@ def test_an_exporter_that_raises_is_one_warning_and_ends_nothing(url: str) -> No
         url_of=broken,
     )  # fmt: skip
     try:
-        with pytest.warns(UserWarning, match="no route") as told, Lock(url):
+        with pytest.warns(UserWarning, match="no route") as warned, Lock(url):
             pass
     finally:
         stop()
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def cycles(
     return waited
 
 
-def test_who_is_alone_stands_back_after_2_grants_then_4_then_8_up_to_64() -> None:
+def test_a_handle_alone_pauses_after_2_grants_then_4_then_8_up_to_64() -> None:
     waited = cycles(PollingPace(), 300)
     stood = [n for n, each in enumerate(waited) if each > 0]
     assert stood[:5] == [2, 6, 14, 30, 62]
@@ -48,13 +48,13 @@ def test_who_is_alone_stands_back_after_2_grants_then_4_then_8_up_to_64() -> Non
     assert all(each <= 100 for each in waited)
 
 
-def test_a_pause_longer_than_the_round_is_standing_back_enough() -> None:
+def test_a_pause_longer_than_the_round_needs_no_further_wait() -> None:
     polling = PollingPace()
     cycles(polling, 2)
     assert polling.stand_back_ms(1e6) == 0.0
 
 
-def test_who_meets_others_leaves_them_their_turns() -> None:
+def test_a_handle_that_met_others_leaves_them_their_turns() -> None:
     polling = PollingPace()
     waited = cycles(polling, 40, epochs=lambda n: 4 * n)  # three others between two of ours
     assert polling.contenders == 3
@@ -63,7 +63,7 @@ def test_who_meets_others_leaves_them_their_turns() -> None:
     assert polling.outdated, "also after a long pause: they will have taken it meanwhile"
 
 
-def test_rivals_that_left_are_forgotten_within_few_grants() -> None:
+def test_handles_that_left_are_forgotten_within_few_grants() -> None:
     polling = PollingPace()
     cycles(polling, 20, epochs=lambda n: 4 * n)
     now = 1e6
@@ -84,7 +84,7 @@ def test_an_unlucky_round_of_others_does_not_make_them_fewer() -> None:
     assert polling.contenders == 3
 
 
-def test_the_tombstone_of_a_process_that_ended_makes_no_rival() -> None:
+def test_the_tombstone_of_an_ended_process_does_not_count_as_a_contender() -> None:
     """The next one's second cycle claims at once: two requests."""
     polling = PollingPace()
     polling.met("the process before")
@@ -95,7 +95,7 @@ def test_the_tombstone_of_a_process_that_ended_makes_no_rival() -> None:
     assert polling.contenders == 0
 
 
-def test_no_more_rivals_are_remembered_than_the_limit() -> None:
+def test_the_number_of_remembered_handles_is_bounded() -> None:
     polling = PollingPace()
     for n in range(2 * CONTENDERS_MAX):
         polling.met(f"W{n}")
@@ -103,7 +103,7 @@ def test_no_more_rivals_are_remembered_than_the_limit() -> None:
 
 
 @pytest.mark.parametrize("rivals", [1, 2, 7])
-def test_who_was_suspended_while_it_waited_takes_its_turns_again(rivals: int) -> None:
+def test_a_waiter_that_was_suspended_takes_its_turns_again(rivals: int) -> None:
     """Else it sleeps too long, sees the more grants of others go by, and sleeps as long again."""
     polling, now, still_ms, turn, waited = PollingPace(), 0.0, 0.0, 100.0, []
     epoch = 0
@@ -127,7 +127,7 @@ def test_who_was_suspended_while_it_waited_takes_its_turns_again(rivals: int) ->
 # --- what is learned ------------------------------------------------------------------------------
 
 
-def test_hours_in_which_nobody_wanted_the_lock_are_nobodys_turn() -> None:
+def test_hours_without_a_request_for_the_lock_count_as_no_turn() -> None:
     """Two writers that commit once an hour: one's turn is a second, not an hour."""
     polling, hour, now = PollingPace(), 3_600_000.0, 0.0
     for n in range(1, 10):
@@ -144,7 +144,7 @@ def test_hours_in_which_nobody_wanted_the_lock_are_nobodys_turn() -> None:
     assert polling.look_ms(0, now) <= 1000
 
 
-def test_nobody_sleeps_longer_on_what_was_learned_than_the_limit() -> None:
+def test_a_sleep_based_on_learned_values_never_exceeds_the_limit() -> None:
     polling = PollingPace()
     polling.answered(30)
     for n in range(1, 30):
@@ -159,7 +159,9 @@ def test_nobody_sleeps_longer_on_what_was_learned_than_the_limit() -> None:
     assert polling.stand_back_ms(29e6 + 900_000) <= SLEEP_LONGEST_MS
 
 
-def test_who_is_next_looks_once_a_trip_and_who_is_not_sleeps_through_the_turns_ahead() -> None:
+def test_the_next_waiter_polls_once_per_round_trip_and_later_ones_sleep_for_the_turns_ahead() -> (
+    None
+):
     polling = PollingPace()
     cycles(polling, 40, epochs=lambda n: 4 * n)
     now = polling._epoch_at_ms  # a grant that was just made
@@ -168,7 +170,7 @@ def test_who_is_next_looks_once_a_trip_and_who_is_not_sleeps_through_the_turns_a
     assert polling.look_ms(0, now) > polling.look_ms(1, now) > polling.look_ms(3, now)
 
 
-def test_looks_thin_out_while_one_grant_stands_for_minutes() -> None:
+def test_polls_become_rarer_while_one_grant_lasts_for_minutes() -> None:
     polling = PollingPace()
     polling.answered(30)
     polling.saw(1, 0)
@@ -183,7 +185,7 @@ def test_looks_thin_out_while_one_grant_stands_for_minutes() -> None:
     [(1, 0, LOOK_FLOOR_MS), (60, 0, 60), (60, 1000, 250)],
     ids=["a near store", "a far one", "one that throttles writes"],
 )
-def test_the_interval_between_looks_is_what_the_store_can_answer(
+def test_the_polling_interval_follows_from_the_round_trip_and_the_write_interval(
     trip_ms: float, write_interval_ms: float, often_ms: float
 ) -> None:
     polling = PollingPace(write_interval_ms)
@@ -192,7 +194,7 @@ def test_the_interval_between_looks_is_what_the_store_can_answer(
     assert polling.look_ms(0, 0) == often_ms - trip_ms
 
 
-def test_an_epoch_that_is_not_higher_teaches_nothing() -> None:
+def test_an_epoch_that_is_not_higher_changes_no_average() -> None:
     polling = PollingPace()
     polling.saw(5, 0)
     for epoch in (5, 4, 0):  # 0: a Hudi writer
@@ -321,7 +323,7 @@ class Contender:
 
 @pytest.mark.parametrize("think_ms", [20.0, 0.0], ids=["with a pause", "without a pause"])
 @pytest.mark.parametrize("contenders", [2, 3, 4, 6, 8])
-def test_handles_that_only_look_take_turns(contenders: int, think_ms: float) -> None:
+def test_handles_that_only_read_take_turns(contenders: int, think_ms: float) -> None:
     for seed in range(3):
         world = World(seed, think_ms)
         world.run(contenders)
@@ -365,7 +367,7 @@ def test_eight_commit_no_slower_than_four_and_each_gets_its_turn() -> None:
             assert longest_ms <= 3 * others * 1000 / rate(world), said
 
 
-def test_without_standing_back_one_handle_would_take_it_all(
+def test_without_pauses_one_handle_would_win_every_grant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(PollingPace, "stand_back_ms", lambda self, now_ms: 0.0)

@@ -210,7 +210,7 @@ def test_pages_may_come_out_of_key_order(dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", ["s3"], indirect=True)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_listing_that_says_more_but_not_where_is_not_complete(
+def test_a_truncated_listing_without_a_continuation_is_not_complete(
     dialect: str, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from a server that knows only the first version of ListObjects."""

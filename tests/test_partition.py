@@ -31,7 +31,7 @@ from lockkit.table.format.partition import (
 hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
 
 
-def test_what_hive_escapes_is_escaped_and_nothing_else() -> None:
+def test_exactly_the_characters_that_hive_escapes_are_escaped() -> None:
     plain = "".join(chr(n) for n in range(128) if escape(chr(n)) == chr(n))
     assert plain == (
         " !$&()+,-.0123456789;<>@ABCDEFGHIJKLMNOPQRSTUVWXYZ_`abcdefghijklmnopqrstuvwxyz|}~"
@@ -75,7 +75,7 @@ def test_a_value_is_spelt_as_hudi_spells_it(value: Any, folder: str) -> None:
     assert partition_value(CONFIG, f"region={folder}") == ("true" if value is True else str(value))
 
 
-def test_a_partitions_file_says_what_hudis_says_but_for_the_date_in_a_comment() -> None:
+def test_a_partition_file_equals_hudis_except_for_the_date_in_a_comment() -> None:
     key, body = partition_file("region=A%2FB c%3Ad%3Dé", "20261121143819346")
     assert key == "region=A%2FB c%3Ad%3Dé/.hoodie_partition_metadata"
     assert body == b"#partition metadata\ncommitTime=20261121143819346\npartitionDepth=1\n"

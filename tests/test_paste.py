@@ -30,7 +30,7 @@ WHOLE = "lockkit lock break s3://lake/orders --endpoint http://127.0.0.1:9000"
         ("URL", "URL"),
     ],
 )
-def test_a_command_about_this_table_gets_its_options(text: str, said: str) -> None:
+def test_a_printed_command_about_this_table_has_its_options(text: str, said: str) -> None:
     assert pasteable(text, *AT) == said
     assert pasteable(pasteable(text, *AT), *AT) == said
 

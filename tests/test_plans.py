@@ -74,7 +74,7 @@ def same(mine: bytes, name: str) -> bool:
 # --- Hudi's own files -----------------------------------------------------------------------------
 
 
-def test_hudis_rollback_is_read_and_would_have_been_written_alike() -> None:
+def test_hudis_rollback_is_read_and_lockkit_would_write_the_same() -> None:
     plan = parse_rollback_plan(*hudi(ROLLBACK_PLAN))
     assert (plan.instant, plan.target) == ("20261121143902963", "20261121143859256")
     assert [partition for partition, _ in plan.files] == [SLASHED, "region=US", "region=EU"]
@@ -84,12 +84,12 @@ def test_hudis_rollback_is_read_and_would_have_been_written_alike() -> None:
     assert same(format_rollback(plan, took_ms=121), ROLLBACK)
 
 
-def test_hudis_rollback_of_a_commit_without_files_takes_nothing_back() -> None:
+def test_hudis_rollback_of_a_commit_without_files_removes_nothing() -> None:
     plan = parse_rollback_plan(*hudi("20261121143905232.rollback.requested"))
     assert (plan.target, plan.files) == ("20261121143904286", ())
 
 
-def test_hudis_clean_is_read_and_would_have_been_written_alike() -> None:
+def test_hudis_clean_is_read_and_lockkit_would_write_the_same() -> None:
     plan = parse_clean_plan(*hudi(CLEAN_PLAN))
     assert plan.retain_from == plan.last_completed == "20261121143852949"
     assert {partition for partition, _ in plan.files} == {SLASHED, "region=EU", "region=US"}
@@ -99,7 +99,7 @@ def test_hudis_clean_is_read_and_would_have_been_written_alike() -> None:
     assert parse_clean(*hudi(CLEAN)) == replace(plan, base=NO_BASE)
 
 
-def test_hudis_clustering_plan_is_read_and_would_have_been_written_alike() -> None:
+def test_hudis_clustering_plan_is_read_and_lockkit_would_write_the_same() -> None:
     plan = parse_replace_plan(*hudi(CLUSTERING_PLAN))
     assert plan.clusters and plan.inputs is not None
     assert (SLASHED, "6ac670de-162c-46a8-b207-b47ec383c9a2-0") in plan.inputs
@@ -266,7 +266,7 @@ PLAN = opened(hudi(ROLLBACK_PLAN)[1])
         (avro.MAGIC + b"\xfe\xff\xff\xff\x0f", "too many entries"),
     ],
 )  # fmt: skip
-def test_a_hostile_container_is_refused_by_name_with_the_way_out(body: bytes, why: str) -> None:
+def test_a_hostile_container_is_refused_by_name_with_the_remedy(body: bytes, why: str) -> None:
     with pytest.raises(TableError) as refused:
         parse_rollback_plan(KEY, body)
     message = str(refused.value)

@@ -78,7 +78,7 @@ def test_the_first_seed_that_goes_wrong_is_found_and_each_run_is_reported() -> N
     assert not right["found"] and right["seed"] == 3
 
 
-def test_other_ways_on_are_counted_and_linked() -> None:
+def test_alternative_next_moves_are_counted_and_linked() -> None:
     found = result("vary", moment="lease/fence off:18@114")
     assert found["others"] == f"{len(found['wrong'])} of 25 other ways on go wrong"
     assert result("simulate", moment=f"#{found['wrong'][0]['link']}")["step"] > 100
@@ -101,7 +101,7 @@ def test_a_history_is_judged_with_its_evidence() -> None:
     ("check", {"history": ""}, "is empty"),
     ("check", {"history": "no JSON\n"}, "line 1"),
 ])  # fmt: skip
-def test_what_cannot_be_used_is_an_answer_that_says_why(
+def test_an_unusable_store_gets_a_result_that_says_why(
     request_: str, given: dict[str, Any], says: str
 ) -> None:
     assert says in result(request_, **given)["error"]
@@ -122,7 +122,7 @@ def test_a_search_that_reports_finds_what_the_search_finds() -> None:
 
 
 @pytest.mark.parametrize("row", ["claim_412 ours", "release deletes"])
-def test_the_explorer_tells_the_shortest_story_and_any_part_of_it(row: str) -> None:
+def test_the_explorer_narrates_the_shortest_counterexample_and_any_part_of_it(row: str) -> None:
     expected = explore(next(each for each in SCENARIOS if each.name == row))
     assert expected.counterexample is not None
     found = result("explore", row=row)
@@ -135,7 +135,7 @@ def test_the_explorer_tells_the_shortest_story_and_any_part_of_it(row: str) -> N
 
 
 @pytest.mark.parametrize("play", ["lock", "election", "wal", "queue", "statelock"])
-def test_the_stepper_steps_as_the_stage_does(play: str) -> None:
+def test_the_stepper_makes_the_same_steps_as_the_staged_play(play: str) -> None:
     moment = f"#play={play}"
     for who, what in (("W1", "answer"), ("W2", "answer"), ("W1", "lose"), ("W2", "finish")):
         before, moment = moment, f"#{result('step', moment=moment, who=who, what=what)['link']}"
@@ -177,7 +177,7 @@ def test_a_dropped_file_is_diagnosed_as_by_the_command(name: str) -> None:
     ("incident", {"files": [{"name": "a.txt", "content": "AAAA"}]}, "a.txt is none of these"),
     ("incident", {"files": [{"name": "a.txt", "content": "A"}]}, "base64"),
 ])  # fmt: skip
-def test_what_cannot_be_explored_stepped_or_read_says_why(
+def test_the_error_says_why_a_run_cannot_be_explored_stepped_or_read(
     request_: str, given: dict[str, Any], says: str
 ) -> None:
     assert says in result(request_, **given)["error"]

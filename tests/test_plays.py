@@ -92,7 +92,7 @@ def test_every_mistake_that_can_be_planted_has_its_story() -> None:
 @pytest.mark.parametrize("pattern", SCENARIOS)
 @pytest.mark.parametrize("requests", range(8))
 @pytest.mark.parametrize("how", [Choice.LOSE, Choice.DROP, Choice.LATE])
-def test_a_message_lost_on_the_way_is_survived(pattern: str, requests: int, how: Choice) -> None:
+def test_a_lost_message_does_no_harm(pattern: str, requests: int, how: Choice) -> None:
     """At any request; what is applied late lands after its sender has settled, and ended."""
     with closing(PatternSteps(pattern)) as steps:
         for _ in range(requests):
@@ -107,7 +107,7 @@ def test_a_message_lost_on_the_way_is_survived(pattern: str, requests: int, how:
         assert steps.verdict.well, steps.verdict
 
 
-def test_a_late_write_lands_when_it_is_said_and_is_refused_once_another_was_first() -> None:
+def test_a_late_write_lands_on_request_and_is_refused_after_another_write() -> None:
     for rival, answer in ((False, "applied"), (True, "precondition failed")):
         with closing(PatternSteps("lock")) as steps:
             steps.until("W1", LOCK, "PUT")
@@ -120,7 +120,7 @@ def test_a_late_write_lands_when_it_is_said_and_is_refused_once_another_was_firs
             assert json.loads(body)["owner"] == ("W2" if rival else "W1")
 
 
-def test_the_lease_ends_for_its_holder_and_for_who_waits() -> None:
+def test_the_lease_ends_for_its_holder_and_for_waiters() -> None:
     """Nobody asks, and nobody waits: the holder's own clock tells it, and the other may have it."""
     with closing(PatternSteps("lock")) as steps:
         assert steps.until("W1", "waits 10 s").startswith("- waits")
@@ -133,14 +133,14 @@ def test_the_lease_ends_for_its_holder_and_for_who_waits() -> None:
         assert [each.answered for each in steps.actors["W2"].lines] == ["found", "applied"]
 
 
-def test_names_that_are_not_there_are_said() -> None:
+def test_missing_names_are_reported() -> None:
     with pytest.raises(ValueError, match="no pattern 'lease'; there are lock, election, wal,"):
         PatternSteps("lease")
     with pytest.raises(ValueError, match="wal has no mistake 'x'; it has 'a lost answer"):
         PatternSteps("wal", "x")
 
 
-def test_what_is_in_the_bucket_is_no_html() -> None:
+def test_the_content_of_the_bucket_is_escaped() -> None:
     pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
     from lockkit.lab.widgets.stage.stepper import PatternStepper
 

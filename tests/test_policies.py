@@ -69,7 +69,7 @@ def test_dynamodbs_policy_names_the_operations_that_a_lock_sends_and_their_keys(
     assert keys == ["orders", f"orders{COUNTER}"]
 
 
-def test_who_is_on_call_reads_the_table_and_its_lock_with_the_rights_that_are_written_down(
+def test_on_call_staff_read_the_table_and_its_lock_with_the_documented_rights(
     emulator: Any,
 ) -> None:
     url, options = "s3://lake/orders", {"endpoint": emulator.s3}
@@ -84,7 +84,10 @@ def test_who_is_on_call_reads_the_table_and_its_lock_with_the_rights_that_are_wr
     assert {each["key"].removeprefix("orders/").partition("/")[0] for each in seen} == {".hoodie"}
     said = policy("s3_on_call")
     assert actions(said) == {
-        "s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket", "s3:ListBucketVersions"
+        "s3:GetObject",
+        "s3:GetObjectVersion",
+        "s3:ListBucket",
+        "s3:ListBucketVersions",
     }
     assert said["Statement"][0]["Resource"] == "arn:aws:s3:::lake/orders/.hoodie/*"
 
@@ -96,7 +99,7 @@ def enforcing(db: Path, *names: str) -> Iterator[Any]:
         yield server
 
 
-def test_the_server_enforces_what_is_written_down(tmp_path: Path) -> None:
+def test_the_server_enforces_the_documented_rights(tmp_path: Path) -> None:
     url, db = "s3://lake/orders", tmp_path / "objects.sqlite"
     with Emulator(db=str(db)) as server:
         with Table.create(url, record_key="id", endpoint=server.s3) as table:

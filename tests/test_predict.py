@@ -33,7 +33,7 @@ def test_nothing_runs_before_a_guess_is_picked() -> None:
     assert predict.run("{}".format, "one") == "one"
 
 
-def test_afterwards_it_says_what_was_predicted_and_what_it_did() -> None:
+def test_after_the_run_the_panel_shows_the_prediction_and_the_result() -> None:
     predict = Predict("Which?", ["one", "two"])
     predict.pick("two")
     assert "Now run" in text(predict)
@@ -82,7 +82,7 @@ class Drawn(widgets.HTML):
         return "one"
 
 
-def test_what_has_run_already_is_out_of_sight_until_a_guess_is_picked_and_asked_for() -> None:
+def test_a_recorded_run_is_hidden_until_a_guess_is_picked_and_the_run_requested() -> None:
     predict, picture = Predict("Which?", ["one", "two"]), Drawn(value="the answer")
     veil = predict.reveal(picture)
     with pytest.raises(NotPredicted):
@@ -95,14 +95,14 @@ def test_what_has_run_already_is_out_of_sight_until_a_guess_is_picked_and_asked_
     assert veil.view.children == (picture,) and "It did: one." in text(predict)
 
 
-def test_a_stage_that_is_no_answer_leaves_the_prediction_open() -> None:
+def test_revealing_a_stage_without_an_answer_leaves_the_prediction_open() -> None:
     predict = Predict("Which?", ["one", "two"])
     predict.pick("two")
     predict.reveal(widgets.HTML("a stage to play on")).open()
     assert predict.did is None and not predict.choice.disabled
 
 
-def test_where_nobody_can_be_asked_the_first_guess_is_taken(
+def test_without_an_interactive_page_the_first_choice_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LOCKKIT_FAST", "1")
@@ -127,6 +127,6 @@ def test_a_question_without_a_choice_is_none(guesses: list[str]) -> None:
         Predict("Which?", guesses)
 
 
-def test_a_guess_that_is_not_offered_is_told_what_is() -> None:
+def test_a_guess_outside_the_choices_raises_with_the_choices() -> None:
     with pytest.raises(ValueError, match="no guess is 'three'; there are: one; two"):
         Predict("Which?", ["one", "two"]).pick("three")

@@ -86,7 +86,7 @@ def test_a_report_is_json_with_one_sentence_of_conclusion() -> None:
     assert all(check["because"] and check["finding"] for check in said["checks"])
 
 
-def test_nothing_is_left_behind_and_the_report_says_so(tmp_path: Path) -> None:
+def test_nothing_is_left_behind_and_the_report_confirms_it(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}")
     assert isinstance(store.put("mine", b"1", IfAbsent()), Applied)
     report = probe(store, rounds=3, racers=3)
@@ -94,7 +94,7 @@ def test_nothing_is_left_behind_and_the_report_says_so(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_what_a_bucket_keeps_of_its_own_accord_is_said() -> None:
+def test_versions_that_a_bucket_keeps_by_itself_are_reported() -> None:
     report = probe(open_store("memory://kept/x"), rounds=1, racers=2)
     assert "keeps their old versions" in report.check("clean-up").because
 
@@ -244,7 +244,7 @@ def test_the_quick_probe_sees_what_needs_no_race(defect: type[Defective]) -> Non
     assert report.verdict not in (Suitability.FULL, Suitability.UNTESTED), report.conclusion
 
 
-def test_a_throttled_answer_is_asked_again_and_never_taken_for_a_refusal() -> None:
+def test_a_throttled_request_is_sent_again_and_never_counts_as_refused() -> None:
     class Throttles(Defective):
         calls = 0
 
@@ -293,7 +293,7 @@ def test_numbers_that_test_nothing_or_too_much_are_refused(
         probe(open_store("memory://numbers/x"), **numbers)
 
 
-def test_races_that_nobody_won_are_no_races() -> None:
+def test_races_without_a_winner_are_not_counted() -> None:
     class Throttles(Defective):
         """Every writer of a race is throttled."""
 

@@ -160,7 +160,7 @@ def test_a_sound_store_is_locked_however_its_address_was_given(
         ("abfss://box@lake.dfs.core.windows.net/t", {"credential": "aa=="}),
     ],
 )
-def test_the_providers_own_servers_are_asked_for_no_proof(
+def test_the_providers_own_servers_need_no_conformance_check(
     url: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in WAYS:
@@ -433,7 +433,7 @@ def test_the_proof_is_made_once_for_a_bucket_of_a_server(emulator: Any) -> None:
     )
 
 
-def test_processes_that_prove_at_the_same_time_do_not_refuse_a_sound_store(emulator: Any) -> None:
+def test_concurrent_conformance_checks_do_not_refuse_a_sound_store(emulator: Any) -> None:
     with ThreadPoolExecutor(6) as pool:
         name = "s3://b/t"
         stores: list[Store] = [open_store(name, endpoint=emulator.s3) for _ in range(6)]
@@ -471,7 +471,7 @@ def test_a_store_that_conditions_creations_alone_is_refused_by_state_locks_and_l
             lock.acquire(timeout=5)
 
 
-def test_a_state_lock_is_tested_once_for_a_bucket_and_not_after_a_locks_own_proof(
+def test_a_state_lock_checks_a_bucket_once_and_not_after_a_locks_own_check(
     bucket: str, emulator: Any
 ) -> None:
     def creates() -> int:
@@ -519,7 +519,9 @@ def test_a_lock_waits_for_the_proof_and_no_longer_than_it_may(bucket: str, emula
         lock.close()
 
 
-def test_a_proof_that_the_store_leaves_open_is_no_proof(bucket: str, emulator: Any) -> None:
+def test_an_inconclusive_conformance_check_does_not_count_as_passed(
+    bucket: str, emulator: Any
+) -> None:
     with Proxy(emulator.s3) as proxy:
         store = open_store(f"s3://{bucket}/t", endpoint=proxy.url)
         proxy.inject(Fault("status", code=500, key="*conditions.json", operation="put", next=1_000))

@@ -56,7 +56,7 @@ def test_a_config_is_read_as_it_was_written(
     assert from_properties(parse_properties(format_properties(to_properties(config)))) == config
 
 
-def test_a_table_that_does_not_say_whose_it_is_belongs_to_hudi_too() -> None:
+def test_a_table_without_a_mode_belongs_to_hudi_too() -> None:
     keys = {k: v for k, v in to_properties(CONFIG).items() if not k.startswith("lockkit.")}
     found = from_properties(keys)
     assert (found.mode, found.buckets) == ("hudi", 4)
@@ -77,8 +77,14 @@ def test_where_the_later_commit_wins_nothing_is_compared() -> None:
         (9, {"hoodie.table.version": "10"}, "is not known, only 6 and 9"),
         (9, {"hoodie.table.metadata.partitions": "files"}, "metadata table"),
         (9, {"hoodie.table.keygenerator.type": "CUSTOM"}, "would not match ours"),
-        (9, {"hoodie.table.keygenerator.type": "COMPLEX",
-             "hoodie.table.complex.keygen.encoding": "VALUE_ONLY"}, "HUDI-7001"),
+        (
+            9,
+            {
+                "hoodie.table.keygenerator.type": "COMPLEX",
+                "hoodie.table.complex.keygen.encoding": "VALUE_ONLY",
+            },
+            "HUDI-7001",
+        ),
         (9, {"hoodie.record.merge.mode": "CUSTOM"}, "merged otherwise"),
         (9, {"hoodie.table.ordering.fields": "at,id"}, "only one field"),
         (9, {"hoodie.timeline.path": "elsewhere"}, "looked for there"),
@@ -96,7 +102,7 @@ def test_where_the_later_commit_wins_nothing_is_compared() -> None:
         (6, {"lockkit.bucket.count": "9" * 5000}, "must be from 1 to"),
     ],
 )
-def test_what_is_not_understood_is_refused_with_its_reason(
+def test_unsupported_metadata_is_refused_with_the_reason(
     version: int, changed: dict[str, str], why: str
 ) -> None:
     config = replace(CONFIG, version=version)
@@ -171,7 +177,7 @@ def test_a_table_with_hudis_defaults_is_written_by_hudis_contract_and_read_by_hu
 
 
 @pytest.mark.parametrize("version", [6, 9])
-def test_a_file_that_hudi_rewrote_says_what_it_said(version: int) -> None:
+def test_a_properties_file_rewritten_by_hudi_keeps_its_values(version: int) -> None:
     """As `HoodieTableConfig.update` of 1.2.0 leaves it: comments, any order, a key more."""
     config = replace(CONFIG, version=version)
     lines = [f"{k}={v}" for k, v in to_properties(config).items()]

@@ -145,7 +145,7 @@ def test_four_writers_lose_no_increment_and_tokens_rise(
 
 
 @of(*NAMES)
-def test_what_one_holds_another_neither_gets_nor_gives_back_nor_takes_twice(
+def test_a_held_lock_cannot_be_acquired_or_released_by_another_or_acquired_twice(
     world: World, parties: Callable[..., list[Party]]
 ) -> None:
     holder, other = parties(2, world)
@@ -167,7 +167,7 @@ def test_what_one_holds_another_neither_gets_nor_gives_back_nor_takes_twice(
 
 
 @of(*NAMES)
-def test_a_waiter_gets_it_when_the_holder_lets_go(
+def test_a_waiter_is_granted_when_the_holder_releases(
     world: World, parties: Callable[..., list[Party]]
 ) -> None:
     holder, waiter = parties(2, world)
@@ -180,20 +180,20 @@ def test_a_waiter_gets_it_when_the_holder_lets_go(
 
 
 @of(*(each for each in NAMES if each != "process"))
-def test_each_request_is_told_with_what_it_was_for(world: World) -> None:
+def test_each_request_is_narrated_with_its_purpose(world: World) -> None:
     events: list[tuple[str, dict[str, Any]]] = []
-    lock = open_lock(world.lock, emit=lambda kind, **told: events.append((kind, told)),
+    lock = open_lock(world.lock, emit=lambda kind, **recorded: events.append((kind, recorded)),
                      **world.options)  # fmt: skip
     lock.acquire(timeout=PATIENCE_S)
     lock.renew()
     lock.release()
     lock.close()
-    asked = [told for kind, told in events if kind == "ask"]
+    asked = [recorded for kind, recorded in events if kind == "ask"]
     assert {each["op"] for each in asked} >= {"acquire", "renew", "release"}
-    answered = {told["request"] for kind, told in events if kind == "answer"}
+    answered = {recorded["request"] for kind, recorded in events if kind == "answer"}
     assert answered == {each["request"] for each in asked}
-    kinds = [kind for kind, told in events if kind in ("held", "released")
-             or (kind == "ask" and told["op"] == "release")]  # fmt: skip
+    kinds = [kind for kind, recorded in events if kind in ("held", "released")
+             or (kind == "ask" and recorded["op"] == "release")]  # fmt: skip
     assert kinds[0] == "held" and kinds[1] == "ask" and kinds[-1] == "released"
 
 
@@ -215,7 +215,7 @@ def test_an_interrupted_waiter_leaves_nothing_half_held(
 
 
 @of(*OF_PROCESSES)
-def test_a_stopped_holder_learns_of_its_loss_and_a_killed_one_stands_in_nobodys_way(
+def test_a_stopped_holder_learns_of_its_loss_and_a_killed_one_blocks_no_client(
     world: World, twin: World, parties: Callable[..., list[Party]]
 ) -> None:
     stopped, killed, after_stopped, after_killed = parties(4, world, short=True)
@@ -274,18 +274,18 @@ def test_another_thread_does_not_release_a_process_lock_and_its_own_does_not_wai
     mine.acquire()
     with pytest.raises(RuntimeError, match="this thread holds it already"):
         other.acquire()
-    told: list[Exception] = []
+    recorded: list[Exception] = []
 
     def give_back() -> None:
         try:
             mine.release()
         except RuntimeError as error:
-            told.append(error)
+            recorded.append(error)
 
     thread = threading.Thread(target=give_back)
     thread.start()
     thread.join()
-    assert "must release it" in str(told[0])
+    assert "must release it" in str(recorded[0])
     mine.release()
     assert other.acquire(timeout=0)
     other.release()
@@ -314,7 +314,7 @@ def test_an_interrupt_while_waiting_for_a_thread_leaves_no_place_in_the_queue() 
     assert ProcessLock(name).acquire(timeout=0)
 
 
-def test_a_handle_that_was_dropped_is_renewed_no_more(tmp_path: Path) -> None:
+def test_a_dropped_handle_is_not_renewed(tmp_path: Path) -> None:
     """Of any provider that renews; as with the storage lock."""
     FilesystemLock(tmp_path, expire_minutes=1 / 60).acquire()
     gc.collect()
@@ -323,7 +323,7 @@ def test_a_handle_that_was_dropped_is_renewed_no_more(tmp_path: Path) -> None:
     other.release()
 
 
-def test_a_forked_child_does_not_think_that_its_parents_threads_hold_anything() -> None:
+def test_a_forked_child_does_not_count_its_parents_threads_as_holders() -> None:
     lock = ProcessLock(str(uuid.uuid4()))
     lock.acquire()
     child = os.fork()
@@ -358,14 +358,14 @@ def test_the_lock_file_has_hudis_fields_and_is_gone_after_the_release(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_looked_before_the_lock_file_was_there_cannot_write_over_it(tmp_path: Path) -> None:
+def test_a_client_that_saw_no_lock_file_cannot_overwrite_a_new_one(tmp_path: Path) -> None:
     with FilesystemLock(tmp_path) as lock:
         assert not (tmp_path / "lock").stat().st_mode & 0o222, "Hudi opens it to empty it"
         lock.renew()
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "null", '"', "[" * 10_000, "x" * 100_000])
-def test_a_lock_file_that_says_nothing_is_a_lock_all_the_same(tmp_path: Path, body: str) -> None:
+def test_an_empty_lock_file_still_counts_as_a_lock(tmp_path: Path, body: str) -> None:
     (tmp_path / "lock").write_text(body)
     lock = FilesystemLock(tmp_path)
     assert not lock.acquire(timeout=0)
@@ -373,7 +373,7 @@ def test_a_lock_file_that_says_nothing_is_a_lock_all_the_same(tmp_path: Path, bo
     assert (tmp_path / "lock").read_text() == body
 
 
-def test_an_empty_lock_file_is_told_as_what_hudi_leaves_and_since_when(tmp_path: Path) -> None:
+def test_an_empty_lock_file_is_described_as_hudis_with_its_time(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
     os.utime(tmp_path / "lock", (1_767_694_320, 1_767_694_320))
     lock = FilesystemLock(tmp_path)
@@ -418,7 +418,7 @@ def test_a_dead_process_of_this_host_is_named_with_what_to_do(tmp_path: Path) ->
     mine.release()
 
 
-def test_a_file_that_was_replaced_is_nobodys_to_delete_and_its_holder_has_lost(
+def test_a_replaced_lock_file_is_not_deleted_and_its_former_holder_has_lost(
     tmp_path: Path,
 ) -> None:
     lock = FilesystemLock(tmp_path)
@@ -459,7 +459,7 @@ def test_an_expired_file_that_was_renewed_since_it_was_read_is_not_broken(tmp_pa
     assert not path.exists()
 
 
-def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_partial_file(tmp_path: Path) -> None:
     full = """if True:
         import resource, signal, sys
         from lockkit.providers.filesystem import FilesystemLock
@@ -479,7 +479,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is it mounted"):
         FilesystemLock(tmp_path / "no" / "table").acquire(timeout=5)
     (tmp_path / "file").write_text("")
@@ -541,7 +541,7 @@ def test_open_lock_computes_the_keys_of_services_as_hudi_does() -> None:
     assert open_lock(item | table | IMPLICIT).url == f"dynamodb://locks/{key}"
 
 
-def test_a_port_that_hudi_does_not_read_is_used_and_told() -> None:
+def test_a_port_key_that_hudi_ignores_is_used_with_a_warning() -> None:
     config = hudi("ZookeeperBasedLockProvider", zookeeper__url="h", zookeeper__port=9,
                   zookeeper__base_path="/hudi", zookeeper__lock_key="k")  # fmt: skip
     with pytest.warns(UnknownKey, match="write its url as h:9"):
@@ -580,15 +580,15 @@ def test_a_port_that_hudi_does_not_read_is_used_and_told() -> None:
     ],
 )  # fmt: skip
 def test_a_key_that_is_missing_or_wrong_is_named(config: dict[str, str], named: str) -> None:
-    with pytest.raises(ValueError, match=named) as told:
+    with pytest.raises(ValueError, match=named) as recorded:
         open_lock(config)
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(recorded.value)
 
 
 def test_an_unknown_provider_lists_the_known_and_an_unknown_key_its_neighbour() -> None:
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as recorded:
         open_lock(hudi("NoSuchProvider"))
-    assert all(name in str(told.value) for name in PROVIDERS)
+    assert all(name in str(recorded.value) for name in PROVIDERS)
     base = {"hoodie.base.path": "x"}
     with pytest.warns(UnknownKey, match="mean hoodie.write.lock.client.wait_time_ms_between_retry"):
         open_lock(hudi("InProcessLockProvider", client__wait_time_ms=1) | base)
@@ -606,10 +606,10 @@ def test_an_unknown_provider_lists_the_known_and_an_unknown_key_its_neighbour() 
     ],
 )
 def test_a_key_that_has_no_effect_is_warned_of_and_its_value_not_shown(key: str, said: str) -> None:
-    with pytest.warns(UnknownKey, match=said) as told:
+    with pytest.warns(UnknownKey, match=said) as recorded:
         open_lock(hudi("InProcessLockProvider") | {"hoodie.base.path": "x", key: "s3cret"})
-    assert [each.filename for each in told] == [__file__]
-    assert "s3cret" not in str(told[0].message)
+    assert [each.filename for each in recorded] == [__file__]
+    assert "s3cret" not in str(recorded[0].message)
 
 
 def test_no_key_of_hudis_is_taken_for_a_misspelling_of_another() -> None:
@@ -648,20 +648,20 @@ def test_keys_are_the_same_in_upper_and_lower_case(tmp_path: Path) -> None:
         ({"hoodie.aws.role.arn": "arn:aws:iam::1:role/x"}, "profile_name="),
     ],
 )
-def test_a_key_or_a_value_that_cannot_be_is_refused_in_one_sentence(
+def test_an_invalid_key_or_value_is_refused_in_one_sentence(
     more: dict[Any, Any], said: str
 ) -> None:
-    with pytest.raises(ValueError, match=said) as told:
+    with pytest.raises(ValueError, match=said) as recorded:
         open_lock(hudi("InProcessLockProvider") | {"hoodie.base.path": "x"} | more)
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(recorded.value)
 
 
 def test_credentials_for_another_cloud_than_the_locks_are_not_passed_over(tmp_path: Path) -> None:
     aws = {"hoodie.aws.access.key": "AKIA", "hoodie.aws.secret.key": "s3cret"}
     storage = hudi("StorageBasedLockProvider")
-    with pytest.warns(UnknownKey, match=r"access.key, .*secret.key has no effect.*AWS") as told:
+    with pytest.warns(UnknownKey, match=r"access.key, .*secret.key has no effect.*AWS") as recorded:
         open_lock(storage | aws | {"hoodie.base.path": f"file://{tmp_path}"})
-    assert "s3cret" not in str(told[0].message)
+    assert "s3cret" not in str(recorded[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         open_lock(storage | aws | {"hoodie.base.path": "s3://b/t"}).close()
@@ -670,7 +670,7 @@ def test_credentials_for_another_cloud_than_the_locks_are_not_passed_over(tmp_pa
         open_lock(storage | sas)
 
 
-def test_hudis_default_wait_is_told_as_55_minutes_and_what_to_set() -> None:
+def test_hudis_default_wait_of_55_minutes_gives_a_warning_with_the_key_to_set() -> None:
     config = {PROVIDER: HUDI + "InProcessLockProvider", "hoodie.base.path": "x"}
     with pytest.warns(LongWait, match=r"55 minutes.*51 tries of 60 s.*50 pauses of 5 s.*set ") as _:
         assert open_lock(config).acquire_timeout == 51 * 60 + 50 * 5
@@ -705,7 +705,9 @@ def test_open_lock_takes_urls(tmp_path: Path) -> None:
     assert dynamodb.url == "dynamodb://locks/orders"
     hive = open_lock("hive://h:1,i:2/default/orders?heartbeat_interval_s=5")
     assert hive.url == "hive://h:1,i:2/default/orders"
-    blob = open_lock("azure-lease://lake/a/lock?endpoint=http://127.0.0.1:1/devstoreaccount1&ttl_s=20")
+    blob = open_lock(
+        "azure-lease://lake/a/lock?endpoint=http://127.0.0.1:1/devstoreaccount1&ttl_s=20"
+    )
     assert blob.url == "az://lake/a/lock"
 
 
@@ -728,15 +730,17 @@ def test_open_lock_takes_urls(tmp_path: Path) -> None:
         ("zookeeper://h:2181/base/key?auth=s3cret", "knows no [?]auth=; known: session"),
         ("dynamodb://us-east-1/table/key?lease_s=s3cret", "lease_s= must be a number"),
         ("dynamodb://us-east-1/table/key?endpoint=http://u:s3cret@h", "carries no password"),
-        ("azure-lease://c/b?account_url=https%3A%2F%2Fa.blob.core.windows.net%2F%3Fsig%3Ds3cret",
-         "carries no password"),
+        (
+            "azure-lease://c/b?account_url=https%3A%2F%2Fa.blob.core.windows.net%2F%3Fsig%3Ds3cret",
+            "carries no password",
+        ),
         ("s3://AKIA:ab/s3cret@bucket/t", "carries no password"),
     ],
 )
-def test_a_url_that_names_no_lock_is_told_what_is_wrong_in_it(url: str, named: str) -> None:
-    with pytest.raises(ValueError, match=named) as told:
+def test_the_error_for_a_url_without_a_lock_says_what_is_wrong_in_it(url: str, named: str) -> None:
+    with pytest.raises(ValueError, match=named) as recorded:
         open_lock(url)
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(recorded.value)
 
 
 def acquire(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -854,7 +858,7 @@ def test_the_loss_of_either_is_the_loss_of_both(tmp_path: Path) -> None:
     assert both.new.acquire(timeout=0)  # the other was given back all the same
 
 
-def test_where_the_second_cannot_even_be_given_back_the_first_still_is(tmp_path: Path) -> None:
+def test_the_first_lock_is_released_even_if_releasing_the_second_fails(tmp_path: Path) -> None:
     def trouble(kind: str, **_: Any) -> None:
         if kind == "held":  # the old one is lost, and the new one's folder is gone
             (tmp_path / "old" / "lock").unlink()
@@ -871,7 +875,7 @@ def test_where_the_second_cannot_even_be_given_back_the_first_still_is(tmp_path:
     both.old.release()
 
 
-def test_both_are_waited_for_under_one_deadline_and_none_is_kept(tmp_path: Path) -> None:
+def test_both_locks_are_awaited_under_one_deadline_and_neither_is_kept(tmp_path: Path) -> None:
     made = stages(tmp_path)
     holder, both = made["new"](), made["both"]()
     holder.acquire()
@@ -961,11 +965,11 @@ def test_the_command_line_shows_a_services_holder_and_breaks_its_lock(
     ["break", "filesystem:///tmp", "--watch-s", "1"],
     ["show", "filesystem:///tmp", "--newest", "3"],
 ])  # fmt: skip
-def test_what_a_services_lock_does_not_take_is_refused(arguments: list[str]) -> None:
+def test_options_that_a_services_lock_does_not_have_are_refused(arguments: list[str]) -> None:
     assert main(["lock", *arguments]) == 64
 
 
-def test_a_look_at_a_service_that_is_silent_ends_in_the_time_that_was_given(
+def test_a_read_from_a_silent_service_ends_in_the_given_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("thrift", reason="the client of Hive's metastore needs thrift")

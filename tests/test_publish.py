@@ -83,7 +83,7 @@ def requests(server: Emulator, url: str, since: int) -> list[str]:
 # --- together -----------------------------------------------------------------------------------
 
 
-def test_what_goes_together_has_ended_when_one_of_it_raises() -> None:
+def test_parallel_requests_have_all_ended_when_one_raises() -> None:
     ended: list[str] = []
 
     def fails() -> Procedure[None]:
@@ -102,7 +102,7 @@ def test_what_goes_together_has_ended_when_one_of_it_raises() -> None:
     assert ended == ["b", "b"]
 
 
-def test_ctrl_c_leaves_nothing_of_what_goes_together_under_way() -> None:
+def test_ctrl_c_leaves_no_parallel_request_in_flight() -> None:
     """Neither where it meets the one that runs here, nor where the others are waited for."""
     put, many, here = count(), 20_000, threading.main_thread().ident
     assert here is not None
@@ -135,7 +135,7 @@ def test_ctrl_c_leaves_nothing_of_what_goes_together_under_way() -> None:
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs"])
-def test_what_a_writer_sends_at_once_fits_its_clients_connections(
+def test_a_writers_parallel_requests_fit_its_clients_connection_pool(
     kind: str, server: Emulator, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"{kind}://lake/publish-{next(NAMES)}"
@@ -147,7 +147,7 @@ def test_what_a_writer_sends_at_once_fits_its_clients_connections(
     assert "pool is full" not in caplog.text
 
 
-def test_a_store_is_not_waited_for_as_long_as_it_likes() -> None:
+def test_a_store_cannot_prolong_a_call_beyond_its_deadline() -> None:
     assert pause_s(0, 3.0) == 3.0
     assert pause_s(0, float("inf")) == RETRY_AFTER_S_MAX
 
@@ -227,9 +227,7 @@ def test_a_handle_that_is_refused_since_the_table_changed_appends_to_it_as_it_is
     assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k2"]
 
 
-def test_rows_that_are_no_arrow_table_are_refused_by_their_type(
-    server: Emulator, url: str
-) -> None:
+def test_rows_that_are_no_arrow_table_are_refused_by_their_type(server: Emulator, url: str) -> None:
     with Table(url, endpoint=server.s3) as table:
         before = len(server.requests())
         for wrong in ([{"id": "k0"}], rows([0]).to_batches()[0]):
@@ -259,7 +257,7 @@ def test_one_handle_used_by_two_threads_is_refused(server: Emulator, url: str) -
     assert read_table(open_store(url, endpoint=server.s3)).num_rows == 1
 
 
-def test_a_held_lock_is_said_to_be_held_and_nothing_is_published(
+def test_a_held_lock_is_reported_as_held_and_nothing_is_published(
     server: Emulator, url: str
 ) -> None:
     store = open_store(url, endpoint=server.s3)
@@ -271,7 +269,9 @@ def test_a_held_lock_is_said_to_be_held_and_nothing_is_published(
     assert read_table(store).num_rows == 0
 
 
-def test_writers_that_contend_all_publish_what_does_not_overlap(server: Emulator, url: str) -> None:
+def test_contending_writers_all_publish_commits_that_do_not_overlap(
+    server: Emulator, url: str
+) -> None:
     def write(name: str) -> None:
         with Table(url, endpoint=server.s3, client=name) as table:
             for each in range(4):
@@ -287,7 +287,7 @@ def test_writers_that_contend_all_publish_what_does_not_overlap(server: Emulator
 
 
 @pytest.mark.parametrize("where", ["checked", "fenced", "published"])
-def test_ctrl_c_in_a_commit_says_what_may_have_become_of_it_and_frees_the_lock(
+def test_ctrl_c_in_a_commit_reports_the_possible_outcome_and_frees_the_lock(
     where: str, server: Emulator, url: str
 ) -> None:
     store = open_store(url, endpoint=server.s3)
@@ -379,7 +379,7 @@ def memory() -> str:
     return found
 
 
-def test_a_rollback_beats_a_writer_that_was_thought_dead(memory: str) -> None:
+def test_a_rollback_wins_over_a_slow_writer_that_counted_as_dead(memory: str) -> None:
     store = open_store(memory)
     dead, other = prepare_inserts(store, rows([0])), prepare_inserts(store, rows([1]))
     known = dead.transaction.taken.known
@@ -421,13 +421,12 @@ def test_a_rollback_leaves_the_fences_write_sets_so_that_a_later_conflict_is_fou
     assert fence is not None and fence.head.instant == dead.instant
 
 
-def test_an_instant_that_somebody_rolls_back_while_it_begins_is_not_used(memory: str) -> None:
+def test_an_instant_that_is_rolled_back_while_it_begins_is_not_used(memory: str) -> None:
     """Its plan is there: who begins takes another instant rather than be refused at the end."""
     store = open_store(memory)
     first = run(begin(), store, CLOCK)
     procedure = roll_back(first.instant, Holder(1), first.taken.known)
     request = procedure.send(None)
-
 
     while not (isinstance(request, Put) and request.key.endswith("fence.json")):
         request = procedure.send(perform(request, store, CLOCK, silent))
@@ -440,8 +439,7 @@ def test_an_instant_that_somebody_rolls_back_while_it_begins_is_not_used(memory:
         assert ended.value == RollbackRefused(first.instant)
 
 
-def test_hudi_mode_takes_back_without_a_fence(memory: str) -> None:
-
+def test_hudi_mode_rolls_back_without_a_fence(memory: str) -> None:
 
     store = open_store(memory)
     dead = prepare_inserts(store, rows([0]))

@@ -77,7 +77,7 @@ def test_a_config_check_beside_a_failed_claim_does_not_count_once_the_table_chan
     refused_after(store, False)  # and then its own lost claim turns out to have won
 
 
-def test_nor_does_it_where_the_claim_that_wins_could_not_check(store: Store) -> None:
+def test_a_config_check_does_not_count_if_the_winning_claim_could_not_check(store: Store) -> None:
     refused_after(store, False, True, silent_from=1)
 
 
@@ -110,7 +110,7 @@ def with_an_earlier_check_that_counts() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("looks", [(False,), (False, True)])
-def test_these_tests_find_a_check_of_an_earlier_look_that_counts(
+def test_these_tests_find_the_mistake_of_counting_the_check_of_an_earlier_read(
     looks: tuple[bool, ...], store: Store
 ) -> None:
     with with_an_earlier_check_that_counts(), pytest.raises(pytest.fail.Exception):

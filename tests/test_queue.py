@@ -117,20 +117,20 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_no_queue_is_told_and_never_written_over(
+def test_an_object_that_is_not_a_queue_is_reported_and_never_overwritten(
     name: str, shared_emulator: Any, bucket: str
 ) -> None:
     body, says = HOSTILE[name]
     with Queue(f"s3://{bucket}/q", endpoint=shared_emulator.s3) as queue:
         queue.store.put(KEY, body, IfAbsent())
         for use in (queue.jobs, lambda: queue.push("tea"), lambda: queue.claim("me")):
-            with pytest.raises(QueueError, match=says) as told:
+            with pytest.raises(QueueError, match=says) as recorded:
                 use()
-            assert len(str(told.value)) < 300
+            assert len(str(recorded.value)) < 300
         assert queue.store.get(KEY).body == body  # type: ignore[union-attr]
 
 
-def test_a_full_queue_takes_no_pushes_and_lets_go_of_jobs() -> None:
+def test_a_full_queue_refuses_pushes_and_still_completes_jobs() -> None:
     payload = "x" * 100_000
     full = written(tuple(Push(f"job-{n}", payload) for n in range(79)), (Claim("c", "me"),)).file
     new = written((Push("more", payload), Complete("d", "job-0", 1)), start=full)
@@ -149,7 +149,7 @@ def test_a_name_that_could_harm_the_file_is_refused(name: str) -> None:
         Push(name, "tea")
 
 
-def test_a_payload_that_is_too_long_is_told_where_to_put_it() -> None:
+def test_the_error_for_a_too_long_payload_says_where_to_store_it() -> None:
     with pytest.raises(ValueError, match="put what is longer into a separate object"):
         Push("a", "x" * 100_001)
 
@@ -165,7 +165,7 @@ def test_jobs_are_claimed_in_the_order_of_their_pushes() -> None:
     assert new.answers[-1] == Empty()
 
 
-def test_a_job_is_handed_on_once_its_worker_was_not_heard_for_long() -> None:
+def test_a_job_is_reassigned_once_its_worker_was_silent_for_too_long() -> None:
     held = written((Push("a", ""), Claim("c", "one"))).file
     late = RULES.timeout_ms + 1001
 
@@ -206,7 +206,7 @@ def test_a_request_that_is_sent_again_is_not_done_again() -> None:
     assert isinstance(answer, Claimed) and answer.job.id == "a"
 
 
-def test_what_the_file_has_forgotten_is_nobodys_guess() -> None:
+def test_an_outcome_that_left_the_window_stays_unknown() -> None:
     rules = replace(RULES, recent_max=2)
     beats = tuple((Claim(f"c{n}", "me"),) for n in range(3))
     pushes = tuple(Push(f"j{n}", "") for n in range(9))
@@ -223,7 +223,7 @@ def test_what_the_file_has_forgotten_is_nobodys_guess() -> None:
         assert again(0) == Done()
 
 
-def test_a_write_that_others_wrote_after_is_found_in_what_the_file_remembers() -> None:
+def test_an_overwritten_write_is_found_among_the_files_recent_writes() -> None:
     mine = written((Push("a", ""),)).file
     later = written((Push("b", ""),), (Push("c", ""),), start=mine).file
     other = written((Push("b", ""),), (Push("c", ""),)).file
@@ -244,11 +244,12 @@ def test_a_write_that_others_wrote_after_is_found_in_what_the_file_remembers() -
 
 # --- every order of a few requests ----------------------------------------------------------------
 
+
 @dataclass(frozen=True)
 class Moment:
     """What the lanes were told, the file, a write that is late, and the jobs that ever were in."""
 
-    told: tuple[tuple[Any, ...], ...]
+    recorded: tuple[tuple[Any, ...], ...]
     body: bytes = b""
     late: Put | None = None
     faults: int = 1
@@ -256,8 +257,12 @@ class Moment:
     wrong: str = ""
 
     def hear(self, lane: int, answer: Any) -> Moment:
-        told = (*self.told[:lane], (*self.told[lane], answer), *self.told[lane + 1 :])
-        return replace(self, told=told)
+        recorded = (
+            *self.recorded[:lane],
+            (*self.recorded[lane], answer),
+            *self.recorded[lane + 1 :],
+        )
+        return replace(self, recorded=recorded)
 
     def perform(self, request: Any) -> tuple[Any, Moment]:
         answer, body = performed(self.body, request)
@@ -307,9 +312,11 @@ def every_order(rules: QueuePolicy) -> tuple[int, str]:
         now = todo.popleft()
         after = [] if now.late is None else [replace(now.perform(now.late)[1], late=None)]
         for number, lane in enumerate(lanes):
-            if (number, now.told[number]) not in stands:
-                stands[number, now.told[number]] = stand(lane.make(), now.told[number], lane)
-            at = stands[number, now.told[number]]
+            if (number, now.recorded[number]) not in stands:
+                stands[number, now.recorded[number]] = stand(
+                    lane.make(), now.recorded[number], lane
+                )
+            at = stands[number, now.recorded[number]]
             if not at.waits and number == 0 and not now.entered.issuperset(at.ended):
                 return len(seen), "lost"
             for _, request in at.waits:
@@ -376,7 +383,7 @@ EVERY_JOB = sorted(f"job-{n}-{each}" for n in range(THREADS) for each in range(E
     ("way", "kind"),
     [("alone", "azure"), ("group", "s3"), ("broker", "azure")],
 )
-def test_each_job_is_done_once_whatever_the_way_and_the_provider(
+def test_each_job_is_done_once_with_every_provider_and_transport(
     way: str, kind: str, shared_emulator: Any, bucket: str
 ) -> None:
     endpoint = getattr(shared_emulator, kind)
@@ -399,7 +406,7 @@ def test_lost_responses_neither_lose_a_job_nor_double_it(
             assert queue.jobs() == []
 
 
-def test_a_request_that_nobody_knows_of_is_told_and_can_be_asked_again(
+def test_an_unknown_request_is_reported_and_can_be_repeated(
     shared_emulator: Any, bucket: str
 ) -> None:
     with Proxy(shared_emulator.s3) as proxy:
@@ -407,14 +414,16 @@ def test_a_request_that_nobody_knows_of_is_told_and_can_be_asked_again(
             queue.push("first")
             proxy.inject(Fault("drop", operation="put", key=KEY))
             proxy.inject(Fault("status", code=503, operation="get", key=KEY, nth=2, next=7))
-            with pytest.raises(QueueUnknown, match="may be done, or may yet be") as told:
+            with pytest.raises(QueueUnknown, match="may be done, or may yet be") as recorded:
                 queue.push("second", id="second")
-            assert told.value.operation == Push("second", "second", since=1)
-            assert queue.submit(told.value.operation) == Done()
+            assert recorded.value.operation == Push("second", "second", since=1)
+            assert queue.submit(recorded.value.operation) == Done()
             assert [each.payload for each in queue.jobs()] == ["first", "second"]
 
 
-def test_who_lost_a_job_is_told_by_whom(shared_emulator: Any, bucket: str) -> None:
+def test_a_worker_that_lost_its_job_gets_the_name_of_the_new_worker(
+    shared_emulator: Any, bucket: str
+) -> None:
     rules = QueuePolicy(timeout_ms=-1)
     with Queue(f"s3://{bucket}/q", policy=rules, endpoint=shared_emulator.s3) as queue:
         queue.push("tea")
@@ -429,7 +438,9 @@ def test_who_lost_a_job_is_told_by_whom(shared_emulator: Any, bucket: str) -> No
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_forked_child_is_told_to_open_the_queue_again(way: str, tmp_path: Path) -> None:
+def test_a_forked_child_gets_an_error_that_says_to_open_the_queue_again(
+    way: str, tmp_path: Path
+) -> None:
     with WAYS[way](f"file://{tmp_path}/q") as queue:
         pid = os.fork()
         if not pid:
@@ -443,7 +454,9 @@ def test_a_forked_child_is_told_to_open_the_queue_again(way: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("emulator", [{"profile": "gcs"}], indirect=True)
-def test_one_broker_asks_a_hot_object_no_more_often_than_it_takes(emulator: Emulator) -> None:
+def test_one_broker_writes_a_hot_object_no_more_often_than_the_store_accepts(
+    emulator: Emulator,
+) -> None:
     with BrokerQueue("gs://b/q", endpoint=emulator.gcs, idle_s=1) as queue:
         with ThreadPoolExecutor(32) as pool:
             list(pool.map(queue.push, map(str, range(40))))
@@ -537,8 +550,8 @@ def test_a_broker_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled(
     first = clients[0].stdout.readline().strip()
     for each in brokers_of(url):
         each.kill()
-    told = [line for each in clients for line in takewhile("done\n".__ne__, each.stdout or ())]
-    completed = [first, *map(str.strip, told)]
+    recorded = [line for each in clients for line in takewhile("done\n".__ne__, each.stdout or ())]
+    completed = [first, *map(str.strip, recorded)]
     until(lambda: len(brokers_of(url)) == 1)  # another may be ending still
     running = brokers_of(url)
     for each in clients:
@@ -552,7 +565,7 @@ def test_a_broker_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled(
     )
 
 
-def test_a_broker_that_loses_a_write_tells_whom_it_serves_and_ends(
+def test_a_broker_that_loses_a_write_reports_it_to_its_clients_and_ends(
     place: tuple[str, Store],
 ) -> None:
     url, store = place
@@ -566,7 +579,7 @@ def test_a_broker_that_loses_a_write_tells_whom_it_serves_and_ends(
         assert [each.id for each in q.jobs()] == ["a", "b"]
 
 
-def test_of_two_brokers_the_one_that_the_file_names_goes_on(place: tuple[str, Store]) -> None:
+def test_of_two_brokers_the_one_named_in_the_file_continues(place: tuple[str, Store]) -> None:
     url, store = place
     with serving(store, url) as (one, ending), serving(store, url) as (two, _):
         links = [connect(Broker(each.address, each.id)) for each in (one, two)]
@@ -580,7 +593,7 @@ def test_of_two_brokers_the_one_that_the_file_names_goes_on(place: tuple[str, St
             link.close()
 
 
-def test_who_answers_at_the_address_as_somebody_else_is_told_nothing(
+def test_a_foreign_server_at_the_brokers_address_receives_no_secret(
     place: tuple[str, Store],
 ) -> None:
     url, store = place
@@ -608,7 +621,7 @@ def test_who_answers_at_the_address_as_somebody_else_is_told_nothing(
     assert heard == [b""]
 
 
-def test_who_cannot_read_the_file_cannot_use_its_broker(place: tuple[str, Store]) -> None:
+def test_a_client_that_cannot_read_the_file_cannot_use_its_broker(place: tuple[str, Store]) -> None:
     url, store = place
     with serving(store, url) as (server, _):
         with pytest.raises(ForeignBroker):
@@ -620,7 +633,7 @@ def test_who_cannot_read_the_file_cannot_use_its_broker(place: tuple[str, Store]
             assert file.readline() == b""
 
 
-def test_a_broker_that_a_client_starts_is_told_its_secrets_where_nobody_sees_them(
+def test_a_broker_started_by_a_client_receives_its_secrets_outside_its_command_line(
     place: tuple[str, Store],
 ) -> None:
     url, store = place
@@ -637,7 +650,7 @@ def test_a_broker_that_a_client_starts_is_told_its_secrets_where_nobody_sees_the
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"]
 )
-def test_a_broker_in_the_foreground_ends_when_it_is_told_to(
+def test_a_foreground_broker_ends_on_request(
     place: tuple[str, Store], number: int, code: int
 ) -> None:
     url, store = place
@@ -649,8 +662,8 @@ def test_a_broker_in_the_foreground_ends_when_it_is_told_to(
         assert broker.stdout is not None
         assert "address" in broker.stdout.readline()
         broker.send_signal(number)
-        _, told = broker.communicate(timeout=30)
-    assert (broker.returncode, "ended: " in told) == (code, True)
+        _, recorded = broker.communicate(timeout=30)
+    assert (broker.returncode, "ended: " in recorded) == (code, True)
 
 
 PARENT = """
@@ -675,7 +688,9 @@ def test_a_broker_in_the_foreground_ends_with_its_parent(place: tuple[str, Store
     assert psutil.wait_procs([broker], 30)[1] == []
 
 
-def test_a_broker_that_cannot_be_started_says_how_to_start_one(place: tuple[str, Store]) -> None:
+def test_a_broker_that_cannot_start_names_the_command_that_starts_one(
+    place: tuple[str, Store],
+) -> None:
     url, store = place
     with BrokerQueue(url, endpoint=store.options.endpoint) as queue:
         queue.store.options.extra["credential"] = object()

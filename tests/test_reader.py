@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from table_history import History, add, overwrite, publish, told
+from table_history import History, add, overwrite, publish, rows_of
 from table_world import (
     AVRO,
     CLOCK,
@@ -93,7 +93,7 @@ def save(store: Store) -> bool:
 
 @pytest.mark.parametrize("saved", [None, 1, 3])
 @pytest.mark.parametrize("seed", range(8))
-def test_any_history_reads_as_a_dictionary_says(
+def test_any_history_reads_as_a_dictionary_would(
     store: Store, seed: int, saved: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Snapshot, every as-of, a chain of increments, with and without checkpoints."""
@@ -105,15 +105,15 @@ def test_any_history_reads_as_a_dictionary_says(
         model = history.model
         if history.random.random() < 0.4:
             save(store)
-        assert told(read_table(store, meta=True)) == model.rows()
+        assert rows_of(read_table(store, meta=True)) == model.rows()
         held = snapshot(store, since=held)
         assert held.groups.keys() == model.groups().keys()
         changes, increment = read_increment(store, offset, meta=True)
-        assert told(changes) == model.rows(increment.end, offset)
-        assert not any(at <= offset for _, at in told(changes).values())
-        offset, pulled = increment.end, pulled | told(changes)
+        assert rows_of(changes) == model.rows(increment.end, offset)
+        assert not any(at <= offset for _, at in rows_of(changes).values())
+        offset, pulled = increment.end, pulled | rows_of(changes)
     for at in model.commits:
-        assert told(read_table(store, as_of=at, meta=True)) == model.rows(at)
+        assert rows_of(read_table(store, as_of=at, meta=True)) == model.rows(at)
     # Nothing that stands was passed over: what the chain did not bring is behind its end.
     assert model.rows(offset).items() <= pulled.items()
 
@@ -247,7 +247,7 @@ def test_an_older_checkpoint_is_as_right_as_a_newer_one(
     assert content(read_table(store, as_of=first)) == {"k0": 0}
 
 
-def test_a_checkpoint_of_a_state_that_was_taken_back_is_passed_over(
+def test_a_checkpoint_of_a_rolled_back_state_is_skipped(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bucket restored to yesterday, or the table deleted and made anew in one place."""
@@ -284,7 +284,7 @@ def test_of_two_that_save_at_once_one_wins(store: Store, monkeypatch: pytest.Mon
     assert saved is not None and saved.covered.count == 2
 
 
-def test_where_others_write_too_there_is_neither_horizon_nor_checkpoint(
+def test_a_table_that_hudi_also_writes_has_neither_horizon_nor_checkpoint(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every(1, monkeypatch)
@@ -335,7 +335,7 @@ def test_a_transaction_that_began_earlier_does_not_see_what_a_checkpoint_shows(
         assert len(found.slices) == 2 and slow.instant not in found.covered
 
 
-def test_a_transaction_that_remembers_the_table_reads_what_is_below_its_horizon(
+def test_a_transaction_with_a_cached_table_reads_what_is_below_its_horizon(
     store: Store,
 ) -> None:
     for each in range(3):
@@ -397,7 +397,7 @@ def test_an_increment_never_passes_a_pending_instant(store: Store) -> None:
     assert content(changes) == {"k1": 0, "k2": 0}
 
 
-def test_an_increment_that_is_held_back_says_by_whom_and_what_to_do(store: Store) -> None:
+def test_a_delayed_increment_names_the_pending_writer_and_the_remedy(store: Store) -> None:
     add(store, 0)
     assert read_increment(store)[1].held_back is None
     slow = prepare_inserts(store, rows([1]))
@@ -458,7 +458,7 @@ def test_an_increment_before_the_checkpoint_is_read_from_the_start(
     assert content(read_increment(store, first)[0]) == {"k1": 0, "k2": 0}
 
 
-def test_what_is_taken_from_under_a_reader_is_a_clear_error(store: Store) -> None:
+def test_a_file_deleted_during_a_read_is_a_clear_error(store: Store) -> None:
     first = add(store, 0)
     (of,) = snapshot(store).slices
     held = snapshot(store)
@@ -528,7 +528,7 @@ def test_filters_choose_rows_and_spare_partitions(
         ({"as_of": "now"}, "is no instant"),
     ],
 )
-def test_what_cannot_be_read_is_said_so(store: Store, how: Any, why: str) -> None:
+def test_unreadable_input_is_reported(store: Store, how: Any, why: str) -> None:
     with pytest.raises(TableError, match=why):
         read_table(sample(store), **how)
 

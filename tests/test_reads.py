@@ -31,7 +31,7 @@ def test_every_conditional_read_of_an_unchanged_object_is_answered_304_without_i
     assert store.list("") == []
 
 
-def test_a_store_that_sends_the_whole_object_all_the_same_is_told_apart() -> None:
+def test_a_store_that_ignores_the_requested_range_is_recognised() -> None:
     class Forgetful(MemoryStore):
         def get(
             self, key: str, *, unless: Version | None = None, limit: int | None = None
@@ -78,14 +78,14 @@ def test_a_program_reads_the_measurements_as_one_object(
         (["--requests", "0"], "--requests"),
     ],
 )
-def test_what_cannot_be_measured_is_a_wrong_call(
+def test_an_impossible_measurement_raises_value_error(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "conditional-get", *arguments]) == 64
     assert says in capsys.readouterr().err
 
 
-def test_a_store_that_does_not_answer_is_trouble_and_not_a_measurement(
+def test_a_store_that_does_not_answer_is_an_error_and_not_a_measurement(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     there = ["s3://bucket/x", "--endpoint", "http://127.0.0.1:9", "--timeout-s", "1"]

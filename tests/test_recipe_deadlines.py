@@ -149,7 +149,7 @@ def test_a_lock_service_that_does_not_answer_ends_acquire_in_time(
 
 
 @pytest.mark.parametrize("line", [("show",), ("unlock", "x"), ("force-unlock", "x")])
-def test_a_look_at_a_state_lock_ends_in_the_time_of_one_request(
+def test_a_read_of_a_state_lock_ends_in_the_time_of_one_request(
     server: str, line: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Clock, "sleep", lambda _, seconds: slept.append(seconds))

@@ -64,7 +64,7 @@ def test_json_lines_are_a_history_that_the_checker_reads(server: str, tmp_path: 
     assert {each.get("lock") for each in events if each.who != STORE} == {URL}
 
 
-def test_handles_and_threads_from_before_the_block_are_heard_and_none_after(
+def test_the_recording_has_events_of_handles_opened_before_it_and_none_after_it(
     server: str, tmp_path: Path
 ) -> None:
     lock = Lock(URL, endpoint=server, owner="old", ttl_s=10)
@@ -86,12 +86,14 @@ def test_handles_and_threads_from_before_the_block_are_heard_and_none_after(
     with lock:
         pass
     lock.close()
-    told = [(each.who, each.kind) for each in kept(tmp_path / "run.jsonl")]
-    assert told.count(("old", "held")) == told.count(("threaded", "held")) == 1
-    assert ("old", "renewed") in told
+    recorded_events = [(each.who, each.kind) for each in kept(tmp_path / "run.jsonl")]
+    assert (
+        recorded_events.count(("old", "held")) == recorded_events.count(("threaded", "held")) == 1
+    )
+    assert ("old", "renewed") in recorded_events
 
 
-def test_whoever_has_an_observer_of_its_own_keeps_it(server: str, tmp_path: Path) -> None:
+def test_a_handle_with_its_own_observer_keeps_it(server: str, tmp_path: Path) -> None:
     heard: list[str] = []
     with (
         lockkit.record(tmp_path / "run.jsonl"),
@@ -140,7 +142,7 @@ def test_credentials_are_in_no_recording(server: str, tmp_path: Path) -> None:
         assert SECRET not in (tmp_path / name).read_text()
 
 
-def test_a_recording_that_cannot_be_is_refused_before_the_block(tmp_path: Path) -> None:
+def test_an_invalid_recording_is_refused_before_the_block(tmp_path: Path) -> None:
     for path, error, why in (
         (tmp_path / "run.txt", ValueError, r"\.html.*\.jsonl"),
         (tmp_path / "nowhere" / "run.html", FileNotFoundError, "make it first"),
@@ -149,7 +151,7 @@ def test_a_recording_that_cannot_be_is_refused_before_the_block(tmp_path: Path) 
             pytest.fail("the block must not begin")
 
 
-def test_what_was_there_stays_until_the_new_one_is_whole(
+def test_the_old_version_stays_until_the_new_one_is_complete(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run.jsonl"

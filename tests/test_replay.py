@@ -34,30 +34,30 @@ def recorder(events: list[Event], who: str) -> Callable[..., None]:
 
 def run(kind: str) -> list[Event]:
     """Renewals, lost answers to a claim, a renewal and a release, waiting, and two takeovers."""
-    told: list[Event] = []
+    recorded_events: list[Event] = []
     with Emulator() as server, Proxy(getattr(server, kind)) as proxy:
         url = f"{SCHEMES[kind]}://bucket/table"
         make = partial(Lock, url, endpoint=proxy.url, ttl_s=TTL_S, renew_interval_s=TTL_S / 10)
-        one, two = (make(client=who, emit=recorder(told, who)) for who in ("one", "two"))
+        one, two = (make(client=who, emit=recorder(recorded_events, who)) for who in ("one", "two"))
         lose = partial(Fault, "drop", operation="put", key="table_lock.json", client="one")
         proxy.inject(lose())
         with one:
             assert not two.acquire(timeout=0)
-            until(lambda: any(each.kind == "renewed" for each in list(told)))
+            until(lambda: any(each.kind == "renewed" for each in list(recorded_events)))
             proxy.inject(lose())
-            before = len(told)
-            until(lambda: any(each.kind == "renewed" for each in told[before:]))
+            before = len(recorded_events)
+            until(lambda: any(each.kind == "renewed" for each in recorded_events[before:]))
             proxy.inject(lose())
         proxy.inject(Fault("drop", operation="get", key="table_lock.json", client="two"))
         assert two.acquire(timeout=10)
         two.close()  # it lets its lease run out
         assert one.acquire(timeout=30)
         stop_renewing(one._client)  # like a process that is stopped
-        with make(client="three", emit=recorder(told, "three")) as third:
+        with make(client="three", emit=recorder(recorded_events, "three")) as third:
             assert third.owned()
             with pytest.raises(LockLost):
                 one.release()
-        return sorted([*told, *server.requests()], key=lambda each: each.at_ms)
+        return sorted([*recorded_events, *server.requests()], key=lambda each: each.at_ms)
 
 
 @pytest.fixture(scope="module", params=list(SCHEMES))
@@ -141,7 +141,7 @@ def test_a_run_under_other_rules_is_not_what_the_protocol_does(history: list[Eve
         assert replay(history).kind is Kind.INVALID
 
 
-def test_what_a_process_told_before_it_was_killed_may_come_after_the_kill(
+def test_events_sent_before_a_kill_may_arrive_after_it(
     history: list[Event],
 ) -> None:
     place = next(n for n, each in enumerate(history) if each.who == "one" and each.kind == "held")
@@ -149,7 +149,7 @@ def test_what_a_process_told_before_it_was_killed_may_come_after_the_kill(
     assert replay([*history[:place], killed, *history[place:]]).kind is Kind.VALID
 
 
-def test_a_history_that_does_not_say_what_was_heard_is_unknown(history: list[Event]) -> None:
+def test_a_history_without_received_answers_is_unknown(history: list[Event]) -> None:
     assert replay([each for each in history if each.kind != "heard"]).kind is Kind.UNKNOWN
     assert replay([each for each in history if each.who != STORE]).kind is Kind.UNKNOWN
 

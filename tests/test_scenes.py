@@ -52,9 +52,7 @@ PLAYED = {
     "group": Played(24, None, 900),
     "shared": Played(60, None, 200),
 }
-EACH = [
-    pytest.param(name, marks=pytest.mark.xdist_group(f"worlds of {name}")) for name in PLAYED
-]
+EACH = [pytest.param(name, marks=pytest.mark.xdist_group(f"worlds of {name}")) for name in PLAYED]
 MISTAKES = [(name, each) for name in PLAYED for each in SCENES[name].MUTANTS]
 
 
@@ -91,7 +89,7 @@ def test_it_is_right_in_a_thousand_worlds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_its_worlds_reached_what_they_are_for(
+def test_its_worlds_reached_the_cases_that_they_are_meant_for(
     name: str, worlds: dict[str, list[SeedOutcome]]
 ) -> None:
     outcomes = played(name, worlds)

@@ -89,7 +89,7 @@ def test_a_layout_two_commit_is_named_with_its_completion_time() -> None:
     ],
     ids=["its file is gone", "completed twice", "one slice twice", "damaged"],
 )  # fmt: skip
-def test_what_hudis_readers_could_not_read_is_said(broken: Objects) -> None:
+def test_files_that_hudis_readers_could_not_read_are_reported(broken: Objects) -> None:
     with pytest.raises(Unreadable):
         view(broken)
 

@@ -161,9 +161,9 @@ def test_a_store_that_repeats_what_it_was_sent_finds_no_echo(
                 lambda s=store: probe(s, rounds=1, racers=2).to_json(), lock.busy_reason,
             ):  # fmt: skip
                 assert_clean(trace=trace_of(call))
-            told = [each.to_json() for each in tale.events]
-            assert any("refused" in each for each in told), told
-            assert_clean(events=told, story=narrate(tale.events))
+            lines = [each.to_json() for each in tale.events]
+            assert any("refused" in each for each in lines), lines
+            assert_clean(events=lines, story=narrate(tale.events))
     used = {"s3": "AKIAPLANTED", "gcs": TOKEN, "azure": "planted-azure-sas"}[kind]
     assert any(used in each for each in heard), "it was never sent, so nothing was shown"
     said = capsys.readouterr()
@@ -213,7 +213,7 @@ def test_lock_table_faults_record_and_page_hold_none(
     )
 
 
-def test_a_fleets_folder_holds_none(tmp_path: Path) -> None:
+def test_a_fleets_folder_contains_no_credentials(tmp_path: Path) -> None:
     """Histories, logs, the server's own file; also of writers that were refused, and said so."""
     fleet = Fleet(run_dir=tmp_path / "well", writers=2, rounds=1, pause_s=0.1)
     with fleet:
@@ -245,7 +245,7 @@ def cli(*line: str, **env: str) -> str:
 
 
 @pytest.mark.parametrize("kind", list(SCHEMES))
-def test_the_command_line_shows_none(kind: str) -> None:
+def test_the_command_line_shows_no_credentials(kind: str) -> None:
     url = f"{SCHEMES[kind]}://bucket/table"
     with parrot() as (endpoint, heard):
         place = f"{endpoint}/account" if kind == "azure" else endpoint

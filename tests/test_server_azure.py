@@ -38,7 +38,7 @@ def refused(call: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[in
     return int(caught.value.status_code or 0), code
 
 
-def test_a_listing_starts_where_it_is_told_to(azure: Any, bucket: str) -> None:
+def test_a_listing_starts_at_the_given_key(azure: Any, bucket: str) -> None:
     place = azure.get_container_client(bucket)
     for name in ("a", "b/1", "b/2", "c", "d"):
         place.upload_blob(name, b"")
@@ -51,9 +51,7 @@ def test_a_listing_starts_where_it_is_told_to(azure: Any, bucket: str) -> None:
     assert [each.name for each in rolled] == ["b/", "c", "d"]
 
 
-def test_object_store_lists_behind_an_offset(
-    azure: Any, bucket: str, shared_emulator: Any
-) -> None:
+def test_object_store_lists_behind_an_offset(azure: Any, bucket: str, shared_emulator: Any) -> None:
     store = AzureStore(
         bucket, account_name=ACCOUNT, account_key=KEY,
         endpoint=f"{shared_emulator.azure}/{ACCOUNT}", client_options={"allow_http": True},

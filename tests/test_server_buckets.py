@@ -40,9 +40,7 @@ def refused(error: type[Exception], call: Callable[[], Any]) -> Any:
     return caught.value
 
 
-def test_s3_refuses_everything_in_a_bucket_that_nobody_made(
-    strict: Emulator, bucket: str
-) -> None:
+def test_s3_refuses_every_request_to_a_missing_bucket(strict: Emulator, bucket: str) -> None:
     s3, at = s3_client(strict), {"Bucket": bucket, "Key": "k"}
     made = f"{bucket}-made"
     s3.create_bucket(Bucket=made)
@@ -61,7 +59,7 @@ def test_s3_refuses_everything_in_a_bucket_that_nobody_made(
     assert [each["Name"] for each in s3.list_buckets()["Buckets"]] == []
 
 
-def test_gcs_refuses_everything_in_a_bucket_that_nobody_made(strict: Emulator, bucket: str) -> None:
+def test_gcs_refuses_every_request_to_a_missing_bucket(strict: Emulator, bucket: str) -> None:
     client = storage.Client(
         project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": strict.gcs}
     )
@@ -83,9 +81,7 @@ def test_gcs_refuses_everything_in_a_bucket_that_nobody_made(strict: Emulator, b
     assert not made.exists()
 
 
-def test_azure_refuses_everything_in_a_container_that_nobody_made(
-    strict: Emulator, bucket: str
-) -> None:
+def test_azure_refuses_every_request_to_a_missing_container(strict: Emulator, bucket: str) -> None:
     account = BlobServiceClient(f"{strict.azure}/account", retry_total=0)
     place = account.get_container_client(bucket)
     for call in (

@@ -195,7 +195,7 @@ def test_a_presigned_link_reads_and_writes_until_it_expires(signed: Any) -> None
     assert s3.get_object(**at)["Body"].read() == b"by link"
 
 
-def test_a_presigned_link_is_good_for_what_was_signed_and_nothing_else(signed: Any) -> None:
+def test_a_presigned_link_permits_only_the_signed_request(signed: Any) -> None:
     server, s3, _clock = signed
     at = {"Bucket": "lake", "Key": "signed"}
     put = s3.generate_presigned_url("put_object", at | {"ContentType": "text/plain"})

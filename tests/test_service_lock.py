@@ -152,7 +152,7 @@ def test_an_acquire_that_is_never_answered_raises_and_withdraws() -> None:
     assert lock.asked[-1] == "withdraw"
 
 
-def test_a_grant_that_is_known_too_late_is_given_back() -> None:
+def test_a_grant_that_is_answered_too_late_is_released() -> None:
     lock = Scripted(ttl_s=0.2)
     lock.script["take"] = lambda: ServiceGrant("grant", 7, lock.clock.boot_ms() - 1_000)
     with pytest.raises(NoAnswer, match="over before"):

@@ -71,7 +71,7 @@ T = "20250101000000000"
         ((".clean", ".commit.requested", ".inflight"), None, "commit"),
     ],
 )
-def test_what_shares_a_commits_instant_does_not_hide_it(
+def test_another_action_with_a_commits_instant_does_not_hide_it(
     names: tuple[str, ...], completed: str | None, pending: str | None
 ) -> None:
     """A savepoint has the instant of its commit; others may take the same millisecond."""
@@ -224,7 +224,7 @@ def test_a_young_pending_instant_costs_a_commit_nothing(server: Emulator, url: s
     assert len(asked(server, url, "")) - before == 10
 
 
-def test_a_rollback_that_fails_is_a_warning_and_the_commit_stands(
+def test_a_failed_rollback_is_a_warning_and_the_commit_remains(
     server: Emulator, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(url, endpoint=server.s3)
@@ -312,11 +312,11 @@ def test_services_in_a_thread_beside_the_writer_send_no_lock_request_either(
 ) -> None:
     done = threading.Event()
 
-    def told(_kind: str, *, text: str = "", **_of: Any) -> None:
+    def on_event(_kind: str, *, text: str = "", **_of: Any) -> None:
         if text.startswith("cleaned"):
             done.set()
 
-    with Table(url, endpoint=server.s3, options=B, emit=told) as table:
+    with Table(url, endpoint=server.s3, options=B, emit=on_event) as table:
         for each in range(8):
             table.append(rows([each]))
         last = 8
@@ -329,7 +329,7 @@ def test_services_in_a_thread_beside_the_writer_send_no_lock_request_either(
     assert not timeline(open_store(url, endpoint=server.s3)).pending
 
 
-def test_what_a_service_cannot_do_is_a_warning_for_the_commit_stands(
+def test_a_failed_table_service_is_a_warning_because_the_commit_is_made(
     server: Emulator, url: str
 ) -> None:
     with Table(url, endpoint=server.s3, options=A) as table:
@@ -421,7 +421,7 @@ def is_pending(store: Store, prepared: Prepared) -> bool:
     return bool(left)
 
 
-def test_eager_takes_back_whatever_is_pending_before_the_single_writers_next_write(
+def test_eager_rolls_back_every_pending_instant_before_the_single_writers_next_write(
     server: Emulator, url: str
 ) -> None:
     store = open_store(url, endpoint=server.s3)
@@ -434,7 +434,7 @@ def test_eager_takes_back_whatever_is_pending_before_the_single_writers_next_wri
     assert not asked(server, url, "table_lock")
 
 
-def test_eager_spares_what_another_write_of_the_same_process_is_at(
+def test_eager_rollback_spares_another_running_write_of_the_same_process(
     server: Emulator, url: str
 ) -> None:
     store = open_store(url, endpoint=server.s3)
@@ -451,9 +451,7 @@ def test_eager_spares_what_another_write_of_the_same_process_is_at(
     assert not timeline(store).pending
 
 
-def test_lazy_takes_back_only_what_has_no_heartbeat_any_more(
-    server: Emulator, url: str
-) -> None:
+def test_lazy_rolls_back_only_instants_without_a_heartbeat(server: Emulator, url: str) -> None:
     store = open_store(url, endpoint=server.s3)
     lives, begins = (prepare_inserts(store, rows([each])) for each in range(2))
     dead = left_by_a_dead_writer(store, 2)
@@ -468,7 +466,7 @@ def test_lazy_takes_back_only_what_has_no_heartbeat_any_more(
     assert not store.list(HEARTBEATS)
 
 
-def test_what_a_writer_that_died_after_its_commit_forgot_is_tidied_away(
+def test_leftovers_of_a_writer_that_died_after_its_commit_are_removed(
     server: Emulator, url: str
 ) -> None:
     store = open_store(url, endpoint=server.s3)
@@ -491,7 +489,7 @@ def test_what_a_writer_that_died_after_its_commit_forgot_is_tidied_away(
     heart.finish()
 
 
-def test_never_takes_nothing_back(server: Emulator, url: str) -> None:
+def test_the_policy_never_rolls_back_nothing(server: Emulator, url: str) -> None:
     store = open_store(url, endpoint=server.s3)
     dead = left_by_a_dead_writer(store, 0)
     assert other_process(url, server, store, failed="NEVER").run() == ServiceRun()
@@ -541,7 +539,7 @@ def test_where_hudi_writes_too_a_clean_names_the_tables_address(server: Emulator
     assert len(cleaned.deleted) == 5 and ids(store) == keys(*range(5), 9)
 
 
-def test_options_that_cannot_be_are_refused_by_name() -> None:
+def test_invalid_options_are_refused_by_name() -> None:
     assert service_rules({}, "single_writer").failed == "EAGER"
     assert service_rules({}, "optimistic_concurrency_control").failed == "LAZY"
     for name, value in (

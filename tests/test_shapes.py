@@ -85,8 +85,9 @@ def times(factor: float) -> settings:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 ODDITIES = [
@@ -112,7 +113,7 @@ def test_a_record_comes_back_as_it_was(record: Record) -> None:
 
 
 @pytest.mark.parametrize("names", [{"owner": "W" * 70_000}, {"client": "W" * 70_000}])
-def test_a_lock_never_writes_a_record_that_nobody_would_read(names: dict[str, str]) -> None:
+def test_a_lock_never_writes_a_record_that_no_client_could_parse(names: dict[str, str]) -> None:
     """Its own release went well, and then the table was closed to everybody for ever."""
     with pytest.raises(ValueError, match="at most 1000 characters"):
         Lock("memory://long-names/table", **names)
@@ -310,7 +311,7 @@ def test_of_any_two_kinds_hudis_rules_say_which_go_together() -> None:
     st.sampled_from(STRATEGIES),
 )  # fmt: skip
 @times(4)
-def test_of_many_the_oldest_that_hudis_rules_name_is_told_the_completed_first(
+def test_of_many_conflicts_the_oldest_completed_one_is_reported_first(
     kind: str, writes: frozenset[FileGroup], replaced: frozenset[FileGroup],
     won: list[tuple[str, Winner]], plans: list[tuple[str, Pending]], strategy: ConflictStrategy,
 ) -> None:  # fmt: skip
@@ -329,6 +330,7 @@ def test_of_many_the_oldest_that_hudis_rules_name_is_told_the_completed_first(
 
 
 # --- buckets --------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize(
     ("base_path", "key"),
@@ -367,7 +369,7 @@ def test_a_long_column_has_the_bucket_of_each_key_in_order() -> None:
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.integers(0, 99_999_999), st.integers(0, 99)),
                 max_size=6, unique=True))  # fmt: skip
-def test_file_ids_of_buckets_are_told_apart_and_read_back(all_: list[tuple[str, int, int]]) -> None:
+def test_file_ids_of_buckets_are_distinct_and_read_back(all_: list[tuple[str, int, int]]) -> None:
     ids = [bucket_file_id(*each) for each in all_]
     assert len(set(ids)) == len(ids)
     for (partition, bucket, generation), file_id in zip(all_, ids, strict=True):
@@ -379,7 +381,7 @@ def test_file_ids_of_buckets_are_told_apart_and_read_back(all_: list[tuple[str, 
     assert not is_bucketed(free) and bucket_of_group(("", free)) == ("", free)
 
 
-def test_a_file_id_that_counts_to_infinity_is_no_buckets() -> None:
+def test_a_file_id_with_an_infinite_number_belongs_to_no_bucket() -> None:
     """int() refuses more than 4,300 digits: one such id in a commit's file stopped every writer."""
     hostile = bucket_file_id("", 1)[:-1] + "9" * 5_000
     assert not is_bucketed(hostile)
@@ -416,7 +418,7 @@ def test_the_next_generation_was_never_used_before(
 
 
 @given(st.integers(0, 10**6), st.floats(0.001, 10), st.floats(0.001, 100), st.floats(1, 4))
-def test_a_back_off_grows_to_its_limit_and_never_beyond(
+def test_a_back_off_grows_up_to_its_limit(
     tries: int, first_s: float, longest_s: float, factor: float
 ) -> None:
     wait = back_off_s(tries, Clock(), first_s=first_s, longest_s=longest_s, factor=factor)
@@ -432,7 +434,7 @@ steps = st.lists(
 
 
 @given(steps, st.sampled_from([0.0, 1000.0]), st.sampled_from([0, 0, 1, 100]))
-def test_whatever_a_waiter_met_it_looks_again_within_its_bounds(
+def test_a_waiter_always_reads_again_within_its_bounds(
     steps: list[tuple[str, int, int]], interval_ms: float, waited: int
 ) -> None:
     polling, now, epoch = PollingPace(interval_ms), 0.0, 0
@@ -462,7 +464,7 @@ def test_a_date_from_the_wire_is_a_number_or_nothing(text: str) -> None:
     assert found is None or isinstance(found, int)
 
 
-def test_a_server_that_asks_for_a_wait_without_end_is_asked_again_in_minutes() -> None:
+def test_a_server_that_requests_an_endless_wait_gets_the_next_request_within_minutes() -> None:
     """time.sleep() raises OverflowError for it."""
     assert [seconds(each) for each in ("inf", "1e400", "1e9")] == [RETRY_AFTER_S_MAX] * 3
     assert [seconds(each) for each in ("-inf", "-1", "0", "7")] == [0.0, 0.0, 0.0, 7.0]
@@ -470,13 +472,13 @@ def test_a_server_that_asks_for_a_wait_without_end_is_asked_again_in_minutes() -
 
 
 @given(st.text(max_size=20) | st.floats().map(str) | st.integers().map(str))
-def test_a_wait_that_a_server_asks_for_is_a_length_of_time(text: str) -> None:
+def test_a_wait_that_a_server_requests_is_a_length_of_time(text: str) -> None:
     found = seconds(text)
     assert found is None or (math.isfinite(found) and found >= 0)
 
 
 @given(st.floats() | st.integers(-EPOCH_MAX, EPOCH_MAX))
-def test_any_number_of_milliseconds_can_be_told(ms: float) -> None:
+def test_any_number_of_milliseconds_can_be_printed(ms: float) -> None:
     assert utc(ms)
 
 
@@ -563,7 +565,7 @@ def test_an_instant_is_seventeen_ascii_digits_or_fourteen(digits: str) -> None:
 
 
 @given(st.lists(hostile_names, max_size=5), layouts)
-def test_a_name_that_is_no_instants_is_nobodys_commit(
+def test_a_file_name_without_an_instant_is_no_commit(
     found: list[str], names: TimelineNames
 ) -> None:
     timeline = parse_timeline([ListEntry(names.folder + name, 0) for name in found], names)
@@ -630,8 +632,8 @@ SNAPSHOT = Snapshot(
 
 def _with_its_digest(fields: Any) -> bytes:
     if isinstance(fields, dict) and "table" in fields:
-        told = json.dumps(fields["table"], sort_keys=True, separators=(",", ":"))
-        fields = {**fields, "sha256": hashlib.sha256(told.encode()).hexdigest()}
+        recorded = json.dumps(fields["table"], sort_keys=True, separators=(",", ":"))
+        fields = {**fields, "sha256": hashlib.sha256(recorded.encode()).hexdigest()}
     return json.dumps(fields).encode()
 
 
@@ -667,7 +669,7 @@ SPOILT: dict[str, tuple[bytes, Callable[[bytes], object], type[Exception]]] = {
 }  # fmt: skip
 
 
-def test_a_checkpoint_that_counts_to_infinity_is_none() -> None:
+def test_a_checkpoint_with_an_infinite_count_is_ignored() -> None:
     """int() of it is an OverflowError, which no ValueError is: every reader ended with it."""
     odd = json.loads(format_checkpoint(SNAPSHOT))
     odd["table"]["settled"] = math.inf
@@ -703,7 +705,7 @@ def test_a_path_that_is_inside_stays_inside(path: str) -> None:
 
 
 @given(odd_paths, odd_paths | st.text(max_size=20), st.booleans(), st.booleans())
-def test_whatever_the_field_and_its_value_a_partition_is_inside_the_table(
+def test_for_any_field_and_value_a_partition_is_inside_the_table(
     name: str, value: str, hive: bool, urlencode: bool
 ) -> None:
     try:
@@ -735,33 +737,33 @@ def events(draw: st.DrawFn) -> Event:
 
 @given(st.lists(events(), max_size=4), st.data())
 def test_a_history_comes_back_and_a_torn_one_up_to_the_tear(
-    told: list[Event], data: st.DataObject
+    recorded: list[Event], data: st.DataObject
 ) -> None:
     out = io.StringIO()
-    write(told, out)
+    write(recorded, out)
     text = out.getvalue()
-    assert list(read(text.splitlines(keepends=True))) == told
+    assert list(read(text.splitlines(keepends=True))) == recorded
     torn = text[: data.draw(st.integers(0, len(text)))]
     whole = sum(line.rstrip("\n") in text.splitlines() for line in torn.splitlines())
-    assert list(read(torn.splitlines(keepends=True))) == told[:whole]
+    assert list(read(torn.splitlines(keepends=True))) == recorded[:whole]
 
 
 @pytest.mark.parametrize("kind", [[], {}, None, 7])
-def test_a_kind_that_is_no_word_is_told_by_its_line(kind: Any) -> None:
+def test_an_event_kind_that_is_not_text_is_reported_with_its_line(kind: Any) -> None:
     with pytest.raises(HistoryError, match="line 3 is of an unknown kind"):
         parse(json.dumps({"at_ms": 0, "who": "W1", "kind": kind}), number=3)
 
 
 @pytest.mark.parametrize("at_ms", ["9" * 400, "NaN", "-Infinity"])
-def test_a_time_that_no_clock_shows_is_told_by_its_line(at_ms: str) -> None:
+def test_an_impossible_time_is_reported_with_its_line(at_ms: str) -> None:
     with pytest.raises(HistoryError, match="line 3 needs at_ms"):
         parse(f'{{"at_ms":{at_ms},"who":"W1","kind":"note","text":""}}', number=3)
 
 
 @pytest.mark.parametrize("until_ms", [10**400, math.inf, -math.inf, math.nan, "soon", None])
-def test_a_lease_that_ends_at_no_time_can_be_told(until_ms: Any) -> None:
-    [told] = narrate([event(0, "W1", "held", epoch=1, until_ms=until_ms, version="")])
-    assert told == "+0.000 s  W1 holds the lock, epoch 1, until an unknown time"
+def test_a_lease_without_a_valid_end_can_be_printed(until_ms: Any) -> None:
+    [recorded] = narrate([event(0, "W1", "held", epoch=1, until_ms=until_ms, version="")])
+    assert recorded == "+0.000 s  W1 holds the lock, epoch 1, until an unknown time"
 
 
 hostile_events = st.builds(
@@ -794,14 +796,16 @@ def odd_events(draw: st.DrawFn) -> Event:
 
 @given(st.lists(odd_events(), max_size=4))
 @times(3)
-def test_any_history_can_be_told_and_a_terminal_obeys_none_of_it(told: list[Event]) -> None:
-    for sentence in narrate(told):
+def test_any_history_can_be_narrated_without_terminal_control_sequences(
+    recorded: list[Event],
+) -> None:
+    for sentence in narrate(recorded):
         assert sentence.isprintable()
 
 
 def test_a_history_with_a_lease_beyond_all_time_is_damaged_not_a_traceback() -> None:
-    told = [event(0, "W1", "held", epoch=1, until_ms=10**400, version="")]
-    verdict = check(told)
+    recorded = [event(0, "W1", "held", epoch=1, until_ms=10**400, version="")]
+    verdict = check(recorded)
     assert (verdict.kind, verdict.because.partition(":")[0]) == (
         VerdictKind.UNKNOWN, "the history is damaged",
     )  # fmt: skip
@@ -809,10 +813,10 @@ def test_a_history_with_a_lease_beyond_all_time_is_damaged_not_a_traceback() -> 
 
 @given(st.lists(odd_events(), max_size=5))
 @times(3)
-def test_any_history_gets_a_verdict(told: list[Event]) -> None:
-    verdict = check(told)
+def test_any_history_gets_a_verdict(recorded: list[Event]) -> None:
+    verdict = check(recorded)
     assert verdict.because
-    assert all(each in told for each in verdict.evidence)
+    assert all(each in recorded for each in verdict.evidence)
 
 
 HISTORIES = [
@@ -822,15 +826,15 @@ HISTORIES = [
 
 
 @given(st.sampled_from(HISTORIES), st.data(), ODD)
-def test_a_history_with_one_odd_field_gets_a_verdict_and_is_told(
+def test_a_history_with_one_invalid_field_gets_a_verdict_and_a_narration(
     real: list[Event], data: st.DataObject, odd: Any
 ) -> None:
     place = data.draw(st.integers(0, len(real) - 1))
     name = data.draw(st.sampled_from(sorted(real[place].data)))
     spoilt = replace(real[place], data={**real[place].data, name: odd})
-    told = [*real[:place], spoilt, *real[place + 1 :]]
-    assert check(told).because
-    assert all(sentence.isprintable() for sentence in narrate(told))
+    recorded = [*real[:place], spoilt, *real[place + 1 :]]
+    assert check(recorded).because
+    assert all(sentence.isprintable() for sentence in narrate(recorded))
 
 
 @given(st.text(max_size=400), st.integers(1, 300))

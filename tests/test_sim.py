@@ -67,7 +67,7 @@ def test_the_lease_is_right_in_five_thousand_worlds() -> None:
 
 
 @pytest.mark.xdist_group("worlds of the lease")
-def test_those_worlds_reached_what_they_are_for(leases: list[SeedOutcome]) -> None:
+def test_those_worlds_reached_the_cases_that_they_are_meant_for(leases: list[SeedOutcome]) -> None:
     reached = Counter(name for each in leases for name in each.reached)
     assert all(reached[each] > LEASE_SEEDS // 20 for each in LEASE.sometimes), reached
     faults = Counter[str]()
@@ -98,7 +98,7 @@ def test_the_same_seed_plays_the_same_again(scenario: SimScenario) -> None:
 
 
 @pytest.mark.parametrize("scenario", rest_in_soak(["lease", "clean"], "lease"))
-def test_nor_does_another_process_play_it_otherwise(scenario: str) -> None:
+def test_another_process_replays_the_same_run(scenario: str) -> None:
     """Also where strings hash otherwise, and sets are in another order."""
     command = [sys.executable, "-m", "lockkit", "simulate", "--scenario", scenario]
     traces = set()
@@ -169,16 +169,18 @@ def test_every_rule_is_switched_off_by_some_mutant() -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
+def simulated(
+    capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, dict[str, Any], str]:
     code = main(["simulate", *arguments, "--json"])
     said = capsys.readouterr()
     return code, json.loads(said.out), said.err
 
 
-def test_the_command_says_the_same_twice_but_for_its_timings(
+def test_the_command_prints_the_same_twice_except_for_timings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (code, one, _), (_, again, _) = (told(capsys, "--seeds", "1..40") for _ in range(2))
+    (code, one, _), (_, again, _) = (simulated(capsys, "--seeds", "1..40") for _ in range(2))
     for each in (one, again):
         assert each.pop("seconds") >= 0
         each.pop("steps_per_s")
@@ -190,19 +192,19 @@ def test_the_command_says_the_same_twice_but_for_its_timings(
 
 def test_the_command_prints_the_seed_of_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
     entry = FOUND_BY["drift"]
-    code, said, errors = told(capsys, "--seeds", str(entry["seed"]), "--mutant", "drift")
+    code, said, errors = simulated(capsys, "--seeds", str(entry["seed"]), "--mutant", "drift")
     assert code == 1
     assert [each["seed"] for each in said["violations"]] == [str(entry["seed"])]
     assert f"seed {entry['seed']}, after {entry['steps']} steps: {entry['violation']}" in errors
 
 
 def test_the_command_plays_whole_transactions(capsys: pytest.CaptureFixture[str]) -> None:
-    code, said, _ = told(capsys, "--scenario", "clean", "--seeds", "1..3")
+    code, said, _ = simulated(capsys, "--scenario", "clean", "--seeds", "1..3")
     assert (code, said["violations"]) == (0, [])
     assert said["reached"]["rollback"] > 0
 
 
-def test_a_run_in_which_nothing_happened_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_events_is_reported_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--seeds", "1..2", "--steps", "3"]) == 0
     assert "not exercised: takeover, " in capsys.readouterr().out
 
@@ -226,7 +228,7 @@ def test_the_command_writes_a_history_that_check_takes(
         (["--steps", "0"], "at least 1"),
     ],
 )
-def test_a_wrong_call_is_told_what_there_is(
+def test_the_error_of_a_wrong_call_lists_what_exists(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["simulate", *arguments]) == 64

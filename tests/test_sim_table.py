@@ -50,8 +50,8 @@ class Story:
         body = {"partitionToWriteStats": {"": stats}, "extraMetadata": {"token": token}}
         self.put(f".hoodie/{instant}.commit", json.dumps(body).encode())
 
-    def tries(self, token: str, *keys: str, told: str = "") -> TrackedAttempt:
-        attempt = TrackedAttempt(token, token.partition("/")[0], "upsert", reported=told)
+    def tries(self, token: str, *keys: str, error_name: str = "") -> TrackedAttempt:
+        attempt = TrackedAttempt(token, token.partition("/")[0], "upsert", reported=error_name)
         attempt.writes = tuple(("", key) for key in keys)
         return self.ledger.tries(attempt)
 
@@ -62,7 +62,7 @@ class Story:
         return attempt
 
 
-def test_what_is_right_is_not_called_wrong() -> None:
+def test_correct_runs_are_not_reported_as_wrong() -> None:
     story = Story()
     story.ledger.acknowledged(story.inserts())
     other = story.tries("t2", "k", "new")
@@ -210,7 +210,9 @@ def test_the_table_is_right_in_twenty_worlds() -> None:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_scenario_finds_a_repair_that_is_removed_and_nothing_with_it(name: str) -> None:
+def test_the_scenario_finds_a_removed_repair_and_nothing_with_the_repair_in_place(
+    name: str,
+) -> None:
     """`python -m tests.repair_mutants --rewrite` looks for the seeds anew."""
     entry, scenario = FOUND[name], PLACES[name][0]
     assert entry["scenario"] == scenario.name

@@ -71,15 +71,19 @@ def outcome(tmp_path: Path) -> Any:
 
 @pytest.mark.soak
 @pytest.mark.timeout(180)
-def test_a_minute_of_all_kinds_of_trouble_loses_nothing(tmp_path: Path) -> None:
+def test_a_minute_of_all_kinds_of_faults_loses_no_commit(tmp_path: Path) -> None:
     code = main(arguments(tmp_path, MINUTE, "--minutes", "1"))
-    told = outcome(tmp_path)
-    assert (code, told["verdict"], told["orphans"]) == (0, "VALID", 0), told["because"]
-    assert told["commits"] > 10
-    assert told["kinds"] >= 8, told["made"]
-    assert {"takeover", "lost response", "stall"} <= set(told["reached"])
-    assert {"server killed", "client killed", "stalled before its commit"} <= set(told["made"])
-    assert "each of them what the protocol does" in told["findings"][-1]["because"]
+    outcome_read = outcome(tmp_path)
+    assert (code, outcome_read["verdict"], outcome_read["orphans"]) == (0, "VALID", 0), (
+        outcome_read["because"]
+    )
+    assert outcome_read["commits"] > 10
+    assert outcome_read["kinds"] >= 8, outcome_read["made"]
+    assert {"takeover", "lost response", "stall"} <= set(outcome_read["reached"])
+    assert {"server killed", "client killed", "stalled before its commit"} <= set(
+        outcome_read["made"]
+    )
+    assert "each of them what the protocol does" in outcome_read["findings"][-1]["because"]
     assert "acknowledged commits" in (tmp_path / "soak.html").read_text()
     assert any(each.kind == "saw" for each in tally.events_of(tmp_path / "run"))
 
@@ -91,9 +95,11 @@ def test_with_group_commit_a_combiner_is_killed_and_nothing_is_lost(tmp_path: Pa
     plan = {"processes": [dies, {"what": "stall", "every_s": 15, "for_s": [1, 5]}]}
     more = ("--minutes", "1", "--commit", "group", "--overlap", "0.1", "--pause-s", "0.1")
     code = main(arguments(tmp_path, plan, *more))
-    told = outcome(tmp_path)
-    assert (code, told["verdict"], told["orphans"]) == (0, "VALID", 0), told["because"]
-    assert told["commits"] > 20 and told["made"]["combiner killed"] >= 2
+    outcome_read = outcome(tmp_path)
+    assert (code, outcome_read["verdict"], outcome_read["orphans"]) == (0, "VALID", 0), (
+        outcome_read["because"]
+    )
+    assert outcome_read["commits"] > 20 and outcome_read["made"]["combiner killed"] >= 2
 
 
 def test_a_kill_may_wait_until_its_writer_decides_for_others() -> None:
@@ -108,16 +114,16 @@ def test_a_kill_may_wait_until_its_writer_decides_for_others() -> None:
 def test_without_the_fence_a_late_writer_is_caught_with_the_proof(tmp_path: Path) -> None:
     more = ("--minutes", "1.5", "--overlap", "1", "--fence", "off", "--until-invalid")
     code = main(arguments(tmp_path, HOSTILE, *more))
-    told = outcome(tmp_path)
-    assert (code, told["verdict"]) == (1, "INVALID")
-    assert "without having checked it against" in told["because"]
-    assert 2 <= len(told["evidence"]) <= 4
-    assert told["because"].split(";")[0] in (tmp_path / "soak.html").read_text()
+    outcome_read = outcome(tmp_path)
+    assert (code, outcome_read["verdict"]) == (1, "INVALID")
+    assert "without having checked it against" in outcome_read["because"]
+    assert 2 <= len(outcome_read["evidence"]) <= 4
+    assert outcome_read["because"].split(";")[0] in (tmp_path / "soak.html").read_text()
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", rest_in_soak([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
-def test_a_signal_ends_it_with_the_verdict_over_what_there_is(
+def test_a_signal_ends_the_soak_with_a_verdict_on_its_history_so_far(
     tmp_path: Path, how: signal.Signals
 ) -> None:
     process = subprocess.Popen(
@@ -130,12 +136,12 @@ def test_a_signal_ends_it_with_the_verdict_over_what_there_is(
             break
     process.send_signal(how)
     process.communicate(timeout=60)
-    told = outcome(tmp_path)
-    assert told["verdict"] == "VALID"
-    assert told["commits"] > 0
-    assert told["orphans"] == 0
+    outcome_read = outcome(tmp_path)
+    assert outcome_read["verdict"] == "VALID"
+    assert outcome_read["commits"] > 0
+    assert outcome_read["orphans"] == 0
     # Nothing was to go wrong and nothing did: that shows nothing, and is no success.
-    assert process.returncode == (0 if told["reached"] else 1)
+    assert process.returncode == (0 if outcome_read["reached"] else 1)
 
 
 def test_a_killed_soak_leaves_no_process(tmp_path: Path) -> None:
@@ -186,7 +192,7 @@ def test_a_killed_soak_leaves_no_process(tmp_path: Path) -> None:
         ('{"faults": [], "processes": 7}', "processes: a list"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused_with_its_place(
+def test_an_invalid_plan_is_refused_with_the_position_of_the_error(
     tmp_path: Path, plan: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "plan.json"
@@ -197,7 +203,7 @@ def test_a_plan_that_cannot_be_is_refused_with_its_place(
     assert why in said
 
 
-def test_the_plan_that_is_used_unless_told_survives_its_own_json() -> None:
+def test_the_default_plan_survives_its_own_json() -> None:
     plan = SoakPlan.load(DEFAULT)
     assert SoakPlan.parse(plan.to_json()) == plan
     assert {each.what for each in plan.processes} == {"stall", "kill", "clock", "server", "burst"}
@@ -214,7 +220,7 @@ def test_the_plan_that_is_used_unless_told_survives_its_own_json() -> None:
         (["--html", "no-such-folder/soak.html"], "there is no folder no-such-folder"),
     ],
 )
-def test_a_soak_that_cannot_be_is_refused(
+def test_an_invalid_soak_is_refused(
     more: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["soak", *more]) == 3
@@ -222,7 +228,7 @@ def test_a_soak_that_cannot_be_is_refused(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full disk is /dev/full on Linux")
-def test_a_full_disk_ends_it_with_a_sentence(
+def test_a_full_disk_ends_the_run_with_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run").mkdir()
@@ -261,16 +267,16 @@ def test_nothing_from_a_history_is_html(tmp_path: Path) -> None:
     (run / "memory.jsonl").write_text(lived((1, 2))[0].replace("W1", evil))
     with Emulator(db=str(run / "store.sqlite")):
         pass
-    told = SoakOutcome(
+    outcome_read = SoakOutcome(
         verdict, 1.0, True, 1, {evil: 2}, 1, tally.growth(run), 0, [evil], None, evil
     )  # fmt: skip
-    assert evil not in figures(run, told)
-    assert "&lt;script&gt;alert" in figures(run, told)
-    write_page(run, told, tmp_path / "page.html")
+    assert evil not in figures(run, outcome_read)
+    assert "&lt;script&gt;alert" in figures(run, outcome_read)
+    write_page(run, outcome_read, tmp_path / "page.html")
     assert evil not in (tmp_path / "page.html").read_text()
 
 
-def test_every_trouble_that_is_made_has_its_kind() -> None:
+def test_every_injected_fault_has_a_kind() -> None:
     def kind(who: str, what: str, **said: Any) -> str | None:
         return tally.injected(Event(0.0, who, what, said))
 

@@ -54,7 +54,7 @@ def until(true: Callable[[], bool], timeout_s: float = 15.0) -> bool:
     return true()
 
 
-def told(fleet: Fleet, who: str, kind: str, *, since: int = 0, timeout_s: float = 30.0) -> None:
+def wait_for(fleet: Fleet, who: str, kind: str, *, since: int = 0, timeout_s: float = 30.0) -> None:
     """Wait for an event; a fleet in trouble fails the test at once."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
@@ -188,7 +188,7 @@ def test_java_from_pip_gets_the_wrapper_that_spark_needs(tmp_path, tools):
     assert find_java(env) == java, "made once"
 
 
-def test_spark_gets_this_python_loopback_and_nobody_elses_installation():
+def test_spark_gets_this_python_loopback_and_no_other_installation():
     if NO_JAVA:
         pytest.skip(NO_JAVA)
     env = spark_env(dict(os.environ) | {"SPARK_HOME": "/opt/spark", "SPARK_REMOTE": "sc://x"})
@@ -254,7 +254,7 @@ class TestSparkWriters:
         fleet = Fleet(kind="connect", writers=2, pause_s=0.1, run_dir=tmp_path / "run")
         with fleet:
             for name in fleet.writers:
-                told(fleet, name, "published", timeout_s=120)
+                wait_for(fleet, name, "published", timeout_s=120)
             rows = read_table(open_store(fleet.url, endpoint=fleet.endpoint))
             keys = rows["order_id"].to_pylist()
             assert len(keys) == len(set(keys)) > 500
@@ -263,7 +263,7 @@ class TestSparkWriters:
             # Clients of a server that is gone hang in their retries: the supervisor ends them.
             os.kill(started["spark"], signal.SIGKILL)
             for name in fleet.writers:
-                told(fleet, name, "exited")
+                wait_for(fleet, name, "exited")
             assert until(lambda: "the Spark Connect server ended" in (fleet.error or ""))
         assert leftovers(fleet.id) == []
 
@@ -277,7 +277,7 @@ class TestSparkWriters:
         before = set(Path("/tmp").glob("hsperfdata_*/*"))
         fleet = Fleet(kind=kind, writers=1, pause_s=0.1, run_dir=tmp_path / "run")
         with fleet:
-            told(fleet, "W1", "published", timeout_s=120)
+            wait_for(fleet, "W1", "published", timeout_s=120)
             assert any((tmp_path / "run" / "tmp").iterdir())  # Spark's own, while it runs
             started = [each["pid"] for each in fleet.events() if each.kind == "started"]
             jvms = {each.pid for pid in started for each in tree(pid)}
@@ -290,15 +290,15 @@ class TestSparkWriters:
     def test_a_writer_with_its_own_jvm_freezes_and_dies_as_a_whole(self, tmp_path):
         fleet = Fleet(kind="jvm", writers=1, pause_s=0.1, run_dir=tmp_path / "run")
         with fleet:
-            told(fleet, "W1", "published", timeout_s=120)
+            wait_for(fleet, "W1", "published", timeout_s=120)
             fleet.stall("W1", at="commit", tree=True)
-            told(fleet, "W1", "stalled")
+            wait_for(fleet, "W1", "stalled")
             pid = next(e["pid"] for e in fleet.events() if e.kind == "started")
             assert any("java" in each.name() for each in tree(pid))
             assert until(lambda: moving(pid) == []), moving(pid)
             mark = len(fleet.events())
             fleet.resume("W1")
-            told(fleet, "W1", "published", since=mark)
+            wait_for(fleet, "W1", "published", since=mark)
             fleet.stall("W1", at="now", tree=True)
             assert until(lambda: moving(pid) == []), moving(pid)
             os.kill(fleet.pid, signal.SIGKILL)

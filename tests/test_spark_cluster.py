@@ -69,13 +69,13 @@ def test_the_same_program_runs_on_connect_and_on_a_cluster(
 ) -> None:
     place = {"url": "s3://lake/orders", "endpoint": emulator.s3}
     with kind(tmp_path) as (master, env):
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, str(HERE / "spark_round.py"), master, *place.values(), str(tmp_path)],
             env=spark_env() | env, cwd=HERE, capture_output=True, text=True, timeout=200,
             check=False,
         )  # fmt: skip
-    assert told.returncode == 0, told.stderr[-4000:]
-    seen = json.loads(told.stdout.splitlines()[-1])
+    assert completed.returncode == 0, completed.stderr[-4000:]
+    seen = json.loads(completed.stdout.splitlines()[-1])
     if kind is cluster:
         assert seen["daemons"] == 2, "both workers had tasks"
     assert seen["commit"].isdecimal()
@@ -90,12 +90,12 @@ def test_the_same_program_runs_on_connect_and_on_a_cluster(
 def test_on_connect_rows_that_were_read_do_not_go_back_over_a_later_commit(tmp_path: Path) -> None:
     """The server keeps the plan of a data source, and with it the files of its first reading."""
     with connect(tmp_path) as (remote, env):
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, str(HERE / "fresh_world.py"), remote, str(tmp_path)],
             env=spark_env() | env, cwd=HERE, capture_output=True, text=True, timeout=200,
             check=False,
         )  # fmt: skip
-    assert told.returncode == 0, told.stderr[-4000:]
-    seen = json.loads(told.stdout.splitlines()[-1])
+    assert completed.returncode == 0, completed.stderr[-4000:]
+    seen = json.loads(completed.stdout.splitlines()[-1])
     assert seen.pop("loaded") == ["committed", 101], "each attempt reads again"
     assert len(seen) == 6 and all(each == ["OldRows", 100] for each in seen.values()), seen

@@ -130,7 +130,7 @@ def test_a_statement_does_not_put_a_views_old_rows_back(spark: Any, url: str) ->
     assert stored({"url": url}) == [("a", "EU", 101), ("b", "EU", 3)]
 
 
-def test_rows_of_the_past_go_back_into_the_table_if_they_were_asked_for(
+def test_rows_of_the_past_are_written_back_if_their_query_named_an_instant(
     spark: Any, url: str
 ) -> None:
     first(spark, url)

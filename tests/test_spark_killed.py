@@ -100,7 +100,7 @@ def test_a_task_whose_executor_is_killed_is_done_again_and_each_row_is_there_onc
     assert stored(place) == wanted == by_hudi_rs(place)
 
 
-def test_if_it_is_killed_each_time_nothing_is_visible_and_the_write_takes_itself_back(
+def test_a_write_killed_on_every_try_leaves_nothing_visible_and_rolls_itself_back(
     spark: Any, shared_emulator: Any, bucket: str
 ) -> None:
     place: dict[str, Any] = {"url": f"s3://{bucket}/orders", "endpoint": shared_emulator.s3}

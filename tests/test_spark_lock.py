@@ -87,7 +87,7 @@ def test_a_commit_waits_for_the_lock_of_the_named_provider(
         {"hoodie.clean.automatic": "yes"},
     ],
 )
-def test_an_option_that_cannot_be_is_refused_before_a_row_is_written(
+def test_an_invalid_option_is_refused_before_a_row_is_written(
     spark: Any, tmp_path: Path, way: Way, options: dict[str, str]
 ) -> None:
     (key,) = options
@@ -105,9 +105,7 @@ def test_a_provider_that_does_not_answer_fails_the_commit(spark: Any, tmp_path: 
         assert isinstance(lock, ZookeeperLock)
 
 
-def test_a_new_table_has_the_partition_folders_that_were_asked_for(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_a_new_table_has_the_requested_partition_folders(spark: Any, tmp_path: Path) -> None:
     url, style = f"file://{tmp_path}/orders", "hoodie.datasource.write.hive_style_partitioning"
     write(frame(spark, ("a", "EU", 1, 1)), url, options=SAID | {style: "false"})
     assert (tmp_path / "orders" / "EU").is_dir()

@@ -214,7 +214,7 @@ def test_an_error_of_a_save_is_shown_by_its_first_line_and_leaves_nothing(
     assert not [key for key in left if key.endswith(".parquet")]
 
 
-def test_an_option_that_nobody_knows_is_named(here: Any) -> None:
+def test_an_unknown_option_is_named(here: Any) -> None:
     with pytest.raises(TableError, match="mergeschema is none of Hudi's"):
         saver(here, mergeSchema="true")
 
@@ -229,7 +229,7 @@ def test_every_error_of_a_commit_comes_out_as_its_own_class() -> None:
     assert unwrap("os.Error: x") is None
 
 
-def test_of_two_saves_into_one_bucket_one_begins_again_as_often_as_asked(here: Any) -> None:
+def test_of_two_saves_into_one_bucket_one_retries_up_to_the_requested_number(here: Any) -> None:
     from lockkit.spark.land import land
     from lockkit.spark.spool import LocalSpool
 
@@ -240,8 +240,10 @@ def test_of_two_saves_into_one_bucket_one_begins_again_as_often_as_asked(here: A
 
         others = [other]
 
-        def meet(kind: str, others: list[Any] = others, second: Any = second, **told: Any) -> None:
-            if others and "wrote" in str(told.get("text")):
+        def meet(
+            kind: str, others: list[Any] = others, second: Any = second, **fields: Any
+        ) -> None:
+            if others and "wrote" in str(fields.get("text")):
                 second.commit([others.pop()])  # as a whole, before the first one publishes
 
         rows = LocalSpool(first.spool, first.shape, kept.runs)
@@ -264,7 +266,7 @@ def test_an_abort_after_a_commit_that_was_published_deletes_nothing_of_it(here: 
     assert stored(here) == [("a", "EU", 1)] == by_hudi_rs(here)
 
 
-def test_what_a_killed_save_put_away_is_removed_by_another_after_a_day(here: Any) -> None:
+def test_staged_files_of_a_killed_save_are_removed_by_another_after_a_day(here: Any) -> None:
     killed, living = saver(here), saver(here)
     day = 86_400_000
     for mine, age_ms in ((killed, day + 60_000), (living, day - 60_000)):
@@ -344,9 +346,9 @@ def test_sparks_types_come_back_as_they_went(spark: Any, here: Any) -> None:
         "array(struct(cast(id as int) x)) list", "map('a', id) m",
         "if(id % 2 = 0, null, cast(string(id) as binary)) b",
     )  # fmt: skip
-    rows.write.format("lockkit").mode("append").options(
-        **{WRITE + "recordkey.field": "id"}
-    ).save(here["url"])
+    rows.write.format("lockkit").mode("append").options(**{WRITE + "recordkey.field": "id"}).save(
+        here["url"]
+    )
     wanted = sorted(rows.withColumn("s", rows.s.cast("int")).collect())
     for found in (spark.read.format("lockkit").load(here["url"]), read(spark, **here),
                   read(spark, native=False, **here)):  # fmt: skip
@@ -362,12 +364,12 @@ def test_sparks_types_come_back_as_they_went(spark: Any, here: Any) -> None:
         ({"hoodie.datasource.query.type": "incremental", "as.of.instant": "2026"}, "an increment"),
     ],
 )  # fmt: skip
-def test_a_question_that_cannot_be_is_named(options: dict[str, str], why: str) -> None:
+def test_an_invalid_question_is_refused_by_name(options: dict[str, str], why: str) -> None:
     with pytest.raises(TableError, match=why):
         query_of(options)
 
 
-def test_no_table_is_said_in_one_line(spark: Any, here: Any) -> None:
+def test_a_missing_table_is_reported_in_one_line(spark: Any, here: Any) -> None:
     with pytest.raises(TableError, match=r"hoodie\.properties"), unwrapped():
         spark.read.format("lockkit").load(here["url"]).collect()
     with pytest.raises(TableError, match="only a file:/// address"):

@@ -115,7 +115,7 @@ def test_a_batch_of_a_stream_has_every_row_up_to_its_end(version: int, tmp_path:
     assert sorted(seen) == ["a", "b", "late", "old"]
 
 
-def test_a_batch_whose_end_is_gone_from_the_table_is_refused(tmp_path: Path) -> None:
+def test_a_stream_batch_whose_end_instant_is_missing_is_refused(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/t"
     run(create_table(TableConfig(name="t", record_key="id")), open_store(url), Clock())
     with Table(url) as table:

@@ -153,11 +153,11 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("at", ["began", "wrote", "fenced", "published"])
-def test_a_batch_whose_run_died_is_taken_back_and_committed_once(here: Any, at: str) -> None:
+def test_a_batch_of_a_crashed_run_is_rolled_back_and_committed_once(here: Any, at: str) -> None:
     rows = kept(here, ("a", "EU", 1, 1))
 
-    def die(kind: str, **told: Any) -> None:
-        if at in (kind, str(told.get("text"))[:5]):
+    def die(kind: str, **fields: Any) -> None:
+        if at in (kind, str(fields.get("text"))[:5]):
             raise Died
 
     with pytest.raises(Died):
@@ -169,12 +169,12 @@ def test_a_batch_whose_run_died_is_taken_back_and_committed_once(here: Any, at: 
     assert stored(here) == [("a", "EU", 1), ("b", "EU", 1)] == by_hudi_rs(here)
 
 
-def test_a_batch_whose_run_is_only_slow_is_committed_by_one_of_the_two(here: Any) -> None:
+def test_a_batch_of_a_slow_run_and_its_successor_is_committed_once(here: Any) -> None:
     rows = kept(here, ("a", "EU", 1, 1))
     wrote, go, results = threading.Event(), threading.Event(), []
 
-    def wait(kind: str, **told: Any) -> None:
-        if "wrote" in str(told.get("text")):
+    def wait(kind: str, **fields: Any) -> None:
+        if "wrote" in str(fields.get("text")):
             wrote.set()
             go.wait(60)
 
@@ -248,12 +248,12 @@ def test_a_batch_that_is_passed_over_is_warned_of_where_the_checkpoint_is_not_kn
     first = batch_of(here, 7)
     assert not first.is_over(no_lock)
     first.claim("20260101000000000")
-    told: list[str] = []
+    fields: list[str] = []
     late = batch_of(here, 3)
-    late.emit = lambda kind, text="", **_: told.append(text)
+    late.emit = lambda kind, text="", **_: fields.append(text)
     with pytest.warns(RuntimeWarning, match=r"batch 3 of query q is passed over.*another name"):
         assert late.is_over(no_lock)
-    assert "passed over" in told[0]
+    assert "passed over" in fields[0]
 
 
 def test_a_named_query_with_a_new_checkpoint_loses_no_batch(
@@ -283,7 +283,7 @@ def test_a_named_query_with_a_new_checkpoint_loses_no_batch(
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[" * 99999, b'{"batch": 1, "instant": "../x"}'])
-def test_a_claim_that_says_nothing_is_no_leave_to_write(here: Any, body: bytes) -> None:
+def test_an_invalid_claim_of_a_stream_batch_is_refused(here: Any, body: bytes) -> None:
     from lockkit.protocol.outcome import IfAbsent
 
     store = open_store(**here)
@@ -298,8 +298,8 @@ def test_a_conflict_is_retried_in_the_batch(spark: Any, here: Any, tmp_path: Pat
     write(frame(spark, ("a", "EU", 1, 1)), buckets=1, **KEYS, **here)
     others = [frame(spark, ("b", "EU", 1, 1))]
 
-    def meet(kind: str, **told: Any) -> None:
-        if others and "wrote" in str(told.get("text")):
+    def meet(kind: str, **fields: Any) -> None:
+        if others and "wrote" in str(fields.get("text")):
             write(others.pop(), **here)
 
     one = foreach_batch(query="mine", emit=meet, **here)
@@ -397,7 +397,9 @@ def test_a_query_of_a_new_table_is_not_held_back_by_a_pending_instant(
     assert pulled(spark, here, checkpoint) == []
 
 
-def test_a_pull_goes_on_when_the_table_got_a_column(spark: Any, here: Any, tmp_path: Path) -> None:
+def test_an_incremental_read_continues_after_a_new_column(
+    spark: Any, here: Any, tmp_path: Path
+) -> None:
     write(frame(spark, ("a", "EU", 1, 1)), **KEYS, **here)
     assert pulled(spark, here, tmp_path / "checkpoint") == [("a", 1)]
     write(frame(spark, ("b", "EU", 1, 2)).selectExpr("*", "1 as extra"), **here)
@@ -415,8 +417,13 @@ def props(folder: Path, **more: str) -> Path:
 
 
 def work(folder: Path, *arguments: str, **more: str) -> Any:
-    told = ["--props", str(props(folder, **more)), "--target-base-path", f"file://{folder}/orders"]
-    return work_of(parser().parse_args([*told, *arguments]))
+    fields = [
+        "--props",
+        str(props(folder, **more)),
+        "--target-base-path",
+        f"file://{folder}/orders",
+    ]
+    return work_of(parser().parse_args([*fields, *arguments]))
 
 
 def test_the_streamers_temporary_files_are_removed_with_it(
@@ -447,7 +454,7 @@ def test_the_streamers_temporary_files_are_removed_with_it(
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "json"])
-def test_the_streamer_takes_what_has_arrived_and_nothing_twice(
+def test_the_streamer_reads_each_arrived_row_exactly_once(
     spark: Any, here: Any, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "arriving").mkdir()
@@ -551,7 +558,7 @@ def test_a_csv_file_of_another_header_ends_the_streamer(
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_a_streamer_that_is_killed_and_started_again_loses_and_repeats_nothing(
+def test_a_streamer_killed_and_restarted_loses_and_repeats_no_row(
     emulator: Any, tmp_path: Path
 ) -> None:
     """And Ctrl-C ends it between two batches, with its JVM."""

@@ -86,7 +86,7 @@ def test_every_operation_does_what_hudi_says_and_hudi_rs_sees_it(spark: Any, pla
 
 
 @pytest.mark.parametrize("partitioned", rest_in_soak([True, False], True))
-def test_a_table_is_what_a_dictionary_is(spark: Any, here: Any, partitioned: bool) -> None:
+def test_a_table_equals_a_dictionary_model(spark: Any, here: Any, partitioned: bool) -> None:
     """Seeded upserts, deletes and inserts of new keys, in any order, over several commits."""
     dice, model, fresh = random.Random(7), {}, iter(range(1000, 2000))
     keys = KEYS if partitioned else {"record_key": "id", "precombine": "at"}
@@ -155,7 +155,7 @@ def test_drop_duplicates_inserts_no_key_twice(spark: Any, here: Any) -> None:
     assert stored(here) == [("a", "EU", 3), ("a", "US", 1), ("b", "EU", 1)]
 
 
-def test_a_bucket_that_was_replaced_gets_an_id_that_never_was(spark: Any, here: Any) -> None:
+def test_a_replaced_bucket_gets_a_file_id_that_was_never_used(spark: Any, here: Any) -> None:
     for _ in range(3):
         write(frame(spark, ("a", "EU", 1, 1)), buckets=1, **KEYS, **here)
         write(frame(spark, ("b", "EU", 1, 1)), operation="insert_overwrite", **here)
@@ -346,7 +346,7 @@ def test_the_later_of_two_writers_stops_before_it_writes_a_file(spark: Any, here
 # --- its heartbeat, its markers, the table's age ---
 
 
-def test_a_write_that_was_taken_for_dead_ends_at_once_and_not_with_its_job(
+def test_a_write_that_counted_as_dead_ends_at_once_and_not_with_its_job(
     spark: Any, here: Any, tmp_path: Path
 ) -> None:
     beat = {"hoodie.client.heartbeat.interval_in_ms": "1000"}
@@ -378,13 +378,13 @@ def test_a_write_that_was_taken_for_dead_ends_at_once_and_not_with_its_job(
     assert not list(spark.sparkContext.statusTracker().getActiveJobsIds())
 
 
-def test_what_is_given_up_leaves_no_heartbeat(spark: Any, here: Any) -> None:
+def test_an_abandoned_instant_leaves_no_heartbeat(spark: Any, here: Any) -> None:
     write(frame(spark, ("a", "EU", 1, 1)), **KEYS, **here)
     assert write(frame(spark, ("b", "EU", 1, 1)).limit(0), **here) is None
     assert not open_store(**here).list(".hoodie/.heartbeat/")
 
 
-def test_a_commit_stands_whatever_becomes_of_its_markers(
+def test_a_commit_is_valid_whatever_happens_to_its_markers(
     spark: Any, here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error would say that nothing was published."""
@@ -436,7 +436,7 @@ def test_a_write_to_an_old_table_reads_its_checkpoint_and_what_is_later(
         (lambda d: d.selectExpr("*", "interval 1 day as i"), "'i' has type duration"),
     ],
 )  # fmt: skip
-def test_rows_that_cannot_be_are_refused_and_the_table_stays(
+def test_invalid_rows_are_refused_and_the_table_is_unchanged(
     spark: Any, here: Any, change: Callable[[Any], Any], why: str
 ) -> None:
     good = frame(spark, ("a", "EU", 1, 1))
@@ -457,7 +457,7 @@ def test_a_write_commits_after_the_lock_object_was_deleted(spark: Any, here: Any
     assert [key for key, *_ in stored(here)] == ["k0", "k1", "k2", "z"]
 
 
-def test_no_rows_make_no_commit_unless_asked(spark: Any, here: Any) -> None:
+def test_no_rows_make_no_commit_unless_requested(spark: Any, here: Any) -> None:
     nothing = frame(spark, ("a", "EU", 1, 1)).limit(0)
     for operation in ("upsert", "insert", "delete", "bulk_insert", "insert_overwrite"):
         assert write(nothing, operation=operation, **KEYS, **here) is None
@@ -470,7 +470,7 @@ def test_no_rows_make_no_commit_unless_asked(spark: Any, here: Any) -> None:
     assert stored(here) == [("a", "EU", 1)] == by_hudi_rs(here)
 
 
-def test_the_table_says_what_it_is_and_a_write_that_says_otherwise_is_refused(
+def test_a_write_that_contradicts_the_tables_configuration_is_refused(
     spark: Any, here: Any
 ) -> None:
     rows = frame(spark, ("a", "EU", 1, 1))
@@ -494,7 +494,7 @@ def test_the_table_says_what_it_is_and_a_write_that_says_otherwise_is_refused(
         ({"path": "x"}, "path is none of Hudi's or lockkit's"),
     ],
 )
-def test_an_option_that_cannot_be_is_named(options: dict[str, Any], why: str) -> None:
+def test_an_invalid_option_is_named(options: dict[str, Any], why: str) -> None:
     with pytest.raises(TableError, match=why):
         write_options(options)
 
@@ -542,10 +542,12 @@ SINGLE = {
     "hoodie.write.concurrency.mode": "single_writer",
     "hoodie.clean.commits.retained": "2", "hoodie.clustering.inline.max.commits": "3",
 }  # fmt: skip
+
+
 @pytest.mark.parametrize(("options", "cleans"), [
     ({}, True), ({"hoodie.clean.automatic": "false"}, False),
 ])  # fmt: skip
-def test_a_write_cleans_by_default_what_ten_commits_do_not_show(
+def test_a_write_cleans_by_default_files_outside_the_last_ten_commits(
     spark: Any, here: Any, options: dict[str, str], cleans: bool
 ) -> None:
     for each in range(13):
@@ -599,8 +601,8 @@ def test_a_retry_reads_rows_again_only_where_the_program_begins_again_from_the_r
         if what.startswith(at) and not done:
             done.append(other.add("a", 10, ANEW, 0))
 
-    def emit(_kind: str, **told: Any) -> None:
-        said.append(str(told.get("text")))
+    def emit(_kind: str, **event_fields: Any) -> None:
+        said.append(str(event_fields.get("text")))
         now(said[-1])
 
     class First(member.SparkProgram):

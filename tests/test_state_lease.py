@@ -154,12 +154,12 @@ def test_a_renewal_whose_answer_was_lost_is_recognised(
 
 
 @pytest.mark.parametrize("ttl_s", [0, 0.5, float("nan"), 86_401])
-def test_a_lease_that_cannot_be_is_refused(ttl_s: float, url: str) -> None:
+def test_an_invalid_lease_is_refused(ttl_s: float, url: str) -> None:
     with pytest.raises(ValueError, match="a lease lasts 1 s to 86400 s"):
         StateLease(url, ttl_s=ttl_s)
 
 
-def test_terraforms_own_locking_is_switched_off_and_what_was_set_stays() -> None:
+def test_terraforms_own_locking_is_switched_off_and_other_settings_stay() -> None:
     found = without_locking({"TF_CLI_ARGS_plan": "-input=false", "PATH": "/bin"})
     assert len(found) == len(LOCKING)
     assert found["TF_CLI_ARGS_plan"] == "-lock=false -input=false"

@@ -80,7 +80,7 @@ def marker(sdk: Any, path: str) -> dict[str, Any]:
     return json.loads(item["Info"]["S"]) if item else {}
 
 
-def test_after_a_move_a_run_that_uses_the_table_is_refused_and_told_what_to_set(
+def test_after_a_move_a_run_that_uses_the_table_is_refused_with_the_setting_to_change(
     server: Emulator, sdk: Any, state: StateLock, path: str, table: str
 ) -> None:
     line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
@@ -157,7 +157,7 @@ def test_the_command_runs_under_both_and_its_failure_undoes_the_move(
     assert bool(marker(sdk, path)) is (code == 0)
 
 
-def test_a_table_that_is_none_and_a_url_that_names_none_are_refused(
+def test_a_url_without_a_table_and_an_invalid_url_are_refused(
     server: Emulator, path: str, dynamodb: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ["tflock", "move", f"s3://{path}", "--endpoint", server.s3, "--table"]

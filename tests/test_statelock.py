@@ -91,7 +91,7 @@ class Shelf(Unconditional):
 class Moment(NamedTuple):
     """How far each run is, by what it was told; the store; what is still on its way there."""
 
-    told: tuple[tuple[Any, ...], ...]
+    answers: tuple[tuple[Any, ...], ...]
     objects: frozenset[tuple[str, bytes]]
     late: tuple[Any, ...] = ()
     faults: int = 1
@@ -118,16 +118,16 @@ def moves(now: Moment, stands: Sequence[Stand]) -> Iterator[Moment]:
         for _, request in each.waits:
 
             def heard(answer: Any, lane: int = lane) -> tuple[tuple[Any, ...], ...]:
-                return (*now.told[:lane], (*now.told[lane], answer), *now.told[lane + 1 :])
+                return (*now.answers[:lane], (*now.answers[lane], answer), *now.answers[lane + 1 :])
 
             objects, answer = after(now, request)
-            yield now._replace(told=heard(answer), objects=objects)
+            yield now._replace(answers=heard(answer), objects=objects)
             if now.faults and isinstance(request, Put | Delete):
                 late = (*now.late, request)
-                lost = now._replace(told=heard(Unknown("lost")), faults=now.faults - 1)
+                lost = now._replace(answers=heard(Unknown("lost")), faults=now.faults - 1)
                 yield lost._replace(late=late)
                 again, refused = after(now._replace(objects=objects), request)
-                yield lost._replace(told=heard(refused), objects=again)
+                yield lost._replace(answers=heard(refused), objects=again)
     for place, request in enumerate(now.late):
         rest = now.late[:place] + now.late[place + 1 :]
         yield now._replace(objects=after(now, request)[0], late=rest)
@@ -144,8 +144,8 @@ def search(runs: int, faults: int) -> tuple[int, str]:
     came, todo = {first}, [first]
     while todo:
         now = todo.pop()
-        pairs = zip(lanes, now.told, strict=True)
-        stands = [stand(lane.make(), told, lane) for lane, told in pairs]
+        pairs = zip(lanes, now.answers, strict=True)
+        stands = [stand(lane.make(), answers, lane) for lane, answers in pairs]
         believe = [n for n, each in enumerate(stands) if holds(each)]
         if len(believe) > 1:
             return len(came), "two hold it"
@@ -208,13 +208,13 @@ def test_fields_that_we_do_not_know_are_passed_over_and_absent_ones_are_empty() 
      b"x" * 10_000_000],
     ids=["empty", "torn", "an array", "no ID", "a number", "not text", "deep", "10 MB"],
 )  # fmt: skip
-def test_what_is_no_lock_file_locks_all_the_same_and_is_never_removed(body: bytes) -> None:
+def test_a_file_that_is_not_a_lock_file_counts_as_a_lock_and_is_never_removed(body: bytes) -> None:
     assert isinstance(decode(body), ForeignLock)
     with closing(StateLock(memory() + "/s")) as state:
         assert isinstance(state.store.put(state.key, body, IfAbsent()), Applied)
-        with pytest.raises(StateLocked, match="no lock file") as told:
+        with pytest.raises(StateLocked, match="no lock file") as answers:
             state.lock(acquire_timeout=3600)
-        assert len(str(told.value)) < 500
+        assert len(str(answers.value)) < 500
         with pytest.raises(NotLocked, match="no lock file"):
             state.force_unlock("")
         found = state.store.get(state.key)
@@ -234,14 +234,14 @@ def test_a_state_is_found_where_its_url_says(url: str, place: tuple[str, str, st
     assert state_place(url) == place
 
 
-def test_a_url_with_a_password_is_refused_and_not_taken_apart() -> None:
-    with pytest.raises(StoreError, match="carries a password") as told:
+def test_a_url_with_a_password_is_refused_without_showing_it() -> None:
+    with pytest.raises(StoreError, match="carries a password") as answers:
         state_place("s3://AKIA:ab/s3cret@bucket/a.tfstate")
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(answers.value)
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), None])
-def test_a_wait_that_cannot_be_is_refused(seconds: Any) -> None:
+def test_an_invalid_wait_is_refused(seconds: Any) -> None:
     url = f"{memory()}/terraform.tfstate"
     with pytest.raises(ValueError, match="0 tries once; not"):
         StateLock(url, acquire_timeout=seconds)
@@ -250,7 +250,7 @@ def test_a_wait_that_cannot_be_is_refused(seconds: Any) -> None:
         state.lock(acquire_timeout=seconds)
 
 
-def test_a_url_without_a_state_says_so() -> None:
+def test_a_url_without_a_state_is_reported() -> None:
     with pytest.raises(StoreError, match="names no state"):
         state_place("s3://lake")
 
@@ -284,7 +284,7 @@ def make(request: pytest.FixtureRequest, bucket: str, shared_emulator: Any) -> I
         each.close()
 
 
-def test_one_holds_it_the_others_are_told_who(make: Make) -> None:
+def test_one_client_holds_the_lock_and_the_others_get_its_name(make: Make) -> None:
     one, other = make(), make()
     mine = one.lock(operation="apply")
     with pytest.raises(StateLocked, match=rf"{mine.id}, apply.*never expires"):
@@ -299,7 +299,7 @@ def test_one_holds_it_the_others_are_told_who(make: Make) -> None:
     assert isinstance(other.store.get(other.key), Missing)
 
 
-def test_a_lock_that_was_forced_away_is_told_to_its_holder_and_the_next_one_is_spared(
+def test_a_force_unlocked_holder_gets_an_error_and_does_not_delete_the_next_lock(
     make: Make,
 ) -> None:
     one, operator, other = make(), make(), make()
@@ -357,7 +357,9 @@ def test_its_own_lock_is_recognised_after_a_lost_answer_and_so_is_its_removal(
             assert len(proxy.faults) == 2
 
 
-def test_terraforms_way_collides_with_itself(bucket: str, shared_emulator: Any) -> None:
+def test_without_settling_a_lost_answer_terraforms_lock_collides_with_itself(
+    bucket: str, shared_emulator: Any
+) -> None:
     """OpenTofu #4405: what `settle` is for."""
     with Proxy(shared_emulator.s3) as proxy:
         url, mistake = f"s3://{bucket}/t.tfstate", MUTANTS["settle"].planted()
@@ -379,15 +381,15 @@ def test_a_create_of_unknown_outcome_raises_an_error_with_its_id(
 
 
 def test_a_store_without_conditional_delete_is_noted() -> None:
-    told: list[str] = []
-    state = StateLock(f"{memory()}/s", emit=lambda kind, **data: told.append(data["text"]))
+    answers: list[str] = []
+    state = StateLock(f"{memory()}/s", emit=lambda kind, **data: answers.append(data["text"]))
     with closing(state):
         offers = replace(state.store.capabilities, conditional_delete=False)
         state.store.capabilities = offers
         with state:
             pass
-    assert len(told) == 1
-    assert "no conditional delete" in told[0]
+    assert len(answers) == 1
+    assert "no conditional delete" in answers[0]
 
 
 def test_a_store_that_ignores_conditions_is_refused(bucket: str) -> None:
@@ -505,7 +507,7 @@ def test_the_command_removes_another_users_lock_only_by_force_and_escapes_its_ho
     assert not file.exists()
 
 
-def test_the_command_calls_a_foreign_file_what_it_is(tmp_path: Path) -> None:
+def test_the_command_identifies_a_foreign_file(tmp_path: Path) -> None:
     (tmp_path / "t.tfstate.tflock").write_bytes(b"\x00" * 1_000)
     shown: subprocess.CompletedProcess[str] = run("tflock", "show", f"file://{tmp_path}/t.tfstate")
     assert shown.returncode == 1

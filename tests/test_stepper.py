@@ -50,7 +50,7 @@ def test_an_answer_lost_anywhere_costs_no_commit(requests: int, how: Choice) -> 
     assert steps.verdict.kind == "VALID"
 
 
-def test_what_cannot_happen_is_refused_and_said() -> None:
+def test_an_impossible_move_is_refused_with_the_reason() -> None:
     steps = Steps()
     with pytest.raises(ValueError, match="there is no 'W9'; there are W1, W2"):
         steps.step("W9")
@@ -92,7 +92,7 @@ def test_buttons_decide_and_those_of_what_cannot_happen_are_disabled() -> None:
     view.close()
 
 
-def test_a_fork_stands_beside_its_run_and_what_differs_is_marked() -> None:
+def test_a_fork_is_shown_beside_its_run_with_the_differences_marked() -> None:
     view = PatternStepper("lock", "nothing guards the write itself")
     view.steps.until("W1", "resource.json", "PUT")
     view.steps.pause("W1")
@@ -123,7 +123,7 @@ def test_the_same_decisions_are_made_once_more_without_the_mistake() -> None:
     view.close()
 
 
-def test_a_moment_that_is_pasted_leads_there_and_nonsense_is_said() -> None:
+def test_a_pasted_moment_opens_that_state_and_nonsense_is_reported() -> None:
     view = PatternStepper("wal")
     view._panels[0].moment.value = "wal: W1 answer x2, W2 drop"
     assert [str(each) for each in view.steps.decisions] == ["W1 answer", "W1 answer", "W2 drop"]

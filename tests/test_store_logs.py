@@ -104,7 +104,7 @@ def test_the_same_requests_are_read_from_each_form(form: str) -> None:
     assert (log.others, log.unread) == (1, 0)
 
 
-def test_azures_log_alone_tells_conditions_and_etags() -> None:
+def test_only_azures_log_has_conditions_and_etags() -> None:
     log = read_store_log(lines(BLOB))
     assert log is not None
     assert [each.condition for each in log.requests] == ["if-absent", "", 'if-version "0x8D0"', ""]
@@ -123,7 +123,7 @@ def test_azures_log_as_a_query_returns_it() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_lock_that_was_deleted_by_hand_is_named_with_who_did_it(form: str) -> None:
+def test_a_lock_deleted_by_hand_is_named_with_the_identity_that_deleted_it(form: str) -> None:
     evidence = take_in([("log", FORMS[form].encode())])
     found = diagnose(evidence.events)
     assert found.pattern is Pattern.HAND_DELETED
@@ -131,7 +131,7 @@ def test_a_lock_that_was_deleted_by_hand_is_named_with_who_did_it(form: str) -> 
     assert "requests of 1 clients" in evidence.taken[0].said
 
 
-def test_a_log_says_who_wrote_what_a_listing_kept() -> None:
+def test_a_log_names_the_writer_of_each_listed_version() -> None:
     listing = {"Versions": [
         {"Key": KEY, "VersionId": "v1", "ETag": '"6dd671d9771f97132818793a016605ac"',
          "LastModified": "2026-01-01T00:00:00Z", "IsLatest": True},
@@ -146,7 +146,7 @@ def test_a_log_says_who_wrote_what_a_listing_kept() -> None:
     assert len(evidence.events) == 2
 
 
-def test_several_clients_are_told_apart_by_name_or_address() -> None:
+def test_several_clients_are_distinguished_by_name_or_address() -> None:
     text = "\n".join([
         access("00:00:00", "PUT", 200), access("00:00:01", "PUT", 200, ip="10.0.0.8"),
         access("00:00:02", "PUT", 200, who="arn:aws:iam::1:user/ana"),
@@ -238,16 +238,22 @@ def test_a_file_that_powershell_wrote_is_read() -> None:
 @pytest.mark.parametrize(
     "log",
     [
-        ("botocore Sending http request: <AWSPreparedRequest stream_output=False, method=PUT, "
-        "url=https://[lake/orders, headers={'x': b'y'}>"),
-        ("azure.core.pipeline.policies.http_logging_policy Request URL: 'https://[a/b'\n"
-        "Request method: 'PUT'"),
-        ("azure.core.pipeline.policies.http_logging_policy Request URL: 'https://a.b/c'\n"
-        "Request method: 'PUT'\nb'\\xzz'"),
+        (
+            "botocore Sending http request: <AWSPreparedRequest stream_output=False, method=PUT, "
+            "url=https://[lake/orders, headers={'x': b'y'}>"
+        ),
+        (
+            "azure.core.pipeline.policies.http_logging_policy Request URL: 'https://[a/b'\n"
+            "Request method: 'PUT'"
+        ),
+        (
+            "azure.core.pipeline.policies.http_logging_policy Request URL: 'https://a.b/c'\n"
+            "Request method: 'PUT'\nb'\\xzz'"
+        ),
         'urllib3.connectionpool "PUT //[lake/orders HTTP/1.1" 200',
     ],
 )
-def test_a_debug_log_with_a_url_or_a_body_that_is_none_is_read(log: str) -> None:
+def test_a_debug_log_with_an_invalid_url_or_body_is_read(log: str) -> None:
     assert "1 requests" in take_in([("log", log.encode())]).taken[0].said
 
 

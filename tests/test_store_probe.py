@@ -35,7 +35,7 @@ def click(panel: StoreProbe) -> str:
     return panel._status.value + panel._verdict.value + panel._checks.value + panel._matrix.value
 
 
-def test_nothing_is_asked_before_a_prediction(panel: StoreProbe) -> None:
+def test_no_request_is_sent_before_a_prediction(panel: StoreProbe) -> None:
     assert panel.button.disabled and panel.findings is None
     panel.prediction.value = Suitability.FULL
     assert not panel.button.disabled
@@ -43,7 +43,7 @@ def test_nothing_is_asked_before_a_prediction(panel: StoreProbe) -> None:
     assert panel.button.disabled
 
 
-def test_a_click_says_in_one_sentence_whether_to_lock_on_it_and_what_was_predicted(
+def test_a_click_shows_in_one_sentence_whether_the_store_is_safe_and_the_prediction(
     panel: StoreProbe,
 ) -> None:
     panel.place.value, panel.prediction.value = "spaces", Suitability.FULL
@@ -78,7 +78,7 @@ def test_the_sentence_and_the_choice_name_the_store_that_was_probed_last(panel: 
     assert panel.quick("rgw").conclusion.startswith("Ceph RGW")
 
 
-def test_what_needs_a_race_is_not_seen_one_request_after_another(panel: StoreProbe) -> None:
+def test_sequential_requests_do_not_reveal_faults_that_need_a_race(panel: StoreProbe) -> None:
     assert panel.quick("two-steps").verdict is Suitability.UNTESTED
     assert panel.run("two-steps", rounds=5, racers=6).report.verdict is Suitability.NOT_ATOMIC
 
@@ -88,7 +88,7 @@ def test_a_bucket_that_is_versioned_is_another_place(panel: StoreProbe) -> None:
     assert panel.quick("rgw, versioned bucket").verdict is Suitability.IGNORES_CONDITIONS
 
 
-def test_an_endpoint_that_anybody_names_is_probed(panel: StoreProbe, emulator: Any) -> None:
+def test_any_named_endpoint_is_probed(panel: StoreProbe, emulator: Any) -> None:
     findings = panel.run(url="s3://bucket/here", endpoint=emulator.s3)
     assert findings.report.safe and findings.known is None
     assert "documents" not in verdict_html(findings)
@@ -128,7 +128,7 @@ class Rude(BaseHTTPRequestHandler):
         pass
 
 
-def test_what_a_server_answers_is_text_in_the_panel(panel: StoreProbe) -> None:
+def test_the_panel_escapes_a_servers_answers(panel: StoreProbe) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Rude) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         panel.place.value, panel.prediction.value = "elsewhere", Suitability.FULL

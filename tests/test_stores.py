@@ -469,7 +469,7 @@ def test_a_refused_write_is_one_of_the_answers(
 
 
 @pytest.mark.parametrize("kind", HTTP_STORES)
-def test_a_throttled_write_says_when_to_come_back(kind: str) -> None:
+def test_a_throttled_write_reports_when_to_retry(kind: str) -> None:
     with canned(refusal(kind, 429, "TooManyRequests", Retry_After="7")) as server:
         assert opened(kind, server.url).put("k", b"{}", IfAbsent()) == Throttled(7.0)
 
@@ -504,7 +504,7 @@ def test_a_refused_read_is_one_of_the_answers(
 
 
 @pytest.mark.parametrize("kind", HTTP_STORES)
-def test_a_refused_listing_raises_what_may_be_asked_again(kind: str) -> None:
+def test_a_refused_listing_raises_a_retryable_error(kind: str) -> None:
     with canned(refusal(kind, 503, "SlowDown")) as server, pytest.raises(NoAnswer, match="503"):
         opened(kind, server.url).list("")
     with canned(b"") as server, pytest.raises(NoAnswer, match="no answer"):
@@ -537,7 +537,7 @@ FAULTS: list[tuple[str, int, str, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "status", "code", "headers", "cure"), FAULTS)
-def test_a_fault_of_configuration_raises_what_who_and_what_next(
+def test_a_configuration_error_states_the_cause_the_party_and_the_remedy(
     kind: str, status: int, code: str, headers: dict[str, str], cure: str
 ) -> None:
     with canned(refusal(kind, status, code, **headers)) as server:
@@ -569,7 +569,7 @@ def test_a_redirect_is_not_followed_by_any_request(kind: str, status: int) -> No
         assert (elsewhere.requests, len(server.requests)) == ([], 5)
 
 
-def test_a_missing_bucket_is_told_from_a_missing_object_in_a_download_from_google() -> None:
+def test_a_missing_bucket_is_distinguished_from_a_missing_object_in_a_gcs_download() -> None:
     gone = http(404, b"The specified bucket does not exist.", Content_Type="text/html")
     with canned(gone) as server, pytest.raises(StoreError, match="no such bucket"):
         opened("gcs", server.url).get("k")
@@ -610,7 +610,7 @@ PAGES = {
 @pytest.mark.parametrize("kind", HTTP_STORES)
 @pytest.mark.parametrize("status", [200, 403, 502])
 @pytest.mark.parametrize("body", PAGES.values(), ids=list(PAGES))
-def test_what_is_no_stores_answer_is_unknown_or_a_fault_and_never_a_traceback(
+def test_an_answer_from_no_store_is_unknown_or_a_fault_and_never_a_traceback(
     kind: str, status: int, body: bytes
 ) -> None:
     """A captive portal, a proxy's own page, another program on that port."""
@@ -630,7 +630,7 @@ def test_what_is_no_stores_answer_is_unknown_or_a_fault_and_never_a_traceback(
 
 @pytest.mark.parametrize("body", [b"", b"<html><body>hello</body></html>"], ids=["empty", "a page"])
 @pytest.mark.parametrize("kind", HTTP_STORES)
-def test_a_listing_that_is_none_is_not_an_empty_one(kind: str, body: bytes) -> None:
+def test_an_invalid_listing_is_not_an_empty_one(kind: str, body: bytes) -> None:
     """Else a timeline would seem to have no commits."""
     with canned(http(200, body, Content_Type="application/xml")) as server:
         store = opened(kind, server.url)
@@ -640,7 +640,7 @@ def test_a_listing_that_is_none_is_not_an_empty_one(kind: str, body: bytes) -> N
 
 
 @pytest.mark.parametrize("kind", HTTP_STORES)
-def test_a_store_that_hangs_is_given_up_in_time(kind: str) -> None:
+def test_a_hanging_store_is_abandoned_in_time(kind: str) -> None:
     with canned(hang=True) as server:
         store = opened(kind, server.url, timeout_s=0.6)
         began = time.monotonic()
@@ -685,7 +685,7 @@ def test_a_name_that_does_not_resolve_raises(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", HTTP_STORES)
-def test_a_resolver_that_fails_after_the_store_has_answered_is_only_silence(
+def test_a_resolver_failure_after_the_stores_first_answer_counts_as_no_answer(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with canned(refusal(kind, 503, "SlowDown")) as server:
@@ -759,7 +759,7 @@ def test_an_url_that_carries_a_secret_is_refused_and_not_repeated(url: str) -> N
     assert SECRET not in str(raised.value) and "AKIA" not in str(raised.value)
 
 
-def test_a_key_may_still_look_like_a_query_and_an_at_sign_names_an_account() -> None:
+def test_a_key_may_contain_a_question_mark_and_an_at_sign_names_an_account() -> None:
     open_store("memory://b/part=a?b=c@d:e/x").close()
     open_store("memory://b/a&b=c;d=e/x#f=g/design=2/10%25").close()
     open_store("abfss://container@account.dfs.core.windows.net/x@y:z", credential="any").close()
@@ -812,7 +812,7 @@ def test_a_loopback_endpoint_needs_no_credentials(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", HTTP_STORES)
-def test_a_loopback_endpoint_is_asked_directly_whatever_proxy_the_machine_has(
+def test_a_loopback_endpoint_is_reached_without_the_machines_proxy(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
@@ -920,7 +920,7 @@ def test_a_directory_in_the_place_of_the_lock_object_is_explained(tmp_path: Path
     assert main(["lock", "show", f"file://{tmp_path}"]) == 3
 
 
-def test_a_folder_that_can_never_be_made_is_an_error_and_no_throttling() -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_and_not_throttling() -> None:
     if not Path("/proc/self").is_dir():
         pytest.skip("this system has no /proc")
     with pytest.raises(StoreError, match=r"cannot write a/b: .*; no directory can be made there"):

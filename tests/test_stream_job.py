@@ -39,8 +39,8 @@ AVRO = json.dumps({"type": "record", "name": "impression", "fields": FIELDS})
 def work(folder: Path, *arguments: str, **props: str) -> StreamJob:
     file = folder / "kafka source.properties"
     file.write_bytes(format_properties({**KEYS, S + "source.dfs.root": str(folder), **props}))
-    told = ["--props", file.as_uri(), "--target-base-path", f"file://{folder}/orders"]
-    return work_of(parser().parse_args([*told, *arguments]))
+    flags = ["--props", file.as_uri(), "--target-base-path", f"file://{folder}/orders"]
+    return work_of(parser().parse_args([*flags, *arguments]))
 
 
 @pytest.fixture
@@ -141,7 +141,9 @@ def test_a_flag_without_effect_is_named(tmp_path: Path, capsys: pytest.CaptureFi
         (["--schemaprovider-class", "a.SchemaRegistryProvider"], "registry.url is missing"),
     ],
 )
-def test_what_a_streamer_cannot_do_is_said(tmp_path: Path, arguments: Any, why: str) -> None:
+def test_unsupported_features_of_the_streamer_are_reported(
+    tmp_path: Path, arguments: Any, why: str
+) -> None:
     with pytest.raises(TableError, match=why):
         work(tmp_path, *arguments)
 

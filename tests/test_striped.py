@@ -142,7 +142,7 @@ def test_a_release_that_takes_long_holds_up_no_other(shared_emulator: Any, bucke
             assert [each["stripe"] for each in tale.of("released")][-1] == slow
 
 
-def test_what_was_taken_is_given_back_in_reverse_where_one_cannot_be_had(
+def test_acquired_locks_are_released_in_reverse_if_one_cannot_be_acquired(
     here: Callable[..., StripedLock],
 ) -> None:
     tale = Tale()
@@ -184,7 +184,7 @@ def test_one_deadline_is_for_all_stripes_of_a_call(here: Callable[..., StripedLo
     other.release()
 
 
-def test_an_interrupt_while_one_is_waited_for_leaves_none_held(
+def test_an_interrupt_while_waiting_for_one_lock_leaves_no_lock_held(
     here: Callable[..., StripedLock],
 ) -> None:
     def interrupt() -> None:
@@ -204,7 +204,7 @@ def test_an_interrupt_while_one_is_waited_for_leaves_none_held(
 # --- losing ---------------------------------------------------------------------------------------
 
 
-def test_the_loss_of_any_stripe_reaches_the_holder_and_the_others_are_free(
+def test_the_loss_of_any_stripe_is_reported_and_the_others_are_released(
     place: Callable[..., StripedLock],
 ) -> None:
     lost = threading.Event()
@@ -223,7 +223,7 @@ def test_the_loss_of_any_stripe_reaches_the_holder_and_the_others_are_free(
         held.assert_held()
 
 
-def test_a_first_stripe_that_is_lost_while_the_last_is_waited_for_is_told_and_nothing_is_held(
+def test_losing_the_first_stripe_while_waiting_for_the_last_is_reported_and_releases_all(
     here: Callable[..., StripedLock],
 ) -> None:
     striped, other = here(lock=QUICK), here().keys(C)
@@ -276,7 +276,7 @@ def test_keys_are_names(here: Callable[..., StripedLock], keys: tuple[Any, ...])
 
 
 @pytest.mark.parametrize("stripes", [0, -1, 2**16 + 1, 2.0])
-def test_a_number_of_stripes_that_cannot_be_is_refused(stripes: Any) -> None:
+def test_an_invalid_number_of_stripes_is_refused(stripes: Any) -> None:
     with pytest.raises(ValueError, match="from 1 to 65,536; not"):
         StripedLock(memory(), stripes=stripes)
 
@@ -312,7 +312,7 @@ def test_a_handle_with_another_number_of_stripes_is_refused_and_locks_nothing(
 def test_of_handles_that_race_with_different_numbers_only_those_of_one_number_lock(
     shared_emulator: Any, bucket: str
 ) -> None:
-    told: list[tuple[int, bool]] = []
+    trace: list[tuple[int, bool]] = []
     gate = threading.Barrier(4)
 
     def go(stripes: int) -> None:
@@ -320,18 +320,18 @@ def test_of_handles_that_race_with_different_numbers_only_those_of_one_number_lo
         gate.wait(PATIENCE_S)
         try:
             with striped.keys("a", acquire_timeout=PATIENCE_S):
-                told.append((stripes, True))
+                trace.append((stripes, True))
         except StripesDiffer:
-            told.append((stripes, False))
+            trace.append((stripes, False))
 
     threads = [threading.Thread(target=go, args=(4 << n % 2,)) for n in range(4)]
     for each in threads:
         each.start()
     for each in threads:
         each.join(PATIENCE_S)
-    assert len(told) == 4
-    assert len({stripes for stripes, locked in told if locked}) == 1
-    assert len({stripes for stripes, locked in told if not locked}) == 1
+    assert len(trace) == 4
+    assert len({stripes for stripes, locked in trace if locked}) == 1
+    assert len({stripes for stripes, locked in trace if not locked}) == 1
 
 
 HOSTILE = {
@@ -350,7 +350,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_record_of_stripes_that_is_none_is_refused_and_stays_as_it_is(
+def test_an_invalid_record_of_stripes_is_refused_and_kept(
     here: Callable[..., StripedLock], name: str
 ) -> None:
     body, why = HOSTILE[name]

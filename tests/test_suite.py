@@ -75,11 +75,11 @@ def test_a_test_that_hangs_costs_that_test_and_no_other(tmp_path: Path) -> None:
     assert re.search(r"=+ 10 failed, 10 passed in ", said), said
     assert run.returncode == 1
     # Where it stood: in the failure, or on stderr of the worker that was ended.
-    assert "hanging.py\", line" in said and "in test_hangs_in_c_in_a_group" in said
+    assert 'hanging.py", line' in said and "in test_hangs_in_c_in_a_group" in said
     assert within(ENDS_WITHIN_S, lambda: not alive(tmp_path)), alive(tmp_path)
 
 
-def test_without_workers_a_hanging_test_ends_the_run_and_says_where_it_stood(
+def test_without_workers_a_hanging_test_ends_the_run_with_its_stack(
     tmp_path: Path,
 ) -> None:
     options = ("-n", "0", "--timeout=1", "-o", "timeout_grace=1", "-k", "hangs_in_c or quick")
@@ -113,7 +113,7 @@ def test_an_interrupted_run_leaves_no_process_behind(
     assert within(ENDS_WITHIN_S, lambda: not alive(tmp_path)), alive(tmp_path)
 
 
-def test_a_run_names_and_ends_what_a_test_left_behind(tmp_path: Path) -> None:
+def test_a_run_names_and_ends_processes_that_a_test_left_behind(tmp_path: Path) -> None:
     run = started("leaving.py", tmp_path, *TWO, "-k", "leaves_a_process")
     said, _ = run.communicate(timeout=60)
     assert run.returncode == 0
@@ -139,7 +139,7 @@ def test_a_run_can_be_interrupted_where_its_parent_ignores_sigint(tmp_path: Path
     ("missing", "remedy"),
     [("libatomic", "apt-get install libatomic1"), ("chromium", "apt-get install chromium")],
 )
-def test_browser_tests_are_skipped_with_the_remedy(
+def test_browser_tests_are_skipped_with_a_reason_that_names_the_remedy(
     tmp_path: Path, missing: str, remedy: str
 ) -> None:
     pytest.importorskip("playwright", reason="make test installs playwright")

@@ -83,7 +83,7 @@ def test_the_figure_shows_what_was_found_and_so_does_a_page_without_one(sweep: S
     assert table[1].split() == ["0.9", "0", "of", "3", "0", "of", "3"]
 
 
-def test_a_sweep_that_was_stopped_says_so_and_can_be_run_again() -> None:
+def test_a_stopped_sweep_reports_it_and_can_be_run_again() -> None:
     sweep = Sweep(1_000_000)
     sweep.start_button.click()
     assert sweep.start_button.disabled and not sweep.stop_button.disabled
@@ -114,7 +114,7 @@ def test_clicks_go_through_a_run_and_the_newest_one_counts() -> None:
     panel.close()
 
 
-def test_others_from_here_are_counted_and_nonsense_is_said() -> None:
+def test_alternatives_from_here_are_counted_and_nonsense_is_refused() -> None:
     panel = Rerun("stalls-3/fence off:3")
     end = panel.moment
     found = panel.others(5)

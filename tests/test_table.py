@@ -301,7 +301,7 @@ def as_an_older_lockkit_carries_it_on(store: Store) -> None:
 @pytest.mark.parametrize("way", ["by the fence", "by an older fence", "by a listing"])
 @pytest.mark.parametrize("before", [[], [7]], ids=["empty partition", "full partition"])
 @pytest.mark.parametrize("operation", ["INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"])
-def test_a_key_that_an_overwrite_and_another_writer_bring_is_there_once(
+def test_a_key_that_an_overwrite_and_another_writer_add_exists_once(
     memory: Store, operation: str, before: list[int], way: str
 ) -> None:
     fence = way != "by a listing"
@@ -328,7 +328,7 @@ def test_a_key_that_an_overwrite_and_another_writer_bring_is_there_once(
         publish(memory, prepare_overwrite(memory, rows([8]), operation), fence=fence)
 
 
-def test_the_fence_tells_an_overwrite_so_that_its_file_need_not_be_read(memory: Store) -> None:
+def test_the_fence_records_an_overwrite_so_that_its_file_need_not_be_read(memory: Store) -> None:
     store = Lossy(memory)
     winner = prepare_overwrite(memory, rows([0]), "INSERT_OVERWRITE")
     loser, later = prepare_inserts(memory, rows([0])), prepare_inserts(memory, rows([1]))
@@ -346,7 +346,7 @@ def test_the_fence_tells_an_overwrite_so_that_its_file_need_not_be_read(memory: 
         as_an_older_lockkit_carries_it_on(memory)
 
 
-def test_an_overwrite_of_a_partition_goes_together_with_what_is_written_elsewhere(
+def test_an_overwrite_of_a_partition_commits_beside_writes_to_other_partitions(
     memory: Store,
 ) -> None:
     publish(memory, prepare_inserts(memory, rows([0]), rows([1], region="US")))
@@ -457,23 +457,23 @@ def test_a_lease_that_ended_stops_the_commit_before_it_is_decided(memory: Store)
 
 
 def test_the_notes_of_a_commit_are_events_of_the_history(memory: Store) -> None:
-    told: list[tuple[str, dict[str, Any]]] = []
+    emitted: list[tuple[str, dict[str, Any]]] = []
 
     def emit(kind: str, **fields: Any) -> None:
         assert set(KINDS[kind]) <= set(fields)
-        told.append((kind, fields))
+        emitted.append((kind, fields))
 
     stale, quick = overlapping(memory)
     run(commit(quick, Holder(3)), memory, CLOCK, emit)
-    assert [kind for kind, _ in told] == ["checked", "fenced", "published"]
-    checked = told[0][1]
+    assert [kind for kind, _ in emitted] == ["checked", "fenced", "published"]
+    checked = emitted[0][1]
     assert checked["writes"] == [list(group) for group in quick.writes]
     assert len(checked["covered"]) == 1 and checked["epoch"] == 3
     with pytest.raises(CommitConflict):
         run(commit(stale, Holder(4)), memory, CLOCK, emit)
-    assert told[-1][0] == "refused" and told[-1][1]["error"] == "CommitConflict"
+    assert emitted[-1][0] == "refused" and emitted[-1][1]["error"] == "CommitConflict"
     run(begin(), memory, CLOCK, emit)
-    assert told[-1][0] == "began"
+    assert emitted[-1][0] == "began"
 
 
 def test_the_fence_names_the_commit_its_epoch_and_its_digest(memory: Store) -> None:
@@ -529,7 +529,7 @@ def test_any_two_lost_answers_never_lose_or_double_a_commit(fence: bool) -> None
 
 
 @pytest.mark.parametrize("fence", [True, False])
-def test_a_store_that_falls_silent_leaves_a_definite_no_or_an_unknown_that_can_be_found_out(
+def test_a_store_that_stops_answering_leaves_a_refusal_or_an_unknown_that_can_be_resolved(
     fence: bool,
 ) -> None:
     answers = set()
@@ -586,7 +586,7 @@ def test_a_decision_that_was_made_superseded_and_not_acknowledged_is_still_found
     assert content(store.store) == {"k0": 0, "k1": 0, "k2": 0}
 
 
-def test_where_the_instant_was_taken_away_meanwhile_nobody_claims_to_know() -> None:
+def test_if_its_instant_was_removed_the_writer_reports_an_unknown_outcome() -> None:
     store = Lossy(new_table(f"memory://table-{next(NAMES)}"))
     unlucky = prepare_inserts(store.store, rows([0]))
     procedure = commit(unlucky, Holder(epoch=1))
@@ -624,7 +624,7 @@ def test_a_commit_too_wide_for_the_fence_is_checked_by_its_own_file(version: int
     publish(store, other)
 
 
-def test_a_refusal_by_configuration_is_passed_on_as_what_it_is(memory: Store) -> None:
+def test_a_configuration_error_reaches_the_caller_unchanged(memory: Store) -> None:
     procedure = commit(prepare_inserts(memory, rows([0])), Holder(epoch=1))
     until(procedure, memory, lambda r: isinstance(r, Put) and r.key == FENCE_KEY)
     request = procedure.throw(StoreError("access denied to orders; ask for PutObject"))
@@ -659,7 +659,7 @@ def test_foreign_names_in_the_timeline_are_no_commits(memory: Store) -> None:
     assert content(memory) == {"k0": 0, "k1": 0}
 
 
-def test_a_listing_of_several_pages_is_believed_when_two_agree() -> None:
+def test_a_listing_of_several_pages_is_accepted_when_two_agree() -> None:
     def page(size: int) -> list[ListEntry]:
         names = (f"{20250101000000000 + n}.commit" for n in range(size))
         return [ListEntry(f".hoodie/{name}", 1) for name in names]
@@ -680,7 +680,7 @@ def test_a_listing_of_several_pages_is_believed_when_two_agree() -> None:
         listed(*range(long, long + LISTINGS_MAX + 1))
 
 
-def test_a_listing_is_asked_for_once_where_the_store_makes_it_a_snapshot() -> None:
+def test_a_listing_is_requested_once_where_the_store_returns_a_snapshot() -> None:
     def listed(*answers: Listing) -> Any:
         procedure = load_timeline(V6)
         procedure.send(None)
@@ -815,7 +815,7 @@ def test_hudi_rs_reads_it_from_the_embedded_server(object_server: Any) -> None:
     assert theirs.sort_by(order).to_pylist() == ours.sort_by(order).to_pylist()
 
 
-def test_a_commit_takes_a_real_locks_guard_and_belief(object_server: Any) -> None:
+def test_a_commit_accepts_the_guard_and_the_assertion_of_a_real_lock(object_server: Any) -> None:
     url = f"s3://lake/orders-{next(NAMES)}"
     store = new_table(url, endpoint=object_server.s3)
     epochs = []

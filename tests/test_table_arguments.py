@@ -43,14 +43,14 @@ def refused(call: Any, *, fits: tuple[Any, ...] = ()) -> None:
 
 
 @pytest.mark.parametrize("argument", ["columns", "filters", "as_of", "query"])
-def test_a_read_refuses_what_is_no_such_argument(table: Table, argument: str) -> None:
+def test_a_read_refuses_an_unknown_argument(table: Table, argument: str) -> None:
     read: Any = table.read
     fits = (FRAME,) if argument == "columns" else ()  # it gives its columns' names
     refused(lambda value: read(**{argument: value}), fits=fits)
 
 
 @pytest.mark.parametrize("argument", ["columns", "filters", "begin", "end"])
-def test_an_increment_refuses_what_is_no_such_argument(table: Table, argument: str) -> None:
+def test_an_increment_refuses_an_unknown_argument(table: Table, argument: str) -> None:
     changes: Any = table.changes
     fits = (FRAME,) if argument == "columns" else ()
     refused(lambda value: changes(**{argument: value}), fits=fits)
@@ -82,7 +82,7 @@ def test_names_and_filters_may_be_in_any_iterable(table: Table) -> None:
 
 
 @pytest.mark.parametrize("operation", ["append", "upsert", "delete", "overwrite"])
-def test_a_write_refuses_what_are_no_rows_and_no_number_of_retries(
+def test_a_write_refuses_invalid_rows_and_an_invalid_number_of_retries(
     table: Table, operation: str
 ) -> None:
     write: Any = getattr(table, operation)
@@ -104,7 +104,7 @@ def test_whole_table_is_a_bool(table: Table) -> None:
     "record_key", "partition_by", "precombine", "name", "version", "mode", "table_type", "commit",
     "buckets", "hive_style", "urlencode", "url",
 ])  # fmt: skip
-def test_create_refuses_what_is_no_such_argument(argument: str) -> None:
+def test_create_refuses_an_unknown_argument(argument: str) -> None:
     texts = tuple(each for each in ODD if isinstance(each, str))  # names; refused if they are none
     fits = {"buckets": (5,), "hive_style": (True,), "urlencode": (True,)}.get(argument, texts)
 
@@ -121,7 +121,7 @@ def test_create_refuses_what_is_no_such_argument(argument: str) -> None:
 @pytest.mark.parametrize("argument", [
     "url", "lock", "options", "strategy", "emit", "clock", "client", "timeout_s",
 ])  # fmt: skip
-def test_a_handle_refuses_what_is_no_such_argument(table: Table, argument: str) -> None:
+def test_a_handle_refuses_an_unknown_argument(table: Table, argument: str) -> None:
     texts = tuple(each for each in ODD if isinstance(each, str))
     fits = {"url": texts, "client": texts, "timeout_s": (5, 1.5), "emit": (object,)}
 

@@ -44,7 +44,7 @@ def made(url: str = "", **how: Any) -> Table:
 
 @pytest.mark.parametrize("mode", [FENCED, HUDI])
 @pytest.mark.parametrize("version", [6, 9])
-def test_a_table_is_what_a_dictionary_is(version: int, mode: str) -> None:
+def test_a_table_equals_a_dictionary_model(version: int, mode: str) -> None:
     dice, model = random.Random(f"{version} {mode}"), dict[tuple[str, str], Row]()
     past: list[tuple[str, list[Row]]] = []
     with made(version=version, mode=mode, buckets=2) as table:
@@ -84,7 +84,7 @@ def test_the_greater_precombine_value_stays_and_of_equals_the_later_row() -> Non
         assert table.upsert(rows(("a", "EU", 4, 2))) is None, "nothing would change"
 
 
-def test_changes_go_on_where_the_last_ones_ended() -> None:
+def test_changes_continue_where_the_last_ones_ended() -> None:
     with made() as table:
         table.upsert(rows(("a", "EU", 1, 1), ("b", "US", 1, 1)))
         first, increment = table.changes()
@@ -113,7 +113,7 @@ def test_compaction_of_a_table_without_log_files_is_refused() -> None:
         merged.append(rows(("a", "EU", 1, 1)))
 
 
-def test_retries_and_partitions_that_cannot_be_meant_are_refused() -> None:
+def test_invalid_retries_and_partitions_are_refused() -> None:
     wrong: Any = 5
     with made() as table:
         for retries in (-1, "3"):
@@ -127,12 +127,12 @@ def test_retries_and_partitions_that_cannot_be_meant_are_refused() -> None:
 
 
 @pytest.mark.parametrize("bound", [None, 5, "yesterday"])
-def test_changes_from_what_is_no_instant_are_refused(bound: Any) -> None:
+def test_changes_from_an_invalid_instant_are_refused(bound: Any) -> None:
     with made() as table, pytest.raises(TableError, match="is no instant; write"):
         table.changes(bound)
 
 
-def test_of_two_upserts_of_one_file_group_one_conflicts_and_begins_again_if_asked(
+def test_of_two_upserts_of_one_file_group_one_conflicts_and_retries_if_requested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from lockkit.table.writer import ArrowWrite
@@ -171,7 +171,7 @@ def test_overwrite_takes_the_rows_partitions_or_the_whole_table() -> None:
 
 
 @pytest.mark.parametrize("write", ["append", "upsert", "delete", "overwrite"])
-def test_rows_that_cannot_be_are_refused_and_the_table_stays(write: str) -> None:
+def test_invalid_rows_are_refused_and_the_table_is_unchanged(write: str) -> None:
     with made() as table:
         table.upsert(rows(("a", "EU", 1, 1)))
         for wrong, says in (
@@ -285,7 +285,7 @@ def test_an_overwrite_of_a_table_without_partitions_replaces_all_rows() -> None:
         ({"as_of": 20260101000000000}, "is no instant; write 'yyyy"),
     ],
 )  # fmt: skip
-def test_a_read_that_cannot_be_meant_is_refused(how: dict[str, Any], why: str) -> None:
+def test_a_contradictory_read_is_refused(how: dict[str, Any], why: str) -> None:
     with Table.create(f"memory://arrow{next(_NAMES)}", record_key="id") as table:
         table.append(pa.table({"id": ["a"]}))
         with pytest.raises(TableError, match=why):

@@ -88,7 +88,7 @@ def table(server: Emulator, verb: str, url: str, *more: str) -> int:
 # --- show ----------------------------------------------------------------------------------------
 
 
-def test_show_tells_what_is_pending_and_exits_1_for_what_a_dead_writer_left(
+def test_show_lists_pending_instants_and_exits_1_for_a_dead_writers_leftovers(
     server: Emulator, url: str, store: Store, dead: Prepared, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lives = prepare_inserts(store, rows([1]))
@@ -106,18 +106,18 @@ def test_show_tells_what_is_pending_and_exits_1_for_what_a_dead_writer_left(
     assert "gave up, or was ended" in left
     (busy,) = [each for each in shown.splitlines() if lives.instant in each]
     assert f"lives ({process_name()}), last beat" in busy
-    told = json.loads(capsys.readouterr().out)
-    assert {each["instant"]: each["lives"] for each in told["pending"]} == {
+    printed = json.loads(capsys.readouterr().out)
+    assert {each["instant"]: each["lives"] for each in printed["pending"]} == {
         dead.instant: False, lives.instant: True,
     }  # fmt: skip
-    assert told["newest"] == [{"instant": done, "action": "commit", "completion": None}]
-    held_back = told["held_back"]
+    assert printed["newest"] == [{"instant": done, "action": "commit", "completion": None}]
+    held_back = printed["held_back"]
     assert (held_back["instant"], held_back["alive"]) == (dead.instant, False)
     assert held_back["waiting"] == 1 and held_back["last_beat"] is not None
     assert held_back["text"] in held
 
 
-def test_a_stream_that_is_held_back_says_so_once_for_each_state(
+def test_a_delayed_stream_reports_it_once_for_each_state(
     server: Emulator, url: str, store: Store
 ) -> None:
     """By a warning, which Python prints: Spark's process for streams shows no log records."""
@@ -128,7 +128,7 @@ def test_a_stream_that_is_held_back_says_so_once_for_each_state(
     stream = StreamReader(TableAddress(url, server.s3, "", {}), {}, None)
     first = add(store, 0)
     slow = prepare_inserts(store, rows([1]))
-    with pytest.warns(ReaderHeldBack) as told:
+    with pytest.warns(ReaderHeldBack) as printed:
         with Heartbeat(slow.instant, store, clock=CLOCK):
             later = add(store, 2)
             for _ in range(3):
@@ -137,14 +137,14 @@ def test_a_stream_that_is_held_back_says_so_once_for_each_state(
             assert stream.latestOffset({"at": first}, None) == {"at": first}
         publish(store, slow)
         assert stream.latestOffset({"at": first}, None) == {"at": later}
-    alive, dead, free = (str(each.message) for each in told)
+    alive, dead, free = (str(each.message) for each in printed)
     assert f"the stream of {url} is held back since 20" in alive and "writer alive" in alive
     assert f"by instant {slow.instant}" in alive and "writer dead: no heartbeat since" in dead
     assert f"lockkit table rollback {url} --instant {slow.instant}" in dead
     assert free == f"the stream of {url} is no longer held back"
 
 
-def test_a_clustering_that_hudi_planned_is_hudis_to_carry_out(
+def test_a_clustering_planned_by_hudi_is_executed_only_by_hudi(
     server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add(store, 0)
@@ -163,7 +163,7 @@ def test_a_clustering_that_hudi_planned_is_hudis_to_carry_out(
     assert "for its maker to carry out" in capsys.readouterr().out
 
 
-def test_show_exits_0_where_nobody_left_anything_and_3_where_there_is_no_table(
+def test_show_exits_0_without_leftovers_and_3_without_a_table(
     server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert table(server, "show", url) == 0
@@ -189,7 +189,7 @@ def test_a_dry_clean_lists_what_the_clean_then_deletes(
     assert "hoodie.clean.commits.retained" in capsys.readouterr().err
 
 
-def test_cluster_joins_small_files_and_says_so(
+def test_cluster_joins_small_files_and_reports_it(
     server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for each in range(4):
@@ -207,7 +207,7 @@ def test_cluster_joins_small_files_and_says_so(
 # --- rollback ------------------------------------------------------------------------------------
 
 
-def test_rollback_takes_back_what_is_dead_and_nothing_that_lives(
+def test_rollback_removes_dead_writers_instants_and_no_living_ones(
     server: Emulator, url: str, store: Store, dead: Prepared, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lives = prepare_inserts(store, rows([1]))
@@ -229,7 +229,7 @@ def test_rollback_takes_back_what_is_dead_and_nothing_that_lives(
     assert "\x1b" not in capsys.readouterr().err
 
 
-def test_a_busy_lock_is_said_with_its_own_exit_code(
+def test_a_busy_lock_is_reported_with_its_own_exit_code(
     server: Emulator, url: str, store: Store, dead: Prepared,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -290,7 +290,7 @@ def test_ctrl_c_of_a_clean_leaves_a_plan_that_the_next_clean_finishes(
     assert lock_is_free(store)
 
 
-def test_ctrl_c_of_a_clustering_takes_it_back(server: Emulator, url: str, store: Store) -> None:
+def test_ctrl_c_rolls_back_a_clustering(server: Emulator, url: str, store: Store) -> None:
     for each in range(4):
         add(store, each)
     with Proxy(server.s3) as proxy:
@@ -317,7 +317,7 @@ def test_services_of_another_process_serve_until_ctrl_c(
     assert any("lockkit-table" in str(each["client"]) for each in taken)
 
 
-def test_what_a_bucket_says_cannot_write_on_the_terminal(
+def test_text_from_a_bucket_cannot_control_the_terminal(
     server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = ".hoodie/hoodie.properties"

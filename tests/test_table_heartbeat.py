@@ -87,9 +87,7 @@ STORE, WALL = RULES, HeartbeatRules(interval_ms=1_000, misses=2, expiry=Expiry.W
 LONG = AT_MS + 10_000_000
 
 
-def seen(
-    body: bytes = b"", age_ms: int = 0, *, date: bool = True, modified: bool = True
-) -> Found:
+def seen(body: bytes = b"", age_ms: int = 0, *, date: bool = True, modified: bool = True) -> Found:
     """An object whose Last-Modified is AT_MS, read when the store's clock was `age_ms` further."""
     return Found(body, "v", AT_MS if modified else None, AT_MS + age_ms if date else None)
 
@@ -129,7 +127,7 @@ def test_a_heartbeat_expires_by_the_stores_clock_and_its_writers_own_promise(
     assert expired(heartbeat_of(T, answer), wall_ms, rules) is dead
 
 
-def test_a_writer_stops_believing_before_anybody_may_end_its_heartbeat() -> None:
+def test_a_writer_stops_relying_on_its_heartbeat_before_another_may_end_it() -> None:
     for rules in (RULES, QUICK, SHORT, HeartbeatRules()):
         assert 0 < rules.belief_ms < rules.ttl_ms
     assert HeartbeatRules().ttl_ms == 120_000  # Hudi's defaults
@@ -145,7 +143,7 @@ def test_hudis_option_names_set_the_rules() -> None:
 
 
 @pytest.mark.parametrize("said", ["999", "0", "-1", "1e4", "", "a", "9" * 30, "٣٣٣٣", None])
-def test_an_interval_that_cannot_be_is_refused_by_name(said: object) -> None:
+def test_an_invalid_interval_is_refused_by_name(said: object) -> None:
     with pytest.raises(TableError, match=r"heartbeat\.interval_in_ms="):
         heartbeat_rules({"hoodie.client.heartbeat.interval_in_ms": said})
 
@@ -200,7 +198,7 @@ def test_an_unread_beat_is_recognised_by_the_next_one(memory: Store) -> None:
     assert settled.version != now.version and not settled.out
 
 
-def test_a_heartbeat_that_was_deleted_is_over_at_the_next_beat(memory: Store) -> None:
+def test_a_deleted_heartbeat_ends_at_the_next_beat(memory: Store) -> None:
     now = run(start(HeartbeatState(T, 1_000)), memory, CLOCK)
     run(forget(T), memory, CLOCK)
     with pytest.raises(HeartbeatExpired, match="it is gone"):
@@ -208,13 +206,13 @@ def test_a_heartbeat_that_was_deleted_is_over_at_the_next_beat(memory: Store) ->
     assert run(read_heartbeat(T), memory, CLOCK).version is None
 
 
-def test_a_second_writer_of_one_instant_is_told_so(memory: Store) -> None:
+def test_a_second_writer_of_one_instant_gets_an_error(memory: Store) -> None:
     run(start(HeartbeatState(T, 1_000)), memory, CLOCK)
     with pytest.raises(HeartbeatExpired, match=f"{T}.*begin again"):
         run(start(HeartbeatState(T, 1_000)), memory, CLOCK)
 
 
-def test_a_store_that_is_silent_starts_nothing(memory: Store) -> None:
+def test_a_store_that_does_not_answer_starts_nothing(memory: Store) -> None:
     with pytest.raises(Unanswered, match="could not be written"):
         run(start(HeartbeatState(T, 1_000)), Lossy(memory, from_on=0), CLOCK)
 
@@ -314,8 +312,8 @@ class Play:
             request = self.running[name].send(self.answers[name])  # type: ignore[attr-defined]
             while not isinstance(request, Put | Get | Delete):
                 assert isinstance(request, Unique | Note | Sleep), request
-                told = f"{name}-{next(self.ids)}" if isinstance(request, Unique) else None
-                request = self.running[name].send(told)  # type: ignore[attr-defined]
+                answer_sent = f"{name}-{next(self.ids)}" if isinstance(request, Unique) else None
+                request = self.running[name].send(answer_sent)  # type: ignore[attr-defined]
             self.waits[name] = request
         except StopIteration:
             self.through.add(name)
@@ -427,7 +425,7 @@ def table(memory: Store) -> dict[str, Any]:
         ("NEVER", []),
     ],
 )
-def test_eager_takes_all_but_mine_lazy_the_expired_never_none(
+def test_eager_rolls_back_all_others_lazy_the_expired_and_never_none(
     table: dict[str, Any], policy: str, found: list[str]
 ) -> None:
     spare = frozenset({table["planned"]})
@@ -456,7 +454,7 @@ def test_an_instant_is_as_old_as_its_file_whatever_clock_named_it(memory: Store)
     assert run(dead_instants(V6, now, "LAZY"), memory, fast) == ()
 
 
-def test_an_instant_that_has_only_just_begun_is_nobodys_prey(memory: Store) -> None:
+def test_an_instant_that_has_only_just_begun_is_not_rolled_back(memory: Store) -> None:
     fresh = instant_of(CLOCK.wall_ms())
     pending(memory, fresh)
     assert dead(memory, "LAZY") == []
@@ -485,7 +483,7 @@ def test_it_beats_by_itself_until_it_is_finished(memory: Store) -> None:
     heart.finish()  # twice is once
 
 
-def test_leaving_without_a_commit_gives_it_up_at_once(memory: Store) -> None:
+def test_leaving_the_block_without_a_commit_rolls_the_instant_back_at_once(memory: Store) -> None:
     with pytest.raises(ZeroDivisionError), Heartbeat(T, memory, rules=QUICK):
         _ = 1 // 0
     heartbeat = run(read_heartbeat(T), memory, CLOCK)
@@ -497,7 +495,7 @@ def test_leaving_without_a_commit_gives_it_up_at_once(memory: Store) -> None:
 
 
 @pytest.mark.parametrize("error", [CommitUnknown(T, "silence", ("T.commit",)), KeyboardInterrupt()])
-def test_a_commit_that_may_have_been_made_is_nobodys_prey_before_its_heartbeat_expires(
+def test_a_commit_with_an_unknown_outcome_is_not_rolled_back_before_its_heartbeat_expires(
     memory: Store, error: BaseException
 ) -> None:
     with pytest.raises(type(error)), Heartbeat(T, memory, rules=QUICK):
@@ -535,7 +533,7 @@ def test_a_writer_whose_store_is_silent_stops_by_its_own_clock(memory: Store) ->
     )  # given up on leaving, for others to see
 
 
-def test_nobody_beats_for_a_thread_that_has_ended(memory: Store) -> None:
+def test_no_thread_renews_the_heartbeat_of_an_ended_thread(memory: Store) -> None:
     hearts: list[Heartbeat] = []
     writer = threading.Thread(target=lambda: hearts.append(Heartbeat(T, memory, rules=SHORT)))
     writer.start()
@@ -592,7 +590,7 @@ def test_a_stopped_process_is_found_dead_and_never_comes_back(
         child.join(10)
 
 
-def test_the_procedures_ask_for_nothing_but_what_an_interpreter_knows() -> None:
+def test_the_procedures_yield_only_requests_that_an_interpreter_implements() -> None:
     known = {Get, Put, List, Delete, Sleep, Unique, WallMs, Note}
     for procedure in (
         beat(HeartbeatState(T, 1)),

@@ -128,7 +128,7 @@ def test_noise_instead_of_properties_is_refused(store: Store, body: bytes) -> No
         run(begin(), store, CLOCK)
 
 
-def test_a_place_without_a_table_says_so() -> None:
+def test_a_url_without_a_table_is_reported() -> None:
     with pytest.raises(TableError, match="create_table"):
         run(begin(), open_store(f"memory://hostile-{next(NAMES)}"), CLOCK)
 
@@ -216,7 +216,7 @@ def test_a_commit_whose_snapshot_lost_an_instant_is_refused(store: Store) -> Non
         run(commit(prepared, Holder(1), fence=False), store, CLOCK)
 
 
-def test_a_commit_that_was_rolled_back_without_a_fence_is_told_that_it_lost(store: Store) -> None:
+def test_a_writer_rolled_back_without_a_fence_gets_an_error(store: Store) -> None:
     prepared = prepare_inserts(store, rows([0]))
     store.delete(V6.inflight(prepared.instant))
     with pytest.raises(LockLost, match="rolled it back"):
@@ -266,7 +266,7 @@ def test_a_corrupt_commit_file_is_named_and_stops_reader_and_writer(
 
 
 @pytest.mark.parametrize("version", [6, 9])
-def test_a_commit_that_nobody_could_read_is_not_written(
+def test_a_commit_that_no_reader_could_parse_is_not_written(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = new_table(f"memory://hostile-{next(NAMES)}", replace(CONFIG, version=version))
@@ -317,7 +317,7 @@ FENCE = {
         )),
     ],
 )  # fmt: skip
-def test_under_a_fence_that_is_none_nothing_is_committed(store: Store, body: bytes) -> None:
+def test_under_an_invalid_fence_nothing_is_committed(store: Store, body: bytes) -> None:
     prepared = prepare_inserts(store, rows([0]))
     overwrite(store, FENCE_KEY, body)
     with pytest.raises(TableError, match=r"fence\.json is not a fence"):
@@ -326,7 +326,7 @@ def test_under_a_fence_that_is_none_nothing_is_committed(store: Store, body: byt
 
 
 @pytest.mark.parametrize("key", [FENCE_KEY, PROPERTIES_KEY, heartbeat_key("20250101000000000")])
-def test_noise_under_a_tables_name_costs_nobody_its_size(
+def test_noise_under_a_tables_name_is_refused_without_reading_it_whole(
     store: Store, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = prepare_inserts(store, rows([0]))
@@ -347,7 +347,7 @@ def test_noise_under_a_tables_name_costs_nobody_its_size(
 
 
 @pytest.mark.parametrize("done", ["29999999999999999", "99991231235959999", "20250101000000000x"])
-def test_a_completion_time_that_is_no_time_is_a_foreign_name(done: str) -> None:
+def test_a_file_name_with_an_invalid_completion_time_is_foreign(done: str) -> None:
     table = new_table(f"memory://hostile-{next(NAMES)}", replace(CONFIG, version=9))
     table.put(f".hoodie/timeline/20250101000000000_{done}.commit", b"", IfAbsent())
     run(commit(prepare_inserts(table, rows([0])), Holder(1)), table, CLOCK)

@@ -78,9 +78,7 @@ def test_services_wait_for_the_lock_of_the_named_provider(
 
 
 @pytest.mark.parametrize("key", ["provider", "client.num_retries", "wait_time_ms"])
-def test_a_lock_that_cannot_be_is_refused_before_any_row_is_written(
-    table: Store, key: str
-) -> None:
+def test_an_invalid_lock_is_refused_before_any_row_is_written(table: Store, key: str) -> None:
     with pytest.raises(TableError, match=LOCK + key):
         Table(table.url, options={LOCK + key: "com.example.Nope"})
 
@@ -118,7 +116,7 @@ def test_a_handle_beside_options_that_describe_another_lock_is_refused(table: St
             mine.append(rows([1]))
 
 
-def test_what_is_no_lock_is_refused_by_name(table: Store) -> None:
+def test_an_object_that_is_not_a_lock_handle_is_refused_by_name(table: Store) -> None:
     wrong: Any = "zookeeper://host/lock"
     with pytest.raises(TableError, match=r"as open_lock\(url\) returns it.*this is a str"):
         Table(table.url, lock=wrong)
@@ -172,7 +170,7 @@ def test_each_grant_of_another_service_raises_the_epoch_of_the_fence(fenced: Sto
     assert seen.fence is not None and seen.fence.epoch > first + 2
 
 
-def test_the_fence_refuses_a_conflict_under_a_lock_that_excludes_nobody(fenced: Store) -> None:
+def test_the_fence_refuses_a_conflict_even_if_the_lock_does_not_exclude(fenced: Store) -> None:
     OptimisticConcurrency(own_lock()).publish(prepare_inserts(fenced, rows([1])), fenced, CLOCK)
     late, early = (prepare_upserts(fenced, rows([1], amount=each, at=each)) for each in (7, 8))
     stalled = Stalls(f"table-locks-{next(NAMES)}")
@@ -232,7 +230,7 @@ def test_hudis_aws_credentials_are_used_for_the_dynamodb_lock() -> None:
         ({LOCK + "client.num_retries": "1.5"}, "num_retries is a whole number"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_and_no_secret_shown(
+def test_an_invalid_option_is_refused_without_showing_a_secret(
     options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(TableError, match=said) as error:

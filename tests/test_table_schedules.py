@@ -184,7 +184,7 @@ def test_of_three_rewrites_of_one_group_exactly_one_is_committed(config: TableCo
     assert len(found.ends) == 3  # each of them may be the one
 
 
-def test_a_cleaner_takes_back_or_spares_whether_the_writer_is_dead_or_not(
+def test_a_cleaner_rolls_back_a_dead_writer_and_spares_a_living_one(
     config: TableConfig,
 ) -> None:
     found = Scene(config).rewrites(1).writers().cleaner().search(faults=2)
@@ -192,7 +192,7 @@ def test_a_cleaner_takes_back_or_spares_whether_the_writer_is_dead_or_not(
     assert found.ends == {("Committed", "RollbackRefused"), ("LockLost", "RolledBack")}
 
 
-def test_nor_do_two_cleaners_of_one_writer_get_into_each_others_way(config: TableConfig) -> None:
+def test_two_cleaners_of_one_writer_do_not_interfere(config: TableConfig) -> None:
     """Either may go on with what the other one has begun."""
     found = Scene(config).rewrites(1).writers().cleaner().cleaner(epoch=4).search()
     assert not found.mistake, found
@@ -239,7 +239,7 @@ def test_a_writer_that_begins_with_a_clock_that_is_behind_takes_a_later_instant(
     assert ("Committed", "Committed") in found.ends
 
 
-def test_nor_do_two_that_begin_at_once_get_into_each_others_way() -> None:
+def test_two_writers_that_begin_at_once_do_not_interfere() -> None:
     found = Scene().beginner(at=-1000).beginner(at=50, epoch=5).search()
     assert not found.mistake, found
     assert ("Committed", "Committed") in found.ends

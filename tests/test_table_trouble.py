@@ -142,7 +142,7 @@ def test_no_column_vanishes_or_changes_between_two_writers(
 
 
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])
-def test_a_handle_that_knows_older_columns_is_told_and_then_has_the_new_ones(mode: str) -> None:
+def test_a_handle_with_older_columns_gets_a_conflict_and_then_reads_the_new_ones(mode: str) -> None:
     plain, _ = table(mode=mode)
     with Table(plain.url) as knows, Table(plain.url) as adds:
         knows.append(rows([0]))
@@ -174,7 +174,7 @@ NONE, WORD = pa.array([None], pa.string()), pa.array(["many"])
         (rows([1], region="x" * 2000), "its path is too long"),
     ],
 )
-def test_rows_that_cannot_be_are_refused_and_leave_nothing_pending(
+def test_invalid_rows_are_refused_and_leave_nothing_pending(
     mode: str, version: int, bad: pa.Table, why: str
 ) -> None:
     """A pending instant would hold every reader of increments back until it is rolled back."""
@@ -207,9 +207,7 @@ def test_of_two_that_make_a_table_at_once_the_second_finds_it() -> None:
     assert known_config(asked, "memory://orders", store, CLOCK) == (CONFIG, True)
 
 
-def test_tables_in_one_prefix_know_nothing_of_each_other(
-    shared_emulator: Any, bucket: str
-) -> None:
+def test_tables_in_one_prefix_do_not_affect_each_other(shared_emulator: Any, bucket: str) -> None:
     """Not even where all of them take the same instant, and one is rolled back."""
     places = ("orders", "orders2", "orders/archive")
     stores = [open_store(f"s3://{bucket}/{each}", endpoint=shared_emulator.s3) for each in places]
@@ -263,9 +261,9 @@ def append(store: Store, row: int, why: str = "") -> str:
 
 
 @pytest.mark.parametrize("version", [6, 9])
-def test_a_table_that_is_deleted_under_a_writer_takes_no_commit_into_the_next(version: int) -> None:
+def test_a_commit_to_a_deleted_table_does_not_appear_in_its_successor(version: int) -> None:
     """Wherever it was; what the writer leaves at that place is nobody's commit."""
-    told = []
+    outcomes = []
     for at in range(STEPS_MAX):
         plain, config = table(version=version)
         assert append(plain, 1) == "committed"
@@ -275,21 +273,21 @@ def test_a_table_that_is_deleted_under_a_writer_takes_no_commit_into_the_next(ve
                 of.delete(each.key)
 
         store = Struck(plain, at, wipe)
-        told.append(append(store, 2))
+        outcomes.append(append(store, 2))
         if store.sent <= at:
             break
         with pytest.raises(TableError, match="there is no table here"):
             read_table(plain)
-        if told[-1] != "committed":
+        if outcomes[-1] != "committed":
             run(create_table(config), plain, CLOCK)
             assert append(plain, 3) == "committed"
             assert read_table(plain)["id"].to_pylist() == ["k3"]
     # Only after the decision is the loss not its own: then the table was deleted with it.
-    decided = told.index("committed")
-    assert set(told[:decided]) <= {"NoTable", "TableChanged", "CommitUnknown", "LockLost"}
+    decided = outcomes.index("committed")
+    assert set(outcomes[:decided]) <= {"NoTable", "TableChanged", "CommitUnknown", "LockLost"}
     assert decided > 8
     # The completed file and the release are sent together, so either may meet the deletion.
-    assert set(told[decided:]) <= {"committed", "CommitUnknown"}, told
+    assert set(outcomes[decided:]) <= {"committed", "CommitUnknown"}, outcomes
 
 
 DENIED = [
@@ -303,7 +301,7 @@ DENIED = [
 ]
 
 
-def test_access_that_is_denied_is_named_and_commits_no_half(
+def test_denied_access_is_reported_and_leaves_no_partial_commit(
     shared_emulator: Any, bucket: str
 ) -> None:
     """Of a right that is missing from the commit's last write on, the next writer makes good."""
@@ -311,17 +309,20 @@ def test_access_that_is_denied_is_named_and_commits_no_half(
     run(create_table(CONFIG), open_store(url, endpoint=shared_emulator.s3), CLOCK)
     with Proxy(shared_emulator.s3) as proxy, Table(url, endpoint=proxy.url) as table:
         table.append(rows([0]))
-        for number, (operation, key, told) in enumerate(DENIED, 1):
+        for number, (operation, key, outcomes) in enumerate(DENIED, 1):
             fault = Fault("status", code=403, operation=operation, key=key, next="every")
             proxy.inject(fault)
             with pytest.raises((StoreError, CommitUnknown), match="denied") as refused:
                 table.append(rows([number]))
-            assert type(refused.value).__name__ == told
+            assert type(refused.value).__name__ == outcomes
             assert key.strip("*") in str(refused.value) and "s3:PutObject" in str(refused.value)
             proxy.clear()
             assert sorted(read_table(table.store)["id"].to_pylist()) == expected
             table.append(rows([number + 50]))
-            expected += [f"k{number + 50}", *([f"k{number}"] if told == "CommitUnknown" else [])]
+            expected += [
+                f"k{number + 50}",
+                *([f"k{number}"] if outcomes == "CommitUnknown" else []),
+            ]
             expected.sort()
             assert sorted(read_table(table.store)["id"].to_pylist()) == expected
 
@@ -346,17 +347,19 @@ def on_a_full_disk(folder: str, way: str) -> None:
         plain = new_table(f"file://{folder}/{at}")
         assert append(plain, 1) == "committed"
         store = Struck(plain, at, fill)
-        told = append(store, 2, "ulimit -f" if way == "limit" else "free some space on that disk")
+        outcomes = append(
+            store, 2, "ulimit -f" if way == "limit" else "free some space on that disk"
+        )
         free()
         seen = sorted(read_table(plain)["id"].to_pylist())
         again = append(plain, 3), sorted(read_table(plain)["id"].to_pylist())
-        print(json.dumps([told, seen, *again]), flush=True)
+        print(json.dumps([outcomes, seen, *again]), flush=True)
         if store.sent <= at:
             return
 
 
 @pytest.mark.parametrize("way", ["tmpfs", "limit"])
-def test_on_a_full_disk_a_commit_is_made_or_not_and_the_next_goes_on(
+def test_on_a_full_disk_a_commit_is_atomic_and_the_next_one_succeeds(
     tmp_path: Path, way: str
 ) -> None:
     """A real one: a tmpfs of 1 MB, or a process that may write no byte more to any file."""
@@ -371,9 +374,9 @@ def test_on_a_full_disk_a_commit_is_made_or_not_and_the_next_goes_on(
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {each for each, *_ in told} == {"StoreError", "CommitUnknown", "committed"}, told
-    for each, seen, again, rows_then in told:
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {each for each, *_ in outcomes} == {"StoreError", "CommitUnknown", "committed"}, outcomes
+    for each, seen, again, rows_then in outcomes:
         assert again == "committed"
         assert seen == (["k1", "k2"] if each == "committed" else ["k1"])
         assert rows_then == (["k1", "k3"] if each == "StoreError" else ["k1", "k2", "k3"])
@@ -413,7 +416,7 @@ def test_ten_thousand_partitions_in_one_commit_are_found_one_by_one_and_conflict
 
 
 @every_shape
-def test_an_instant_that_was_rolled_back_is_never_anybodys_again(mode: str, version: int) -> None:
+def test_a_rolled_back_instant_is_never_used_again(mode: str, version: int) -> None:
     """Its first writer may only sleep, and would take the second one's files for its own."""
     store, config = table(mode=mode, version=version)
     asleep = prepare_inserts(store, rows([0]))
@@ -484,7 +487,7 @@ def test_completion_times_rise_however_far_a_writers_clock_is_behind(mode: str) 
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])
 @pytest.mark.parametrize("scheme", ["file", "memory"])
 @pytest.mark.parametrize("operation", ["append", "upsert", "overwrite", "delete"])
-def test_a_write_to_a_table_that_was_deleted_meanwhile_leaves_nothing_behind(
+def test_a_write_to_a_table_deleted_since_leaves_nothing_behind(
     tmp_path: Path, operation: str, scheme: str, mode: str, commits: int
 ) -> None:
     """It left an instant, data files, partition files and a lock; a delete returned None."""

@@ -89,7 +89,9 @@ def test_terraform_is_refused_by_our_lock_names_it_and_can_force_it(
     code, said = terraform.run("plan", "-lock-timeout=0s")
     assert code == 1
     assert "Error acquiring the state lock" in said
-    assert all(told in said for told in (mine.id, mine.who, "by lockkit", mine.path))
+    assert all(
+        expected_part in said for expected_part in (mine.id, mine.who, "by lockkit", mine.path)
+    )
     code, said = terraform.run("force-unlock", "-force", mine.id)
     assert code == 0, said
     assert state.show().info is None

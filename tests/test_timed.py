@@ -13,7 +13,7 @@ TAKEN_OVER_S = 9.0
 """A pause after which W2 has taken over the lock and committed."""
 
 
-def test_without_a_fence_a_pause_does_harm_once_another_writer_has_committed() -> None:
+def test_without_a_fence_a_pause_loses_data_once_another_writer_has_committed() -> None:
     short, long = (
         play(Timing(lease_s=LEASE_S, stall_s=stall_s, fence=False))
         for stall_s in (LEASE_S / 2, TAKEN_OVER_S)
@@ -33,7 +33,7 @@ def test_the_fence_refuses_the_late_commit() -> None:
 @pytest.mark.parametrize(
     ("expiry", "kind"), [("wall", "INVALID"), ("store", "VALID"), ("observed", "VALID")]
 )
-def test_a_fast_clock_does_harm_only_where_wall_clocks_are_compared(
+def test_a_fast_clock_breaks_exclusion_only_where_wall_clocks_are_compared(
     expiry: str, kind: str
 ) -> None:
     outcome = play(Timing(lease_s=LEASE_S, skew_s=8.0, expiry=expiry))

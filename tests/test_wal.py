@@ -87,7 +87,7 @@ def test_no_order_of_an_append_and_the_next_writer_breaks_the_log_with_one_lost_
     assert writes >= 4
 
 
-def test_nor_does_one_of_two_slots_that_go_out_together() -> None:
+def test_no_order_of_requests_breaks_the_log_if_two_slots_are_sent_together() -> None:
     played, _, violation = orders(2)
     assert violation is None
     assert played > 1_000
@@ -114,7 +114,7 @@ DENIED = SlotUnknown(StoreError("denied"), False)
 
 
 @pytest.mark.parametrize(
-    ("ends", "following", "told"),
+    ("ends", "following", "results"),
     [
         ([SlotLanded(), SlotLanded()], 7, [5, 6]),
         ([standing(5, 2), SlotLanded()], 7, [None, 6]),
@@ -128,16 +128,16 @@ DENIED = SlotUnknown(StoreError("denied"), False)
         ([SlotLanded(), DENIED], 6, [5, StoreError]),
     ],
 )
-def test_slots_that_went_out_together_are_told_in_their_order(
-    ends: Sequence[End], following: int, told: list[Any]
+def test_slots_sent_together_are_reported_in_their_order(
+    ends: Sequence[End], following: int, results: list[Any]
 ) -> None:
     after, said = settle(WriterState(3, "me", 5), 5, ends)
     assert after == following
-    for each, expected in zip(said, told, strict=True):
+    for each, expected in zip(said, results, strict=True):
         assert isinstance(each, expected) if isinstance(expected, type) else each == expected
 
 
-def test_a_reader_skips_what_stands_behind_a_higher_epoch() -> None:
+def test_a_reader_skips_entries_that_follow_a_higher_epoch() -> None:
     cursor, seen = Cursor(), list[Any]()
     for slot, epoch in enumerate((1, 2, 1, 2, 3, 2)):
         cursor, new = fold(cursor, SlotRead(slot, epoch, "w", "a", (f"{slot}",)))
@@ -166,7 +166,7 @@ def keys(store: Store) -> list[str]:
     return [each.key for each in store.list("wal/")]
 
 
-def test_what_an_older_writer_has_under_way_behind_the_fence_is_void_and_the_log_goes_on(
+def test_appends_in_flight_of_a_fenced_older_writer_are_void_and_the_log_continues(
     store: Store,
 ) -> None:
     old = go(open_log(), store)
@@ -176,8 +176,8 @@ def test_what_an_older_writer_has_under_way_behind_the_fence_is_void_and_the_log
     assert go(claim(late), store) == SlotLanded()
     new = go(open_log(), store)
     assert new.next == old.next + 1
-    told = go(append(old, [['"refused"'], ['"refused too"']]), store)
-    assert [type(each) for each in told] == [Fenced, Fenced]
+    results = go(append(old, [['"refused"'], ['"refused too"']]), store)
+    assert [type(each) for each in results] == [Fenced, Fenced]
     assert go(append(new, [['"after"']]), store) == [4]
     assert records(store) == ["kept", "after"]
     assert keys(store) == [slot_key(number) for number in range(5)]
@@ -207,13 +207,13 @@ def test_a_writer_that_slept_before_its_fence_does_not_begin(store: Store) -> No
     assert str(fenced.value).endswith(fenced.value.cure) and fenced.value.cure
 
 
-def test_a_second_writer_of_the_same_epoch_is_a_mistake_that_is_told(store: Store) -> None:
+def test_a_second_writer_of_the_same_epoch_is_reported(store: Store) -> None:
     one = go(open_log(), store)
     twin = WriterState(one.epoch, "twin", one.next)
     assert go(append(twin, [['"mine"']]), store) == [1]
-    (told,) = go(append(one, [['"yours"']]), store)
-    assert isinstance(told, SameEpoch)
-    assert go(append(one, [['"again"']]), store) == [told]
+    (results,) = go(append(one, [['"yours"']]), store)
+    assert isinstance(results, SameEpoch)
+    assert go(append(one, [['"again"']]), store) == [results]
     assert records(store) == ["mine"]
 
 
@@ -233,7 +233,7 @@ def test_a_manifest_that_was_set_back_grants_no_epoch(store: Store, gone: str) -
     assert len(keys(store)) == 2
 
 
-def test_a_slot_that_is_gone_below_the_head_is_told_by_the_next_writer(store: Store) -> None:
+def test_a_missing_slot_below_the_head_is_reported_by_the_next_writer(store: Store) -> None:
     log = go(open_log(), store)
     go(append(log, [['"a"']]), store)
     go(open_log(), store)
@@ -271,13 +271,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
-def test_what_is_no_slot_stops_the_log_and_is_not_written_over(store: Store, body: bytes) -> None:
+def test_an_invalid_slot_stops_the_log_and_is_not_overwritten(store: Store, body: bytes) -> None:
     log = go(open_log(), store)
     store.put(slot_key(1), body, IfAbsent())
-    (told,) = go(append(log, [['"mine"']]), store)
-    assert isinstance(told, Damaged)
-    assert "wal/00000000000000000001.json" in str(told)
-    assert len(str(told)) < 400
+    (results,) = go(append(log, [['"mine"']]), store)
+    assert isinstance(results, Damaged)
+    assert "wal/00000000000000000001.json" in str(results)
+    assert len(str(results)) < 400
     with pytest.raises(Damaged):
         go(poll(), store)
     with pytest.raises(Damaged):
@@ -290,12 +290,12 @@ def test_what_is_no_slot_stops_the_log_and_is_not_written_over(store: Store, bod
 def test_of_an_endless_slot_no_more_is_read_than_a_slot_can_have(store: Store) -> None:
     log = go(open_log(), store)
     store.put(slot_key(1), b" " * (SLOT_BYTES_MAX + 2), IfAbsent())
-    (told,) = go(append(log, [["1"]]), store)
-    assert f"longer than {SLOT_BYTES_MAX} bytes" in str(told)
+    (results,) = go(append(log, [["1"]]), store)
+    assert f"longer than {SLOT_BYTES_MAX} bytes" in str(results)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"format": 1}', b'{"format": 9}', b"x" * 70_000])
-def test_what_is_no_manifest_grants_no_epoch(store: Store, body: bytes) -> None:
+def test_an_invalid_manifest_grants_no_epoch(store: Store, body: bytes) -> None:
     store.put(MANIFEST_KEY, body, IfAbsent())
     with pytest.raises(Damaged, match=MANIFEST_KEY):
         go(open_log(), store)
@@ -316,7 +316,7 @@ def test_a_record_that_no_reader_could_take_is_refused_before_anything_is_sent(r
         encode_record(record)
 
 
-def test_nor_is_one_that_is_too_deep_to_be_read_again() -> None:
+def test_a_record_too_deep_to_be_read_again_is_refused_too() -> None:
     record: list[Any] = []
     for _ in range(100_000):
         record = [record]
@@ -374,15 +374,15 @@ def test_many_threads_append_together_and_each_gets_its_own_place(
             texts = [f"{name}.{number}" for number in range(each_appends)]
             return [(wal.append(text), text) for text in texts]
 
-        told = sorted(pair for some in pool.map(work, range(threads)) for pair in some)
+        results = sorted(pair for some in pool.map(work, range(threads)) for pair in some)
     with Reader(**place) as reader:
         seen = [(each.at, each.record) for each in reader.poll()]
-    assert seen == told  # each once, where it was told, in one order
+    assert seen == results  # each once, where it was told, in one order
     assert len(seen) == threads * each_appends
-    slots = {position.slot for position, _ in told}
-    assert len(slots) < len(told) / 2
+    slots = {position.slot for position, _ in results}
+    assert len(slots) < len(results) / 2
     for name in range(threads):  # a thread's own order is kept
-        own = [text for _, text in told if text.startswith(f"{name}.")]
+        own = [text for _, text in results if text.startswith(f"{name}.")]
         assert own == [f"{name}.{number}" for number in range(each_appends)]
     throttled = [
         each["key"] for each in asked(servers[provider.partition(" ")[0]], bucket)
@@ -397,11 +397,13 @@ def test_one_object_is_throttled_on_that_profile_where_slots_are_not(
 ) -> None:
     with closing(open_store(f"gs://{bucket}/x", endpoint=servers["gcs"].gcs)) as store:
         answer = store.put("one", b"0", IfAbsent())
-        told = []
+        results = []
         for number in range(8):
             assert isinstance(answer, Applied)
-            told.append(type(store.put("one", b"%d" % number, IfVersion(answer.version))).__name__)
-    assert set(told) == {"Throttled"}
+            results.append(
+                type(store.put("one", b"%d" % number, IfVersion(answer.version))).__name__
+            )
+    assert set(results) == {"Throttled"}
 
 
 LOST_ANSWERS = (
@@ -445,7 +447,7 @@ def test_an_sdk_that_sends_again_by_itself_meets_its_own_slot_and_knows_it(
     ]
 
 
-def test_the_writer_that_was_replaced_is_told_so_and_what_it_appends_is_never_read(
+def test_a_replaced_writer_gets_an_error_and_its_appends_are_never_read(
     place: dict[str, Any],
 ) -> None:
     with Wal(**place) as old, Wal(**place) as new:
@@ -476,13 +478,13 @@ def test_a_poll_is_one_request_that_finds_nothing(
         for _ in range(3):
             assert requests_of(reader.poll) == [("get", 404)]
         wal.append("news")
-        told = requests_of(lambda: reader.poll() and None)
-        assert told[0] in (("get", 200), ("get", 206))
-        assert set(told[1:]) == {("get", 404)}
+        results = requests_of(lambda: reader.poll() and None)
+        assert results[0] in (("get", 200), ("get", 206))
+        assert set(results[1:]) == {("get", 404)}
         assert reader.entries[-1].record == "news"
 
 
-def test_a_head_that_every_append_moves_is_asked_for_and_304_keeps_the_view(
+def test_the_head_is_read_conditionally_and_304_keeps_the_view(
     place: dict[str, Any], provider: str, servers: dict[str, Emulator], bucket: str
 ) -> None:
     server = servers[provider.partition(" ")[0]]
@@ -508,7 +510,7 @@ def test_a_head_that_every_append_moves_is_asked_for_and_304_keeps_the_view(
         assert [each.record for each in reader.entries] == ["before", "named", "after"]
 
 
-def test_a_head_that_was_set_forward_by_hand_is_told_and_nothing_is_taken_in(store: Store) -> None:
+def test_a_head_set_forward_by_hand_is_reported_and_nothing_is_read_from_it(store: Store) -> None:
     go(append(go(open_log(HEAD), store), [['"a"']]), store)
     store.put(HEAD_KEY, encode_head(9, "by hand"), IfVersion(store.get(HEAD_KEY).version))
     with pytest.raises(Damaged, match=r"02.json is missing, .*slots below 9 are there"):
@@ -516,13 +518,13 @@ def test_a_head_that_was_set_forward_by_hand_is_told_and_nothing_is_taken_in(sto
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"format":1,"head":-1}', b'{"format":2}'])
-def test_what_is_no_head_is_not_written_over_and_the_append_is_in_doubt(
+def test_an_invalid_head_is_not_overwritten_and_the_append_is_in_doubt(
     store: Store, body: bytes
 ) -> None:
     log = go(open_log(HEAD), store)
     store.put(HEAD_KEY, body, IfVersion(store.get(HEAD_KEY).version))
-    (told,) = go(append(log, [['"a"']]), store)
-    assert isinstance(told, AppendUnknown) and HEAD_KEY in str(told)
+    (results,) = go(append(log, [['"a"']]), store)
+    assert isinstance(results, AppendUnknown) and HEAD_KEY in str(results)
     assert store.get(HEAD_KEY).body == body
     with pytest.raises(Damaged, match=HEAD_KEY):
         go(poll(tail=HEAD), store)
@@ -531,7 +533,7 @@ def test_what_is_no_head_is_not_written_over_and_the_append_is_in_doubt(
 # --- when nothing is known ------------------------------------------------------------------------
 
 
-def test_silence_is_told_to_all_who_wait_and_the_log_goes_on_without_a_gap(
+def test_all_waiters_learn_that_the_store_does_not_answer_and_the_log_has_no_gap(
     servers: dict[str, Emulator], bucket: str
 ) -> None:
     place = s3_place(servers["s3"], bucket)
@@ -582,7 +584,7 @@ class Interrupted(Restless):
         return super().unique()
 
 
-def test_who_waits_is_not_left_waiting_by_a_writer_that_was_interrupted() -> None:
+def test_an_interrupted_writer_does_not_block_waiters() -> None:
     clock = Interrupted()
     with Wal(f"memory://wal-{next(_NAMES)}/log", clock=clock) as wal:
         clock.armed = True
@@ -599,12 +601,12 @@ def test_a_store_that_ignores_conditions_holds_no_log(bucket: str) -> None:
             Wal(f"s3://{bucket}/log", endpoint=server.s3)
 
 
-def test_a_store_that_cannot_be_used_says_so_and_not_that_it_may_have_written(bucket: str) -> None:
+def test_an_unusable_store_is_reported_and_not_as_an_unknown_outcome(bucket: str) -> None:
     with Emulator(credentials=Credentials("key", "secret-key")) as server:
-        with pytest.raises(StoreError) as told:
+        with pytest.raises(StoreError) as results:
             Wal(f"s3://{bucket}/log", endpoint=server.s3, aws_access_key_id="key",
                 aws_secret_access_key="other-key")  # fmt: skip
-    assert "other-key" not in str(told.value)
+    assert "other-key" not in str(results.value)
 
 
 WRITER = """
@@ -617,7 +619,7 @@ with Wal(sys.argv[1], endpoint=sys.argv[2]) as wal:
 """
 
 
-def test_what_a_killed_process_was_told_is_there(
+def test_writes_acknowledged_to_a_killed_process_are_there(
     servers: dict[str, Emulator], bucket: str
 ) -> None:
     place = s3_place(servers["s3"], bucket)
@@ -627,13 +629,13 @@ def test_what_a_killed_process_was_told_is_there(
         for _ in range(20):
             process.stdout.readline()
         process.send_signal(signal.SIGKILL)
-        told = 19 + len(process.stdout.read().split())
+        results = 19 + len(process.stdout.read().split())
     with Wal(**place) as wal:
         assert wal.epoch == 2
         wal.append("next")
     seen = read_all(place)
     assert seen[:-1] == list(range(len(seen) - 1))
-    assert told <= len(seen) - 1 <= told + 2
+    assert results <= len(seen) - 1 <= results + 2
     assert seen[-1] == "next"
 
 
@@ -646,9 +648,9 @@ def test_batches_that_do_not_fit_one_slot_go_out_together_in_their_order() -> No
             release.wait()  # so that some of them wait together
             return wal.append([number, text])
 
-        told = list(pool.map(work, range(6)))
-    assert len(set(told)) == 6
-    assert {position.slot for position in told} <= set(range(1, 8))
+        results = list(pool.map(work, range(6)))
+    assert len(set(results)) == 6
+    assert {position.slot for position in results} <= set(range(1, 8))
 
 
 # --- both claims of S3 ----------------------------------------------------------------------------
@@ -686,7 +688,7 @@ def test_a_part_larger_than_one_request_takes_is_one_object(parts: Store) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "results"),
     [
         pytest.param(Fault("drop", operation="put"), "Unknown", id="completion lost"),
         pytest.param(Fault("status", code=503, operation="put"), "Unknown", id="503"),
@@ -701,7 +703,7 @@ def test_a_part_larger_than_one_request_takes_is_one_object(parts: Store) -> Non
     ],
 )  # fmt: skip
 def test_before_its_completion_an_upload_is_certainly_not_there(
-    servers: dict[str, Emulator], bucket: str, fault: Fault, told: str
+    servers: dict[str, Emulator], bucket: str, fault: Fault, results: str
 ) -> None:
     with Proxy(servers["s3"].s3) as proxy:
         proxy.inject(fault)
@@ -709,7 +711,7 @@ def test_before_its_completion_an_upload_is_certainly_not_there(
             open_store(f"s3://{bucket}/p", endpoint=proxy.url, multipart_bytes=0, timeout_s=3)
         ) as store:
             answer = store.put("k", b"body", IfAbsent())
-            assert type(answer).__name__ == told, answer
+            assert type(answer).__name__ == results, answer
             there = isinstance(store.get("k"), Found)
             assert there == (isinstance(answer, Unknown) and fault.when == "after")
 

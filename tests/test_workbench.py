@@ -53,7 +53,7 @@ def only(things: list[Scene], **wanted: Any) -> Scene:
 # --- the picture ---------------------------------------------------------------------------------
 
 
-def test_the_stall_shows_what_the_store_knew_and_what_the_writer_believed() -> None:
+def test_the_stall_shows_the_stores_state_and_the_writers_assumed_grant() -> None:
     drawn = picture(recorded("bad/stalled_commit_accepted"))
     stall = only(drawn["bars"], kind="stall")
     over = only(drawn["bars"], kind="over")
@@ -86,7 +86,7 @@ def test_a_refused_commit_says_whether_it_conflicted_or_was_fenced_off() -> None
     assert mark["label"] == "conflict with ..335750"
 
 
-def test_a_lost_answer_is_told_from_a_refusal_and_from_a_throttled_write() -> None:
+def test_a_lost_answer_is_distinguished_from_a_refusal_and_a_throttled_write() -> None:
     lost = only(picture(recorded("good/lost_response_recovered"))["arrows"], look="lost")
     throttled = only(picture(recorded("good/throttled_release"))["arrows"], look="throttled")
     assert lost["label"] == "acquire: answer lost" and lost["row"] == "g1"
@@ -96,15 +96,15 @@ def test_a_lost_answer_is_told_from_a_refusal_and_from_a_throttled_write() -> No
 
 def test_lines_that_arrive_out_of_order_make_the_same_picture() -> None:
     events = recorded("good/stalled_commit_refused")
-    expected = told(picture(events))
+    expected = facts(picture(events))
     shuffle = random.Random(7)
     for _ in range(20):
         late = sorted(events, key=lambda each: each.at_ms + (0 if each.who == STORE else
                       shuffle.uniform(0, 9)))  # fmt: skip
-        assert told(picture(late)) == expected
+        assert facts(picture(late)) == expected
 
 
-def told(drawn: Scene) -> list[tuple[Any, ...]]:
+def facts(drawn: Scene) -> list[tuple[Any, ...]]:
     """What a picture says of requests, without the names that it gave them."""
     return [(each["lane"], each["label"], each["look"], *each["t"]) for each in drawn["arrows"]]
 
@@ -138,7 +138,7 @@ def test_the_live_picture_shows_the_last_seconds_only() -> None:
     assert recent["rows"] == whole["rows"], "the table remembers what the picture has dropped"
 
 
-def test_while_a_writer_stands_still_the_takeover_stays_in_the_picture() -> None:
+def test_while_a_writer_is_paused_the_takeover_stays_in_the_picture() -> None:
     events = recorded("bad/stalled_commit_accepted")
     back = next(n for n, each in enumerate(events) if each.kind == "resumed")
     story = HistoryModel()
@@ -219,7 +219,7 @@ def test_a_write_that_was_throttled_is_not_taken_for_its_later_success() -> None
         *asked(0, 1, "Throttled", 5), decided(3, 429, "throttled", ""),
         *asked(900, 2, "Applied", 905), decided(903, 200, "applied", "h/3"),
     ])  # fmt: skip
-    assert told(drawn) == [
+    assert facts(drawn) == [
         ("W1", "release: 429", "throttled", 0, 3, 5),
         ("W1", "release", "ok", 900, 903, 905),
     ]
@@ -227,10 +227,10 @@ def test_a_write_that_was_throttled_is_not_taken_for_its_later_success() -> None
 
 def test_a_write_that_lands_after_its_client_gave_up_is_drawn_as_late() -> None:
     drawn = picture([*asked(0, 1, "Unknown", 600), decided(2_000, 200, "applied", "h/3")])
-    assert told(drawn) == [("W1", "release: landed late", "late", 0, 2_000, 600)]
+    assert facts(drawn) == [("W1", "release: landed late", "late", 0, 2_000, 600)]
 
 
-def test_a_client_that_tells_of_no_requests_is_drawn_from_the_stores_record() -> None:
+def test_a_client_that_records_no_requests_is_drawn_from_the_stores_record() -> None:
     record = [each for each in recorded("good/lost_response_recovered") if each.who == STORE]
     drawn = picture([*record, event(record[-1].at_ms, "W1", "note", text="hello")])
     fence = next(each for each in drawn["arrows"] if each["op"] == "fence")
@@ -333,7 +333,7 @@ def test_a_replay_shows_all_of_a_history_that_is_longer_than_what_is_kept_live()
     assert drawn["rows"][0]["n"] == 1
 
 
-def test_whose_lease_was_taken_is_found_without_looking_through_the_rest() -> None:
+def test_a_grant_is_overtaken_at_the_next_grant_of_another_owner() -> None:
     """Of each grant, when the next one of another owner began."""
     held: list[Grant] = [
         ("W1", 1, 0.0, None, 5.0), ("W1", 2, 6.0, None, 8.0), ("W2", 3, 9.0, None, None),
@@ -442,7 +442,7 @@ def test_a_long_replay_travels_packed_and_is_sent_once() -> None:
     assert again == [], "nothing has changed since"
 
 
-def test_only_a_page_that_was_seen_can_fall_silent() -> None:
+def test_only_a_page_that_sent_a_heartbeat_counts_as_closed_when_it_stops() -> None:
     """Without a browser nobody beats, so nobody must be missed."""
     asked: list[Any] = []
 
@@ -527,7 +527,8 @@ def test_a_recorded_run_plays_while_a_launch_takes_long_to_start(
 
 
 def test_writers_wait_for_the_launch_only_while_a_page_shows_the_panel(
-    slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch,
+    slow_start: tuple[Workbench, list[WritersToCome]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench, made = slow_start
     bench.launch()
@@ -633,7 +634,7 @@ def test_a_recorded_history_is_replayed_with_its_verdict() -> None:
 # --- with real writers ---------------------------------------------------------------------------
 
 
-def test_a_stalled_writer_is_refused_and_a_lost_answer_found_out(
+def test_a_stalled_writer_is_refused_and_a_lost_answer_is_resolved(
     bench: Workbench, tmp_path: Path
 ) -> None:
     bench.launch()
@@ -650,7 +651,7 @@ def test_a_stalled_writer_is_refused_and_a_lost_answer_found_out(
     assert bench.export(tmp_path / "run.html").stat().st_size > 40_000
 
 
-def test_without_the_fence_the_late_commit_gets_through_and_the_verdict_says_so(
+def test_without_the_fence_the_late_commit_lands_and_the_verdict_is_invalid(
     bench: Workbench,
 ) -> None:
     verdict = bench.rehearse(fence=False)
@@ -658,7 +659,7 @@ def test_without_the_fence_the_late_commit_gets_through_and_the_verdict_says_so(
     assert any(each.get("evidence") for each in bench.lanes.scene["arrows"])
 
 
-def test_stop_ends_writers_that_stand_still(bench: Workbench) -> None:
+def test_stop_ends_paused_writers(bench: Workbench) -> None:
     bench.launch()
     bench.until("published")
     bench.stall_buttons.children[0].click()

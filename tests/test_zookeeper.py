@@ -128,7 +128,7 @@ def test_they_come_in_the_order_of_their_nodes_and_tokens_rise(
     assert [token for _, token in came] == sorted(token for _, token in came)
 
 
-def test_who_gives_up_waiting_leaves_no_node_and_says_who_has_it(
+def test_a_waiter_that_times_out_leaves_no_node_and_names_the_holder(
     make: Callable[..., ZookeeperLock], server: Callable[..., KazooClient], key: str
 ) -> None:
     holder, other = make(owner="alice"), make(acquire_timeout=0)
@@ -138,7 +138,7 @@ def test_who_gives_up_waiting_leaves_no_node_and_says_who_has_it(
     assert len(nodes(server(), key)) == 1
 
 
-def test_a_place_that_was_taken_away_while_waiting_is_taken_again(
+def test_a_queue_place_removed_while_waiting_is_taken_again(
     make: Callable[..., ZookeeperLock], server: Callable[..., KazooClient], key: str
 ) -> None:
     holder, waiter, look = make(), make(), server()
@@ -152,7 +152,7 @@ def test_a_place_that_was_taken_away_while_waiting_is_taken_again(
     assert waiter.owned()
 
 
-def test_after_two_to_the_31_contenders_none_is_let_in() -> None:
+def test_after_two_to_the_31_contenders_no_client_is_granted() -> None:
     assert in_order("_c_x-lock-0000000007")
     with pytest.raises(StoreError, match="overflowed"):
         in_order("_c_x-lock--2147483648")
@@ -176,7 +176,7 @@ def test_a_node_whose_creation_was_never_answered_is_found_by_its_guid(
         assert nodes(server(), key) == []
 
 
-def test_a_release_whose_answer_was_lost_is_proven_all_the_same(
+def test_a_release_whose_answer_was_lost_is_proven_by_a_read(
     make: Callable[..., ZookeeperLock], zookeeper: Any, server: Callable[..., KazooClient], key: str
 ) -> None:
     with Wire(zookeeper.port) as wire, warnings.catch_warnings():
@@ -191,7 +191,7 @@ def test_a_release_whose_answer_was_lost_is_proven_all_the_same(
         assert nodes(server(), key) == []
 
 
-def test_a_release_that_nobody_heard_ends_the_session_and_with_it_the_node(
+def test_an_unanswered_release_ends_the_session_and_with_it_the_node(
     make: Callable[..., ZookeeperLock], zookeeper: Any, server: Callable[..., KazooClient], key: str
 ) -> None:
     with Wire(zookeeper.port) as wire:
@@ -243,7 +243,7 @@ def test_a_holder_that_was_stopped_for_longer_than_its_session_has_lost_it_when_
         process.join(10)
 
 
-def test_the_belief_ends_before_the_session_can(
+def test_the_local_grant_expires_before_the_session_can(
     make: Callable[..., ZookeeperLock], zookeeper: Any
 ) -> None:
     danger, lost, tale = threading.Event(), threading.Event(), Tale()
@@ -266,7 +266,7 @@ def test_the_belief_ends_before_the_session_can(
     assert lock.acquire(timeout=60)  # by another session
 
 
-def test_a_node_that_somebody_deleted_is_a_loss_for_good(
+def test_a_node_deleted_by_hand_is_a_final_loss(
     make: Callable[..., ZookeeperLock], server: Callable[..., KazooClient], key: str
 ) -> None:
     lost = threading.Event()
@@ -280,7 +280,7 @@ def test_a_node_that_somebody_deleted_is_a_loss_for_good(
         lock.release()
 
 
-def test_a_session_that_the_server_closed_is_told_at_once_although_kazoo_would_begin_another(
+def test_a_session_closed_by_the_server_is_reported_at_once_although_kazoo_would_reconnect(
     make: Callable[..., ZookeeperLock], zookeeper: Any, server: Callable[..., KazooClient]
 ) -> None:
     tale = Tale()
@@ -314,14 +314,14 @@ def test_a_restart_of_the_server_costs_no_lock(
     assert other.acquire(timeout=60)
 
 
-def test_where_no_server_is_that_is_said_and_not_that_it_is_busy() -> None:
+def test_a_missing_server_is_reported_and_not_as_a_busy_lock() -> None:
     lock = ZookeeperLock(f"127.0.0.1:{free_port()}", BASE, "x", connection_timeout_s=0.2)
     with pytest.raises(NoAnswer, match="is it running"):
         lock.acquire(timeout=0.1)
     lock.close()
 
 
-def test_a_holder_believes_in_no_more_than_the_server_granted(
+def test_a_holder_relies_on_no_longer_lease_than_the_server_granted(
     make: Callable[..., ZookeeperLock],
 ) -> None:
     lock = make(session_timeout_s=3000.0)
@@ -329,7 +329,7 @@ def test_a_holder_believes_in_no_more_than_the_server_granted(
     assert lock.ttl_s is not None and lock.ttl_s < SESSION_MS_MAX / 1000
 
 
-def test_a_handle_that_nobody_has_any_more_takes_its_session_with_it(zookeeper: Any) -> None:
+def test_a_garbage_collected_handle_ends_its_session(zookeeper: Any) -> None:
     before = threading.active_count()
     lock = ZookeeperLock(zookeeper.address, BASE, "dropped", session_timeout_s=SESSION_S)
     assert not lock.locked()
@@ -365,8 +365,9 @@ def test_another_identity_can_neither_read_nor_delete_nor_join(
     lock.renew()
 
 
-def test_credentials_are_in_no_log_however_much_of_kazoos_is_asked_for(
-    make: Callable[..., ZookeeperLock], server: Callable[..., KazooClient],
+def test_credentials_are_in_no_log_at_any_log_level_of_kazoo(
+    make: Callable[..., ZookeeperLock],
+    server: Callable[..., KazooClient],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server().ensure_path(BASE)  # by somebody who keeps nobody out
@@ -407,7 +408,7 @@ def test_a_writer_needs_to_read_create_and_delete_and_no_more(
     assert rival.acquire(timeout=30)
 
 
-def test_credentials_on_a_node_that_anybody_may_empty_are_refused_with_what_to_do(
+def test_credentials_on_a_node_with_open_delete_rights_are_refused_with_the_remedy(
     make: Callable[..., ZookeeperLock], server: Callable[..., KazooClient], key: str
 ) -> None:
     look = server()

@@ -63,39 +63,39 @@ class Told:
     refused: Counter[str] = field(default_factory=Counter)
 
 
-def _use(queue: Queue, clock: Timed, told: Told, worker: str) -> None:
+def _use(queue: Queue, clock: Timed, record: Told, worker: str) -> None:
     """Push, claim, complete, until the time is over."""
     while time.monotonic() < clock.until:
         for ask in (_push, _claim_and_complete):
             with suppress(Over):
                 try:
-                    ask(queue, clock, told, worker)
+                    ask(queue, clock, record, worker)
                 except (QueueError, QueueUnknown, JobLost) as error:
-                    told.refused[type(error).__name__] += 1
+                    record.refused[type(error).__name__] += 1
 
 
-def _push(queue: Queue, clock: Timed, told: Told, _: str) -> None:
+def _push(queue: Queue, clock: Timed, record: Told, _: str) -> None:
     began = time.monotonic()
-    told.pushed.append(queue.push("x" * 100))
-    _count(told, clock, began)
+    record.pushed.append(queue.push("x" * 100))
+    _count(record, clock, began)
 
 
-def _claim_and_complete(queue: Queue, clock: Timed, told: Told, worker: str) -> None:
+def _claim_and_complete(queue: Queue, clock: Timed, record: Told, worker: str) -> None:
     began = time.monotonic()
     job = queue.claim(worker)
     if job is None:
         return  # answered without a write: not counted
-    _count(told, clock, began)
+    _count(record, clock, began)
     if time.monotonic() < clock.until:
         began = time.monotonic()
         queue.complete(job)
-        told.completed.append(job.id)
-        _count(told, clock, began)
+        record.completed.append(job.id)
+        _count(record, clock, began)
 
 
-def _count(told: Told, clock: Timed, began: float) -> None:
+def _count(record: Told, clock: Timed, began: float) -> None:
     if (now := time.monotonic()) < clock.until:
-        told.took_s.append(now - began)
+        record.took_s.append(now - began)
 
 
 Plan = list[tuple[str, str]]
@@ -105,7 +105,7 @@ Plan = list[tuple[str, str]]
 def _process(plan: Plan, endpoint: str, me: int, seconds: float, gate: Any, out: Any) -> None:
     for way, url in plan:
         kind, threads = WAYS[way]
-        clock, told = Timed(), Told()
+        clock, record = Timed(), Told()
         idle = {"idle_s": IDLE_S} if kind is BrokerQueue else {}
         with kind(url, endpoint=endpoint, clock=clock, **idle) as queue:  # type: ignore[arg-type]
             for turn in (me == 0, me > 0):  # the first use loads what it needs; one starts a broker
@@ -114,14 +114,14 @@ def _process(plan: Plan, endpoint: str, me: int, seconds: float, gate: Any, out:
                 gate.wait(LONGEST_RUN_S)
             clock.until = time.monotonic() + seconds
             using = [
-                threading.Thread(target=_use, args=(queue, clock, told, f"worker-{me}-{n}"))
+                threading.Thread(target=_use, args=(queue, clock, record, f"worker-{me}-{n}"))
                 for n in range(threads)
             ]
             for each in using:
                 each.start()
             for each in using:
                 each.join()
-        out.put(told)
+        out.put(record)
 
 
 def measure(server: Emulator, plan: Plan, seconds: float) -> list[tuple[str, dict[str, Any]]]:
@@ -129,34 +129,34 @@ def measure(server: Emulator, plan: Plan, seconds: float) -> list[tuple[str, dic
     spawn = multiprocessing.get_context("spawn")
     gate, out = spawn.Barrier(PROCESSES), spawn.Queue()
     processes = [
-        spawn.Process(
-            target=_process, args=(plan, server.gcs, me, seconds, gate, out), daemon=True
-        )
+        spawn.Process(target=_process, args=(plan, server.gcs, me, seconds, gate, out), daemon=True)
         for me in range(PROCESSES)
     ]
     for each in processes:
         each.start()
-    told = [
+    record = [
         [out.get(timeout=LONGEST_RUN_S + seconds) for _ in processes] for _ in plan
     ]  # nobody begins a line before all have ended the one before it
     for each in processes:
         each.join()
-    return [(way, _figures(server, url, mine)) for (way, url), mine in zip(plan, told, strict=True)]
+    return [
+        (way, _figures(server, url, mine)) for (way, url), mine in zip(plan, record, strict=True)
+    ]
 
 
-def _figures(server: Emulator, url: str, told: list[Told]) -> dict[str, Any]:
+def _figures(server: Emulator, url: str, record: list[Told]) -> dict[str, Any]:
     place = url.rpartition("/")[2]
     sent = [each for each in server.requests() if f"{place}/" in each["key"]]
     with Queue(url, endpoint=server.gcs) as queue:
         left = {each.id for each in queue.jobs()}
-    completed = Counter(job for each in told for job in each.completed)
-    pushed = {job for each in told for job in each.pushed}
+    completed = Counter(job for each in record for job in each.completed)
+    pushed = {job for each in record for job in each.pushed}
     return {
-        "requests": sum(len(each.took_s) for each in told),
-        "took_s": [took for each in told for took in each.took_s],
+        "requests": sum(len(each.took_s) for each in record),
+        "took_s": [took for each in record for took in each.took_s],
         "writes": sum(each["applied"] for each in sent),
         "throttled": sum(each["status"] == 429 for each in sent),
-        "failed": sum((each.refused for each in told), Counter[str]()).total(),
+        "failed": sum((each.refused for each in record), Counter[str]()).total(),
         "lost": len(pushed - left - completed.keys()),
         "twice": sum(completed.values()) - len(completed),
     }

@@ -88,11 +88,11 @@ def main(quick: bool = False) -> dict[str, Any]:
         ]
         for each in writers:
             each.start()
-        told = [out.get(timeout=LONGEST_S) for _ in writers]
+        reports = [out.get(timeout=LONGEST_S) for _ in writers]
         for each in writers:
             each.join()
         requests = server.requests()
-    rows = {kind: _figures(kind, told, requests, seconds * rounds) for kind in (SINGLE, STRIPED)}
+    rows = {kind: _figures(kind, reports, requests, seconds * rounds) for kind in (SINGLE, STRIPED)}
     per_s = {kind: row["commits_per_s"] for kind, row in rows.items()}
     return {
         "profile": "gcs, 1 write/s/object", "latency_ms": LATENCY_MS, "writers": WRITERS,
@@ -104,8 +104,8 @@ def main(quick: bool = False) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _figures(kind: str, told: list[Any], requests: list[Any], seconds: float) -> dict[str, Any]:
-    took = sorted(done - began for each in told for began, done in each[kind])
+def _figures(kind: str, reports: list[Any], requests: list[Any], seconds: float) -> dict[str, Any]:
+    took = sorted(done - began for each in reports for began, done in each[kind])
     name = "/single/" if kind == SINGLE else "/stripes/"
     throttled = sum(each["status"] == 429 and name in f"/{each['key']}" for each in requests)
     return {
@@ -113,7 +113,7 @@ def _figures(kind: str, told: list[Any], requests: list[Any], seconds: float) ->
         "commits_per_s": round(len(took) / seconds, 2),
         "p50_s": round(took[len(took) // 2], 2) if took else None,
         "longest_s": round(took[-1], 2) if took else None,
-        "fewest_of_a_writer": min(len(each[kind]) for each in told),
+        "fewest_of_a_writer": min(len(each[kind]) for each in reports),
         "429": throttled,
     }
 

@@ -127,27 +127,27 @@ def contend(
     before = server.requests(bucket)
     gate.wait(LONGEST_RUN_S)
     with watch(server.s3, bucket) as seen:
-        told: list[Told] = [out.get(timeout=LONGEST_RUN_S) for _ in processes]
+        reports: list[Told] = [out.get(timeout=LONGEST_RUN_S) for _ in processes]
     sent = server.requests(bucket) - before
     for each in processes:
         each.join()
     far.close()
-    for error in {each.error for each in told} - {""}:
+    for error in {each.error for each in reports} - {""}:
         print(f"{name}, {writers} writers: {error}", file=sys.stderr)
     server.latency(0)
     there = EVERY[name](server.s3, bucket, home).count() - found
-    new = 0 if upserts else ROWS * committed(told)
-    figures = _figures(told, sent) | {"rows_lost": new - there}
-    return figures | seen(sorted(end for each in told for _, end in each.spans))
+    new = 0 if upserts else ROWS * committed(reports)
+    figures = _figures(reports, sent) | {"rows_lost": new - there}
+    return figures | seen(sorted(end for each in reports for _, end in each.spans))
 
 
-def committed(told: list[Told]) -> int:
+def committed(reports: list[Told]) -> int:
     """Commits that were acknowledged."""
-    return sum(len(each.spans) for each in told)
+    return sum(len(each.spans) for each in reports)
 
 
-def _figures(told: list[Told], sent: Counter[str]) -> dict[str, Any]:
-    spans = [span for each in told for span in each.spans]
+def _figures(reports: list[Told], sent: Counter[str]) -> dict[str, Any]:
+    spans = [span for each in reports for span in each.spans]
     took = sorted(end - began for began, end in spans)
     whole_s = max(end for _, end in spans) - min(began for began, _ in spans)
     return {
@@ -155,12 +155,14 @@ def _figures(told: list[Told], sent: Counter[str]) -> dict[str, Any]:
         "commits_per_s": round(len(spans) / whole_s, 2),
         "p50_s": round(statistics.median(took), 2),
         "longest_s": round(took[-1], 2),
-        "aborts": sum(each.aborts for each in told),
+        "aborts": sum(each.aborts for each in reports),
         "requests": round(sent.total() / len(spans), 1),
         "by_kind": " ".join(
             f"{kind} {count / len(spans):.1f}" for kind, count in sorted(sent.items())
         ),
-        "least_share": round(min(len(each.spans) for each in told) * len(told) / len(spans), 2),
+        "least_share": round(
+            min(len(each.spans) for each in reports) * len(reports) / len(spans), 2
+        ),
     }
 
 

@@ -20,7 +20,7 @@ pytestmark = [
 STALLED = ROOT / "datasets" / "histories" / "bad" / "stalled_commit_accepted.jsonl"
 
 
-def test_the_exported_page_opens_anywhere_and_asks_nobody(tmp_path: Path, page: Any) -> None:
+def test_the_exported_page_opens_anywhere_and_loads_nothing(tmp_path: Path, page: Any) -> None:
     events = list(read(STALLED.read_text().splitlines(keepends=True)))
     export_html(events, check(events), file := tmp_path / "story.html", title="A stall")
     page.goto(f"file://{file}#t=5.0")

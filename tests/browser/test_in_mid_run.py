@@ -75,7 +75,7 @@ def test_a_reload_in_mid_run_loses_nothing_and_a_restart_leaves_nothing(
 
 
 @pytest.mark.soak
-def test_keys_alone_launch_stop_and_walk_and_a_frozen_kernel_is_not_asked(
+def test_the_keyboard_alone_launches_stops_and_walks_without_a_frozen_kernel(
     lab: Server, page: Any, context: Any, tmp_path: Path
 ) -> None:
     """Tab, Enter, arrows; to scrub is the page's own work; what happened leaves as one file."""
@@ -125,11 +125,11 @@ def scrub_by_keys(page: Any) -> None:
     page.keyboard.press("Enter")
     assert clock.text_content() != start
     tab_to(page, "lk-scroll")
-    told = page.locator(f"{BENCH} .lk-detail")
-    seen = [told.text_content()]
+    detail = page.locator(f"{BENCH} .lk-detail")
+    seen = [detail.text_content()]
     for key in ("ArrowDown", "ArrowDown", "End", "Home"):
         page.keyboard.press(key)
-        seen.append(told.text_content())
+        seen.append(detail.text_content())
     assert len(set(seen)) >= 4, seen
 
 
@@ -145,7 +145,7 @@ def look_at_export(context: Any, file: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_run_is_locked_until_a_guess_is_picked_then_both_stand_side_by_side(
+def test_a_run_is_locked_until_a_guess_is_picked_then_both_are_shown_side_by_side(
     lab: Server, page: Any
 ) -> None:
     """You predicted / it did; what an SDK told, beside what the store had done."""

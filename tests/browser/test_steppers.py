@@ -62,7 +62,7 @@ def test_two_commits_are_stepped_through_by_clicks(lab: Server, page: Any) -> No
 
 
 @pytest.mark.soak
-def test_a_lost_answer_is_seen_to_double_a_record_of_the_log(lab: Server, page: Any) -> None:
+def test_a_lost_answer_duplicates_a_record_in_the_naive_log(lab: Server, page: Any) -> None:
     """Each pattern of the page has its own stage; a mistake is chosen, and shows."""
     run_all_cells(page, lab, "12_patterns.ipynb")
     guess(page)

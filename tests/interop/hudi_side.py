@@ -96,7 +96,7 @@ def writes(spark: SparkSession, order: dict[str, Any]) -> Any:
             write(spark, {**order, "rows": rows})
             outcomes.append("")
         except Exception as error:  # noqa: BLE001 - what Hudi says is the answer
-            outcomes.append(told(error))
+            outcomes.append(described(error))
     return outcomes
 
 
@@ -117,7 +117,7 @@ ORDERS = {
 }  # fmt: skip
 
 
-def told(error: Exception) -> str:
+def described(error: Exception) -> str:
     """An error and its causes, without the stack."""
     lines = str(error).splitlines() or [type(error).__name__]
     because = [line for line in lines if line.startswith((": ", "Caused by"))]
@@ -136,7 +136,7 @@ def main() -> None:
                 spark = session(order)
             answer = {"ok": ORDERS[order["do"]](spark, order)}
         except Exception as error:  # noqa: BLE001 - told to who asked
-            answer = {"error": told(error)}
+            answer = {"error": described(error)}
         answers.write(json.dumps(answer) + "\n")
     if spark is not None:
         spark.stop()

@@ -45,8 +45,8 @@ def test_the_java_client_and_ours_exclude_and_succeed_each_other(
     mine = ours()
     with mine:  # the table is made
         assert mine.fence and mine.fence.epoch == 1
-    told = [service.endpoint, "locks", "orders", str(LEASE_MS)]
-    theirs = Party("LockClient.java", classpath, told, tmp_path / "log")
+    arguments = [service.endpoint, "locks", "orders", str(LEASE_MS)]
+    theirs = Party("LockClient.java", classpath, arguments, tmp_path / "log")
     try:
         assert theirs("acquire 1000")
         assert not mine.acquire(timeout=1.5 * LEASE_MS / 1000), "it beats, for more than its lease"
@@ -60,7 +60,7 @@ def test_the_java_client_and_ours_exclude_and_succeed_each_other(
         theirs.kill()
         assert mine.acquire(timeout=60), "a lease after the crash"
         mine.close()  # ours crashes: it beats no more, and gives nothing back
-        theirs = Party("LockClient.java", classpath, told, tmp_path / "log")
+        theirs = Party("LockClient.java", classpath, arguments, tmp_path / "log")
         assert theirs("acquire 30000")
         assert theirs("release")
     finally:

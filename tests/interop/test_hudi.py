@@ -232,7 +232,7 @@ def test_hudis_table_services_on_what_we_wrote_leave_us_the_same_rows(either: Sh
 CLEANING = {"hoodie.clean.automatic": "true"}
 
 
-def test_hudi_rolls_back_a_writer_of_ours_that_is_dead_and_spares_one_whose_heart_beats(
+def test_hudi_rolls_back_our_dead_writer_and_spares_one_with_a_heartbeat(
     ours: Shared,
 ) -> None:
     dead = ours.us.insert([order("dead")], beat=False)
@@ -244,7 +244,7 @@ def test_hudi_rolls_back_a_writer_of_ours_that_is_dead_and_spares_one_whose_hear
     ours.both_show(*ROWS, order("h0"), order("alive"))
 
 
-def test_an_upsert_of_hudis_that_overlaps_ours_is_refused_by_whoever_comes_second(
+def test_of_overlapping_upserts_of_hudi_and_lockkit_the_second_is_refused(
     ours: Shared,
 ) -> None:
     mine = ours.us.upsert([order("k1", amount=1, at=100)])

@@ -156,12 +156,12 @@ def hudi(
         monkeypatch.setenv("AWS_REGION", "us-east-1")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "thing")
-    told = [f"{key}={value}" for key, value in world.config.items()]
+    arguments = [f"{key}={value}" for key, value in world.config.items()]
     made: list[Java] = []
 
     def start() -> Java:
         log = tmp_path / f"hudi-{len(made)}.log"
-        made.append(Java("HudiLock.java", f"{classes}:{sparks}/*", told, log))
+        made.append(Java("HudiLock.java", f"{classes}:{sparks}/*", arguments, log))
         return made[-1]
 
     yield start
@@ -186,7 +186,7 @@ every = pytest.mark.parametrize("world", SERVICES, indirect=True, ids=name_of)
 
 
 @every
-def test_each_waits_while_the_other_holds_the_same_place_and_has_it_after_the_release(
+def test_each_client_waits_for_the_other_and_is_granted_after_its_release(
     world: World, hudi: Callable[[], Java], ours: Party
 ) -> None:
     theirs = hudi()
@@ -206,7 +206,7 @@ def test_each_waits_while_the_other_holds_the_same_place_and_has_it_after_the_re
 
 
 @every
-def test_whoever_is_killed_is_succeeded_by_the_other(
+def test_a_killed_holder_is_succeeded_by_the_other_client(
     world: World, hudi: Callable[[], Java], ours: Party
 ) -> None:
     theirs = hudi()
@@ -237,7 +237,7 @@ def test_writers_of_both_kinds_lose_no_increment(
 
 
 @pytest.mark.parametrize("world", [filesystem], indirect=True)
-def test_hudis_lock_file_is_empty_and_told_as_hudis(
+def test_hudis_lock_file_is_empty_and_described_as_hudis(
     world: World, hudi: Callable[[], Java], ours: Party
 ) -> None:
     theirs = hudi()
@@ -249,7 +249,7 @@ def test_hudis_lock_file_is_empty_and_told_as_hudis(
 
 
 @pytest.mark.parametrize("world", [filesystem], indirect=True)
-def test_a_writer_of_hudis_that_closes_deletes_our_lock_file_and_we_are_told(
+def test_a_hudi_writer_that_closes_deletes_our_lock_file_and_the_holder_learns_of_it(
     world: World, hudi: Callable[[], Java], ours: Party
 ) -> None:
     assert ours.ask("acquire", timeout=0)
