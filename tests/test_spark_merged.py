@@ -185,7 +185,7 @@ def arrive(folder: Path, count: int) -> None:
         for said in ({COMPACT_KEY: "true"}, {COMPACT_ASYNC_KEY: "false"})
     ),
 ])  # fmt: skip
-def test_a_stream_compacts_beside_its_batches_unless_told_otherwise(
+def test_a_stream_compacts_beside_its_batches_unless_an_option_forbids_it(
     spark: Any, here: Any, tmp_path: Path, way: str, said: dict[str, str]
 ) -> None:
     arrive(tmp_path / "in", 4)
