@@ -32,10 +32,10 @@ PEERS_MAX = 8
 SERIAL, TOGETHER = "lockkit", next(iter(GROUP))
 BARS = {
     "": {1: 6.5, 4: 11.0, 8: 18.0, 16: 28.0}, " upserts": {1: 6.0, 4: 8.0, 8: 14.0, 16: 22.0},
-    " 1 write/s": {1: 0.6, 4: 3.0, 8: 6.0, 16: 12.0},
+    " one write a second": {1: 0.6, 4: 3.0, 8: 6.0, 16: 12.0},
 }  # fmt: skip
 """Commits a second that group commit is meant to reach on two cores of its own."""
-LONGEST_S = {"": 1.5, " upserts": 1.5, " 1 write/s": 2.5, " one near": 1.5}
+LONGEST_S = {"": 1.5, " upserts": 1.5, " one write a second": 2.5, " one near": 1.5}
 MEANS = ("commits_per_s", "p50_s", "requests", "least_share")
 
 
@@ -109,7 +109,7 @@ def main(quick: bool = False) -> dict[str, Any]:
             seen = contend(server, TOGETHER, most, home, seconds, " seen", watch=hudi_rs)
         with serving("gcs") as server:
             for writers in all_writers:
-                rows |= _compared(server, writers, home, hot_s, 1, (), " 1 write/s")
+                rows |= _compared(server, writers, home, hot_s, 1, (), " one write a second")
     return {"latency_ms": LATENCY_MS, "rows_per_commit": ROWS, "seconds": seconds,
             "bare_put_s": put_s, "seen_p50_s": seen.get("seen_p50_s"),
             "seen_p99_s": seen.get("seen_p99_s"), "looks": seen.get("looks"),
