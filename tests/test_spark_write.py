@@ -487,7 +487,6 @@ def test_a_write_that_contradicts_the_tables_configuration_is_refused(
     ("options", "why"),
     [
         ({"hoodie.datasource.write.operation": "merge"}, "must be upsert or insert or"),
-        ({"hoodie.datasource.write.table.type": "MERGE_ON_READ"}, "only COPY_ON_WRITE"),
         ({RETRIES: "-1"}, "must be a whole number"),
         ({"hoodie.datasource.write.insert.drop.duplicates": "yes"}, "must be true or false"),
         ({"hoodie.combine.before.upsert": "false"}, "one key would be written twice"),
