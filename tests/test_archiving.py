@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,14 @@ from lockkit.protocol.outcome import Unknown
 from lockkit.runtime import Delete, Procedure, Put, run
 from lockkit.stores import ListEntry
 from lockkit.table import Table, read_table
-from lockkit.table.errors import TableChanged
+from lockkit.table.errors import DamagedFile, TableChanged
 from lockkit.table.format.archived import load_archived, load_archived_commits
 from lockkit.table.format.layout import CommitFiles, WriteStat
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import V9, parse_timeline
 from lockkit.table.occ.commit import EpochGuard, StateChange
-from lockkit.table.occ.transaction import TableCache
+from lockkit.table.occ.rollback import RollbackRefused
+from lockkit.table.occ.transaction import TableCache, first_file
 from lockkit.table.services import archive as archiving
 from lockkit.table.services.archive import archive, barriers, leaves_old_files, with_services
 from lockkit.table.services.archive_rules import ArchiveRules
@@ -94,6 +97,62 @@ def test_archived_instants_are_read_by_every_reader_once(
             model["k1"] = 100 + checkpoint
 
 
+@pytest.mark.parametrize("operation", ["upsert", "delete", "overwrite"])
+def test_every_operation_of_an_idle_handle_reads_an_archived_table_anew(
+    tmp_path: Path, version: int, operation: str
+) -> None:
+    table, model = made(tmp_path, version, commits=2)
+    with table, Table(table.url, options=OPTIONS) as idle:
+        idle.upsert(rows("k0", v=7))
+        for v in range(6):
+            table.upsert(rows("n0", v=v))
+        table.clean()
+        assert table.archive(keep_min=3, keep_max=4)
+        getattr(idle, operation)(rows("k0", v=8))
+        model |= {"n0": 5}
+        if operation == "overwrite":  # of region=EU, which has k0 and k1
+            model = {key: v for key, v in model.items() if key >= "k2"}
+        model = {key: v for key, v in model.items() if key != "k0"}
+        model |= {} if operation == "delete" else {"k0": 8}
+        assert contents(idle.read()) == model == by_hudi_rs(tmp_path)
+
+
+def test_a_handle_opened_on_the_empty_table_upserts_after_others_archived(
+    tmp_path: Path, version: int
+) -> None:
+    table, _ = made(tmp_path, version, commits=0)
+    with table, Table(table.url, options=OPTIONS) as idle:
+        idle.append(rows("k0", v=0))
+        for v in range(6):
+            table.append(rows(f"n{v}", v=v))
+        assert table.archive(keep_min=3, keep_max=4)
+        idle.upsert(rows("k0", v=1))
+        assert contents(idle.read()) == {"k0": 1} | {f"n{v}": v for v in range(6)}
+
+
+def test_an_increment_may_end_at_an_archived_commit(tmp_path: Path, version: int) -> None:
+    table, _ = made(tmp_path, version, commits=0)
+    with table:
+        for v in range(8):
+            table.append(rows(f"n{v}", v=v))
+        ends = [each.completed or each.instant
+                for each in table.history() if each.action == "commit"][::-1][:4]  # fmt: skip
+        before = [table.changes(end=each) for each in ends]
+        done = table.archive(keep_min=3, keep_max=4)
+        assert done is not None and len(done.instants) >= 4
+        for end, (found, until) in zip(ends, before, strict=True):
+            assert contents(found) and table.changes(end=end) == (found, until)
+
+
+def test_in_mode_hudi_an_archived_end_of_an_increment_is_refused(tmp_path: Path) -> None:
+    table, _ = made(tmp_path, 9, "hudi", commits=7)
+    with table:
+        end = [each.completed for each in table.history() if each.action == "commit"][-1]
+        table.archive(keep_min=3, keep_max=4)
+        with pytest.raises(TableError, match="first commit that is not archived"):
+            table.changes(end=end)
+
+
 def test_a_handle_that_was_idle_while_others_archived_goes_on(tmp_path: Path, version: int) -> None:
     table, model = made(tmp_path, version, commits=2)
     with table, Table(table.url, options=OPTIONS) as idle:
@@ -119,6 +178,97 @@ def test_a_writer_archives_inline_by_hudis_keys(tmp_path: Path, version: int) ->
     for wrong in ({"hoodie.keep.min.commits": "2"}, {"hoodie.keep.max.commits": "3"}):
         with pytest.raises(TableError, match="must be greater"):
             Table(f"file://{tmp_path}", options=OPTIONS | keys | wrong)
+
+
+# --- names, savepoints and damage -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_the_rollback_of_a_late_writer_deletes_no_file_of_an_archived_commit(
+    tmp_path: Path, version: int, mode: str
+) -> None:
+    """A writer with a slow clock requested an archived instant, and died right after it."""
+    table, model = made(tmp_path, version, mode, commits=0)
+    with table:
+        for v in range(6):
+            table.append(rows(f"n{v}", v=v))
+            model[f"n{v}"] = v
+        done = table.archive(keep_min=3, keep_max=4)
+        assert done is not None
+        folder = tmp_path / ".hoodie" / ("timeline" if version == 9 else "")
+        late = folder / f"{done.instants[0]}.commit.requested"
+        late.write_bytes(first_file("commit", b"", "00000000-0000-4000-8000-000000000001", version))
+        os.utime(late, (0, 0))
+        (outcome,) = table.roll_back_dead()
+        assert isinstance(outcome, RollbackRefused) and not late.exists()
+        table.append(rows("n9", v=9))
+        with Table(table.url) as other:
+            assert contents(other.read()) == model | {"n9": 9} == by_hudi_rs(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_files_that_a_savepoint_kept_keep_the_commit_that_replaced_them(
+    tmp_path: Path, mode: str
+) -> None:
+    table, _ = made(tmp_path, 9, mode, commits=0)
+    with table:
+        saved = table.append(rows("k0", "k5", v=0)).instant
+        folder = tmp_path / ".hoodie/timeline"
+        files = folder / f"{saved}.savepoint.inflight", folder / f"{saved}_{saved}.savepoint"
+        for each in files:
+            each.write_bytes(b"x")
+        table.delete_partition("region=EU")
+        for v in range(6):
+            table.upsert(rows("k5", v=v))
+        table.clean()
+        for each in files:
+            each.unlink()
+        table.upsert(rows("k5", v=9))
+        table.clean()
+        done = table.archive(keep_min=3, keep_max=4)
+        assert done is not None and len(done.instants) == 1 and "no clean" in done.kept_for
+        with Table(table.url) as other:
+            assert contents(other.read()) == {"k5": 9} == by_hudi_rs(tmp_path)
+
+
+def cut(archive_folder: Path) -> None:
+    file = next(archive_folder.glob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+def without_manifest(archive_folder: Path) -> None:
+    (archive_folder / "manifest_1").unlink()
+
+
+def with_foreign_name(archive_folder: Path) -> None:
+    named = [{"fileName": "../../x.parquet", "fileLen": 1}]
+    (archive_folder / "manifest_2").write_text(json.dumps({"files": named}))
+
+
+@pytest.mark.parametrize("damage", [cut, without_manifest, with_foreign_name])
+def test_nothing_is_archived_onto_a_damaged_archive(tmp_path: Path, damage: Any) -> None:
+    table, _ = made(tmp_path, 9, commits=7)
+    with table:
+        table.archive(keep_min=3, keep_max=4)
+        damage(tmp_path / ".hoodie/timeline/history")
+        for v in range(5):
+            table.upsert(rows("k0", v=v))
+        table.clean()
+        before = sorted((tmp_path / ".hoodie/timeline").glob("2*"))
+        with pytest.raises(DamagedFile):
+            table.archive(keep_min=3, keep_max=4)
+        assert sorted((tmp_path / ".hoodie/timeline").glob("2*")) == before
+
+
+@pytest.mark.parametrize("keep_min", [0, -1, "3", 2.5, None, True])
+def test_a_number_of_kept_commits_that_is_none_is_refused_by_name(
+    tmp_path: Path, keep_min: Any
+) -> None:
+    with (
+        made(tmp_path, 9, commits=1)[0] as table,
+        pytest.raises(TableError, match=r"keep\.min\.commits.*whole number"),
+    ):
+        table.archive(keep_min=keep_min, keep_max=9)
 
 
 # --- what stays -----------------------------------------------------------------------------------

@@ -241,8 +241,8 @@ def _open(url: str, options: StoreOptions) -> Store:
 
 def adapter_of(url: str) -> tuple[str, Any]:
     """The scheme of `url`, and the class that opens it."""
-    scheme = url.partition("://")[0].lower() if "://" in url else ""
-    refuse_secret(url)
+    scheme = url.partition("://")[0].lower() if "://" in str(url) else ""
+    refuse_secret(str(url))
     if scheme not in _ADAPTERS:
         raise StoreError(
             f"cannot open {url!r}: no store has the scheme {scheme!r}; use s3://, gs://, az://, "

@@ -138,7 +138,7 @@ def client(
     ).merge(own)
     if endpoint and is_loopback(endpoint):
         config = config.merge(Config(proxies={}))  # HTTP_PROXY leads to another machine
-    config = config.merge(extra.pop("config")) if "config" in extra else config
+    config = config.merge(own_config) if (own_config := extra.pop("config", None)) else config
     if endpoint and not (extra.get("region_name") or session.get_config_variable("region")):
         extra["region_name"] = "us-east-1"
     if endpoint and is_loopback(endpoint) and "aws_access_key_id" not in extra:

@@ -12,10 +12,10 @@ One file because it is one class: everything that a user can do with a table.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 
 OUTDATED_MAX = 2
+T = TypeVar("T")
 
 
 class Table:
@@ -229,10 +230,9 @@ class Table:
             logs = self._open().config.merged or concurrency_mode(self._options) == NON_BLOCKING
         if logs and (committed := self._write("insert", rows, retries)):
             return committed
-        for _ in range(OUTDATED_MAX):
-            with suppress(OutdatedHandle):  # commits that it knew are archived: read the table anew
-                return retried(lambda: self._append(rows), retries, self.clock, self.emit)
-        return retried(lambda: self._append(rows), retries, self.clock, self.emit)
+        return self._renewed(
+            lambda: retried(lambda: self._append(rows), retries, self.clock, self.emit)
+        )
 
     def upsert(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
         """Commit `rows`: each replaces the row with its record key, or is added.
@@ -377,11 +377,23 @@ class Table:
     def _write(
         self, operation: str, rows: pa.Table, retries: int, partitions: frozenset[str] = frozenset()
     ) -> Committed | None:
+        refuse_no_table(rows)
+        return self._renewed(lambda: self._rewrite(operation, rows, retries, partitions))
+
+    def _renewed(self, way: Callable[[], T]) -> T:
+        """`way`, again with the table read anew if commits that the handle knew are archived."""
+        for _ in range(OUTDATED_MAX):
+            with suppress(OutdatedHandle):
+                return way()
+        return way()
+
+    def _rewrite(
+        self, operation: str, rows: pa.Table, retries: int, partitions: frozenset[str]
+    ) -> Committed | None:
         from lockkit.table.format.data_files import ATTEMPTS
         from lockkit.table.options import write_options
         from lockkit.table.writer import ArrowWrite
 
-        refuse_no_table(rows)
         requested = replace(
             write_options(self._options, operation=operation), retries=retries,
             partitions=partitions, strategy=self.strategy,
@@ -392,9 +404,8 @@ class Table:
             if self._data is None:
                 self._data = open_store(self.url, attempts=ATTEMPTS, **self._store_options)
             write = ArrowWrite(
-                rows=rows, data=self._data, requested=requested,
-                url=self.url, store=self.store, upkeep=self._upkeep, clock=self.clock,
-                emit=self.emit, found=self._left,
+                rows=rows, data=self._data, requested=requested, url=self.url, store=self.store,
+                upkeep=self._upkeep, clock=self.clock, emit=self.emit, found=self._left,
             )  # fmt: skip
             try:
                 return write.whole()
@@ -436,8 +447,7 @@ class Table:
     def _alone(self, what: str) -> Iterator[None]:
         # Hudi's caveat: one client shared by two threads mixes their transactions.
         if not self._busy.acquire(blocking=False):
-            why = "another thread is using this handle; give each its own"
-            raise RuntimeError(f"{what} on {self.url}: {why}")
+            raise RuntimeError(f"{what}: another thread is using this handle; give each its own")
         try:
             yield
         except TableError:

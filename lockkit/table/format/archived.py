@@ -22,7 +22,8 @@ from lockkit.table.format.log_blocks import AVRO, avro_rows, blocks
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import COMMITS
 
-MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
+MANIFEST = re.compile(r"manifest_([1-9][0-9]{0,17})")
+HISTORY = re.compile(r"[0-9]{17}_[0-9]{17}_[0-9]{1,9}\.parquet")
 LOG = re.compile(r"\.commits_\.archive\.([0-9]{1,18})(?:_[0-9]+-[0-9]+-[0-9]+)?")
 COLUMNS = ("instantTime", "completionTime", "action")
 METADATA = {"commit": "hoodieCommitMetadata", "deltacommit": "hoodieCommitMetadata",
@@ -97,7 +98,10 @@ def read_manifest(prefix: str, number: int) -> Procedure[dict[str, int]]:
     key = f"{prefix}manifest_{number}"
     try:
         said = json.loads((yield from _body(key)))
-        return {str(each["fileName"]): int(each["fileLen"]) for each in said["files"]}
+        files = {str(each["fileName"]): int(each["fileLen"]) for each in said["files"]}
+        if foreign := [each for each in files if not HISTORY.fullmatch(each)]:
+            raise ValueError(f"no file of an archive is called {foreign[0]!r:.80}")
+        return files
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFile(key, f"is not a manifest of the archive ({error})") from None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Parallel, Procedure
 from lockkit.runtime.proven import all_of, create
-from lockkit.table.errors import RefusedOption, TableChanged
+from lockkit.table.errors import OutdatedHandle, RefusedOption, TableChanged
 from lockkit.table.format.base_file import BaseFile
 from lockkit.table.format.layout import (
     NO_COMMIT,
@@ -101,11 +101,10 @@ def prepare(
         until = first_active(list(base), transaction.timeline)
     for stat in stats:
         if stat.previous != NO_COMMIT and stat.previous not in base and stat.previous > until:
-            raise RefusedOption(
-                stat.path,
-                f"was made from {stat.previous}, which {transaction.instant} does not cover",
-                "read the table with load_snapshot(covering=transaction.covered)",
-            )
+            why = f"was made from {stat.previous}, which {transaction.instant} does not cover"
+            if not until:  # opened before the first commit, which is archived
+                raise OutdatedHandle(stat.path, why, "open the table again")
+            raise RefusedOption(stat.path, why, "load_snapshot(covering=transaction.covered)")
     rewrites = any(stat.previous != NO_COMMIT for stat in stats)
     operation = operation or ("UPSERT" if rewrites else "INSERT")
     drafted = draft(

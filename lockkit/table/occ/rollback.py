@@ -7,7 +7,7 @@ before it has decided for the rollback.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.stores import ListEntry
 from lockkit.table.errors import RefusedOption, Unanswered
 from lockkit.table.format.layout import NO_BASE, is_written_by
-from lockkit.table.format.properties import FENCED, GROUP, PROPERTIES_KEY
+from lockkit.table.format.properties import FENCED, GROUP, PROPERTIES_KEY, TableConfig
 from lockkit.table.format.timeline import (
     HOODIE,
     Timeline,
@@ -109,7 +109,12 @@ def roll_back(
                 yield from _drop(plan, names)
             return RollbackRefused(target)
         if plan is None:
-            plan = yield from _write_plan(target, own, known, base, paths)
+            files = yield from _files_to_delete(target, known, paths)
+            if files is None:
+                believe()
+                yield from _forget_archived(target, own, names)
+                return RollbackRefused(target)
+            plan = yield from _write_plan(target, own, known, base, files)
         if not fenced:
             believe()
             completion = yield from completion_time(names, seen, plan.instant)
@@ -148,7 +153,8 @@ def _roll_back_in_group(
             return RollbackRefused(target)
         if plan is None:
             own = yield from _files_of(names, target)
-            plan = yield from _write_plan(target, own, known, NO_BASE, paths)
+            files = yield from _files_to_delete(target, known, paths)
+            plan = yield from _write_plan(target, own, known, NO_BASE, files or ())
         if (yield from group.decide_against(client, view, target, kind)):
             yield from group.bury(target)
             # By the plan alone, so that two processes that carry it out complete it once.
@@ -173,18 +179,37 @@ def _files_of(names: TimelineNames, target: str) -> Procedure[Timeline]:
 # --- the plan -----------------------------------------------------------------------------------
 
 
+def _files_to_delete(
+    target: str, known: TableCache, paths: Collection[str] | None
+) -> Procedure[Sequence[tuple[str, str]] | None]:
+    """(partition, path) of each; None if the archive has a commit of this very instant."""
+    if paths is not None:
+        return _with_partitions(paths)
+    return (yield from written_by(target, known.config))
+
+
+def _forget_archived(target: str, own: Timeline, names: TimelineNames) -> Procedure[None]:
+    """Remove what a writer with a slow clock requested in the name of an archived commit.
+
+    The commit and its files stay. Later instants are complete, so every survey of that writer fails
+    without these files.
+    """
+    action = own.pending.get(target, "commit")
+    yield from delete(names.inflight(target, action))
+    yield from delete(names.requested(target, action))
+    yield from forget(target)
+    yield Note("note", {"text": f"{target} is archived: only its request was deleted",
+                        "instant": target})  # fmt: skip
+
+
 def _write_plan(
-    target: str, own: Timeline, known: TableCache, base: str, paths: Collection[str] | None
+    target: str, own: Timeline, known: TableCache, base: str, files: Sequence[tuple[str, str]]
 ) -> Procedure[RollbackPlan]:
     """Written before the decision: a rollback that is left half done is finished by its plan."""
     from lockkit.table.format.plans import RollbackPlan, format_rollback_plan  # few writers need it
 
     action = own.pending.get(target, "commit")
-    if paths is None:
-        files = yield from written_by(target)
-    else:
-        files = _with_partitions(paths)
-    plan = RollbackPlan("", target, action, files, base)
+    plan = RollbackPlan("", target, action, tuple(files), base)
     # Later than its target, which a completed rollback invalidates. But a rollback that is days
     # ahead would block all writers, and no correct clock takes that instant again.
     ahead = is_ahead(target, (yield WallMs()), known.config.accepted)
@@ -193,11 +218,14 @@ def _write_plan(
     return replace(plan, instant=taken.instant)
 
 
-def written_by(target: str) -> Procedure[tuple[tuple[str, str], ...]]:
+def written_by(
+    target: str, config: TableConfig | None = None
+) -> Procedure[tuple[tuple[str, str], ...] | None]:
     """(partition, path) of every file that the instant wrote or meant to write.
 
     Its markers, written before the files, name them. Without markers only a listing of the whole
-    table finds them, including those of failed tasks.
+    table finds them, including those of failed tasks. None if those are an archived commit's, by
+    the archive of `config`'s table.
     """
     paths = {each.path for each in (yield from files_of(target)) if _is_data_of(each.path, target)}
     if not paths:
@@ -207,6 +235,11 @@ def written_by(target: str) -> Procedure[tuple[tuple[str, str], ...]]:
         others = tuple(key.removesuffix(PROPERTIES_KEY) for key in keys
                        if key.endswith("/" + PROPERTIES_KEY))  # fmt: skip
         paths = {key for key in keys if _is_data_of(key, target) and not key.startswith(others)}
+        if paths and config and any(key.startswith(config.archive_prefix) for key in keys):
+            from lockkit.table.format.archived import load_archived  # rarely needed
+
+            if any(each.instant == target for each in (yield from load_archived(config))):
+                return None
     return _with_partitions(paths)
 
 
@@ -265,7 +298,7 @@ def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:
     would read both as committed.
     """
     files = yield from written_by(target)
-    yield from all_of(delete(path) for _, path in files if path not in kept)
+    yield from all_of(delete(path) for _, path in files or () if path not in kept)
 
 
 # --- a writer's own instant -----------------------------------------------------------------------
@@ -300,7 +333,7 @@ def withdraw(
             instant, guard, taken.known, believe=believe, base=base, paths=paths
         ))  # fmt: skip
     if paths is None:
-        paths = [path for _, path in (yield from written_by(instant))]
+        paths = [path for _, path in (yield from written_by(instant, taken.known.config)) or ()]
     yield from discard(taken, now, paths)
     if taken.version:  # it was ours, so its markers are too; else another attempt may have it
         yield from unmark(instant)

@@ -106,6 +106,8 @@ def _by_instant(
     barred = max(start, end) if settled and end is not None else start
     until = settled_until(opened.now, barred, end)
     held = yield from held_back(opened.config.names, opened.now, barred, end)
+    if not until and end is not None:
+        until, _ = yield from _archived(opened, start, end)
     if until <= start:
         return Increment(start, start, None, held_back=held)
     snapshot = yield from snapshot_at(opened, SnapshotPoint(as_of=until))
@@ -128,16 +130,23 @@ def _by_completion(opened: OpenedTable, start: str, end: str | None) -> Procedur
     now = opened.now
     times = {each: now.completion[each] for each in now.commits}
     until = max((at for at in times.values() if end is None or at <= end), default="")
+    older: frozenset[str] = frozenset()
+    if start < min(times.values(), default=""):
+        last, older = yield from _archived(opened, start, until or end or "")
+        until = until or last
     if until <= start:
         return Increment(start, start, None)
     snapshot = yield from snapshot_at(opened, SnapshotPoint(completed_by=until))
-    window = frozenset(each for each, at in times.items() if start < at <= until)
-    if start < min(times.values()):
-        from lockkit.table.read.archived_window import archived_in  # rarely that far back
-
-        window |= yield from archived_in(opened.config, start, until)
+    window = older | {each for each, at in times.items() if start < at <= until}
     slices = tuple(each for each in snapshot.slices if instants_of(each) & window)
     return Increment(start, until, snapshot, slices, window)
+
+
+def _archived(opened: OpenedTable, start: str, end: str) -> Procedure[tuple[str, frozenset[str]]]:
+    from lockkit.table.read.archived_window import archived_in  # rarely that far back
+
+    found: tuple[str, frozenset[str]] = yield from archived_in(opened.config, start, end)
+    return found
 
 
 def _from_the_start(opened: OpenedTable) -> Procedure[OpenedTable]:

@@ -236,6 +236,11 @@ def list_increment(start: str = "", end: str | None = None) -> Procedure[Increme
     before = "~" if found.now.completion else _first_writing(found.now, start)
     counted = [(found.order(each), each) for each in found.commits if each < before]
     until = max((at for at, _ in counted if end is None or at <= end), default="")
+    if not until and end and (yield from listing(found.table.config.archive_prefix)):
+        raise RefusedOption(
+            "end", f"is before {found.first}, the first commit that is not archived; what a table "
+            "of the mode hudi had then is not known", "end later", value=end,
+        )  # fmt: skip
     if until <= start:
         return Increment(start, start, None)
     wanted = [each for at, each in counted if at <= until]

@@ -16,13 +16,13 @@ commit names it, and because lockkit's clean finds old files through commits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lockkit.protocol.outcome import Found, Version, over
 from lockkit.runtime import Note, Procedure
 from lockkit.runtime.proven import all_of, create, delete, listing, read, settle_write
-from lockkit.table.errors import TableChanged, UnsupportedTable
+from lockkit.table.errors import DamagedFile, TableChanged, UnsupportedTable
 from lockkit.table.format.archive_writing import (
     Leaving,
     format_history,
@@ -41,7 +41,7 @@ from lockkit.table.format.archived import (
     read_log,
     read_manifest,
 )
-from lockkit.table.format.layout import CommitFiles, parse_commit
+from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
 from lockkit.table.format.timeline import COMMITS, Timeline, TimelineNames, load_timeline
 from lockkit.table.occ.commit import StateChange
@@ -162,11 +162,28 @@ def _plan(config: TableConfig, now: Timeline, rules: ArchiveRules) -> Procedure[
     read_ones = yield from all_of(_content(config.names, now, each) for each in commits)
     for instant, body in zip(commits, read_ones, strict=True):
         commit = parse_commit(instant, _completed(config.names, now, instant), body)
-        if instant >= since and leaves_old_files(commit, config.merged):
+        if leaves_old_files(commit, config.merged) and (
+            instant >= since or (yield from _still_there(commit.replaced))
+        ):
             why = f"{instant} made files obsolete that no clean has deleted yet"
             commits = [each for each in commits if each < instant]
             break
     return ArchivePlan(with_services(now, commits), why if len(commits) < len(left) else "")
+
+
+def _still_there(replaced: Collection[FileGroup]) -> Procedure[bool]:
+    """Whether a file of a replaced group exists: a savepoint kept it from the clean.
+
+    Hudi's readers take such a file for current once nothing in the timeline replaces its group.
+    """
+    folders = sorted({partition for partition, _ in replaced})
+    listed = yield from all_of(listing(f"{each}/" if each else "") for each in folders)
+    here = {
+        (folder, name.removeprefix(".").partition("_")[0])
+        for entries in listed
+        for folder, _, name in (each.key.rpartition("/") for each in entries)
+    }
+    return bool(here & set(replaced))
 
 
 def _completed(names: TimelineNames, now: Timeline, instant: str) -> str:
@@ -299,9 +316,23 @@ def _add_history(
 ) -> Procedure[list[str]]:
     """A new file, and a manifest with it; the instants that are archived then."""
     prefix, rows = config.archive_prefix, history_rows(leaving)
-    listed = [each.key for each in (yield from listing(prefix))]
+    entries = yield from listing(prefix)
+    listed = [each.key for each in entries]
     number = newest_manifest(prefix, listed)
     files = {} if number is None else (yield from read_manifest(prefix, number))
+    _, said = yield from _read_version(prefix)
+    if said > (number or 0):
+        raise DamagedFile(
+            f"{prefix}manifest_{said}", f"is gone, and {VERSION_FILE} points to it; nothing was "
+            "archived", "restore it",
+        )  # fmt: skip
+    sizes = {each.key: each.size for each in entries}
+    for name, length in files.items():
+        if sizes.get(prefix + name) != length:
+            raise DamagedFile(
+                prefix + name, f"is not there with the {length} bytes that manifest_{number} "
+                "says; nothing was archived", "restore it",
+            )  # fmt: skip
     merged = yield from _merged(prefix, files)
     name, length, rows = yield from _put(prefix, rows, files)
     believe()
@@ -359,15 +390,21 @@ def _say_version(config: TableConfig) -> Procedure[None]:
     for _ in range(TRIES_MAX):
         listed = [each.key for each in (yield from listing(config.archive_prefix))]
         number = newest_manifest(config.archive_prefix, listed)
-        found = yield from read(key)
-        version = found.version if isinstance(found, Found) else None
-        body = found.body.strip() if isinstance(found, Found) else b""
-        said = int(body) if body.isdigit() else 0
+        version, said = yield from _read_version(config.archive_prefix)
         if number is None or said >= number:
             return
         if isinstance((yield from settle_write(key, str(number).encode(), over(version))), Version):
             return
     raise _overtaken(key)
+
+
+def _read_version(prefix: str) -> Procedure[tuple[Version | None, int]]:
+    """The version of the file that points to a manifest, and that manifest's number, or 0."""
+    match (yield from read(prefix + VERSION_FILE)):
+        case Found(body, version):
+            return version, int(body) if body.strip().isdigit() else 0
+        case _missing:
+            return None, 0
 
 
 def _delete_merged(prefix: str, listed: list[str], number: int) -> Procedure[None]:

@@ -33,7 +33,10 @@ def archive_rules(options: Mapping[str, Any], cleaned: int) -> ArchiveRules:
 
 
 def checked(rules: ArchiveRules, cleaned: int) -> ArchiveRules:
-    if not 0 < rules.keep_min < rules.keep_max:
+    for key, value in ((KEEP_MIN_KEY, rules.keep_min), (KEEP_MAX_KEY, rules.keep_max)):
+        if type(value) is not int or value < 1:
+            raise RefusedOption(key, "must be a whole number from 1", value=f"{value!r:.40}")
+    if rules.keep_min >= rules.keep_max:
         raise RefusedOption(
             KEEP_MAX_KEY, f"must be greater than {KEEP_MIN_KEY} ({rules.keep_min})",
             value=str(rules.keep_max),

@@ -235,14 +235,20 @@ class TableService:
 
         Raises `CommitConflict` if a writer was faster: nothing changed.
         """
-        return cluster(self.context, self.inspect())
+        return cluster(self.context, self._without_dead())
 
     def compact(self) -> Compacted | None:
-        """Merge all log files into base files, due or not; None if there are none.
+        """Merge the log files into base files, due or not.
 
-        Raises `CommitConflict` if another commit was faster: nothing changed.
+        None if there are none, or if a pending writer keeps each file group that has some. Raises
+        `CommitConflict` if another commit was faster: nothing changed.
         """
-        return compact(self.context, self.inspect())
+        return compact(self.context, self._without_dead())
+
+    def _without_dead(self) -> TableView:
+        """The table once dead writers are rolled back: their instants keep file groups as is."""
+        view = self.inspect()
+        return self.inspect() if self._take_back_failed(view) else view
 
     def preview_compact(self) -> CompactionPlan | None:
         """What a compaction would merge."""

@@ -83,7 +83,7 @@ def _clear_away(taken: TakenInstant, paths: Paths) -> Procedure[bool]:
     """
     instant, action, names = taken.instant, taken.action, taken.names
     if paths is None:
-        paths = [path for _, path in (yield from rollback.written_by(instant))]
+        paths = [path for _, path in (yield from rollback.written_by(instant)) or ()]
     yield from all_of(delete(path) for path in paths)
     yield from unmark(instant)
     match (yield from read(taken.requested)):

@@ -276,7 +276,7 @@ class HudiWriter:
 
     def _schedule(self, rollback: str, target: str, action: str) -> Procedure[RollbackPlan]:
         """`BaseRollbackPlanActionExecutor`, by a listing of the files of the instant."""
-        files = yield from written_by(target)
+        files = (yield from written_by(target)) or ()
         plan = RollbackPlan(rollback, target, action, files, self.host.base)
         key = self.names.requested(rollback, "rollback")
         yield from create_immutable(key, format_rollback_plan(plan))
