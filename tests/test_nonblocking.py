@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +22,12 @@ from lockkit.table import CommitConflict, Table
 from lockkit.table.errors import RefusedOption, TableError
 from lockkit.table.format.java_hash import bucket_of, key_hash, key_values
 from lockkit.table.format.properties import from_properties, to_properties
+from lockkit.table.format.timeline import instant_ms, instant_of
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.concurrency import SingleWriter
 from lockkit.table.occ.conflict import PREFER_WRITER
 from lockkit.table.occ.mode import switch_mode
+from lockkit.table.occ.transaction import first_file
 from lockkit.table.read.bucket_groups import BucketGroups, hashed_file_id
 from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.read.opening import load_snapshot
@@ -249,6 +252,22 @@ def test_by_commit_order_a_compaction_waits_for_a_writer_with_an_earlier_instant
 
 
 # --- what is refused ------------------------------------------------------------------------------
+
+
+def test_a_compaction_first_rolls_back_a_dead_writer_with_an_earlier_instant(
+    tmp_path: Path,
+) -> None:
+    with hashed(f"file://{tmp_path}", precombine=None) as table:
+        first = table.upsert(rows(("a", "EU", 1, 1)))
+        table.upsert(rows(("a", "EU", 2, 2)))
+        assert first is not None
+        dead = instant_of(instant_ms(first.instant) + 1)
+        request = tmp_path / f".hoodie/timeline/{dead}.deltacommit.requested"
+        attempt = "00000000-0000-4000-8000-000000000001"
+        request.write_bytes(first_file("deltacommit", b"", attempt, 9))
+        os.utime(request, (0, 0))
+        assert table.compact() is not None and not request.exists()
+        assert shown(table.read()) == [("a", "EU", 2, 2)]
 
 
 def test_only_a_table_with_hudis_buckets_is_written_without_conflicts() -> None:
