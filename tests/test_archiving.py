@@ -26,6 +26,7 @@ from lockkit.table.occ.commit import EpochGuard, StateChange
 from lockkit.table.occ.rollback import RollbackRefused
 from lockkit.table.occ.transaction import TableCache, first_file
 from lockkit.table.services import archive as archiving
+from lockkit.table.services import archive_history
 from lockkit.table.services.archive import archive, barriers, leaves_old_files, with_services
 from lockkit.table.services.archive_rules import ArchiveRules
 
@@ -385,7 +386,8 @@ def one_by_one(procedures: Any) -> Procedure[list[Any]]:
 @pytest.fixture
 def serial(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No two requests at once, so that each is one step."""
-    monkeypatch.setattr(archiving, "all_of", one_by_one)
+    for module in (archiving, archive_history):
+        monkeypatch.setattr(module, "all_of", one_by_one)
     yield
 
 
@@ -483,7 +485,7 @@ def test_a_completed_file_that_comes_back_leaves_again(tmp_path: Path, version: 
 def test_files_of_the_archive_are_merged_and_old_ones_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archiving, "MERGED", 3)
+    monkeypatch.setattr(archive_history, "MERGED", 3)
     table, model = made(tmp_path, 9, commits=5)
     with table:
         for v in range(14):

@@ -56,10 +56,10 @@ def test_what_the_simulator_stops_at_the_checker_finds_in_the_same_history(rule:
 
 
 def test_a_table_without_its_fence_loses_an_update_and_both_judges_say_so() -> None:
-    run = play("commit", "fence off", 4)
+    run = play("commit", "fence off", 30)
     assert run.harm.startswith("stale commit accepted")
     assert run.verdict.kind is Kind.INVALID and "lost update" in run.verdict.because
-    assert not play("commit", "", 4).harm
+    assert not play("commit", "", 30).harm
 
 
 def test_a_violation_that_only_the_simulator_sees_is_drawn_as_the_simulators() -> None:

@@ -14,7 +14,7 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import delete
 from lockkit.table.services import archive as archiving
 
-add = archiving._add_history
+add = archiving.add_history
 
 
 def deletes_first(config: Any, leaving: Any, believe: Any) -> Procedure[list[str]]:
@@ -26,7 +26,7 @@ def deletes_first(config: Any, leaving: Any, believe: Any) -> Procedure[list[str
 
 MISTAKES: dict[str, tuple[str, Callable[..., Any], int, str]] = {
     "it deletes before the manifest": (
-        "_add_history", deletes_first, 1, "an acknowledged commit is visible"),
+        "add_history", deletes_first, 1, "an acknowledged commit is visible"),
 }  # fmt: skip
 """What is replaced, by what, the seed that finds it, and the rule that breaks."""
 

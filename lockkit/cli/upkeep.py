@@ -181,7 +181,7 @@ def compact(args: argparse.Namespace) -> int:
             done = service.compact()
     fields = {"instant": done.instant if done else None,
               "groups": done.groups if done else 0, "logs": done.logs if done else 0}
-    report(args, fields, "nothing to merge: no file group has log files that can be merged now" if done is None
+    report(args, fields, "nothing to merge: no log files that can be merged now" if done is None
            else f"{done.instant}: {done.logs} log files of {done.groups} file groups were merged")
     return OK
 

@@ -102,7 +102,7 @@ def prepare(
     for stat in stats:
         if stat.previous != NO_COMMIT and stat.previous not in base and stat.previous > until:
             why = f"was made from {stat.previous}, which {transaction.instant} does not cover"
-            if not until:  # opened before the first commit, which is archived
+            if stat.previous < first_active(list(base), transaction.timeline):  # it is archived
                 raise OutdatedHandle(stat.path, why, "open the table again")
             raise RefusedOption(stat.path, why, "load_snapshot(covering=transaction.covered)")
     rewrites = any(stat.previous != NO_COMMIT for stat in stats)

@@ -106,7 +106,7 @@ def _by_instant(
     barred = max(start, end) if settled and end is not None else start
     until = settled_until(opened.now, barred, end)
     held = yield from held_back(opened.config.names, opened.now, barred, end)
-    if not until and end is not None:
+    if end is not None and opened.now.commits and end < opened.now.commits[0]:
         until, _ = yield from _archived(opened, start, end)
     if until <= start:
         return Increment(start, start, None, held_back=held)
@@ -130,12 +130,13 @@ def _by_completion(opened: OpenedTable, start: str, end: str | None) -> Procedur
     now = opened.now
     times = {each: now.completion[each] for each in now.commits}
     until = max((at for at in times.values() if end is None or at <= end), default="")
-    older: frozenset[str] = frozenset()
-    if start < min(times.values(), default=""):
-        last, older = yield from _archived(opened, start, until or end or "")
-        until = until or last
+    first, older = min(times.values(), default=""), frozenset[str]()
+    if end is not None and end < first:
+        until, older = yield from _archived(opened, start, end)
     if until <= start:
         return Increment(start, start, None)
+    if start < first <= until:
+        _, older = yield from _archived(opened, start, until)
     snapshot = yield from snapshot_at(opened, SnapshotPoint(completed_by=until))
     window = older | {each for each, at in times.items() if start < at <= until}
     slices = tuple(each for each in snapshot.slices if instants_of(each) & window)

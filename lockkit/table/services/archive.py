@@ -19,23 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lockkit.protocol.outcome import Found, Version, over
+from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure
-from lockkit.runtime.proven import all_of, create, delete, listing, read, settle_write
-from lockkit.table.errors import DamagedFile, TableChanged, UnsupportedTable
-from lockkit.table.format.archive_writing import (
-    Leaving,
-    format_history,
-    format_log,
-    format_manifest,
-    history_name,
-    history_rows,
-)
+from lockkit.runtime.proven import all_of, create, delete, listing, read
+from lockkit.table.errors import TableChanged, UnsupportedTable
+from lockkit.table.format.archive_writing import Leaving, format_log
 from lockkit.table.format.archived import (
     COLUMNS,
     LOG,
-    MANIFEST,
-    Row,
     newest_manifest,
     read_history,
     read_log,
@@ -47,17 +38,14 @@ from lockkit.table.format.timeline import COMMITS, Timeline, TimelineNames, load
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.fence import COMMIT, read_fence
 from lockkit.table.occ.transaction import TableCache
+from lockkit.table.services.archive_history import add as add_history
+from lockkit.table.services.archive_history import overtaken, say_version
 from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.clean import cleaned_until
 
 AT_ONCE = 500
 """Commits that one run moves. Their completed files are deleted one by one, oldest first: a hole in
 the timeline would hide files from Hudi's readers."""
-MERGED = 10
-"""Files of one level of the archive that become one of the next, as in Hudi."""
-MANIFESTS_KEPT = 3
-TRIES_MAX = 5
-VERSION_FILE = "_version_"
 ARCHIVED_ACTIONS = COMMITS | {"clean", "rollback"}
 PLANS = ("clean", "compaction", "replacecommit", "clustering")
 
@@ -225,10 +213,10 @@ def archive(
         return None
     if new:
         leaving = yield from all_of(_leaving(names, now, each, keys[each]) for each in new)
-        add = _add_history if names.layout == 2 else _add_log
+        add = add_history if names.layout == 2 else _add_log
         new = {each: new[each] for each in (yield from add(config, leaving, held.believe))}
     elif names.layout == 2:
-        yield from _say_version(config)
+        yield from say_version(config)
     held.believe()
     yield from _leave(names, now, sorted({*new, *before}), keys)
     text = f"archived {len(new)} instants"
@@ -299,127 +287,5 @@ def _add_log(
     believe()
     key = f"{prefix}.commits_.archive.{number}_1-0-1"
     if isinstance((yield from create(key, format_log(leaving))), Found):
-        raise _overtaken(key)
+        raise overtaken(key)
     return [each.instant for each in leaving]
-
-
-def _overtaken(key: str) -> TableChanged:
-    why = "exists: another archiver was faster; nothing was deleted here"
-    return TableChanged(key, why, "run it again")
-
-
-# --- version 8 and later --------------------------------------------------------------------------
-
-
-def _add_history(
-    config: TableConfig, leaving: list[Leaving], believe: Callable[[], None]
-) -> Procedure[list[str]]:
-    """A new file, and a manifest with it; the instants that are archived then."""
-    prefix, rows = config.archive_prefix, history_rows(leaving)
-    entries = yield from listing(prefix)
-    listed = [each.key for each in entries]
-    number = newest_manifest(prefix, listed)
-    files = {} if number is None else (yield from read_manifest(prefix, number))
-    _, said = yield from _read_version(prefix)
-    if said > (number or 0):
-        raise DamagedFile(
-            f"{prefix}manifest_{said}", f"is gone, and {VERSION_FILE} points to it; nothing was "
-            "archived", "restore it",
-        )  # fmt: skip
-    sizes = {each.key: each.size for each in entries}
-    for name, length in files.items():
-        if sizes.get(prefix + name) != length:
-            raise DamagedFile(
-                prefix + name, f"is not there with the {length} bytes that manifest_{number} "
-                "says; nothing was archived", "restore it",
-            )  # fmt: skip
-    merged = yield from _merged(prefix, files)
-    name, length, rows = yield from _put(prefix, rows, files)
-    believe()
-    key = f"{prefix}manifest_{(number or 0) + 1}"
-    if isinstance((yield from create(key, format_manifest({**merged, name: length}))), Found):
-        raise _overtaken(key)
-    yield from _say_version(config)
-    if merged.keys() != files.keys():
-        yield from _delete_merged(prefix, listed, (number or 0) + 1)
-    return [str(each["instantTime"]) for each in rows]
-
-
-def _put(
-    prefix: str, rows: list[Row], files: Mapping[str, int]
-) -> Procedure[tuple[str, int, list[Row]]]:
-    """Write the file.
-
-    An archiver that crashed or sleeps may have left another one of its name, and may yet name it in
-    a manifest. Then the newest instant waits for the next run.
-    """
-    for _ in range(TRIES_MAX):
-        name, body = history_name(rows), format_history(rows)
-        if name not in files and not isinstance((yield from create(prefix + name, body)), Found):
-            return name, len(body), rows
-        if len(rows) == 1:
-            break
-        rows = rows[:-1]
-    raise _overtaken(prefix + name)
-
-
-def _merged(prefix: str, files: Mapping[str, int]) -> Procedure[dict[str, int]]:
-    """The same files with the oldest of each full level merged, so that few files are read.
-
-    Readers do not need it: Hudi's and ours read every file of the manifest.
-    """
-    files, level = dict(files), 0
-    while True:
-        of_level = sorted(each for each in files if each.endswith(f"_{level}.parquet"))
-        if len(of_level) < MERGED:
-            return files
-        every = (*COLUMNS, "metadata", "plan", "version")
-        read_ones = yield from all_of(read_history(prefix + each, every) for each in of_level)
-        rows = [row for rows in read_ones for row in rows]
-        name, body = history_name(rows, level + 1), format_history(rows)
-        if isinstance((yield from create(prefix + name, body)), Found):
-            return files  # a crashed archiver's, of other bytes: it stays as it is
-        files = {each: length for each, length in files.items() if each not in of_level}
-        files[name] = len(body)
-        level += 1
-
-
-def _say_version(config: TableConfig) -> Procedure[None]:
-    """Point Hudi's readers to the newest manifest; never back to an older one."""
-    key = config.archive_prefix + VERSION_FILE
-    for _ in range(TRIES_MAX):
-        listed = [each.key for each in (yield from listing(config.archive_prefix))]
-        number = newest_manifest(config.archive_prefix, listed)
-        version, said = yield from _read_version(config.archive_prefix)
-        if number is None or said >= number:
-            return
-        if isinstance((yield from settle_write(key, str(number).encode(), over(version))), Version):
-            return
-    raise _overtaken(key)
-
-
-def _read_version(prefix: str) -> Procedure[tuple[Version | None, int]]:
-    """The version of the file that points to a manifest, and that manifest's number, or 0."""
-    match (yield from read(prefix + VERSION_FILE)):
-        case Found(body, version):
-            return version, int(body) if body.strip().isdigit() else 0
-        case _missing:
-            return None, 0
-
-
-def _delete_merged(prefix: str, listed: list[str], number: int) -> Procedure[None]:
-    """Delete old manifests, and the files that only they name.
-
-    `listed` is older than the newest manifest, so no file of a later archiver is in it.
-    """
-    kept: set[str] = set()
-    for each in range(max(1, number - MANIFESTS_KEPT + 1), number + 1):
-        if each == number or f"{prefix}manifest_{each}" in listed:
-            kept |= (yield from read_manifest(prefix, each)).keys()
-    for key in listed:
-        name = key.removeprefix(prefix)
-        found = MANIFEST.fullmatch(name)
-        if (found and int(found[1]) <= number - MANIFESTS_KEPT) or (
-            name.endswith(".parquet") and name not in kept
-        ):
-            yield from delete(key)
