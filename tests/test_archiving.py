@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from lockkit.table.occ.transaction import TableCache, first_file
 from lockkit.table.services import archive as archiving
 from lockkit.table.services import archive_history
 from lockkit.table.services.archive import archive, barriers, leaves_old_files, with_services
-from lockkit.table.services.archive_rules import ArchiveRules
+from lockkit.table.services.archive_rules import ArchiveRules, NothingArchived
 
 OPTIONS = {"hoodie.clean.commits.retained": "2"}
 RULES = ArchiveRules(keep_min=3, keep_max=4)
@@ -180,6 +181,17 @@ def test_a_writer_archives_inline_by_hudis_keys(tmp_path: Path, version: int) ->
     for wrong in ({"hoodie.keep.min.commits": "2"}, {"hoodie.keep.max.commits": "3"}):
         with pytest.raises(TableError, match="must be greater"):
             Table(f"file://{tmp_path}", options=OPTIONS | keys | wrong)
+
+
+def test_numbers_of_kept_commits_without_archiving_get_a_warning(tmp_path: Path) -> None:
+    made(tmp_path, 9, commits=1)[0].close()
+    keys = {"hoodie.keep.min.commits": "3", "hoodie.keep.max.commits": "4"}
+    with pytest.warns(NothingArchived, match="only with hoodie.archive.automatic=true"):
+        Table(f"file://{tmp_path}", options=OPTIONS | keys).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        off = {"hoodie.archive.automatic": "false"}
+        Table(f"file://{tmp_path}", options=OPTIONS | keys | off).close()
 
 
 # --- names, savepoints and damage -----------------------------------------------------------------

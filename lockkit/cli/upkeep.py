@@ -187,10 +187,10 @@ def compact(args: argparse.Namespace) -> int:
 
 
 def archive(args: argparse.Namespace) -> int:
-    from lockkit.table.services.archive_rules import KEEP_MAX_KEY, KEEP_MIN_KEY, archive_rules
+    from lockkit.table.services.archive_rules import ArchiveRules, checked
 
-    given = {KEEP_MIN_KEY: args.keep_min, KEEP_MAX_KEY: args.keep_max}
-    rules, instants, kept_for = archive_rules(given, 0), list[str](), ""
+    rules = checked(ArchiveRules(keep_min=args.keep_min, keep_max=args.keep_max), 0)
+    instants, kept_for = list[str](), ""
     with _service(args, {}) as service:
         if args.dry_run:
             plan = service.preview_archive(rules)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.option_values import whole
+from lockkit.table.format.option_values import flag, whole
 
+AUTOMATIC_KEY = "hoodie.archive.automatic"
 KEEP_MIN_KEY, KEEP_MAX_KEY = "hoodie.keep.min.commits", "hoodie.keep.max.commits"
 
 
@@ -20,16 +22,29 @@ class ArchiveRules:
     keep_max: int = 30
 
 
-def archive_rules(options: Mapping[str, Any], cleaned: int) -> ArchiveRules:
+class NothingArchived(UserWarning):
+    """A warning: the options say how much to archive, and this writer does not archive."""
+
+
+def archive_rules(options: Mapping[str, Any], cleaned: int) -> ArchiveRules | None:
     """From Hudi's options; `TableError` if they contradict each other, by Hudi's two rules.
 
-    A clean by commits keeps the files of so many; 0 for other policies.
+    None, and a warning, if they do not turn archiving on. `cleaned`: a clean by commits keeps the
+    files of so many; 0 for other policies.
     """
     default = ArchiveRules()
-    return checked(ArchiveRules(
+    rules = checked(ArchiveRules(
         keep_min=whole(options, KEEP_MIN_KEY, default=default.keep_min),
         keep_max=whole(options, KEEP_MAX_KEY, default=default.keep_max),
     ), cleaned)  # fmt: skip
+    if flag(options, AUTOMATIC_KEY):
+        return rules
+    if AUTOMATIC_KEY not in options:
+        warnings.warn(NothingArchived(
+            f"{KEEP_MIN_KEY} and {KEEP_MAX_KEY} have no effect here: unlike Hudi, lockkit archives "
+            f"only with {AUTOMATIC_KEY}=true, or by lockkit table archive"
+        ), stacklevel=2)  # fmt: skip
+    return None
 
 
 def checked(rules: ArchiveRules, cleaned: int) -> ArchiveRules:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lockkit.table.services.archive_rules import ArchiveRules
 
 SERVICES_KEY = "hoodie.table.services.enabled"
-ARCHIVE_KEY = "hoodie.archive.automatic"
+ARCHIVE_KEYS = ("hoodie.archive.automatic", "hoodie.keep.min.commits", "hoodie.keep.max.commits")
 CLEAN_KEY = "hoodie.clean.automatic"
 CLEAN_ASYNC_KEYS = ("hoodie.clean.async.enabled", "hoodie.clean.async")
 CLEAN_EVERY_KEYS = ("hoodie.clean.trigger.max.commits", "hoodie.clean.max.commits")
@@ -178,7 +178,7 @@ def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
     clean_beside = clean_on and flag(options, *CLEAN_ASYNC_KEYS)
     cluster_on = on and (cluster or cluster_beside)
     clean, archive = clean_rules(options), None
-    if on and flag(options, ARCHIVE_KEY):
+    if on and any(key in options for key in ARCHIVE_KEYS):
         from lockkit.table.services.archive_rules import archive_rules  # rarely on
 
         archive = archive_rules(options, clean.listed)
