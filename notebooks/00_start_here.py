@@ -122,7 +122,7 @@ if BY_CODE:
     bench.launch(overlap=1.0, fence=True)
     bench.stall("W1")
     bench.until("stalled", who="W1")
-    bench.until("published")  # somebody else took the lock over, and has committed
+    bench.until("published")  # another writer took the lock over, and has committed
     bench.resume("W1")
 
 # %%

@@ -169,7 +169,7 @@ assert trusting.verdict.kind == "INVALID" and not trusting.holds
 # Write `acquire`: True if the object at `key` is `mine`, False if it is another client's. The
 # simulator calls your function in 200 small worlds of three clients, in which responses are lost,
 # writes land late, and something on the way sends a request twice. `judge` draws the shortest world
-# that went wrong. The function below believes every answer.
+# that went wrong. The function below trusts every answer.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
 # `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which

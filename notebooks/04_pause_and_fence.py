@@ -73,7 +73,7 @@ fenced.explain("""
 Time runs down the page. Both runs have the same pause at the same instruction; how many commits
 came before it may differ. On the left, W1's late commit is an unguarded write, marked *stale
 commit accepted*. On the right it is `fence: 412`. The hatched bar is the pause. Where W1's bar is
-red, W1 still believes that it holds a lock that W2 now owns. (Tick *reads* to see reads, too: a
+red, W1 still counts on a lock that W2 now owns. (Tick *reads* to see reads, too: a
 waiting writer sends hardly anything else.)
 """)
 
@@ -117,7 +117,7 @@ TimeSliders(lease_s=6, stall_s=6, fence=False)
 # %% [markdown]
 # ## Check
 #
-# The checker compares the store's record of every request with what both writers believed. The
+# The checker compares the store's record of every request with what both writers recorded. The
 # number of lost orders depends on how far each writer had got. The violation does not: a commit was
 # published without a conflict check against the commit before it.
 

@@ -47,7 +47,7 @@ Workbench.replay(by_wall.events)
 wall.explain("""
 No request was slow, nothing was lost, and W1 did everything right. By W2's clock the lease was
 over before it was granted. W2's claim is a valid compare-and-set, so the store accepts it. W1
-learns about it at its next renewal. Until then both clients believe that they hold the lock.
+learns about it at its next renewal. Until then both clients count on the lock.
 """)
 
 # %% [markdown]
@@ -73,7 +73,7 @@ for expiry in ("wall", "store", "observed"):
 # three seconds longer than necessary after W1 has died.
 #
 # The explorer finds the same harm without a server. It shows the shortest of all orders of events
-# in which two clients believe that they hold the lock. (Here a tick is one second, a lease is two
+# in which two clients count on the lock. (Here a tick is one second, a lease is two
 # ticks and the buffer is one.)
 
 # %%
@@ -98,8 +98,8 @@ Workbench.replay(hudi.events)
 
 # %% jupyter={"source_hidden": true}
 both.explain("""
-The challenger waits until the end of the lease plus the buffer. The holder believes until the end
-of the lease plus the buffer. The two buffers cancel out, and the difference between the clocks
+The challenger waits until the end of the lease plus the buffer. The holder counts on it until the
+end of the lease plus the buffer. The two buffers cancel out, and the difference between the clocks
 remains. So only the challenger should add a buffer. The holder should stop *early*.
 """)
 

@@ -32,7 +32,7 @@
 #    (ZooKeeper and the Hive Metastore from the jars inside pyspark), and three processes contend
 #    for each lock.
 # 2. **Stall the holder** sends SIGSTOP for two and a half leases, on both sides. Watch the narrow
-#    bar: no process may believe that it holds the lock once its lease has ended.
+#    bar: no process may count on the lock once its lease has ended.
 # 3. **Kill the holder**, then **Restart the service**.
 # 4. **Stop**, and read the table.
 
@@ -46,7 +46,7 @@ providers
 # ## See
 #
 # Each coloured bar is one grant. It starts when a process learns of its grant and ends when the
-# process releases the lock or stops believing in it. Two bars above one another would be two
+# process releases the lock or stops counting on it. Two bars above one another would be two
 # holders.
 #
 # ## Predict: the holder that resumes
@@ -59,7 +59,7 @@ providers
 from lockkit.lab.widgets import Predict
 from lockkit.lab.course.contention import GUESSES, stall_both, wait
 
-woken = Predict("For how long do two processes both believe that they hold the lock?", GUESSES)
+woken = Predict("For how long do two processes both count on the lock?", GUESSES)
 woken
 
 # %% [markdown]
@@ -91,7 +91,7 @@ if woken.did:
 # store, a contender must poll and must allow for the error of the store's clocks.
 #
 # No lock in this list stops a holder that resumes late. Even ZooKeeper's own client still reports
-# `is_acquired` after its session has expired. In lockkit, every handle stops believing, by its own
+# `is_acquired` after its session has expired. In lockkit, every handle stops, by its own
 # clock, before the service may grant the lock again. Only a token that rises with every grant can
 # *refuse* a late write, and the data that is written must check it: this is `lock.fence`. An object
 # store can check it in the write itself. A file lock has no such number (`lock.fence` is `None`).

@@ -131,7 +131,7 @@ print(right.verdict.said)
 #
 # A heartbeat is a lease on an instant and has the limits of a lease. It shows others when they
 # *may* act, but it never shows the holder that they *have* acted. So three rules are needed, not
-# one. First, the writer stops believing in its own heartbeat before any other process may call it
+# one. First, the writer stops relying on its own heartbeat before any other process may call it
 # dead. Second, a service that ends a heartbeat replaces exactly the version that it read. Third,
 # the fate of an instant is decided in one place, in case the first two rules did not help: here W1
 # was paused.

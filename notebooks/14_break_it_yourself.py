@@ -31,7 +31,7 @@
 from lockkit.lab.widgets import Predict
 from lockkit.lab.course.breaking import GUESSES, Ladder, hunt, play, survey
 
-soon = Predict("In which seed do two clients first believe that they hold the lock?", GUESSES)
+soon = Predict("In which seed do two clients first hold the lock at once?", GUESSES)
 soon
 
 # %% [markdown]
@@ -88,7 +88,7 @@ breaker
 #
 # Now every rule of the lease is switched off in turn. Among them are `drift` (see above),
 # `claim_412 lost` (a 412 to a claim is read as a lost race), `confirm` (a write that is found by
-# reading is believed without a further write) and `fence off` (nothing guards a commit).
+# reading is trusted without a further write) and `fence off` (nothing guards a commit).
 
 # %%
 from lockkit.lab.course.breaking import LAST_GUESSES

@@ -23,7 +23,7 @@
 # ## Predict
 #
 # Writers append to one table, one commit after the other. Each replaces the fence by itself: it
-# reads the fence, adds its own commit, and writes it *if it is as I read it*. Whoever is refused
+# reads the fence, adds its own commit, and writes it *if it is as I read it*. A refused writer
 # reads it again and tries again. A request takes 60 ms, and the fence takes one write per second.
 
 # %%
@@ -48,7 +48,7 @@ retried
 # %% jupyter={"source_hidden": true}
 alone.explain("""
 One write of the fence decides one commit. More writers only make more writers wait: the rate stays
-below one commit a second, and with 16 writers somebody waits for ten seconds. On a store without
+below one commit a second, and with 16 writers one of them waits for ten seconds. On a store without
 that limit the rate ends at one commit for each round trip, and most requests are refused.
 """)
 
@@ -64,9 +64,9 @@ print(peers())
 # ## Predict: deciding together
 #
 # Now a writer that loses the fence makes an *offer*: a small object that says what it wants to
-# commit. From then on **any** writer may decide it. Whoever replaces the fence next puts every
-# offer that it finds into the same write. It compares them with each other, and with the commits
-# that each writer has not seen.
+# commit. From then on **any** writer may decide it. The next writer that replaces the
+# fence puts every offer that it finds into the same write. It compares them with each other, and
+# with the commits that each writer has not seen.
 
 # %%
 together = Predict("The writers double again. What happens now?", GUESSES)
@@ -112,7 +112,7 @@ print(repr(rescued))
 
 # %% jupyter={"source_hidden": true}
 killed.explain("""
-An offer needs nobody in particular. The next writer that replaces the fence finds it in the same
+An offer needs no particular writer. The next writer that replaces the fence finds it in the same
 listing as its own, so the others wait for a moment, and no lease has to end. The killed writer's
 own commit is decided, too: once it was offered, it could not be taken back.
 """)
@@ -128,7 +128,7 @@ assert batches(history).helped and str(rescued) == KILL_GUESSES[2]
 # %% [markdown]
 # ## Why
 #
-# Three rules make it safe for a stranger to decide.
+# Three rules make it safe for another client to decide.
 #
 # * **Data first.** An offer is sent when the files and the exact bytes of the commit are in the
 #   store. A decider needs nothing from the offer's writer.

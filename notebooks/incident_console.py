@@ -13,7 +13,7 @@
 # %% [markdown]
 # # The incident console
 #
-# It is three in the morning, all writers are blocked, and somebody says: *just delete the lock
+# It is three in the morning, all writers are blocked, and a colleague says: *just delete the lock
 # file*. Who owns the lock, is its owner alive, what happened, and may the lock be broken? The
 # console answers from the bucket with reads only, and an inspection takes seconds.
 #

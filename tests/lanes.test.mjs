@@ -208,9 +208,9 @@ test("an arrow does not cross a bar's label where there is another place", () =>
     span: [0, 400], rows: [], marks: [],
     lanes: [{ id: "lock", title: "lock object", role: "lock" }, writer("W1", 0), writer("W2", 1)],
     arrows: [{ id: "x1", lane: "W2", side: "lock", kind: "write", look: "ok", op: "acquire", label: "acquire", hue: 1, t: [200, 201, 202] }],
-    bars: [{ id: "b1", lane: "W1", kind: "wrong", label: "still believes", hue: 0, t: [0, 400] }],
+    bars: [{ id: "b1", lane: "W1", kind: "wrong", label: "past its lease", hue: 0, t: [0, 400] }],
   }, 900);
-  const label = labelled(plan, "still believes");
+  const label = labelled(plan, "past its lease");
   for (const leg of plan.arrows[0].legs) {
     const y = leg.y1 + ((leg.y2 - leg.y1) * ((label.x0 + label.x1) / 2 - leg.x1)) / (leg.x2 - leg.x1);
     assert.ok(y < label.y - 11 || y > label.y + 2, `the arrow is at ${y}, and the label at ${label.y}`);

@@ -105,7 +105,8 @@ def test_the_layout_reads_well_and_is_the_one_that_was_looked_at(tmp_path: Path)
         text=True,
         timeout=100,
     )
-    assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
+    failed = "\n".join(re.findall(r"^not ok.*(?:\n .*)*", ran.stdout, re.MULTILINE))
+    assert ran.returncode == 0, failed[:6000] + ran.stderr[-2000:]
     assert re.search(r"^# pass ([3-9]\d|\d{3})", ran.stdout, re.MULTILINE), "node ran no tests"
 
 
@@ -174,4 +175,4 @@ def test_a_counterexample_is_drawn_to_the_end_of_the_first_lease() -> None:
 
 def test_a_lane_says_holds_only_for_the_client_named_in_the_lock_object() -> None:
     states = {lane["title"]: lane["state"] for lane in whole(two_believe())["lanes"]}
-    assert (states["W1"], states["W2"]) == ("believes", "holds")
+    assert (states["W1"], states["W2"]) == ("superseded", "holds")

@@ -39,7 +39,7 @@ def test_no_request_is_sent_before_a_prediction(panel: StoreProbe) -> None:
     assert panel.button.disabled and panel.findings is None
     panel.prediction.value = Suitability.FULL
     assert not panel.button.disabled
-    panel.prediction.value = None
+    panel.prediction.value = ""
     assert panel.button.disabled
 
 

@@ -1,4 +1,4 @@
-"""Panels in a notebook of 800 pixels, of which the list of files takes more than half."""
+"""Panels and pictures in a notebook of 800 pixels, of which the list of files takes half."""
 
 from __future__ import annotations
 
@@ -34,3 +34,39 @@ def test_no_control_of_a_panel_is_cut_in_a_narrow_notebook(lab: Server, page: An
     panels.nth(len(PANELS) - 1).wait_for(state="attached", timeout=LATER_MS)
     for n in range(len(PANELS)):
         assert seen(page, panels.nth(n)).evaluate(BEYOND, CONTROLS) == [], PANELS[n]
+
+
+PICTURES = (
+    "from lockkit.lab.widgets import StoreProbe, Workbench\nprobe = StoreProbe()\nprobe",
+    "probe.run('aws', rounds=1, requests=3).sentence",
+    "Workbench.replay('../datasets/histories/good/lost_response_recovered.jsonl')",
+    """from lockkit.lab.course.exercises import Put, judge
+
+def release(key, version, record):
+    yield Put(key, b'{}')
+
+judge(release)""",
+)  # fmt: skip
+OVERFLOWS = """() => [...document.querySelectorAll(".jp-OutputArea-output")].flatMap((output) => {
+  const end = output.getBoundingClientRect().right;
+  return [...output.querySelectorAll("*")].filter((each) => {
+    const { width, right } = each.getBoundingClientRect();
+    const scrolls = /auto|scroll/.test(getComputedStyle(each).overflowX);
+    return width && (right > end + 1 || (scrolls && each.scrollWidth > each.clientWidth + 1));
+  }).map((each) => `${each.tagName} ${each.className.baseVal ?? each.className}`);
+})"""
+
+
+@pytest.mark.parametrize("width", [1100, 800])
+def test_no_picture_is_cut_or_scrolled_sideways_in_a_narrow_notebook(
+    lab: Server, page: Any, width: int
+) -> None:
+    """The chart and the matrix of a probe, a replay, and the story of an exercise."""
+    page.set_viewport_size({"width": 1400, "height": 4000})
+    run_all_cells(page, lab, notebook_of(lab, f"pictures_{width}.ipynb", *PICTURES))
+    page.locator(".lockkit-probe .bars path").first.wait_for(state="attached", timeout=LATER_MS)
+    seen(page, page.locator(".lockkit-probe")).locator("text=What is known of each").click()
+    page.locator(".lockkit-sequence").wait_for(timeout=LATER_MS)
+    page.set_viewport_size({"width": width, "height": 4000})
+    page.wait_for_function(f"({OVERFLOWS})().length === 0", timeout=LATER_MS)
+    assert page.locator(".lp-matrix tr").count() > 20 and page.locator(".lk-rows tr").count() > 2

@@ -13,7 +13,7 @@ from lockkit.lab.course.lock_testbed import LockTestbed
 from lockkit.lab.verify.explore import SearchRow, explore_rows
 from lockkit.protocol.policy import Expiry, Policy
 
-ONE, TWO = "one believes that it holds the lock", "two believe that they hold the lock"
+ONE, TWO = "one client counts on the lock", "two clients count on the lock"
 GUESSES = (ONE, TWO)
 TTL_S = 2.0
 

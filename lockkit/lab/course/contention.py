@@ -40,7 +40,7 @@ class ServiceHandoff:
 
     @property
     def overlap_s(self) -> float:
-        """The longest time for which two processes believed that they held one lock."""
+        """The longest time for which two processes counted on one lock."""
         return max(figures.overlap_s for _, figures in self.sides)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class ServiceHandoff:
         return "\n".join(
             f"{name:12}{each.grants} grants; takeover after "
             f"{', '.join(f'{s:.1f} s' for s in each.taken_over_s)}; "
-            f"two believed {self._said(each)}"
+            f"two holders {self._said(each)}"
             for name, each in self.sides
         )
 

@@ -18,7 +18,7 @@ class Free:
 
     `record` has `valid_until_ms`, by its holder's wall clock, and `ttl_ms`. `wall_ms` is this
     client's wall clock, and `watched_ms` how long this client has seen this very version of the
-    object. A holder believes in its lease for `ttl_ms` from the moment that it sent the write. The
+    object. A holder counts on its lease for `ttl_ms` from the moment that it sent the write. The
     wall clocks differ by up to 20 s.
     """
 
@@ -70,18 +70,18 @@ class Free:
     def holds(self, node: Node, until_ms: float) -> None:
         if other := self.other_holder(node):
             left_s = (self.until_ms[other] - self.trial.world.time.now_ms) / 1000
-            raise Violated("one holder", f"{node.name} took the lock, and {other} believes in "
+            raise Violated("one holder", f"{node.name} took the lock, and {other} still counts on "
                            f"its lease for {left_s:.1f} s more")  # fmt: skip
         self.until_ms[node.name] = until_ms
 
     def other_holder(self, node: Node) -> str:
-        """Another client that believes that it holds the lock; "" if none does."""
+        """Another client that counts on the lock; "" if none does."""
         now_ms = self.trial.world.time.now_ms
         others = (each for each, until_ms in self.until_ms.items() if now_ms < until_ms)
         return next((each for each in others if each != node.name), "")
 
     def released(self, node: Node) -> None:
-        """A client stops believing, and then releases the lock."""
+        """A client stops, and then releases the lock."""
 
     def end(self) -> None:
         """Nothing to do: each take-over was judged when it was made."""

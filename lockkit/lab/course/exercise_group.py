@@ -121,7 +121,7 @@ class Deciding:
             if found[instant] and overlaps:
                 raise Violated("no lost update", f"{call}: {instant} overlooks a commit")
             if not found[instant] and not overlaps:
-                raise Violated("nobody is refused without a reason", call)
+                raise Violated("no write is refused without a reason", call)
             window.append(groups if found[instant] else frozenset())
         if unknown := set(found) - {instant for instant, _, _ in offers}:
             raise Violated("only offers are decided", f"{call}: who offered {min(unknown)}?")

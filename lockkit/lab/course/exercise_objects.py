@@ -87,8 +87,8 @@ class HandOver:
 class HotLock:
     """`claim(key, mine)`: wait until the lock at `key` is free, and replace it by `mine`.
 
-    The store accepts one write per second to an object. The lock is JSON with `free`. Whoever
-    holds it needs that one write to release it, so a waiter does not write before it has read that
+    The store accepts one write per second to an object. The lock is JSON with `free`. Its
+    holder needs that one write to release it, so a waiter does not write before it has read that
     the lock is free.
     """
 

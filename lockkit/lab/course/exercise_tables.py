@@ -33,10 +33,10 @@ class SilentWriter:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.open: dict[str, list[str]] = {}
-        """The files of each instant that nobody has decided."""
+        """The files of each instant that is not decided."""
         self.files: dict[str, list[str]] = {}
         self.deleted: set[str] = set()
-        """A late copy of a writer's request may bring a file back, and nobody reads it then."""
+        """A late copy of a writer's request may bring a file back, and no reader needs it then."""
         trial.put(self.FENCE, json.dumps({COMMITTED: [], ROLLED_BACK: []}).encode())
         self.decided: dict[str, list[str]] = {COMMITTED: [], ROLLED_BACK: []}
         trial.world.memory_store.on_write = self.on_write

@@ -37,13 +37,13 @@ class Acquire:
         holds = yield from self.trial.call(node, bool, self.KEY, f"lock of {node.name}".encode())
         others = [name for name, each in self.answers.items() if each]
         if holds and others:
-            raise Violated("one holder", f"{node.name} and {others[0]} both believe they hold it")
+            raise Violated("one holder", f"{node.name} and {others[0]} count on the lock at once")
         self.answers[node.name] = holds
 
     def end(self) -> None:
         there = self.trial.world.memory_store.objects.get(self.KEY)
         if there is None:
-            raise Violated("somebody holds it", "all three calls ended, and there is no lock")
+            raise Violated("one client holds it", "all three calls ended, and there is no lock")
         owner = there.body.decode().rpartition(" ")[2]
         if not self.answers.get(owner):
             raise Violated(
@@ -156,7 +156,7 @@ class Conflicts:
         said = f"conflicts({braced(mine)}, [{', '.join(map(braced, later))}]) returns {refused}"
         self.trial.note(node, said)
         if refused and not any(mine & each for each in later):
-            raise Violated("nobody is refused without a reason", said)
+            raise Violated("no write is refused without a reason", said)
         return refused
 
     def check(self, node: Node, now: dict[str, Any]) -> None:
@@ -216,8 +216,8 @@ class Campaign:
             if epoch is not None and self.creator.get(epoch) != attempt:
                 raise Violated(
                     "one leader of an epoch",
-                    f"{attempt} believes that it leads epoch {epoch}, which "
-                    f"{self.creator.get(epoch, 'nobody')} created",
+                    f"{attempt} acts as the leader of epoch {epoch}, which "
+                    f"{self.creator.get(epoch, 'no call')} created",
                 )
             yield Sleep(self.trial.world.dice.random())
 
@@ -332,7 +332,7 @@ class Order:
         while (key := self.waits.get(chain[-1])) and (holder := self.holder.get(key)):
             chain.append(holder)
             if holder == name:
-                raise Violated("somebody goes on", f"deadlock: {' waits for '.join(chain)}")
+                raise Violated("one client goes on", f"deadlock: {' waits for '.join(chain)}")
             if len(chain) > len(CLIENTS):
                 return
 

@@ -20,10 +20,10 @@ from lockkit.lock.handle import LOCK_KEY
 from lockkit.protocol.outcome import Found
 from lockkit.stores import open_store
 
-WON, LOST, NOTHING = "that it won", "that somebody else won", "nothing: the connection broke"
+WON, LOST, NOTHING = "that it won", "that another client won", "nothing: the connection broke"
 GUESSES = (WON, LOST, NOTHING)
 """What an SDK may report when the object was written and the answer was lost."""
-TRUSTING, CAREFUL = "412 is somebody else", "read it back"
+TRUSTING, CAREFUL = "412 is another client", "read it back"
 MINE = "W1/1"
 KEY = f"orders/{LOCK_KEY}"
 TTL_S = 10.0

@@ -17,8 +17,9 @@ VERSION_CHARS = 6
 SIGNS = {"applied": "✓", "precondition_failed": "✗", "throttled": "✗", "missing": "∅"}
 STYLE = """<style>
 .lockkit-sequence td,.lockkit-sequence th{text-align:left;padding:1px 10px;font-size:12px;
-line-height:1.5;white-space:nowrap}
-.lockkit-sequence{display:block;overflow-x:auto;border-collapse:collapse}
+line-height:1.5;vertical-align:top;overflow-wrap:anywhere}
+.lockkit-sequence :is(td,th):first-child{white-space:nowrap}
+.lockkit-sequence{border-collapse:collapse}
 .lockkit-sequence tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
 .lockkit-harm{border-left:4px solid #D55E00;padding:4px 10px;margin:4px 0}
 </style>"""

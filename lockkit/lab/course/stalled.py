@@ -219,9 +219,11 @@ class SideBySide:
     @staticmethod
     def _column(run: StalledRun) -> widgets.VBox:
         picture = Workbench.replay(run.events)
-        picture.selected = next(  # both open at W1's late commit
-            (each["id"] for each in picture.scene["marks"]
-             if each["lane"] == "W1" and each["kind"] in ("stale", "refused")), "",
+        stalls = [each["t"][1] for each in picture.scene["bars"]
+                  if each["lane"] == "W1" and each["kind"] == "stall"]  # fmt: skip
+        picture.selected = next(  # both open at W1's late commit; it may have lost others before
+            (each["id"] for each in picture.scene["marks"] if each["lane"] == "W1"
+             and each["kind"] in ("stale", "refused") and each["t"] >= min(stalls, default=0)), "",
         )  # fmt: skip
         return widgets.VBox(
             [widgets.HTML(run._repr_html_()), picture],

@@ -46,7 +46,7 @@ class NoLock:
 class TroubledTable:
     """A bucket that keeps versions, and what happened in the last half hour; `close` ends it.
 
-    W1 held the lock. W2, whose clock is six minutes ahead, believed from `validUntil` that
+    W1 held the lock. W2, whose clock is six minutes ahead, concluded from `validUntil` that
     the lease had expired. It took the lock, renewed it once, and died. A third writer died twenty
     minutes ago in mid-commit. A completed commit left a marker.
     """

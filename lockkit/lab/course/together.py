@@ -313,7 +313,7 @@ class Combining:
         if not self.victim:
             return said
         done = self.rescued
-        by = ", ".join(sorted(set(done.values()))) or "nobody yet"
+        by = ", ".join(sorted(set(done.values()))) or "no client yet"
         return (f"{self.victim} was killed at {self.killed_ms / 1000:.2f} s, before it decided "
                 f"{len(self.waiting)} commits. {len(done)} of them were decided by {by}.\n"
                 f"In all: {said}")  # fmt: skip

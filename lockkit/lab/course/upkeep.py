@@ -174,7 +174,7 @@ class UnfencedService:
         self, prepared: Prepared, store: Store, clock: Any, emit: Emit = silent, *,
         strategy: ConflictStrategy = SIMPLE, first: First | None = None,
     ) -> Committed:  # fmt: skip
-        assert first is None, "a service rolls nobody back in its commits"
+        assert first is None, "a service rolls no writer back in its commits"
         lock = self.concurrency_control.lock
         assert isinstance(lock, Lock)
         return publish(prepared, lock, store, clock, emit, strategy=strategy, fence=False)

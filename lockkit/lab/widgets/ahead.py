@@ -1,7 +1,7 @@
 """The processes of the next launch, started while a page shows the panel.
 
-Without them a launch takes two seconds more, for imports. Without a page nobody can press Launch,
-so a notebook that runs without a browser starts none.
+Without them a launch takes two seconds more, for imports. Without a page there is no Launch to
+press, so a notebook that runs without a browser starts none.
 """
 
 from __future__ import annotations

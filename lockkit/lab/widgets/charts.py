@@ -24,7 +24,7 @@ from lockkit.lab.widgets.numbers import (
     Ribbon,
     numbers,
 )
-from lockkit.lab.widgets.ui import figure_widget
+from lockkit.lab.widgets.ui import FitFigures, figure_widget
 
 HUES = ("#2a8fd0", "#d9660c", "#0f9f78", "#c46aa0", "#3b8fbf", "#a98600")
 INK, RULE, BAD = "#7a828b", "rgba(125,133,142,.28)", "#d8434f"
@@ -71,7 +71,7 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
                 trace.on_click(self._clicked)
         self._draw()
         if fresh:  # filled before it is shown: a page draws it once
-            self.children[0].children = [self.figure]
+            self.children[0].children = [FitFigures(), self.figure]
 
     def let_go(self) -> None:
         """Fold, and remove the figure from the kernel and the page."""
@@ -103,10 +103,9 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
             self._mark()
 
     def _plotted(self) -> None:
-        """The page has the figure, 700 pixels wide as at first: only a change makes it fit.
+        """Points that were sent while the page loaded plotly did not arrive: send them again.
 
-        Points that were sent while the page loaded plotly did not arrive. They are sent again,
-        after none: plotly sends only what has changed.
+        They are sent after none, because plotly sends only what has changed.
         """
         with self._turn:
             if self.figure is not None:
@@ -114,8 +113,6 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
                     for trace in self.figure.data:
                         trace.x = trace.y = ()
                 self._draw()
-                self.figure.layout.autosize = False
-                self.figure.layout.autosize = True
 
     def _clicked(self, trace: Any, points: Any, _state: Any) -> None:
         if self._open and points.point_inds:

@@ -36,7 +36,7 @@ class SideFigures:
     taken_over_s: tuple[float, ...] = ()
     """From each stall or crash of a holder to the next grant."""
     overlap_s: float = 0.0
-    """For how long two processes believed that they held it."""
+    """For how long two processes counted on the lock at once."""
     requests_per_grant: float | None = None
     """The requests of all contenders together, including the waiters."""
     million_grants_usd: float | None = None

@@ -33,7 +33,6 @@ const TERMS = {
   "lost response": "the store applied a write, and its answer never arrived",
 };
 const TERM = new RegExp(`\\b(${Object.keys(TERMS).join("|")})s?\\b`, "gi");
-let instances = 0;
 
 function svg(name, attributes = {}, parent = null) {
   const node = document.createElementNS(SVG, name);
@@ -78,7 +77,9 @@ export function render({ model, el }) {
 class View {
   constructor(model, el) {
     this.model = model;
-    this.prefix = `lk${++instances}-`;
+    // Each picture may load a copy of this file, and a page has one name for one pattern.
+    globalThis.lockkitPictures = (globalThis.lockkitPictures ?? 0) + 1;
+    this.prefix = `lk${globalThis.lockkitPictures}-`;
     this.reads = false;
     this.away = new Set();        // writers whose lanes are hidden
     this.found = [];              // places of the stops that the search finds, and their ids
@@ -93,9 +94,9 @@ class View {
       model.on(`change:${name}`, heard);
       return [`change:${name}`, heard];
     });
-    const told = (message, buffers) => { if (message.type === "page") save(message.name, buffers[0]); };
-    model.on("msg:custom", told);
-    this.listeners.push(["msg:custom", told]);
+    const received = (message, buffers) => { if (message.type === "page") save(message.name, buffers[0]); };
+    model.on("msg:custom", received);
+    this.listeners.push(["msg:custom", received]);
     const connected = () => setTimeout(() => this.connected());
     model.on("comm_live_update", connected);
     this.listeners.push(["comm_live_update", connected]);
@@ -121,7 +122,7 @@ class View {
     document.removeEventListener("plotlywidget-after-render", this.plotted);
   }
 
-  /** The page is there. After a restart of the kernel there is nobody to be told. */
+  /** The page is open. A kernel that was restarted no longer has the widget. */
   beat() {
     try { this.model.send({ type: "hb" }); } catch { this.timers.forEach(clearInterval); }
   }
@@ -276,13 +277,13 @@ class View {
     const list = html("ul", "", "", fold);
     for (const [sign, words] of [
       ["left lane", "what the lock object says, coloured by its holder; each g is one successful write (generation) with the head of its ETag"],
-      ["writer's bar", "what that writer believes: it holds the lock. Red, hatched: it still believes, but its lease is over"],
+      ["writer's bar", "the time in which that writer counts on the lock. Red, hatched: it still does, but its lease is over, or another client has the lock"],
       ["grey hatching", "the process is paused (SIGSTOP): it does nothing and notices nothing"],
       ["dotted box", "the lease has ended and no client has taken the lock yet"],
       ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads (tick \u201creads\u201d to see all of them; those that settle a lost answer are always drawn)"],
       ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],
       ["bracket at a writer's lane", "one call of the client, for which its SDK sent several requests by itself"],
-      ["red, 412", "the store refused the write: the object had changed; amber, 429: too many writes, certainly not done"],
+      ["cross at the store, 412", "the store refused the write: the object had changed. Red: work was lost, grey: another client was first; amber, 429: too many writes, certainly not done"],
       ["proof", "at its first grant a lock writes twice under a false condition: the store must refuse both"],
       ["ring at a writer's lane, decided by another", "group commit: an offer that this writer made was decided by the client that replaced the fence; \u201cdecides 3\u201d is one such replacement, and a click names each commit and its owner"],
       ["tick / cross in a circle", "a commit was published / refused, with its epoch; the right lane shows what readers of the table see"],
@@ -544,7 +545,7 @@ class View {
   }
 
   drawArrow(arrow, parent) {
-    const node = this.group(arrow, `lk-arrow lk-${arrow.kind} lk-look-${arrow.look} lk-w${arrow.hue % 6}`, parent);
+    const node = this.group(arrow, `lk-arrow lk-${arrow.kind} lk-look-${arrow.look} lk-w${arrow.hue % 6}${busy(arrow) ? " lk-busy" : ""}`, parent);
     for (const leg of arrow.legs) {
       const line = { x1: leg.x1, y1: leg.y1, x2: leg.x2, y2: leg.y2 };
       svg("line", { ...line, class: "lk-hit" }, node);

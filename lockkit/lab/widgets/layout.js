@@ -18,6 +18,11 @@ const LANE_TINY = 44;
 const EDGE_TINY = 34;
 const LETTERS_MIN = 3;    // a label of which less would be left is left out
 const CLEAR = 10;         // between a label and the next lane
+const CLEAR_TINY = [3, 8];   // ... in a tiny picture, on its left and on its right, where a diamond may be
+const NEARER = 4;         // so much nearer to its lane is a label of a tiny picture
+const SMALLER = 0.92;     // ... and so much smaller, as lanes.css has it
+const THIN = /[ijlft.,:' ]/g;
+const THIN_LESS = 0.35;   // so much narrower than the others is a thin letter
 const LINE = 14;          // a line of labels
 const TOP = 14;
 const FLIGHT = 9;         // an arrow falls at least this far, so that its direction can be seen
@@ -38,13 +43,18 @@ const SHORTER = [
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
   [/^conflict with .*$/, "conflict"], [/^(fault: .+) \(.*\)$/, "$1"], [/^(fenced off|fault): .*$/, "$1"], [/^commit refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
-  [/^stalled (.+)$/, "$1"], [/^still believes$/, "believes"], [/^lease (over|lost)$/, "$1"],
+  [/^stalled (.+)$/, "$1"], [/^past its lease$/, "past lease"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^(.+) epoch \d+$/, "$1"],
 ];
 
+/** An estimate of how wide a text is. */
+function wideness(said, char) {
+  return char * (said.length - THIN_LESS * (said.match(THIN) ?? []).length);
+}
+
 /** The longest form of a label that is no wider than `room`, with letters of this width. */
 export function fitted(text, room, char = CHAR) {
-  const fits = (said) => said.length * char <= room;
+  const fits = (said) => wideness(said, char) <= room;
   let said = text;
   while (!fits(said)) {
     const next = SHORTER.map(([long, short]) => said.replace(long, short)).find((each) => each.length < said.length);
@@ -79,7 +89,7 @@ export function layout(scene, width, options = {}) {
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
   const wide = lanes.length ? Math.max(width, lanes[lanes.length - 1].x + edge) : width;
-  const room = rooms(lanes, gutter[0], wide);
+  const room = rooms(lanes, gutter[0], wide, tiny);
   const axis = stretch(scene, arrows, marks, at, room);
   const bars = scene.bars
     .filter((b) => at[b.lane] !== undefined && (reads || b.kind !== "polls"))
@@ -130,12 +140,14 @@ function place(lanes, width, gutter, margin, least) {
 }
 
 /** How wide a label may be that begins, or ends (`left`), at x: up to the next lane, or the edge. */
-function rooms(lanes, clock, width) {
-  return (x, left) => {
+function rooms(lanes, clock, width, tiny) {
+  const [before, after] = tiny ? CLEAR_TINY : [CLEAR, CLEAR];
+  const found = (x, left) => {
     const others = lanes.map((lane) => lane.x).filter((each) => (left ? each < x - 5 : each > x + 5));
-    if (left) return x - (others.length ? Math.max(...others) + CLEAR : clock - 4);
-    return (others.length ? Math.min(...others) - CLEAR : width - 2) - x;
+    if (left) return x - (others.length ? Math.max(...others) + before : clock - 4);
+    return (others.length ? Math.min(...others) - after : width - 2) - x;
   };
+  return Object.assign(found, { nearer: tiny ? NEARER : 0, scale: tiny ? SMALLER : 1 });
 }
 
 /** The clock's y for every event: time order is kept, labels never meet, idle time is elided. */
@@ -193,6 +205,11 @@ function apart({ arrow, stage }, of) {
   return from === undefined ? -Infinity : from + FLIGHT;
 }
 
+/** A claim that came after another client's: an ordinary lost race. An SDK's own retry is none. */
+export function busy({ look, label }) {
+  return look === "refused" && label.startsWith("acquire");
+}
+
 /** What an event occupies: its label beside its lane, its disc, and where an arrow ends. */
 function boxesOf({ arrow, mark, stage }, at, room) {
   const boxes = [];
@@ -200,11 +217,11 @@ function boxesOf({ arrow, mark, stage }, at, room) {
     const home = at[arrow.lane];
     const store = at[arrow.side];
     const left = arrow.side === "lock";
-    const kind = arrow.kind === "read" ? "read" : arrow.look === "refused" && arrow.op === "acquire" ? "busy" : arrow.look;
+    const kind = arrow.kind === "read" ? "read" : busy(arrow) ? "busy" : arrow.look;
     // Where no answer comes back to hold the next label off, the arrow itself has to.
     if (stage === 0 && home !== undefined && arrow.t[2] === null) boxes.push(blank(left ? home - 110 : home + 10, left ? home - 10 : home + 110, 15));
     if (stage === 0 && home !== undefined) {
-      boxes.push(labelled(arrow.id, arrow.label, home + (left ? -12 : 12), left ? "end" : "start", -4, kind, arrow.hue, room));
+      boxes.push(labelled(arrow.id, arrow.label, home + (left ? -1 : 1) * (12 - room.nearer), left ? "end" : "start", -4, kind, arrow.hue, room));
     }
     if (stage === 1) boxes.push(blank(left ? store + 2 : store - 24, left ? store + 24 : store - 2, 6));
     if (stage === 2 && home !== undefined) boxes.push(blank(left ? home - 46 : home + 10, left ? home - 10 : home + 46, 12));
@@ -212,7 +229,7 @@ function boxesOf({ arrow, mark, stage }, at, room) {
   if (mark) {
     const x = at[mark.lane];
     const left = mark.kind === "generation";
-    if (mark.label) boxes.push(labelled(mark.id, mark.label, x + (left ? -13 : 13), left ? "end" : "start", 4, mark.kind, mark.hue, room));
+    if (mark.label) boxes.push(labelled(mark.id, mark.label, x + (left ? -1 : 1) * (13 - room.nearer), left ? "end" : "start", 4, mark.kind, mark.hue, room));
     if (!left) boxes.push(mark.kind === "commit" ? blank(x - 9, x + 9, 12) : blank(x - 16, x + 9, 12));
   }
   return boxes;
@@ -224,9 +241,9 @@ function blank(x0, x1, tall) {
 }
 
 function labelled(id, whole, x, anchor, dy, kind, hue, room) {
-  const char = BOLD.has(kind) ? BOLD_CHAR : CHAR;
+  const char = room.scale * (BOLD.has(kind) ? BOLD_CHAR : CHAR);
   const text = fitted(whole, room(x, anchor === "end"), char);
-  const wide = text.length * char;
+  const wide = wideness(text, char);
   return { id, text, x, anchor, dy, kind, hue, x0: anchor === "end" ? x - wide : x, x1: anchor === "end" ? x : x + wide, y: 0 };
 }
 
@@ -283,7 +300,7 @@ function caption(bars, taken, arrows, lanes, room) {
   for (const bar of bars) {
     if (!bar.label) continue;
     const left = bar.kind !== "polls" && bar.kind !== "call";
-    const label = labelled(bar.id, bar.label, home.get(bar.lane) + (left ? -14 : 14), left ? "end" : "start", 4, bar.kind, bar.hue, room);
+    const label = labelled(bar.id, bar.label, home.get(bar.lane) + (left ? -1 : 1) * (14 - room.nearer), left ? "end" : "start", 4, bar.kind, bar.hue, room);
     if (!label.text) continue;
     const middle = (bar.y + bar.y2) / 2;
     const steps = Math.min(TRIES_MAX, Math.floor(((bar.y2 - bar.y) / 2 - 4) / 4));

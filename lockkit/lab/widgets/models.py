@@ -112,7 +112,7 @@ class LockGeneration:
 
 @dataclass(slots=True)
 class BeliefSpan:
-    """The time in which a client believed that it held the lock."""
+    """The time in which a client counted on the lock."""
 
     id: str
     who: str

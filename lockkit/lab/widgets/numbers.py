@@ -37,7 +37,7 @@ class PlotPoint:
 
 @dataclass(frozen=True, slots=True)
 class Ribbon:
-    """The time in which a lane held the lock or believed so; `over` if its lease had ended."""
+    """The time in which a lane held the lock or counted on it; `over` if its lease had ended."""
 
     lane: str
     began_s: float

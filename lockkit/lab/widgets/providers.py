@@ -156,7 +156,7 @@ class Providers(Newest):
         if self.contest is not None:
             struck = [(side.name, side.strike(how)) for side in self.contest.sides]
             self._status.say("; ".join(
-                f"{name}: {f'{done} {who}' if who else 'nobody held it'}" for name, who in struck
+                f"{name}: {f'{done} {who}' if who else 'no holder'}" for name, who in struck
             ))  # fmt: skip
 
     # --- what it shows ---------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Providers(Newest):
 
 
 def chart_html(sides: Sequence[Side]) -> str:
-    """Who believed that it held the lock, who was paused or dead, and what was struck, and when.
+    """Which process held the lock, which was paused or dead, and what was struck, and when.
 
     Both sides have one axis of time: the same moment is at the same place in both.
     """
@@ -218,7 +218,7 @@ def _rows(history: Sequence[Event], end_ms: float, place: Place, grid: str) -> s
     tints = {who: HUES[hue % len(HUES)] for who, hue in hues(names).items()}
     for each in beliefs(history):
         to_ms = until_ms(each, end_ms)
-        lasted = f"{each.who} believed for {(to_ms - each.start.at_ms) / 1000:.2f} s"
+        lasted = f"{each.who} held the lock for {(to_ms - each.start.at_ms) / 1000:.2f} s"
         drawn[each.who] += bar(
             "grant", each.start.at_ms, to_ms, f"background:{tints[each.who]}", lasted
         )
@@ -267,7 +267,7 @@ ROWS: list[tuple[str, Callable[[SideFigures], str]]] = [
     ("most in a row to one", lambda f: str(f.longest_run)),
     ("takeover after a pause or crash",
      lambda f: ", ".join(map(_seconds, f.taken_over_s)) or "–"),
-    ("two believed at once for", lambda f: _seconds(f.overlap_s)),
+    ("two holders at once for", lambda f: _seconds(f.overlap_s)),
     ("requests per grant, of all who want it",
      lambda f: "–" if f.requests_per_grant is None else f"{f.requests_per_grant:.1f}"),
     ("a million grants cost", lambda f: cost(f)),

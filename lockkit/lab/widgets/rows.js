@@ -6,7 +6,7 @@ const GENERATIONS = "Generations of the lock object";
 const ROWS_AROUND = 12;       // that are drawn above and below what is in view
 
 class Rows {
-  /** `choose(row)` is told which generation was clicked. */
+  /** `choose(row)` is called with the generation that was clicked. */
   constructor(parent, choose) {
     this.choose = choose;
     this.all = [];
@@ -64,7 +64,7 @@ class Rows {
     const cells = [row.n, seconds(row.t), row.version, row.who, row.epoch || "", row.op, row.answer];
     cells.forEach((cell, i) => {
       const td = html("td", i === 3 ? `lk-who lk-w${row.hue % 6}` : "", String(cell), node);
-      if (i === 2) td.title = row.full;
+      if (i === 2 || i === 6) td.title = i === 2 ? row.full : row.answer;
     });
     return node;
   }

@@ -195,7 +195,9 @@ class _Painter:
         if belief is not None and belief.ended_ms is None:
             newest = self.story.holder()
             another = newest is not None and newest.who not in ("", who)
-            return "believes" if another or belief.until_ms < self.now else "holds"
+            if another:
+                return "superseded"
+            return "past lease" if belief.until_ms < self.now else "holds"
         if belief is None and self._stands_with(who):
             return "holds"
         return "waits" if self.story.waiting(who) is not None else "running"
@@ -327,6 +329,7 @@ class _Painter:
             if not self._inside(each.began_ms, end):
                 continue
             over = self._over(each)
+            taken = over < each.until_ms
             who, hue = text(each.who), self._hue(each.who)
             yield {
                 "id": each.id,
@@ -335,7 +338,7 @@ class _Painter:
                 "hue": hue,
                 "label": "",
                 "t": [self._t(each.began_ms), self._t(min(end, over))],
-                "detail": f"{who} believes that it holds the lock, epoch {each.epoch}",
+                "detail": f"{who} counts on the lock, epoch {each.epoch}",
                 "evidence": self._proves((each.began_ms, each.who, "held")),
             }
             if end - over > STALE_SLACK_MS:
@@ -344,9 +347,10 @@ class _Painter:
                     "lane": who,
                     "kind": "wrong",
                     "hue": hue,
-                    "label": "still believes",
+                    "label": "superseded" if taken else "past its lease",
                     "t": [self._t(over), self._t(end)],
-                    "detail": f"{who} still believes in epoch {each.epoch}, but its lease is over",
+                    "detail": f"{who} still counts on epoch {each.epoch}, but "
+                              f"{'another client has the lock' if taken else 'its lease is over'}",
                 }
 
     def _over(self, each: BeliefSpan) -> float:

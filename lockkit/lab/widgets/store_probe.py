@@ -8,7 +8,7 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 
 from lockkit.lab.probe import Report
-from lockkit.lab.probe.providers import providers
+from lockkit.lab.probe.providers import CAPABILITIES, providers
 from lockkit.lab.probe.reads import Reads
 from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.probing import (
@@ -26,26 +26,38 @@ from lockkit.lab.widgets.probing import (
 from lockkit.lab.widgets.ui import (
     AXIS,
     GREY,
+    FitFigures,
     Newest,
     Status,
     button,
     choice,
     column,
+    figure_widget,
     named,
     plot_layout,
     row,
 )
 
 ELSEWHERE = "elsewhere"
+HEADS = ("basis", *CAPABILITIES.values(), "verdict", "limits and traps", "as of")
 STYLE = """<style>
-.lp-checks td:nth-child(-n+2){white-space:nowrap}
-.lp-matrix td:is(:nth-child(3),:nth-child(4),:nth-child(5),:nth-child(6),:nth-child(7),
-:nth-child(10)){white-space:nowrap}
-.lp-matrix td:nth-child(9){min-width:260px}
+.lp-checks td:nth-child(-n+2){white-space:nowrap}.lp-checks td{overflow-wrap:anywhere}
 .lp-matrix a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
 .lp-new tr:nth-child(2) td{background:var(--jp-layout-color2,#eee);font-weight:600}
 .lp-verdict{font-size:15px;font-weight:600;margin:4px 0}
+.lockkit-probe .lk-wide{container-type:inline-size}
+@container (min-width:1000px){
+.lp-matrix td:is(:nth-child(-n+7),:nth-child(10)){white-space:nowrap}}
+@container (max-width:999px){
+.lp-matrix :is(tbody,tr){display:block}.lp-matrix tr:first-child{display:none}
+.lp-matrix tr+tr{border-top:1px solid var(--jp-border-color2,#ddd);padding:4px 0}
+.lp-matrix tr td{border:0!important;display:inline}
+.lp-matrix td::before{opacity:.7;font-weight:400}.lp-matrix td:first-child{font-weight:600}
+""" + "".join(
+    f".lp-matrix td:nth-child({n})::before{{content:'{head}: '}}" for n, head in enumerate(HEADS, 2)
+) + """}
 </style>"""
+"""The matrix is a table where it has room, and elsewhere one paragraph for each store."""
 
 
 class StoreProbe(Newest):
@@ -76,8 +88,8 @@ class StoreProbe(Newest):
         self.endpoint = named(widgets.Text(
             "", description="Endpoint", placeholder="https://... (empty: the provider's own)",
         ), "probe-endpoint")  # fmt: skip
-        guesses = [("– predict first –", None), *((said, each) for each, said in SAID.items())]
-        self.prediction = choice("It is", guesses, None, "300px", name="probe-prediction")
+        guesses = [("– predict first –", ""), *((said, each) for each, said in SAID.items())]
+        self.prediction = choice("It is", guesses, "", "300px", name="probe-prediction")
         self.button = button(
             "Probe", self._clicked, name="probe-start", icon="play", style="success",
             tip="Writes scratch objects there, and deletes them afterwards",
@@ -88,7 +100,8 @@ class StoreProbe(Newest):
         self._matrix = widgets.HTML(STYLE + matrix_html(providers()))
         folded = widgets.Accordion([self._matrix], titles=("What is known of each provider",))
         self._figure = figure()
-        self._chart = widgets.Box([self._figure], layout=widgets.Layout(display="none"))
+        self._chart = widgets.VBox([FitFigures(), self._figure])
+        self._chart.layout.display = "none"
         self._address = row(self.url, self.endpoint)
         self.place.observe(self._chosen, "value")
         self.prediction.observe(self._chosen, "value")
@@ -103,7 +116,7 @@ class StoreProbe(Newest):
         self._enable(busy=not self._errand.idle)
 
     def _enable(self, busy: bool) -> None:
-        self.button.disabled = busy or self._closed or self.prediction.value is None
+        self.button.disabled = busy or self._closed or not self.prediction.value
 
     def _clicked(self) -> None:
         place, url = self.place.value, self.url.value.strip()
@@ -147,7 +160,7 @@ class StoreProbe(Newest):
 
     def show(self, findings: ProbeFindings) -> None:
         self.findings = findings
-        self._verdict.value = verdict_html(findings, self.prediction.value)
+        self._verdict.value = verdict_html(findings, self.prediction.value or None)
         self._checks.value = checks_html(findings.report)
         self._matrix.value = STYLE + matrix_html(providers(), findings.found)
         draw(self._figure, findings.reads)
@@ -179,11 +192,12 @@ def figure() -> Any:
         go.Bar(name="read it again", marker_color="#0072B2"),
         go.Bar(name="ask whether it changed (304)", marker_color="#E69F00"),
     ]
-    return go.FigureWidget(bars, layout=plot_layout(
-        title="What a 304 saves: p50, whisker to p99", barmode="group", height=320,
+    return figure_widget(go.Figure(bars, layout=plot_layout(
+        title={"text": "What a 304 saves: p50, whisker to p99", "font": {"size": 14}},
+        barmode="group", height=320,
         margin={"t": 50, "b": 40}, legend={"orientation": "h", "y": -0.12},
         yaxis={"title": {"text": "ms"}, **AXIS},
-    ))  # fmt: skip
+    )))  # fmt: skip
 
 
 def draw(chart: Any, reads: tuple[Reads, ...]) -> None:

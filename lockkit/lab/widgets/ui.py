@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from html import escape
 from typing import Any, ClassVar
 
+import anywidget
 import ipywidgets as widgets
 
 from lockkit.errors import LockkitError
@@ -33,8 +34,9 @@ body[data-jp-theme-light=false]{--lk-bad:#ff8a80;--lk-warn:#f0b43c;--lk-good:#6f
 line-height:1.45}
 .lk-table tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
 .lk-panel :is(.widget-dropdown,.widget-text,.widget-slider){max-width:calc(100% - 4px)}
-.lk-panel .js-plotly-plot{max-width:100%;overflow-x:auto}
+.lk-panel .js-plotly-plot{max-width:100%;overflow:hidden}
 .lk-wide{overflow-x:auto}
+.jp-OutputArea-output pre{word-break:normal;overflow-wrap:anywhere}
 .lk-note{font-size:12px;opacity:.8;margin:2px 0}
 .lk-error{border-left:4px solid var(--lk-bad);padding:4px 12px;font-size:13px;line-height:1.45;
 overflow-wrap:anywhere}
@@ -196,7 +198,29 @@ def figure_widget(figure: Any) -> Any:
     """
     import plotly.graph_objects as go
 
-    return go.FigureWidget(figure)
+    made = go.FigureWidget(figure)
+    made._config = made._config | {"responsive": True}
+    return made
+
+
+class FitFigures(anywidget.AnyWidget):
+    """Makes the page's plotly figures as wide as their panels. Put it in front of a figure.
+
+    Plotly draws a figure 700 pixels wide before it is in the page. Later, only an event of the
+    window makes a responsive figure fit.
+    """
+
+    _esm = """
+    export function render() {
+      const watch = new ResizeObserver(() => window.dispatchEvent(new Event("resize")));
+      const drawn = ({ detail }) => watch.observe(detail.element);
+      document.addEventListener("plotlywidget-after-render", drawn);
+      return () => {
+        watch.disconnect();
+        document.removeEventListener("plotlywidget-after-render", drawn);
+      };
+    }
+    """
 
 
 def plot_layout(**more: Any) -> dict[str, Any]:

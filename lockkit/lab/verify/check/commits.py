@@ -17,7 +17,7 @@ def acknowledged_is_there(lanes: HistoryIndex) -> Iterator[Finding]:
         instant = str(reported["instant"])
         other = first.setdefault(instant, reported)
         if other.who != reported.who:
-            because = f"{other.who} and {reported.who} were both told that {instant} is theirs"
+            because = f"{other.who} and {reported.who} both recorded that {instant} is theirs"
             yield Finding(name, Kind.INVALID, because, (other, reported))
             return
         if not lanes.truth:
@@ -25,7 +25,7 @@ def acknowledged_is_there(lanes: HistoryIndex) -> Iterator[Finding]:
             return
         if instant not in lanes.visible:
             because = (
-                f"{reported.who} was told that {instant} is published, and the store never had it"
+                f"{reported.who} recorded that {instant} is published, and the store never had it"
             )
             checks = [each for each in lanes.by_kind["checked"] if str(each["instant"]) == instant]
             yield Finding(name, Kind.INVALID, because, (*checks[-1:], reported))
@@ -117,7 +117,7 @@ def refused_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
         if seen is None or (again and again.at_ms > reported.at_ms and seen.at_ms > reported.at_ms):
             continue  # not there, or tried again after the refusal
         because = (
-            f"{who} was told {reported['error']} for {instant}, and it is visible all the same"
+            f"{who} recorded {reported['error']} for {instant}, and it is visible all the same"
         )
         yield Finding(name, Kind.INVALID, because, (reported, seen))
         return

@@ -130,7 +130,7 @@ def no_self_inflicted_loss(lanes: HistoryIndex) -> Iterator[Finding]:
                 continue  # of its life before, and late
             what = "lost the lock" if each.kind == "lost" else "must wait"
             because = (
-                f"{each.who} was told that it {what}, while the lock object held its own write "
+                f"{each.who} recorded that it {what}, while the lock object held its own write "
                 f"{standing['attempt']}"
             )
             yield Finding(name, Kind.INVALID, because, (standing, each))

@@ -66,7 +66,7 @@ def acknowledged_writes_are_there(lanes: HistoryIndex) -> Iterator[Finding]:
         if write is None or bare(write["version"]) != bare(answer["version"]):
             found = f"has {_v(write['version'])}" if write else "has no such write"
             because = (
-                f"{answer.who} was told that its write {attempt} is applied as "
+                f"{answer.who} recorded that its write {attempt} is applied as "
                 f"{answer['version']}, and the store's record {found}"
             )
             asks = (each for each in lanes.by_kind["ask"] if each["attempt"] == attempt)

@@ -16,6 +16,7 @@ from lockkit.lab.widgets.ui import (
     AXIS,
     FAST,
     GREY,
+    FitFigures,
     Newest,
     Status,
     button,
@@ -92,7 +93,7 @@ class Sweep(Newest):
         self.found = SweepResult()
         if self.figure is None:
             self.figure = _figure(self._ways)
-            self.view.children = (*self.view.children, self.figure)
+            self.view.children = (*self.view.children, FitFigures(), self.figure)
         self._draw()
         ratios, ways = self._ratios, self._ways
         for found in swept(self._runs, ratios=ratios, ways=ways, over=over.is_set):

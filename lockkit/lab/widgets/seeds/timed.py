@@ -53,7 +53,7 @@ class Timing:
 
 
 HARM: dict[str, str] = {
-    Invariant.ONE_BELIEVER: "Both believe that they hold the lock. The run stops here",
+    Invariant.ONE_BELIEVER: "Both count on the lock at once. The run stops here",
     Invariant.NO_STALE_WRITE: "W1's late write replaced W2's commit, which is lost",
     Invariant.NO_LOST_UPDATE: "W2's commit replaced W1's late one, which is lost",
 }

@@ -144,7 +144,7 @@ def _never_back(steps: PatternSteps) -> Judgement:
     if len(set(epochs)) < len(epochs):
         return Judgement(False, f"two nodes led in epoch {epochs[0]}")
     return Judgement(
-        True, f"{RESOURCE_KEY} is of epoch {found.epoch}, by {found.value or 'nobody'}"
+        True, f"{RESOURCE_KEY} is of epoch {found.epoch}, by {found.value or 'no client'}"
     )
 
 
@@ -279,7 +279,7 @@ SCENARIOS = {
         {"the file does not remember past writes": queue.MUTANTS["no recent ids"]},
     ),
     "statelock": StageScenario(
-        "W1 locks the state, works, and unlocks. W2 is somebody who has lost patience: a "
+        "W1 locks the state, works, and unlocks. W2 is an impatient colleague: a "
         "force-unlock by W1's ID, then its own lock.",
         None, _state, _state_kept,
         {"a lost answer is not looked into": statelock.MUTANTS["settle"],
