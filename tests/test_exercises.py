@@ -337,6 +337,38 @@ def decide_never(first: int, window: list[frozenset[str]], offers: Offers) -> An
     return dict.fromkeys([instant for instant, _, _ in offers], False)
 
 
+Placed = list[tuple[int, int | None]]
+
+
+def file_slice_by_instants(bases: Placed, logs: Placed) -> Any:
+    """A slow writer's log file is put behind an older base file."""
+    base = max((each for each, done in bases if done is not None), default=None)
+    return base, sorted(each for each, done in logs if done is not None and each > (base or 0))
+
+
+def file_slice_of_a_base_file_that_is_not_committed(bases: Placed, logs: Placed) -> Any:
+    base = max((each for each, _ in bases), default=None)
+    return base, sorted(each for each, done in logs if done is not None and done > (base or 0))
+
+
+def file_slice_with_every_log_file(bases: Placed, logs: Placed) -> Any:
+    base = max((each for each, done in bases if done is not None), default=None)
+    return base, sorted(each for each, done in logs if done is not None)
+
+
+def file_slice_since_the_compactions_commit(bases: Placed, logs: Placed) -> Any:
+    """Log files that were committed beside the compaction are in no base file."""
+    base = max((each for each, done in bases if done is not None), default=None)
+    since = dict(bases).get(base or 0) or 0
+    return base, sorted(each for each, done in logs if done is not None and done > since)
+
+
+def file_slice_by_completion(bases: Placed, logs: Placed) -> Any:
+    base = max((each for each, done in bases if done is not None), default=None)
+    above = sorted((done, each) for each, done in logs if done is not None and done > (base or 0))
+    return base, [each for _, each in above]
+
+
 NAMED = {
     function: name for what, function in list(globals().items())
     for name in EXERCISES if what.startswith(f"{name}_")

@@ -20,6 +20,7 @@ from lockkit.events import Event
 from lockkit.lab.course import (
     exercise_clocks,
     exercise_group,
+    exercise_merging,
     exercise_objects,
     exercise_tables,
     exercise_worlds,
@@ -57,7 +58,7 @@ EXERCISES: dict[str, Callable[[Trial], Exercise]] = {
     "honours": exercise_objects.Promise,
     "roll_back": exercise_tables.SilentWriter, "clean": exercise_tables.Retention,
     "claim": exercise_objects.HotLock, "until": exercise_clocks.Session,
-    "decide": exercise_group.Deciding,
+    "decide": exercise_group.Deciding, "file_slice": exercise_merging.SliceOfFiles,
     "bucket": exercise_tables.Placement, "two_holders": exercise_clocks.Witness,
 }  # fmt: skip
 """The function's name -> its world. A class's docstring is its task."""

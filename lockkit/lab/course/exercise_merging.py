@@ -1,0 +1,113 @@
+"""The exercise about merge on read: which files of a file group a reader reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, settle
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
+from lockkit.runtime import Procedure, Sleep
+from lockkit.runtime.proven import read
+
+COMPACTION = CLIENTS[-1]
+
+
+class SliceOfFiles:
+    """`file_slice(bases, logs)`: the base file that a reader reads, and the log files on top of it.
+
+    Both are lists of pairs, in any order: the instant at which the file's writer began, and the
+    time at which it committed, or None: it has not. A compaction merges the log files that were
+    committed before its own instant. Return a pair: the base file's instant (None: there is none)
+    and the list of the log files' instants, in the order in which they are applied, by instant.
+    """
+
+    KEY = "timeline.json"
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        trial.put(self.KEY, json.dumps({"time": 0, "bases": [], "logs": []}).encode())
+        for name in CLIENTS:
+            node = trial.world.node(name)
+            trial.world.spawn(node, self.client(node))
+
+    def client(self, node: Node) -> Procedure[None]:
+        """A writer of log files, or the compaction; each reads before and after its commit."""
+        dice, kind = self.trial.world.dice, "bases" if node.name == COMPACTION else "logs"
+        for _ in range(CALLS):
+            yield Sleep(dice.random())
+            instant, before = yield from self.moved(kind, None)
+            merged = self.merged(before, instant) if kind == "bases" else [instant]
+            yield Sleep(3 * dice.random())
+            yield from settle(f"{kind}/{instant}", json.dumps(merged).encode(), IfAbsent())
+            yield from self.look(node)
+            yield from self.moved(kind, instant)
+            yield from self.look(node)
+
+    def moved(self, kind: str, instant: int | None) -> Procedure[tuple[int, dict[str, Any]]]:
+        """Take the next instant; or commit `instant`: the time of the table goes on by one."""
+        while True:
+            found = yield from read(self.KEY)
+            assert isinstance(found, Found)
+            now = json.loads(found.body)
+            now["time"] += 1
+            if instant is None:
+                now[kind].append([now["time"], None])
+            elif any(each == instant and done is not None for each, done in now[kind]):
+                return instant, now  # it was committed before
+            else:
+                now[kind] = [[each, now["time"] if each == instant else done]
+                             for each, done in now[kind]]  # fmt: skip
+            body = json.dumps(now).encode()
+            settled = yield from settle(self.KEY, body, IfVersion(found.version))
+            if isinstance(settled, str):
+                return instant or now["time"], now
+
+    @staticmethod
+    def merged(now: dict[str, Any], instant: int) -> list[int]:
+        return sorted(each for each, done in now["logs"] if done is not None and done < instant)
+
+    def look(self, node: Node) -> Procedure[None]:
+        """Read by the function: each committed log file must count once."""
+        found = yield from read(self.KEY)
+        assert isinstance(found, Found)
+        now, dice = json.loads(found.body), self.trial.world.dice
+        bases, logs = (
+            [(each, done) for each, done in dice.sample(now[kind], len(now[kind]))]
+            for kind in ("bases", "logs")
+        )
+        chosen = self.trial.decide(tuple, list(bases), list(logs))
+        call = f"file_slice({bases}, {logs}) returns {chosen}"
+        self.trial.note(node, call)
+        if len(chosen) != 2 or not isinstance(chosen[1], list):
+            raise Violated("the function answers", f"{call}, not a pair with a list")
+        base, above = chosen
+        inside = list[int]()
+        if base is not None:
+            if dict(bases).get(base) is None:
+                raise Violated("only committed files are read", f"{call}: base file {base} is not")
+            body = yield from read(f"bases/{base}")
+            assert isinstance(body, Found)
+            inside = json.loads(body.body)
+        self.check(call, logs, inside, above)
+
+    @staticmethod
+    def check(
+        call: str, logs: list[tuple[int, int | None]], inside: list[int], above: list[int]
+    ) -> None:
+        committed = {each for each, done in logs if done is not None}
+        if unseen := sorted(set(above) - committed, key=str):
+            raise Violated("only committed files are read", f"{call}: log file {unseen[0]} is not")
+        if lost := sorted(committed - {*inside, *above}):
+            raise Violated("no lost update", f"{call}: the rows of log file {lost[0]} are missing")
+        if twice := sorted({*inside} & {*above}):
+            raise Violated(
+                "what is merged is not read again",
+                f"{call}: log file {twice[0]} is in the base file; a clean may have deleted it",
+            )
+        if above != sorted(set(above)):
+            raise Violated("each log file once, by its instant", call)
+
+    def end(self) -> None:
+        """Nothing to do: each read was judged when it was made."""

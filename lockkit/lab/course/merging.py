@@ -1,0 +1,487 @@
+"""Merge on read: what an upsert writes, and one overlap under two kinds of concurrency control.
+
+One file because all pictures of the notebook are drawn from one staged table.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+import pyarrow as pa
+
+import lockkit.table as table
+from lockkit.lab.course.grid import grid
+from lockkit.lab.verify.check import check
+from lockkit.lab.verify.planting import planted
+from lockkit.lab.verify.scenarios.mor import by_instant
+from lockkit.lab.widgets.stage.staged import Stage
+from lockkit.lab.widgets.stage.steps import StagedLock
+from lockkit.lab.widgets.ui import Shown, Status, button, column, row, row_layout
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, create, read
+from lockkit.table.errors import CommitConflict
+from lockkit.table.format.base_file import BaseFile, BaseFileWriter, in_memory
+from lockkit.table.format.compaction_plan import format_compaction_plan
+from lockkit.table.format.layout import COMPACT, NO_COMMIT, TaskId
+from lockkit.table.format.log_blocks import KINDS, avro_rows, blocks
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.property_keys import BUCKET_INDEX, MERGE_ON_READ
+from lockkit.table.format.schema import META_COLUMNS
+from lockkit.table.format.schema_reading import arrow_schema
+from lockkit.table.occ.conflict import SIMPLE
+from lockkit.table.occ.nonblocking import NONBLOCKING
+from lockkit.table.occ.prepared import Prepared
+from lockkit.table.occ.rollback import roll_back
+from lockkit.table.read.bucket_groups import hashed_file_id
+from lockkit.table.read.log_slice import LogSlice
+from lockkit.table.read.merging_logs import MergeSource
+from lockkit.table.read.reader import Scan, scan_slice
+from lockkit.table.services.compact import after_its_inputs, planned, slice_of, stands
+from lockkit.table.services.view import look_at
+from lockkit.table.write.groups import WriteTask
+from lockkit.table.write.log import write_log
+
+ROWS, KIB = 20_000, 1024
+COST_GUESSES = AS_MANY, TENTH, HUNDREDTH = "about as many", "about a tenth", "less than a hundredth"
+OPTIMISTIC, NON_BLOCKING = "optimistic", "non-blocking"
+ONE_EACH, ONE_AND_TWO, BOTH_EACH = (
+    "one under each of them", "one under optimistic control, both under non-blocking",
+    "both under each of them",
+)  # fmt: skip
+OVERLAP_GUESSES = (ONE_EACH, ONE_AND_TWO, BOTH_EACH)
+REFUSED, SEEN, LOST = "W1 is refused", "a reader sees it", "it is lost: no reader sees it"
+LATE_GUESSES = (REFUSED, SEEN, LOST)
+READ, PENDING, GONE = "read", "not committed: no reader sees it", "not read"
+GROUP = ("", hashed_file_id(0))
+CONFIG = TableConfig(
+    name="orders", record_key="id", precombine="at", version=9, table_type=MERGE_ON_READ,
+    index=BUCKET_INDEX, buckets=1,
+)  # fmt: skip
+SCHEMA = pa.schema([("id", pa.string()), ("at", pa.int64()), ("amount", pa.int64())])
+WRITERS = ("W1", "W2")
+Order = tuple[str, int, int]
+"""Its id, its time (the ordering value) and its amount."""
+
+
+# --- what an upsert writes ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertCost:
+    """One changed row of many: bytes of data files that were written, by kind of table."""
+
+    written: dict[str, int]
+    rows: int
+
+    @property
+    def times(self) -> float:
+        most, least = self.written.values()
+        return most / least
+
+    def __str__(self) -> str:
+        return HUNDREDTH if self.times > 100 else TENTH if self.times > 3 else AS_MANY
+
+    def __repr__(self) -> str:
+        lines = [f"{kind}: {size / KIB:,.1f} KiB written" for kind, size in self.written.items()]
+        return "\n".join([f"1 of {self.rows:,} rows changed.", *lines])
+
+
+def change_one(rows: int = ROWS) -> UpsertCost:
+    """Change one row of a copy-on-write table and of a merge-on-read table, each one file group."""
+    written = {}
+    for kind in ("COPY_ON_WRITE", MERGE_ON_READ):
+        url = f"memory://course-merging-{kind}"
+        with table.Table.create(
+            url, record_key="id", precombine="at", buckets=1, table_type=kind
+        ) as orders:
+            many = [(f"order-{n:06}", 1, n * 7919 % 100_000) for n in range(rows)]
+            if orders.read().num_rows == 0:
+                orders.upsert(_orders(many))
+            before = _data_bytes(orders)
+            orders.upsert(_orders([("order-000007", 1 + len(before), 5)]))
+            after = _data_bytes(orders)
+            written[kind] = sum(size for key, size in after.items() if key not in before)
+    return UpsertCost(written, rows)
+
+
+def _data_bytes(orders: table.Table) -> dict[str, int]:
+    listed = (each for each in orders.store.list("") if not each.key.startswith(".hoodie"))
+    return {each.key: each.size for each in listed if ".parquet" in each.key or ".log." in each.key}
+
+
+def _orders(rows: list[Order]) -> pa.Table:
+    columns = list(zip(*rows, strict=True))
+    return pa.table([list(each) for each in columns], schema=SCHEMA)
+
+
+# --- one table, two writers -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFile:
+    """A file of the file group: whose it is, its rows, and whether a reader sees it."""
+
+    path: str
+    owner: str
+    rows: tuple[Order, ...]
+    standing: str
+    """READ, PENDING or GONE; before anything looked, its instant."""
+
+    @property
+    def is_log(self) -> bool:
+        return ".log." in self.path
+
+
+class StagedUpserts(Stage):
+    """A merge-on-read table of two orders in one file group, and W1 and W2, who upsert order-1.
+
+    A writer first writes its log file and later commits, and each step runs the real procedures on
+    a simulated store. A writer that is refused rolls itself back.
+    """
+
+    refusals = (table.TableError,)
+
+    def __init__(self, control: str = OPTIMISTIC) -> None:
+        super().__init__("upserts", control)
+        self.strategy = NONBLOCKING if control == NON_BLOCKING else SIMPLE
+        self.begun: dict[str, Prepared] = {}
+        self.ended: dict[str, str] = {}
+        """Of each writer, how its latest upsert ended."""
+        self.commits = 0
+        self._epoch = 0
+        self._files: dict[str, GroupFile] = {}
+        self.go("W0", table.create_table(CONFIG))
+        self.write("W0", [("order-1", 1, 0), ("order-2", 1, 0)])
+        self.commit("W0")
+        self.compact()
+        self.commits = 0
+
+    def write(self, name: str, rows: list[Order]) -> None:
+        """Begin an instant, and write its log file; no reader sees it yet."""
+        transaction = self.go(name, table.begin())
+        snapshot = self.go(name, table.load_snapshot(covering=transaction.covered))
+        file = _log_file(transaction.target, _orders(rows), snapshot.groups.get(GROUP))
+        self.go(name, create(file.key, file.body))
+        self._put(file, name, rows, transaction.instant)
+        schema = table.avro_schema(SCHEMA, CONFIG.name)
+        self.begun[name] = self.go(name, table.prepare(transaction, [file.stat], schema=schema))
+        self.ended[name] = "wrote its log file"
+
+    def commit(self, name: str) -> bool:
+        """Commit what was begun, under the lock; False: refused, and rolled back."""
+        prepared, self._epoch = self.begun.pop(name), self._epoch + 1
+        lock = StagedLock(self._epoch)
+        try:
+            self.go(name, table.commit(prepared, lock, strategy=self.strategy))
+        except CommitConflict as conflict:
+            self.ended[name] = f"refused, and rolled back: {conflict}"
+            known = prepared.transaction.taken.known
+            self.go(name, roll_back(prepared.instant, lock, known))
+            return False
+        self.ended[name], self.commits = "committed", self.commits + 1
+        return True
+
+    def compact(self) -> bool:
+        """Merge the log files into the next base file; False if there is none to merge."""
+        view, _ = self.go("C", look_at(None, 0))
+        plan = self.go("C", planned(view))
+        if plan is None:
+            return False
+        transaction = self.go("C", table.begin(
+            after_its_inputs(view), action="compaction", plan=format_compaction_plan(plan)
+        ))  # fmt: skip
+        snapshot = self.go("C", table.load_snapshot(covering=transaction.covered))
+        assert stands(plan, snapshot, transaction.instant)
+        inputs = [slice_of(snapshot, each) for each in plan.slices]
+        merged = self.go("C", _merged(inputs))
+        (of,), out = inputs, io.BytesIO()
+        draft = BaseFileWriter(
+            transaction.target, *GROUP, arrow_schema(snapshot.schema), out,
+            previous=of.instant or NO_COMMIT,
+        )  # fmt: skip
+        draft.copy(merged)
+        file = in_memory(draft.close(inserts=0), out)
+        self.go("C", create(file.key, file.body))
+        self._put(file, "compaction", _listed(merged), transaction.instant)
+        prepared = self.go("C", table.prepare(
+            transaction, [replace(file.stat, updates=file.stat.writes)], schema=snapshot.schema,
+            operation=COMPACT,
+        ))  # fmt: skip
+        self._epoch += 1
+        self.go("C", table.commit(prepared, StagedLock(self._epoch)))
+        return True
+
+    def _put(self, file: BaseFile, owner: str, rows: Any, instant: str) -> None:
+        self._files[file.key] = GroupFile(file.key, owner, tuple(rows), instant)
+
+    @property
+    def rows(self) -> tuple[Order, ...]:
+        """What a reader of the table sees."""
+        return tuple(_listed(self.read(_visible())))
+
+    @property
+    def files(self) -> list[GroupFile]:
+        """The file group as it is stored: each base file, then the log files behind it."""
+        (of,) = self.read(table.load_snapshot()).slices
+        read_in_order = [of.path, *(of.logs if isinstance(of, LogSlice) else ())]
+        pending = {each.instant for each in self.begun.values()}
+        found = list[GroupFile]()
+        for path, each in self._files.items():
+            if path in self.memory_store.objects:
+                standing = PENDING if each.standing in pending else GONE
+                found.append(replace(each, standing=READ if path in read_in_order else standing))
+        place = {path: number for number, path in enumerate(read_in_order)}
+        last = {GONE: -1, PENDING: len(place)}
+        return sorted(found, key=lambda each: place.get(each.path, last.get(each.standing, 0)))
+
+    def body(self, path: str) -> bytes:
+        return self.memory_store.objects[path].body
+
+    @property
+    def verdict(self) -> Any:
+        return check(self.events)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Keeps the finished file of a task, for the stage to put."""
+
+    body: bytes = b""
+
+    def defer(self, out: Any, _stat: Any) -> bool:
+        out.seek(0)
+        self.body = out.read()
+        return True
+
+
+def _log_file(target: Any, rows: pa.Table, base: Any) -> BaseFile:
+    kept: Any = _Kept()
+    work = WriteTask(kept, target, TaskId(), kept, buffer=kept)  # it needs neither store nor clock
+    stat = write_log(work, GROUP, base, rows)
+    return BaseFile(stat.path, kept.body, stat)
+
+
+def _visible() -> Procedure[pa.Table]:
+    snapshot = yield from table.load_snapshot()
+    return (yield from _merged(snapshot.slices))
+
+
+def _merged(slices: Any) -> Procedure[pa.Table]:
+    """The rows of these slices, with lockkit's own merge."""
+    every = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *SCHEMA])
+    batches = list[pa.RecordBatch]()
+    for of in slices:
+        logs = of.logs if isinstance(of, LogSlice) else ()
+        bodies = yield from all_of(read(path, limit=None) for path in (of.path, *logs) if path)
+        held = [each.body for each in bodies if isinstance(each, Found)]
+        base: Any = io.BytesIO(held.pop(0)) if of.path else None
+        source: Any = MergeSource(base, dict(zip(logs, held, strict=True))) if logs else base
+        batches += scan_slice(Scan((of,), every, tuple(every.names), None), of, source)
+    return pa.Table.from_batches(batches, every)
+
+
+def _listed(rows: pa.Table) -> list[Order]:
+    return sorted(zip(*(rows[name].to_pylist() for name in SCHEMA.names), strict=True))
+
+
+# --- inside a log file ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogContent:
+    """The blocks of a log file."""
+
+    path: str
+    blocks: tuple[tuple[str, str, str], ...]
+    """Of each block its kind, the instant that it belongs to, and its rows."""
+
+    def __repr__(self) -> str:
+        return "\n".join([self.path, *("  ".join(each) for each in self.blocks)])
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(self.path)}</code>" + grid(
+            "merging", ("block", "instant", "rows"), self.blocks
+        )
+
+
+def open_log() -> LogContent:
+    """W1 upserts two orders; the log file that it wrote, read block by block."""
+    stage = StagedUpserts()
+    stage.write("W1", [("order-1", 5, 10), ("order-9", 5, 90)])
+    (path,) = (each.path for each in stage.files if each.owner == "W1")
+    body = stage.body(path)
+    return LogContent(path, tuple(
+        (f"{KINDS[each.kind]}, {len(each.content)} bytes", each.instant,
+         _said((row["id"], row["at"], row["amount"]) for row in avro_rows(each)))
+        for each in blocks(path, body)
+    ))  # fmt: skip
+
+
+def _said(rows: Any) -> str:
+    return ", ".join(f"{id} = {amount} (at {at})" for id, at, amount in rows)
+
+
+# --- a compaction beside a slow writer ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateLog:
+    """A log file that was committed after a compaction of its file group."""
+
+    committed: bool
+    rows: tuple[Order, ...]
+    files: tuple[GroupFile, ...]
+
+    def __str__(self) -> str:
+        if not self.committed:
+            return REFUSED
+        return SEEN if ("order-1", 5, 10) in self.rows else LOST
+
+    def __repr__(self) -> str:
+        lines = [f"{each.path[-40:]}  {each.owner}  {_said(each.rows)}  {each.standing}"
+                 for each in self.files]  # fmt: skip
+        return "\n".join([*lines, f"W1's row: {self}. A reader sees {_said(self.rows)}"])
+
+    def _repr_html_(self) -> str:
+        seen = escape(f"{_said(self.rows)}. W1's row: {self}")
+        return f"{_drawn(self.files)}<div><b>A reader sees</b> {seen}</div>"
+
+
+def compact_beside(*, completion: bool) -> LateLog:
+    """W1 writes its log file; a compaction merges W2's and commits; then W1 commits.
+
+    With `completion` a reader places a log file by when it was completed, otherwise by its instant.
+    """
+    with nullcontext() if completion else planted(
+        {"lockkit.table.read.log_slice:slice_after": by_instant}
+    ):
+        stage = StagedUpserts(NON_BLOCKING)
+        stage.write("W1", [("order-1", 5, 10)])
+        stage.write("W2", [("order-2", 3, 20)])
+        stage.commit("W2")
+        stage.compact()
+        return LateLog(committed=stage.commit("W1"), rows=stage.rows, files=tuple(stage.files))
+
+
+# --- side by side ---------------------------------------------------------------------------------
+
+STYLE = """<style>
+.lockkit-files{max-width:30em;margin:4px 0}
+.lockkit-files div{border:1px solid var(--jp-border-color1,#999);border-left:6px solid #777;
+padding:3px 8px;margin:0 0 3px;font-size:12px;line-height:1.45;overflow-wrap:anywhere}
+.lockkit-files .log{margin-left:18px}.lockkit-files .gone{opacity:.6}
+.lockkit-files .W1{border-left-color:#0072B2}.lockkit-files .W2{border-left-color:#E69F00}
+.lockkit-files .pending{border-style:dashed;border-left-style:solid}
+</style>"""
+
+
+def _drawn(files: Any) -> str:
+    def drawn(each: GroupFile) -> str:
+        kind = "log file" if each.is_log else "base file"
+        state = {READ: "", PENDING: "pending"}.get(each.standing, "gone")
+        mark = "" if each.standing == READ else f" ({escape(each.standing)})"
+        box = f"{kind[:4].strip()} {escape(each.owner)} {state}"
+        rows = escape(_said(each.rows))
+        return f"<div class='{box}'><b>{kind}</b> of {escape(each.owner)}{mark}<br>{rows}</div>"
+
+    return f"{STYLE}<div class='lockkit-files'>{''.join(map(drawn, files))}</div>"
+
+
+@dataclass(slots=True)
+class _WriterTurn:
+    """What the next upsert of each writer contains: W1's amounts end in 0, W2's in 5."""
+
+    at: int = 1
+    amounts: dict[str, int] = field(default_factory=lambda: {"W1": 0, "W2": 5})
+
+    def next(self, name: str) -> list[Order]:
+        self.at += 1
+        self.amounts[name] += 10
+        return [("order-1", self.at, self.amounts[name])]
+
+
+class Overlap(Shown):
+    """Optimistic and non-blocking control side by side, with the same steps in both.
+
+    Press the buttons, or call `write`, `commit`, `compact` and `start`.
+    """
+
+    def __init__(self) -> None:
+        self._status = Status()
+        self._panes = [widgets.HTML(layout=widgets.Layout(width="30em", max_width="98%"))
+                       for _ in range(2)]  # fmt: skip
+        self._buttons = {
+            (what, name): button(f"{name} {what}s", partial(press, name))
+            for name in WRITERS for what, press in (("write", self.write), ("commit", self.commit))
+        }  # fmt: skip
+        bar = row(*self._buttons.values(), button("Compact", self.compact),
+                  button("Start again", self.start, icon="refresh"))  # fmt: skip
+        panes = widgets.HBox(self._panes, layout=row_layout("flex-start"))
+        self.view = column("overlap", bar, self._status, panes)
+        self.start()
+
+    def start(self) -> None:
+        self.stages = [StagedUpserts(OPTIMISTIC), StagedUpserts(NON_BLOCKING)]
+        self._turn = _WriterTurn()
+        self._show("Two orders, in one base file. Both writers change order-1.")
+
+    def write(self, name: str) -> None:
+        """Begin the writer's next upsert of order-1 in both tables, and write its log file."""
+        rows = self._turn.next(name)
+        for stage in self.stages:
+            stage.write(name, rows)
+        self._show(f"{name} wrote a log file: {_said(rows)}.")
+
+    def commit(self, name: str) -> None:
+        done = [stage.commit(name) for stage in self.stages]
+        said = [f"{'commits' if each else 'is refused'} under {stage.mistake} control"
+                for each, stage in zip(done, self.stages, strict=True)]  # fmt: skip
+        self._show(f"{name} {' and '.join(said)}.")
+
+    def compact(self) -> None:
+        done = [stage.compact() for stage in self.stages]
+        what = "merged the log files into a new base file" if any(done) else "found no log files"
+        self._show(f"The compaction {what}.")
+
+    def overlap(self) -> Overlap:
+        """What the buttons do: both write, W2 commits, then W1."""
+        self.start()
+        for name in WRITERS:
+            self.write(name)
+        for name in reversed(WRITERS):
+            self.commit(name)
+        return self
+
+    @property
+    def verdicts(self) -> list[str]:
+        return [stage.verdict.kind for stage in self.stages]
+
+    def __str__(self) -> str:
+        """How many of the commits stand, as a guess says it; "" if there were not two."""
+        counts = self.stages[0].commits, self.stages[1].commits
+        found = {(1, 1): ONE_EACH, (1, 2): ONE_AND_TWO, (2, 2): BOTH_EACH}
+        return found.get(counts, "")
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{stage.mistake}: W1 {stage.ended.get('W1', '-')}; W2 {stage.ended.get('W2', '-')}; "
+            f"a reader sees {_said(stage.rows)}" for stage in self.stages
+        )  # fmt: skip
+
+    def _show(self, said: str) -> None:
+        for pane, stage in zip(self._panes, self.stages, strict=True):
+            ended = grid("merging", (), ((name, stage.ended.get(name, "")) for name in WRITERS))
+            pane.value = (f"<h4>{escape(stage.mistake.capitalize())} control</h4>"
+                          f"{_drawn(stage.files)}<div><b>A reader sees</b> "
+                          f"{escape(_said(stage.rows))}</div>{ended}")  # fmt: skip
+        begun = self.stages[0].begun
+        for (what, name), each in self._buttons.items():
+            each.disabled = (name in begun) is (what == "write")
+        self._status.say(said)
