@@ -46,6 +46,7 @@ from lockkit.table.write.contract import AttemptHeartbeat
 from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, write_rows
 from lockkit.table.write.merge import refuse_other_key
 from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
+from lockkit.table.write.stored_keys import stored_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -295,7 +296,8 @@ class ArrowWrite(TableWrite):
             if self.merges(config) and self.rows.num_rows <= PREFETCH_ROWS_MAX:
                 with suppress(Exception):  # `files` says what is wrong with the rows
                     found = RowsInMemory.of(config, self.rows, bucketed=True)
-                    buffer.prefetch(each.path for each in read_bases(found, seen))
+                    keys = stored_keys(self.data)
+                    buffer.prefetch(each.path for each in read_bases(found, seen, keys))
             yield buffer
 
     def check(self, config: TableConfig) -> None:
@@ -318,7 +320,8 @@ class ArrowWrite(TableWrite):
         if self.merges(target.config):
             snapshot = self.merges_into(snapshot)
             logs = self.only_logs(target.config)
-            return GroupMerge(found, work, snapshot, operation == "delete", logs).stats()
+            delete, keys = operation == "delete", stored_keys(self.data)
+            return GroupMerge(found, work, snapshot, delete, logs, keys).stats()
         return list(write_rows(
             work, (part for _, part in found.parts), file_bytes_max=self.requested.file_bytes_max
         ))  # fmt: skip

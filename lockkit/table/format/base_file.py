@@ -1,8 +1,7 @@
 """A base file: one file group's rows as parquet, with Hudi's five meta columns in front.
 
 It is written as a stream: rows are added in batches, and memory holds one row group. Spark's
-executors call these functions over Arrow and return one row of statistics.
-"""
+executors call these functions over Arrow and return one row of statistics."""
 
 from __future__ import annotations
 
@@ -61,6 +60,8 @@ class Slice:
     file_id: str
     instant: str
     path: str
+    keys_in: str = field(default="", compare=False, kw_only=True)
+    """An earlier file that has all of its keys; "": none is known."""
 
 
 @dataclass(frozen=True, slots=True)

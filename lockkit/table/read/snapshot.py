@@ -2,8 +2,7 @@
 
 It is made from completed commits alone, so it has no file of a refused, dead or running writer.
 (Hudi's readers list folders instead, and drop what no completed instant named.) It never changes:
-a reader that misses one of its files gets an error, never fewer rows.
-"""
+a reader that misses one of its files gets an error, never fewer rows."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class Snapshot:
     replaced: Mapping[FileGroup, str]
     """Replaced groups, with the instant that replaced them, if that is later than the horizon. (A
     later commit to a group that was replaced before would have failed its conflict check.) Groups
-    of buckets stay here for ever: a bucket's next group must get a new id.
-    """
+    of buckets stay here for ever: a bucket's next group must get a new id."""
     schema: str | None
     """The newest commit's Avro schema."""
     schema_from: str = ""
@@ -49,8 +47,7 @@ def nothing(config: TableConfig) -> Snapshot:
 def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
     """The slices after some more commits. Pure; the order of the commits does not matter.
 
-    The caller sets what the result covers, because it knows the listing.
-    """
+    The caller sets what the result covers, because it knows the listing."""
     groups, replaced = dict(before.groups), dict(before.replaced)
     schema, schema_from = before.schema, before.schema_from
     for commit in sorted(commits, key=lambda each: instant_ms(each.instant)):
@@ -64,7 +61,9 @@ def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
 
                 groups[stat.group] = slice_after(before.config, standing, commit, stat)
             elif standing is None or instant_ms(standing.instant) < instant_ms(commit.instant):
-                groups[stat.group] = Slice(stat.partition, stat.file_id, commit.instant, stat.path)
+                same = standing and not stat.inserts and stat.previous == standing.instant
+                keys_in = (standing.keys_in or standing.path) if standing and same else ""
+                groups[stat.group] = Slice(*stat.group, commit.instant, stat.path, keys_in=keys_in)
     return replace(
         before,
         groups=MappingProxyType({g: s for g, s in groups.items() if g not in replaced}),

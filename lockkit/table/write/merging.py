@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.table.format.base_file import Slice, plain, record_keys
@@ -26,6 +26,7 @@ from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 from lockkit.table.write.merge import upserts
+from lockkit.table.write.stored_keys import StoredKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,17 +115,26 @@ def any_key(config: TableConfig, of: Slice) -> bool:
     return mixed and not config.hashed
 
 
-def read_bases(rows: GroupedRows, snapshot: Snapshot) -> Iterator[Slice]:
+def read_bases(rows: GroupedRows, snapshot: Snapshot, seen: StoredKeys) -> Iterator[Slice]:
     """The slices that a merge of `rows` reads, if the snapshot is still the newest."""
     groups, group_of = rows.groups, BucketGroups(snapshot).of
-    touched = {partition for partition, _ in groups}
+    touched: dict[str, list[Share]] = {}
+    for (partition, _), where in groups.items():
+        touched.setdefault(partition, []).extend(where)
     for each in snapshot.slices:
-        if each.partition in touched and any_key(rows.config, each):
-            yield each
+        shares = touched.get(each.partition)
+        if shares and any_key(rows.config, each):
+            if not seen.lacks(each, rows.config, keys_of(rows, shares)):
+                yield each
     for partition, bucket in groups:
         base = snapshot.groups.get(group_of(partition, bucket))
         if base is not None and not any_key(rows.config, base) and not rows.config.merged:
             yield base
+
+
+def keys_of(rows: GroupedRows, where: Iterable[Share]) -> Iterator[Any]:
+    """The record keys of each share."""
+    return (record_keys(rows.config, each) for each in rows.batches(where))
 
 
 @dataclass(slots=True)
@@ -137,6 +147,7 @@ class GroupMerge:
     delete: bool
     only_logs: bool = False
     """`TargetGroup.logs`."""
+    seen: StoredKeys = field(default_factory=StoredKeys)
 
     def stats(self) -> list[WriteStat]:
         """Each row to the groups that have its key, else to its bucket's."""
@@ -179,6 +190,8 @@ class GroupMerge:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        if self.seen.lacks(of, self.rows.config, keys_of(self.rows, where)):
+            return None
         keys, hits = self._stored(of), []
         for each in where:
             rows = self.rows.table([each])
@@ -222,9 +235,13 @@ class GroupMerge:
     def _stored(self, of: Slice) -> Any:
         import pyarrow as pa
 
+        if (known := self.seen.of(of)) is not None:
+            return known
         with self.work.peek(of.path) as file:
             tables = list(base_file_batches(of.path, file, columns=[RECORD_KEY]))
-        return pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
+        keys = pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
+        self.seen.keep(of, keys)
+        return keys
 
     def _write(self, group_target: TargetGroup, rows: pa.Table) -> WriteStat | None:
         if self.rows.config.merged:

@@ -1,0 +1,67 @@
+"""The record keys of base files that earlier upserts of this process read.
+
+A slice that was written without an insert has no other keys than the one before it. So an upsert
+need not read again what other writers have made of a file group that has none of its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.properties import FENCED, TableConfig
+
+if TYPE_CHECKING:
+    from lockkit.stores import Store
+
+KEPT_BYTES_MAX = 32 << 20
+
+
+@dataclass(slots=True)
+class StoredKeys:
+    """Of one store. Each entry: the instant of the slice that was read, and its keys."""
+
+    _kept: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    _bytes: int = 0
+
+    def of(self, at: Slice) -> Any | None:
+        """The keys of this very slice, if they are known."""
+        instant, keys = self._kept.get(_first(at), ("", None))
+        return keys if instant == at.instant else None
+
+    def lacks(self, at: Slice, config: TableConfig, rows: Iterable[Any]) -> bool:
+        """Whether the slice certainly has none of these record keys; `rows` has some at a time.
+
+        Not in a table that Hudi may have written to: lockkit's counts of inserts are exact.
+        """
+        import pyarrow.compute as pc
+
+        instant, keys = self._kept.get(_first(at), ("~", None))
+        if instant > at.instant or config.mode != FENCED or config.switches or config.merged:
+            return False
+        return not any(pc.any(pc.is_in(each, value_set=keys)).as_py() for each in rows)
+
+    def keep(self, at: Slice, keys: Any) -> None:
+        """What a read of this slice found; everything older is dropped once it is too much."""
+        _, before = self._kept.pop(_first(at), ("", None))
+        self._bytes += keys.nbytes - (before.nbytes if before is not None else 0)
+        if self._bytes > KEPT_BYTES_MAX:
+            self._kept.clear()
+            self._bytes = keys.nbytes
+        if keys.nbytes <= KEPT_BYTES_MAX:
+            self._kept[_first(at)] = at.instant, keys
+
+
+def _first(at: Slice) -> str:
+    return at.keys_in or at.path
+
+
+_OF_STORE: WeakKeyDictionary[Store, StoredKeys] = WeakKeyDictionary()
+
+
+def stored_keys(store: Store) -> StoredKeys:
+    """What is known of the files of this store, while it is open."""
+    return _OF_STORE.setdefault(store, StoredKeys())

@@ -1,0 +1,107 @@
+"""An upsert does not read again what it knows of file groups that other writers have rewritten."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from test_group_table import rows, values
+
+from lockkit.lab.server import Emulator
+from lockkit.table import Table
+from lockkit.table.format.base_file import Slice
+from lockkit.table.write.stored_keys import StoredKeys, stored_keys
+
+
+@pytest.fixture
+def fetched() -> Iterator[tuple[str, str, Counter[str]]]:
+    """An address, the server's, and how often each file group's files were read."""
+    from boto3 import client
+
+    reads: Counter[str] = Counter()
+
+    def count(request: Any) -> None:
+        if request["method"] == "get" and request["key"].endswith(".parquet"):
+            reads[request["key"].rpartition("/")[2].partition("_")[0]] += 1
+
+    with Emulator(on_request=count) as server:
+        how = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "us-east-1"}
+        client("s3", endpoint_url=server.s3, **how).create_bucket(Bucket="lake")
+        yield "s3://lake/orders", server.s3, reads
+
+
+def test_an_upsert_reads_its_own_group_once_and_no_group_that_others_have_updated(
+    fetched: tuple[str, str, Counter[str]],
+) -> None:
+    url, endpoint, reads = fetched
+    Table.create(url, record_key="id", partition_by="region", endpoint=endpoint).close()
+    with Table(url, endpoint=endpoint) as first, Table(url, endpoint=endpoint) as second:
+        first.append(rows("a"))
+        second.append(rows("b"))
+        for v in (1, 2):  # the second time each knows what the other's group has
+            reads.clear()
+            first.upsert(rows("a", v=v))
+            second.upsert(rows("b", v=v))
+        assert sorted(reads.values()) == [1, 1]
+        found = {row["id"]: row["v"] for row in first.read().to_pylist()}
+    assert found == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize(
+    "seed", [3, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (0, 1, 2, 4, 5, 6))]
+)
+def test_upserts_and_deletes_of_two_handles_are_those_of_a_dictionary(
+    tmp_path: Path, seed: int
+) -> None:
+    url, dice, ids = f"file://{tmp_path}/orders", random.Random(seed), "abcdef"
+    Table.create(url, record_key="id", partition_by="region").close()
+    with Table(url) as first, Table(url) as second:
+        for part in ("ab", "cd", "ef"):
+            first.append(rows(*part))
+        stored = dict.fromkeys(ids, 0)
+        for v in range(1, 12):
+            table = dice.choice((first, second))
+            some = dice.sample(ids, dice.randint(1, 3))
+            if dice.random() < 0.4:
+                table.delete(rows(*some))
+                stored = {each: n for each, n in stored.items() if each not in some}
+            else:
+                table.upsert(rows(*some, v=v))
+                stored |= dict.fromkeys(some, v)
+    assert values(url) == stored
+
+
+def test_a_commit_that_adds_a_key_is_read_and_one_that_adds_none_is_not(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/orders"
+    Table.create(url, record_key="id", partition_by="region", buckets=1).close()
+    with Table(url) as table:
+        found = []
+        for ids, v in (("a", 0), ("a", 1), ("a", 2), ("b", 3), ("b", 4)):
+            table.upsert(rows(ids, v=v))
+            found.append(table.refresh().slices[0])
+        kept, config = stored_keys(table.store), table.refresh().config
+        kept.keep(found[0], pa.array(["a"]))
+        key_b = [pa.array(["b"])]
+        assert [kept.lacks(each, config, key_b) for each in found] == [True] * 3 + [False] * 2
+        assert kept.of(found[0]) is not None
+        assert kept.of(found[1]) is None, "it may have fewer keys"
+        assert not kept.lacks(found[0], config, [pa.array(["a"])])
+        assert stored_keys(table.store) is kept
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lockkit.table.write import stored_keys as module
+
+    keys = pa.array(["a" * 40])
+    monkeypatch.setattr(module, "KEPT_BYTES_MAX", 3 * keys.nbytes)
+    kept = StoredKeys()
+    slices = [Slice("", f"f{n}", "1", f"f{n}") for n in range(10)]
+    for each in slices:
+        kept.keep(each, keys)
+        assert kept.of(each) is keys
+    assert sum(kept.of(each) is not None for each in slices) <= 3
