@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +16,12 @@ import pytest
 from table_world import CLOCK, new_table
 
 from lockkit.cli.main import main
+from lockkit.clock import process_name
 from lockkit.events import STORE, Event, read, write
 from lockkit.lab.incident.audit import parse_audit, validate
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.patterns import CARDS, PRESENT, Pattern
+from lockkit.lab.incident.present import holder_died
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
@@ -29,7 +34,7 @@ from lockkit.protocol.state import Observation
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table.format.timeline import V6
-from lockkit.table.inspect.standing import judge, stand
+from lockkit.table.inspect.standing import LockInspection, judge, stand
 from lockkit.table.inspect.versions import as_events, generations
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import heartbeat_key
@@ -383,6 +388,37 @@ def test_only_an_expired_lease_without_renewals_may_be_broken(
     found = judge(first, second, watched_ms=3_000, wall_ms=NOW_MS, policy=Policy())
     assert (found.state, found.renews, found.breakable) == (state, renews, breakable)
     assert found.why
+
+
+ENDED, RUNS, ELSEWHERE = "ended", "runs", "another-host/41@2026-01-01T00:00:00Z/W1"
+
+
+@pytest.mark.parametrize(
+    ("holder", "age_ms", "version", "pattern", "breakable"),
+    [
+        (ENDED, 1_000, "v1", Pattern.HOLDER_SILENT, False),  # it may be a container's namesake
+        (ENDED, 10_000, "v1", Pattern.HOLDER_DIED, True),
+        (ENDED, 1_000, "v2", None, False),
+        (RUNS, 40_000, "v1", Pattern.HOLDER_SILENT, False),
+        (RUNS, 1_000, "v1", None, False),
+        (ELSEWHERE, 40_000, "v1", Pattern.HOLDER_DIED, True),
+        (ELSEWHERE, 10_000, "v1", Pattern.HOLDER_SILENT, False),
+    ],
+)
+def test_the_process_of_a_holder_on_this_host_counts_beside_its_renewals(
+    holder: str, age_ms: int, version: str, pattern: Pattern | None, breakable: bool
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    ended = f"{socket.gethostname()}/{child.pid}@2026-01-01T00:00:00Z/W1"
+    theirs = record(holder={ENDED: ended, RUNS: process_name("W1")}.get(holder, holder))
+    found = judge(
+        seen_as(theirs), seen_as(theirs, version, age_ms=age_ms),
+        watched_ms=3_000, wall_ms=NOW_MS, policy=Policy(),
+    )  # fmt: skip
+    assert found.breakable == breakable
+    patterns = [each for each, _ in holder_died(LockInspection(found, None, "", False))]
+    assert patterns == ([pattern] if pattern else [])
 
 
 def test_each_clock_says_how_long_the_lease_still_lasts() -> None:

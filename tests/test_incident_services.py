@@ -72,7 +72,9 @@ def test_terraforms_times_have_up_to_nine_digits() -> None:
         ({"renewed_ms": WALL_MS - 41_000}, 1, Pattern.HOLDER_SILENT, False),
         ({"renewed_ms": WALL_MS - 61_000}, 1, Pattern.HOLDER_DIED, False),
         ({"lease_s": None, "overdue_s": None}, 1e6, Pattern.UNKNOWN, None),
-        ({"kept_alive": "its session lives"}, 1e6, Pattern.HEALTHY, None),
+        ({"kept_alive": "its session lives"}, 59, Pattern.UNKNOWN, None),
+        ({"kept_alive": "its session lives"}, 61, Pattern.HEALTHY, True),
+        ({"kept_alive": "its session lives", "process": process_name()}, 1, Pattern.HEALTHY, None),
         ({"process": ELSEWHERE}, 41, Pattern.HOLDER_SILENT, False),
         ({"process": process_name()}, 1, Pattern.HEALTHY, None),
         ({"process": process_name()}, 41, Pattern.HOLDER_SILENT, False),
@@ -163,7 +165,13 @@ def test_the_lock_of_a_terraform_state_is_shown_judged_and_broken(
     found = lease.holder()
     assert found is not None
     assert main(["lock", "break", url, *at, "--version", "stale"]) == 75
-    assert main(["lock", "break", url, *at, "--version", found.version]) == 0
+    capsys.readouterr()
+    assert main(["lock", "break", url, *at, "--version", found.version]) == 75
+    said = capsys.readouterr().err
+    assert "its process" in said and "--force" in said
+    assert lease.holder() == found
+    assert main(["lock", "break", url, *at, "--force"]) == 64
+    assert main(["lock", "break", url, *at, "--version", found.version, "--force"]) == 0
     assert lease.holder() is None
     lease.close()
 
@@ -196,13 +204,36 @@ def test_the_console_inspects_a_services_lock_and_breaks_exactly_the_shown_grant
     assert repr(console).startswith("Console(held; holder died")
     console.dry_run()
     assert "Would end the grant" in panel.plan.value and "No later grant" in panel.plan.value
-    assert panel.epoch.layout.display == "none" and "tombstone" not in panel.break_it.tooltip
+    assert panel.epoch.description == "Confirm" and "tombstone" not in panel.break_it.tooltip
     os.utime(folder / NAME, ns=(1, 1))
     with pytest.raises(BreakRefused):
         console.break_lock()
     console.dry_run()
     assert console.break_lock() is None
     assert not (folder / NAME).exists() and "data-state='absent'" in panel.lock.value
+
+
+def test_the_console_ends_the_grant_of_a_living_holder_only_if_it_is_confirmed(
+    folder: Path,
+) -> None:
+    pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+    from lockkit.errors import BreakRefused
+    from lockkit.lab.widgets import Console
+
+    lock = FilesystemLock(folder)
+    assert lock.acquire(timeout=0)
+    console = Console(f"filesystem://{folder}", watch_s=0.0)
+    console.look()
+    console.dry_run()
+    assert "Must not be broken now" in console.panel.plan.value
+    with pytest.raises(BreakRefused, match="--force"):
+        console.break_lock()
+    assert (folder / NAME).exists()
+    console.dry_run()
+    console.panel.epoch.value = "force"
+    console._break()
+    assert not (folder / NAME).exists()
+    lock.close()
 
 
 def test_a_dry_run_of_one_services_lock_allows_no_break_of_the_next_one(

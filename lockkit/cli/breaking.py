@@ -34,7 +34,8 @@ its epoch, the new epoch is at least the time in milliseconds. The object is nev
 write. It refuses (exit 75) while the lease lasts or is renewed, unless you type in its epoch; while
 another program writes the object; and if the object has changed. A service's lock (zookeeper://,
 dynamodb://, hive://, azure-lease://, filesystem://) is broken in the same way: shown first, then by
-the version that was shown. Exit 0: broken, or nothing to break."""
+the version that was shown, and by --force as well if its holder lives by what the service shows.
+Exit 0: broken, or nothing to break."""
 
 EXAMPLE = """\
 lockkit lock break s3://bucket/table
@@ -50,6 +51,10 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--epoch", type=int, metavar="N", help="break it although its lease lasts or is renewed"
     )
+    parser.add_argument(
+        "--force", action="store_true",
+        help="of a service's lock: break it although its holder lives",
+    )  # fmt: skip
     parser.add_argument(
         "--watch-s", type=float, metavar="S",
         help=f"length of the watch of a table's lock (default {WATCH_S:g})",
@@ -74,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     watch_s = WATCH_S if args.watch_s is None else args.watch_s
     if not 0 <= watch_s <= 3600:
         raise CommandError("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
+    if args.force:
+        raise CommandError("a table's lock has no --force: type in its --epoch", code=USAGE)
     if args.epoch is not None and args.version is None:
         raise CommandError("--epoch goes with the --version that was shown", code=USAGE)
     ends = within(watch_s + args.timeout_s)

@@ -170,6 +170,10 @@ def _sentences(observation: Observation, kept: Sequence[Generation] = ()) -> lis
         lines[1] = f"since    {clock_time(granted)}{earlier} (the store's clock)"
         lines.append(f"renewed  {clock_time(observation.modified_ms)} (the store's clock)")
     if now.state != "released":
+        from lockkit.providers.holder import process_lives
+        from lockkit.table.inspect.words import process_fact
+
+        lines += [f"{name:8} {value}" for name, value in process_fact(process_lives(record.holder))]
         lines.append(f"until    {clock_time(record.valid_until_ms)} (the holder's clock)")
         left_s = (now.takeable_in_ms or 0) / 1000
         takeable = f"in {left_s:.1f} s, unless it is renewed" if left_s else "now"

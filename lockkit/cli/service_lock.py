@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 POLL_S = 1.0
 WAITING_MAX = 20
+FORCE_NEEDS = "--force goes with the --version that was shown"
 
 
 STATE = ".tfstate"
@@ -126,9 +127,12 @@ def watch(args: argparse.Namespace) -> int:
 def break_it(args: argparse.Namespace) -> int:
     """Show it, or, with the version that was shown, end that grant."""
     from lockkit.errors import BreakRefused
+    from lockkit.providers.holder import guard_break
 
     if args.epoch is not None:
-        raise CommandError("a service's lock is broken by --version alone", code=USAGE)
+        raise CommandError("a service's lock has no --epoch: use --version and --force", code=USAGE)
+    if args.force and args.version is None:
+        raise CommandError(FORCE_NEEDS, code=USAGE)
     with opened(args, args.url) as lock, _within(args.timeout_s):
         found = lock.holder()
         if not args.json:
@@ -139,6 +143,7 @@ def break_it(args: argparse.Namespace) -> int:
         if args.version is None:
             return _preview(args, found)
         try:
+            guard_break(found, args.version, force=args.force)
             lock.break_lock(args.version)
         except BreakRefused as refused:
             raise CommandError(plain(refused, limit=600), code=BUSY) from None

@@ -211,10 +211,13 @@ class AzureBlobLease(LeasedLock):
         endless = found.lease.duration == "infinite"
         ends = "never: only its holder or a break ends it" if endless else "60 s after its renewal"
         kept = "" if endless else "it was renewed within its last 60 s, or it would be over"
+        lease_s = None if endless else float(TTL_S_MAX)  # Azure does not show a shorter one
         id, owner, process = self._named(found)
         if not id:
-            return ServiceHolder(owner, str(found.etag), ends, certain=False, kept_alive=kept)
-        return ServiceHolder(owner, id, ends, process=process, kept_alive=kept)
+            return ServiceHolder(
+                owner, str(found.etag), ends, certain=False, kept_alive=kept, lease_s=lease_s
+            )
+        return ServiceHolder(owner, id, ends, process=process, kept_alive=kept, lease_s=lease_s)
 
     def _named(self, found: Any) -> tuple[str, str, str]:
         """(lease's id, owner, process) from the metadata, if they name the current lease.

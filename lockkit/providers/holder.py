@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass
 
 from lockkit.clock import process_name
+from lockkit.errors import BreakRefused
 
 _PROCESS = re.compile(
     r"(?P<host>[^/\s]{1,255})/(?P<pid>\d{1,9})(@(?P<start>[0-9TZ:-]{1,30}))?", re.ASCII
@@ -33,11 +34,11 @@ class ServiceHolder:
     process: str = ""
     """`host/pid@start`, where the holder's record has it."""
     lease_s: float | None = None
-    """How long the grant lasts without a renewal; None: for ever, or the service ends it."""
+    """How long the grant lasts after its holder's last sign of life; None: for ever."""
     overdue_s: float | None = None
     """A living holder renews it within this time; None: the service does not show renewals."""
     kept_alive: str = ""
-    """Why the service's answer alone proves that the holder is alive; "" if it does not."""
+    """The service's sign that the holder lived within its last `lease_s`; "" if it gives none."""
     clock: str = "the service's clock"
     """By which clock the times are."""
 
@@ -57,6 +58,19 @@ class ServiceHolder:
         if self.kept_alive:
             return False, f"{self.kept_alive}; if its holder has died, it ends by itself"
         return None, "the service does not stop its holder: make sure first that it is dead"
+
+
+def guard_break(found: ServiceHolder, version: str, *, force: bool) -> None:
+    """Raise `BreakRefused` if this grant's holder lives by what the service shows, unless forced.
+
+    Another grant than that of `version` is refused by the service itself.
+    """
+    breakable, why = found.breakable
+    if breakable is False and found.version == version and not force:
+        raise BreakRefused(
+            "the lock", f"was not broken: {why}",
+            "if its holder must lose the lock all the same, confirm it (--force, or the console)",
+        )  # fmt: skip
 
 
 def description(unique: str) -> str:

@@ -169,6 +169,7 @@ class ZookeeperLock(LeasedLock):
                 owner, name, "when its session times out, after its process has died", stat.ctime,
                 waiting=tuple(self._owner(session, each) for each in names if each != name),
                 process=process, kept_alive="its session lives, as ZooKeeper sees it",
+                lease_s=session.granted_s,  # ZooKeeper shows no other session's time
             )  # fmt: skip
         return None
 

@@ -138,13 +138,13 @@ CARDS = {
     ),
     Pattern.HOLDER_DIED: RunbookCard(
         "Break the lock now, or let the next writer take it. Then see what the dead writer left "
-        "at the table.",
-        "Do not delete the lock file: epochs may begin again.",
+        "unfinished.",
+        "Do not delete the lock by hand: that may end a later grant, or let epochs begin again.",
         _BREAK,
     ),
     Pattern.HOLDER_SILENT: RunbookCard(
-        "Wait until its lease ends: then any writer takes the lock. Break it earlier only if you "
-        "know that its process has ended.",
+        "Stop its process, or wait until its lease ends, if it ends by itself: then any writer "
+        "takes the lock. Break it only if you know that its process has ended.",
         "Do not break the lock of a process that is only paused: it goes on writing when it wakes.",
         "lockkit lock watch {url}",
     ),

@@ -102,7 +102,14 @@ def holder_died(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
     who = plain(record.owner, limit=60)
     described = f" ({plain(record.holder, limit=120)})" if record.holder else ""
     written = clock_time(holder.observation.modified_ms)
-    if holder.state == "overdue":
+    if holder.lives is False:
+        because = f"{who}{described}: its process ran on this host and has ended; last write "
+        sure = holder.breakable  # a container can have this host's name, and processes of its own
+        yield Pattern.HOLDER_DIED if sure else Pattern.HOLDER_SILENT, because + written
+    elif holder.state == "overdue" and holder.lives:
+        because = f"{who}{described} did not renew its lease, and it is over; its process runs on "
+        yield Pattern.HOLDER_SILENT, f"{because}this host, perhaps paused; last write {written}"
+    elif holder.state == "overdue":
         because = f"{who}{described} did not renew its lease, and it is over; last write {written}"
         yield Pattern.HOLDER_DIED, because
     elif holder.state == "held" and holder.renews is False:

@@ -47,12 +47,19 @@ def examine_service(
     clock = clock or Clock()
     began_ms, first = clock.boot_ms(), lock.holder()
     last, watched_ms = first, 0
-    while first and last == first and first.lives is not False and watched_ms < watch_s * 1000:
+    while first and _is_unchanged(first, last) and watched_ms < watch_s * 1000:
         emit("note", text=f"watching whether it is renewed: {watched_ms // 1000} of {watch_s:g} s")
         clock.sleep(min(LOOK_S, watch_s - watched_ms / 1000))
         last, watched_ms = lock.holder(), clock.boot_ms() - began_ms
     renews, diagnosis = judge(first, last, watched_ms=watched_ms, wall_ms=clock.wall_ms())
     return ServiceExamination(last, watched_ms, renews, diagnosis)
+
+
+def _is_unchanged(first: ServiceHolder, last: ServiceHolder | None) -> bool:
+    """Whether it was neither renewed nor granted again, and its process may still live."""
+    return last is not None and last.lives is not False and (
+        (last.version, last.renewed_ms) == (first.version, first.renewed_ms)
+    )  # fmt: skip
 
 
 def judge(
@@ -72,7 +79,7 @@ def judge(
         if last.renewed_ms > first.renewed_ms:
             return True, Diagnosis(Pattern.HEALTHY, f"{who} renewed it while it was watched")
     if last.kept_alive:
-        return None, Diagnosis(Pattern.HEALTHY, f"{who}: {last.kept_alive}")
+        return _kept_alive(last, who, watched_ms)
     silent_ms, clock = float(watched_ms), "while it was watched"
     if last.renewed_ms is not None and wall_ms - last.renewed_ms > silent_ms:
         silent_ms, clock = wall_ms - last.renewed_ms, "by this machine's clock"
@@ -94,6 +101,22 @@ def judge(
             f"(--watch-s {last.overdue_s:.0f})"
         )
     return None, Diagnosis(Pattern.UNKNOWN, because)
+
+
+def _kept_alive(last: ServiceHolder, who: str, watched_ms: float) -> tuple[bool | None, Diagnosis]:
+    """The service ends the grant of a holder that died, `lease_s` after that at the latest."""
+    if last.lives:
+        because = f"{who}: its process ({plain(last.process)}) runs on this host"
+        return None, Diagnosis(Pattern.HEALTHY, because)
+    assert last.lease_s is not None
+    if watched_ms > last.lease_s * 1000:
+        because = f"{who} had it for the whole watch of {watched_ms / 1000:.0f} s: it is kept alive"
+        return True, Diagnosis(Pattern.HEALTHY, because)
+    return None, Diagnosis(Pattern.UNKNOWN, (
+        f"{who}: {last.kept_alive}, which is also so if it died less than {last.lease_s:g} s ago; "
+        f"if it still has the lock after a watch of that time, then it lives "
+        f"(--watch-s {last.lease_s + 1:.0f})"
+    ))  # fmt: skip
 
 
 def to_json(found: ServiceExamination, fields: dict[str, Any]) -> dict[str, Any]:

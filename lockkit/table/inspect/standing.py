@@ -13,6 +13,7 @@ from lockkit.protocol.outcome import Found, Missing
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record
 from lockkit.protocol.state import Observation
+from lockkit.providers.holder import process_lives
 from lockkit.runtime import Note, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import listing, read
 from lockkit.table.format.properties import PROPERTIES_KEY
@@ -63,6 +64,12 @@ class LockHolder:
     breakable: bool
     why: str
     """Why it may or may not be broken."""
+
+    @property
+    def lives(self) -> bool | None:
+        """Whether its process runs on this host; None: it is another host's, or not named."""
+        record = self.observation.record
+        return process_lives(record.holder) if isinstance(record, Record) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +172,16 @@ def judge(
     decides = left.store_ms if record.ttl_ms and left.store_ms is not None else left.ours_ms
     over = decides is not None and decides <= 0
     renews = True if second.version != first.version else _silent(second, record)
+    lives = process_lives(record.holder)
     if renews:
         safe, why = False, "its holder renews it: it lives, and would go on writing"
+    elif lives is False and (over or renews is False):
+        safe, why = True, "its process ran on this host and has ended, and it is not renewed"
+    elif over and lives:
+        safe, why = False, (
+            "its process runs on this host and may go on: stop it first; its lease is over, so any "
+            "writer takes the lock without a break"
+        )
     elif over:
         safe, why = True, "its lease is over and was not renewed: any writer may take it"
     else:

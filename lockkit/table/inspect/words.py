@@ -26,6 +26,7 @@ def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[
     renews = {True: "yes", False: "no: it missed several renewals", None: "not seen"}[holder.renews]
     return [
         ("state", f"{holder.state}: {who}, {epoch}"),
+        *process_fact(holder.lives),
         *since,
         ("written", f"{written}: its grant, or its last renewal"),
         ("until", f"{clock_time(record.valid_until_ms)} (the holder's clock)"),
@@ -34,6 +35,12 @@ def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[
         ("break", f"{'yes' if holder.breakable else 'no'}: {holder.why}"),
         ("version", plain(holder.observation.version)),
     ]
+
+
+def process_fact(lives: bool | None) -> list[tuple[str, str]]:
+    """Whether the holder's process runs, as far as this host can tell; nothing if it cannot."""
+    said = {True: "it runs on this host", False: "it ran on this host and has ended"}
+    return [] if lives is None else [("process", said[lives])]
 
 
 def _seconds(ms: int) -> str:

@@ -31,7 +31,7 @@ from lockkit.lab.widgets.console.panel import Panel
 from lockkit.lab.widgets.console.picture import picture
 from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.ui import Shown, button
-from lockkit.providers.holder import ServiceHolder
+from lockkit.providers.holder import ServiceHolder, guard_break
 from lockkit.providers.leased import LeasedLock
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
@@ -292,17 +292,21 @@ class Console(Shown):
         return self._grant
 
     def _break(self) -> None:
-        self.break_lock(self.panel.typed)
+        self.break_lock(self.panel.typed, force=self.panel.forced)
 
-    def break_lock(self, epoch: int | None = None) -> BrokenLock | None:
+    def break_lock(self, epoch: int | None = None, *, force: bool = False) -> BrokenLock | None:
         """Take the lock over by a tombstone, if it is still as the dry run showed it.
 
         A service's lock has no tombstone: its grant ends, and None is returned. `epoch` breaks a
-        table's lease that is valid or still renewed. Raises `BreakRefused`, `Unanswered`.
+        table's lease that is valid or still renewed, `force` the grant of a service's holder that
+        lives. Raises `BreakRefused`, `Unanswered`.
         """
         if self._grant is not None:
             grant, self._grant = self._grant, None
             with closing(self._open_service(*self._at)) as lock:
+                now = lock.holder()
+                if now is not None:
+                    guard_break(now, grant.version, force=force)
                 lock.break_lock(grant.version)
             self.look(*self._at, watch_s=0.0)
             self.panel.say("Broken: the service ended that grant.")

@@ -29,14 +29,16 @@ PILLS = {
     "renewed": ("●", "good", "held, and renewed"),
     "silent": ("▲", "warn", "held, not renewed"),
     "overdue": ("▲", "bad", "overdue"),
+    "died": ("▲", "bad", "its holder has died"),
     "absent": ("○", "good", "free: never locked, or deleted"),
     "released": ("○", "good", "free: released"),
     "garbled": ("✗", "bad", "garbled: no lock record"),
 }
 """For each state a sign, a colour and words, so that colour is never the only cue."""
 NAMES = {
-    "state": "owner", "since": "since", "written": "written", "until": "until",
-    "left": "what is left", "renewed": "renewed?", "break": "safe to break?", "version": "version",
+    "state": "owner", "process": "process", "since": "since", "written": "written",
+    "until": "until", "left": "what is left", "renewed": "renewed?", "break": "safe to break?",
+    "version": "version",
 }  # fmt: skip
 STYLE = """<style>
 .lockkit-console .lc-pill{display:inline-block;border:1px solid currentColor;border-radius:999px;
@@ -66,9 +68,9 @@ def lock_html(holder: LockHolder, since_ms: float | None = None) -> str:
     """The state, the owner, the lease's start and end (by whose clock), and whether to break it."""
     (_, state), *facts = lock_facts(holder, since_ms)
     silent = holder.renews is False and holder.state == "held"
-    sign, colour, said = PILLS[
-        "renewed" if holder.renews else "silent" if silent else holder.state
-    ]
+    died = holder.lives is False and holder.breakable
+    name = "renewed" if holder.renews else "died" if died else "silent" if silent else holder.state
+    sign, colour, said = PILLS[name]
     pill = f"<span class='lc-pill {colour}' data-state='{holder.state}'>{sign} {said}</span>"
     if not facts:
         return f"{pill}<p class='lk-note'>{shown(holder.why)}</p>"
@@ -90,7 +92,7 @@ def service_html(found: ServiceExamination) -> str:
     if found.troubled:
         name = "silent" if found.diagnosis.pattern is Pattern.HOLDER_SILENT else "overdue"
     sign, colour, said = PILLS[name]
-    said = {"absent": "free", "overdue": "its holder has died"}.get(name, said)
+    said = {"absent": "free", "overdue": PILLS["died"][2]}.get(name, said)
     pill = f"<span class='lc-pill {colour}' data-state='{name}'>{sign} {said}</span>"
     if found.holder is None:
         return pill
@@ -107,14 +109,17 @@ def grant_html(grant: ServiceHolder | None, url: str) -> str:
     risk = "No later grant would be ended." if grant.certain else others
     breakable, why = grant.breakable
     refused = f"<p class='bad'><b>Must not be broken now:</b> {shown(why)}.</p>"
+    confirm = f"<p>To break it all the same, type in <b>{FORCE}</b>.</p>"
     return (
         f"<div class='lc-card'><h4>Dry run: nothing was changed</h4><p>Would end the grant of "
         f"<b>{shown(grant.owner)}</b> at {shown(url)}, version <b>{shown(grant.version)}</b>. "
         f"{risk} The service does not stop its holder: make sure that it is dead.</p>"
-        f"{refused if breakable is False else ''}</div>"
+        f"{refused + confirm if breakable is False else ''}</div>"
     )
 
 
+FORCE = "force"
+"""What a person types in to end the grant of a holder that lives."""
 NOT_HERE = "<p class='lk-note'>A service's lock keeps no versions, and has no table.</p>"
 
 

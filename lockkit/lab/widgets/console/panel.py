@@ -14,6 +14,7 @@ from lockkit.lab.widgets.ui import Status, button, choice, column, error_html, n
 WATCHES = [("3 s", 3.0), ("10 s", 10.0), ("30 s", 30.0), ("not at all", 0.0)]
 TOMBSTONE = "Replaces the lock object by a tombstone, if it is as the dry run showed it"
 GRANT_ENDS = "Ends the grant that the dry run showed"
+EPOCH = "type it in, if its lease lasts"
 EMPTY = "Press Look, or drop in what was recorded."
 KINDS = "Histories, Hudi's audit files, listings of versions, SDKs' debug logs"
 
@@ -54,7 +55,7 @@ class Panel:
         self.dry = button(
             "Break it: dry run", name="console-dry", icon="eye", tip="Changes nothing"
         )
-        self.epoch = _named("epoch", _text("Epoch", "", "type it in, if its lease lasts", "270px"))
+        self.epoch = _named("epoch", _text("Epoch", "", EPOCH, "270px"))
         self.break_it = button(
             "Break it", name="console-break", icon="unlink", style="danger",
             tip=TOMBSTONE,
@@ -81,7 +82,8 @@ class Panel:
     def offer_break(self, *, service: bool) -> None:
         """Clear the last dry run. A service's grant has no epoch, and no tombstone replaces it."""
         self.plan.value = self.epoch.value = ""
-        self.epoch.layout.display = "none" if service else ""
+        self.epoch.description = "Confirm" if service else "Epoch"
+        self.epoch.placeholder = f"type in {html.FORCE}, if its holder lives" if service else EPOCH
         self.break_it.tooltip = GRANT_ENDS if service else TOMBSTONE
         self.breaking.layout.display = "flex"
 
@@ -95,6 +97,11 @@ class Panel:
     def lock_up(self, busy: bool) -> None:
         for each in (self.look, self.read, self.dry, self.upload):
             each.disabled = busy
+
+    @property
+    def forced(self) -> bool:
+        """Whether a break of a service's lock was confirmed although its holder lives."""
+        return bool(self.epoch.value.strip() == html.FORCE)
 
     @property
     def typed(self) -> int | None:
