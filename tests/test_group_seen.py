@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from test_group_table import rows
 
 from lockkit.clock import Clock
 from lockkit.events import Event, event
@@ -15,7 +16,9 @@ from lockkit.lab.widgets.scene import whole
 from lockkit.protocol.outcome import IfAbsent, IfVersion
 from lockkit.runtime import Put
 from lockkit.runtime import run as run_on
+from lockkit.sinks import Emit
 from lockkit.stores import open_store
+from lockkit.table import Table
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import GroupFence, Offer, decide
 from lockkit.table.occ.group_commit import offered_as, timeline_key
@@ -96,6 +99,32 @@ def test_a_commit_that_was_decided_together_need_not_have_seen_one_of_other_file
     named = [e for e in history if not (e["key"].endswith("fence.json") and e["before"] == "")]
     found = check([*named, checked(1, "W1", "a"), checked(2, "W2", other)]).findings
     assert [str(each.kind) for each in found if each.check == "no stale commit"] == [kind]
+
+
+def test_the_check_judges_what_the_table_itself_reports() -> None:
+    said: list[Event] = []
+    how = {"record_key": "id", "partition_by": "region", "commit": "group"}
+    with Emulator() as server:
+        url, at = "s3://lake/orders", server.s3
+        Table.create(url, **how, endpoint=at).close()  # type: ignore[arg-type]
+
+        def lane(who: str) -> Emit:
+            return lambda kind, **more: said.append(event(Clock().stamp_ms(), who, kind, **more))
+
+        with (Table(url, endpoint=at, client="W1", emit=lane("W1")) as one,
+              Table(url, endpoint=at, client="W2", emit=lane("W2")) as two):  # fmt: skip
+            one.append(rows("a"))
+            two.upsert(rows("a", v=1))
+            one.overwrite(rows("b"))
+        history = [*said, *server.requests()]
+    verdict = check(history)
+    assert verdict.kind == "VALID", verdict.because
+    assert "3 commits, none stale and none lost" in verdict.because
+    without = [each for each in history if each.kind != "checked"]
+    assert check(without).kind == "UNKNOWN"
+    blind = [replace(each, data=each.data | {"covered": [], "horizon": ""})
+             if each.kind == "checked" else each for each in history]  # fmt: skip
+    assert "lost update" in check(blind).because
 
 
 def test_the_lanes_show_offers_and_who_decided_for_whom(history: list[Event]) -> None:

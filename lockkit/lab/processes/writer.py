@@ -221,12 +221,7 @@ class FleetWriter:
 
     def _commit(self, prepared: Prepared) -> None:
         """Commit under the lock, or together; repeat until the outcome is known."""
-        began, fence = prepared.transaction, self.control.fence
-        together = began.config.commit == GROUP
-        if together:  # which file groups it wrote, and what it has seen: for the checker
-            self.emit("checked", instant=prepared.instant, epoch=0, covered=sorted(began.base),
-                      horizon=began.horizon, together=True,
-                      writes=[list(group) for group in sorted(prepared.writes)])  # fmt: skip
+        fence, together = self.control.fence, prepared.transaction.config.commit == GROUP
         for tries in range(UNKNOWN_TRIES_MAX):
             try:
                 if together:

@@ -129,6 +129,10 @@ def publish_together(
             view = view_beside(client, append.listed, _keys_of(prepared.transaction.timeline))
         if append is not None and is_busy(client):
             client.beside = reserve_ahead(client, prepared.transaction.taken)
+        yield Note("checked", {
+            "instant": instant, "epoch": 0, "covered": sorted(write.seen),
+            "horizon": write.horizon, "writes": sorted(map(list, write.writes)), "together": True,
+        })  # fmt: skip
         kind = yield from decided(client, write, view=view)
         entry = yield from _entry_of(client, instant, kind)
         if kind == COMMIT and entry is not None:
