@@ -8,17 +8,8 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.lab.course.merging import (
-    LOST,
-    NON_BLOCKING,
-    OPTIMISTIC,
-    PENDING,
-    SEEN,
-    WRITERS,
-    Overlap,
-    StagedUpserts,
-    compact_beside,
-)
+from lockkit.lab.course.merging import LOST, SEEN, WRITERS, Overlap, compact_beside
+from lockkit.lab.course.staged_upserts import NON_BLOCKING, OPTIMISTIC, PENDING, StagedUpserts
 
 
 @pytest.mark.parametrize("seed", range(4))
