@@ -216,3 +216,26 @@ test("an arrow does not cross a bar's label where there is another place", () =>
     assert.ok(y < label.y - 11 || y > label.y + 2, `the arrow is at ${y}, and the label at ${label.y}`);
   }
 });
+
+test("a lost race is grey, and a refusal that cost a commit is red", () => {
+  const writer = (id, hue) => ({ id, title: id, role: "writer", hue });
+  const refused = (id, lane, label, t) => ({ id, lane, side: label.startsWith("a") ? "lock" : "table", kind: "write", look: "refused", op: "", label, hue: 1, t: [t, t + 1, t + 2] });
+  const mark = (id, lane, kind, t) => ({ id, lane, kind, label: kind, hue: 0, t });
+  const plan = layout({
+    span: [0, 400], rows: [], bars: [],
+    lanes: [{ id: "lock", title: "lock object", role: "lock" }, writer("W1", 0), writer("W2", 1), { id: "table", title: "table", role: "truth" }],
+    arrows: [refused("race", "W1", "acquire: 412", 10), refused("retry", "W1", "the SDK's own retry: 412", 20),
+      refused("again", "W1", "fence: 412", 30), refused("late", "W2", "fence: 412", 40)],
+    marks: [mark("m1", "W1", "published", 50), mark("m2", "W2", "refused", 50)],
+  }, 900);
+  const grey = plan.arrows.filter((arrow) => arrow.busy).map((arrow) => arrow.id);
+  assert.deepEqual(grey, ["race", "again"]);
+});
+
+test("group commit takes no lock, so its picture has no lane of the lock object", () => {
+  const lanes = [{ id: "lock", title: "lock object", role: "lock" }, { id: "W1", title: "W1", role: "writer", hue: 0 }, { id: "table", title: "table", role: "truth" }];
+  const write = (op) => ({ id: op, lane: "W1", side: "table", kind: "write", look: "ok", op, label: op, hue: 0, t: [1, 2, 3] });
+  const drawn = (...ops) => layout({ span: [0, 9], rows: [], bars: [], marks: [], lanes, arrows: ops.map(write) }, 900).lanes.map((lane) => lane.id);
+  assert.deepEqual(drawn("offer", "fence"), ["W1", "table"]);
+  assert.deepEqual(drawn("fence"), ["lock", "W1", "table"]);
+});

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from table_world import Holder, new_table
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from lockkit.clock import Clock
-from lockkit.events import Event, event
+from lockkit.events import Event, event, read
 from lockkit.lab.course.stalled import (
     ACCEPTED,
     BY_ITSELF,
@@ -103,3 +104,17 @@ def test_the_output_of_a_run_is_escaped_and_also_readable_as_text() -> None:
     text = beside._repr_mimebundle_()
     text = text[0] if isinstance(text, tuple) else text
     assert text["text/plain"].splitlines()[1].startswith("Fence on. W1's late commit")
+
+
+def test_both_runs_open_at_the_late_commit_and_not_at_a_conflict_before_the_pause() -> None:
+    file = Path(__file__).parents[1] / "datasets/histories/good/stalled_commit_refused.jsonl"
+    with file.open() as lines:
+        events = list(read(lines))
+    paused = next(each for each in events if each.who == "W1" and each.kind == "stalled")
+    late = next(each for each in events if each.who == "W1" and each.kind == "refused")
+    before = event(events[0].at_ms + 1, "W1", "refused", **late.data)
+    assert before.at_ms < paused.at_ms < late.at_ms
+    beside = SideBySide(stalled(events=tuple(sorted([before, *events], key=lambda e: e.at_ms))))
+    picture = beside.view.children[0].children[1]
+    (chosen,) = (each for each in picture.scene["marks"] if each["id"] == picture.selected)
+    assert chosen["t"] == late.at_ms - events[0].at_ms

@@ -655,6 +655,7 @@ def test_without_the_fence_the_late_commit_lands_and_the_verdict_is_invalid(
     bench: Workbench,
 ) -> None:
     verdict = bench.rehearse(fence=False)
+    assert not bench.fence_on.value, "the box shows how the writers ran"
     assert verdict.kind == "INVALID" and "W1" in verdict.because
     assert any(each.get("evidence") for each in bench.lanes.scene["arrows"])
 

@@ -356,7 +356,8 @@ class View {
     this.scene = scene;
     if (scene.reads && !this.asked) { this.asked = this.reads = this.box.checked = true; }
     this.empty.hidden = any;
-    for (const part of [this.scroller, this.titles, this.detail, this.side]) part.hidden = !any;
+    for (const part of [this.scroller, this.titles, this.detail]) part.hidden = !any;
+    this.side.hidden = !any || !(this.live || (scene.rows || []).length);
     this.root.dataset.events = String(scene.events || 0);
     this.badge.hidden = true;
     if (any) this.paint(scene);
@@ -488,7 +489,7 @@ class View {
     for (const label of seen.labels) this.drawLabel(label, labels);
     this.shade = svg("rect", { class: "lk-future", x: 0, width: this.plan.width, height: 0, y: 0 }, this.canvas);
     this.shadeFrom();
-    this.mark();
+    this.mark(top + AROUND);   // where it is scrolled to: to measure it again lays the page out again
     if (focused) this.focus();
   }
 
@@ -545,7 +546,7 @@ class View {
   }
 
   drawArrow(arrow, parent) {
-    const node = this.group(arrow, `lk-arrow lk-${arrow.kind} lk-look-${arrow.look} lk-w${arrow.hue % 6}${busy(arrow) ? " lk-busy" : ""}`, parent);
+    const node = this.group(arrow, `lk-arrow lk-${arrow.kind} lk-look-${arrow.look} lk-w${arrow.hue % 6}${arrow.busy ? " lk-busy" : ""}`, parent);
     for (const leg of arrow.legs) {
       const line = { x1: leg.x1, y1: leg.y1, x2: leg.x2, y2: leg.y2 };
       svg("line", { ...line, class: "lk-hit" }, node);
@@ -627,9 +628,9 @@ class View {
   }
 
   /** Show the selection in both pictures: the events and the table of generations. */
-  mark() {
+  mark(top = null) {
     const stop = this.plan && this.plan.stops[this.byId.get(this.selected)];
-    const [found, open] = [this.foundIds, this.selected || this.first()];
+    const [found, open] = [this.foundIds, this.selected || this.first(top)];
     for (const node of this.canvas.querySelectorAll("[data-id]")) {
       const same = Boolean(this.selected) && (node.dataset.id === this.selected || (stop && stop.row && node.dataset.id === stop.row));
       node.classList.toggle("lk-selected", same);
@@ -639,9 +640,9 @@ class View {
     this.rows.select(stop ? stop.row : "");
   }
 
-  first() {
+  first(top = null) {
     if (!this.plan || !this.plan.stops.length) return "";
-    const place = upTo(this.heights, this.scroller.scrollTop) + 1;
+    const place = upTo(this.heights, top ?? this.scroller.scrollTop) + 1;
     return this.plan.stops[Math.min(place, this.heights.length - 1)].id;
   }
 

@@ -79,9 +79,12 @@ export function layout(scene, width, options = {}) {
   const narrow = width < NARROW;
   const gutter = gutters(scene, narrow);
   const answers = reads ? null : readBacks(scene.arrows);
-  const arrows = scene.arrows.filter((a) => (reads || a.kind !== "read" || answers.has(a.id)) && !away.has(a.lane));
+  const arrows = scene.arrows.filter((a) => (reads || a.kind !== "read" || answers.has(a.id)) && !away.has(a.lane))
+    .map((a) => ({ ...a, busy: busy(a, scene.marks) }));
   const used = new Set([...arrows.map((a) => a.side), ...scene.marks.map((m) => m.lane)]);
-  const shown = scene.lanes.filter((lane) => !away.has(lane.id) && (lane.id !== "table" || used.has("table")));
+  const grouped = scene.arrows.some((a) => a.op === "offer");   // group commit takes no lock
+  const needless = (lane) => !used.has(lane) && (lane === "table" || (lane === "lock" && grouped));
+  const shown = scene.lanes.filter((lane) => !away.has(lane.id) && !needless(lane.id));
   const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
   const tiny = width < TINY;
   const edge = tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
@@ -205,9 +208,12 @@ function apart({ arrow, stage }, of) {
   return from === undefined ? -Infinity : from + FLIGHT;
 }
 
-/** A claim that came after another client's: an ordinary lost race. An SDK's own retry is none. */
-export function busy({ look, label }) {
-  return look === "refused" && label.startsWith("acquire");
+/** An ordinary lost race: another claim was first, or a fence was refused and the commit was not. */
+function busy({ look, label, lane, t }, marks) {
+  if (look !== "refused") return false;
+  const ends = ["refused", "published", "stale", "decided"];
+  const end = label.startsWith("fence") && marks.find((m) => m.lane === lane && m.t >= t[0] && ends.includes(m.kind));
+  return label.startsWith("acquire") || (end && end.kind !== "refused") || false;
 }
 
 /** What an event occupies: its label beside its lane, its disc, and where an arrow ends. */
@@ -217,7 +223,7 @@ function boxesOf({ arrow, mark, stage }, at, room) {
     const home = at[arrow.lane];
     const store = at[arrow.side];
     const left = arrow.side === "lock";
-    const kind = arrow.kind === "read" ? "read" : busy(arrow) ? "busy" : arrow.look;
+    const kind = arrow.kind === "read" ? "read" : arrow.busy ? "busy" : arrow.look;
     // Where no answer comes back to hold the next label off, the arrow itself has to.
     if (stage === 0 && home !== undefined && arrow.t[2] === null) boxes.push(blank(left ? home - 110 : home + 10, left ? home - 10 : home + 110, 15));
     if (stage === 0 && home !== undefined) {

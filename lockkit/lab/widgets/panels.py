@@ -230,7 +230,9 @@ class Workbench(Newest):
         first.
         """
         self._mark = 0
-        self._do("launch", settings=replace(self.settings(), **changes))
+        settings = replace(self.settings(), **changes)
+        self.fence_on.value = settings.fence  # the box shows what the writers do
+        self._do("launch", settings=settings)
 
     def stall(self, writer: str, at: str = "commit") -> None:
         """Pause a writer's process: at its next commit, while it holds the lock, or now."""
@@ -244,6 +246,7 @@ class Workbench(Newest):
         self._do("lose", writer=writer)
 
     def fence(self, on: bool) -> None:
+        self.fence_on.value = on
         self._do("fence", on=on)
 
     def stop(self) -> Any:
