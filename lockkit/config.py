@@ -1,36 +1,72 @@
-"""A lease's settings: which lengths are valid, and how long to wait."""
+"""Which arguments of a lock can be used: its lease's settings, names and callbacks."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.protocol.policy import Policy
+from lockkit.stores import Store, refusals
+
 RENEWALS_PER_LEASE = 10
 """Hudi's rule: the validity is at least ten renew intervals."""
-TTL_S_MAX = 86_400.0
+SECONDS_MIN, TTL_S_MAX, NAME_CHARS_MAX = 0.001, 86_400.0, 1_000
+KINDS: dict[str, Any] = {
+    "url": str, "owner": str | None, "client": str, "policy": Policy, "emit": Callable,
+    "on_danger": Callable | None, "on_lost": Callable | None, "clock": Clock | None,
+    "store": Store | None, "epoch": Integral,
+}  # fmt: skip
 
 
-def renew_interval_s(ttl_s: float, requested_s: float | None) -> float:
-    """How often to renew a lease of this length; `ValueError` for an invalid length or interval."""
-    if not 0 < ttl_s <= TTL_S_MAX:
-        raise ValueError(f"ttl_s is the lease's length in seconds, up to a day; not {ttl_s!r}")
-    renew_s = ttl_s / RENEWALS_PER_LEASE if requested_s is None else requested_s
+def check(**given: Any) -> None:
+    """`RefusedArgument` for an argument of the wrong kind, and for a name that is not UTF-8.
+
+    A longer name would make a lock record that no reader accepts, and block the lock for everybody.
+    """
+    for name, value in given.items():
+        fine = isinstance(value, KINDS[name]) and not isinstance(value, bool)
+        if isinstance(value, str):
+            fine = fine and value.encode(errors="ignore").decode() == value
+            fine = fine and (name == "url" or len(value) <= NAME_CHARS_MAX)
+            fine = fine and (name != "owner" or value != "")
+        if not fine or (name == "epoch" and value < 0):
+            raise refusals().wrong_kind(name, value)
+
+
+def seconds(name: str, value: Any, most: float = math.inf, least: float = SECONDS_MIN) -> float:
+    """`value`, which may be NumPy's; `RefusedArgument` if it is no number from least to most."""
+    is_bool: bool = isinstance(value, bool)  # mypy takes a bool for no Real
+    real: Any = value if isinstance(value, Real | int) and not is_bool else math.nan
+    if least <= real <= most:
+        return math.inf if isinstance(real, int) and real > 10**300 else float(real)
+    raise refusals().wrong_number(name, value, least, most)
+
+
+def lease_s(ttl_s: float, renew_interval_s: float | None) -> tuple[float, float]:
+    """A lease's length, and how often to renew it."""
+    ttl_s = seconds("ttl_s", ttl_s, TTL_S_MAX)
+    longest_s = ttl_s / RENEWALS_PER_LEASE
+    if renew_interval_s is None:
+        return ttl_s, longest_s
     # Not quite ten, so that 0.1 s of 1 s is ten in floating point too.
-    if not 0 < renew_s * RENEWALS_PER_LEASE * (1 - 1e-9) <= ttl_s:
-        raise ValueError(
-            f"a lease of {ttl_s} s cannot be renewed every {renew_s} s: "
-            f"ttl_s must be at least {RENEWALS_PER_LEASE} renew intervals (Hudi's rule)"
-        )
-    return renew_s
+    return ttl_s, seconds("renew_interval_s", renew_interval_s, longest_s * (1 + 1e-9))
 
 
 def request_timeout_s(ttl_s: float, requested_s: float | None = None) -> float:
     """The longest that one request about a lease may take: several must fit into it."""
     longest_s = min(10.0, max(0.2, ttl_s / 5))
-    return longest_s if requested_s is None else min(requested_s, longest_s)
+    return longest_s if requested_s is None else min(seconds("timeout_s", requested_s), longest_s)
 
 
-def limit_s(blocking: bool, timeout: float | None) -> float | None:
+def limit_s(blocking: Any, timeout: float | None, name: str = "timeout") -> float | None:
     """How long `acquire(blocking, timeout)` may wait; None: for ever."""
-    if timeout is not None and not timeout >= 0:
-        raise ValueError(f"timeout is in seconds, None waits for ever; not {timeout!r}")
+    if blocking not in (True, False):  # `acquire(5)` would wait for ever
+        raise refusals().wrong_kind("blocking", blocking)
+    if timeout is not None:
+        timeout = seconds(name, timeout, least=0.0)
     if not blocking and timeout:
         raise ValueError("blocking=False does not wait: it takes no timeout")
     return timeout if blocking else 0.0

@@ -20,6 +20,7 @@ from lockkit.lock.client import Wakeup
 from lockkit.lock.contract import LockHandle
 from lockkit.lock.handle import Lock
 from lockkit.runtime import Procedure, Request, Sleep
+from lockkit.stores.arguments import wrong_kind
 
 T = TypeVar("T")
 
@@ -53,6 +54,8 @@ class AsyncLock:
     """
 
     def __init__(self, lock: str | ProcedureHandle, **options: Any) -> None:
+        if not isinstance(lock, str) and not hasattr(lock, "acquiring"):
+            raise wrong_kind("lock", lock)
         if not isinstance(lock, str) and options:
             raise TypeError(f"{lock} is open already, and takes no {min(options)}=")
         self._lock: ProcedureHandle = Lock(lock, **options) if isinstance(lock, str) else lock

@@ -114,7 +114,8 @@ class BaseLock(ABC):
         self, url: str, client: LeaseClient, *, lane: str, acquire_timeout: float | None
     ) -> None:
         self.url, self._client, self.clock = url, client, client.clock
-        self.lane, self.acquire_timeout = lane, acquire_timeout
+        self.lane = lane
+        self.acquire_timeout = settings.limit_s(True, acquire_timeout, "acquire_timeout")
         self._waiting = AcquireWait()
         self._closed = threading.Event()
         self._committed = False

@@ -28,8 +28,6 @@ from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import Store, open_store
 from lockkit.stores.within import within
 
-NAME_CHARS_MAX = 1_000
-
 __all__ = ["LOCK_KEY", "FencingToken", "LateLoss", "Lock", "UnprovenRelease"]
 
 
@@ -67,10 +65,11 @@ class Lock(BaseLock):
         store: Store | None = None,
         **store_options: Any,
     ) -> None:
-        renew_s = settings.renew_interval_s(ttl_s, renew_interval_s)
-        if max(len(owner or ""), len(client)) > NAME_CHARS_MAX:
-            # A lock record longer than readers accept would block the table for everybody.
-            raise ValueError(f"owner and client are names, of at most {NAME_CHARS_MAX} characters")
+        settings.check(
+            url=url, owner=owner, client=client, policy=policy, on_danger=on_danger,
+            on_lost=on_lost, emit=emit, clock=clock, store=store,
+        )  # fmt: skip
+        ttl_s, renew_s = settings.lease_s(ttl_s, renew_interval_s)
         if store is not None and store_options:
             raise TypeError(f"store= is open already, and takes no {min(store_options)}=")
         if store_options:
@@ -173,9 +172,8 @@ class Lock(BaseLock):
         A Hudi writer drops our fields when it rewrites the lock object, and the object may be
         deleted by hand; the fence still has the last epoch.
         """
-        if type(epoch) is not int or epoch < 0:
-            raise ValueError(f"{epoch!r} is not an epoch: a whole number from 0 up")
-        if not is_believed(epoch):
+        settings.check(epoch=epoch)
+        if not is_believed(epoch := int(epoch)):
             raise ValueError(
                 f"{epoch} is not an epoch of {self}: it leaves no room for more grants; repair the "
                 f"fence with lockkit table repair-fence {self.url}"

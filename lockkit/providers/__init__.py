@@ -32,6 +32,11 @@ def open_lock(config_or_url: str | Mapping[str, str], **options: Any) -> Lock | 
     `ValueError` naming the key or the part of the URL that is missing or invalid, and `TypeError`
     naming a keyword that the lock does not take.
     """
+    given: object = config_or_url
+    if not isinstance(given, str | Mapping):
+        from lockkit.stores.arguments import wrong_kind
+
+        raise wrong_kind("config_or_url", given)
     if isinstance(config_or_url, str):
         from lockkit.providers.urls import lock_at
 

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 from uuid import UUID
 
 from lockkit.clock import process_name
+from lockkit.config import check, seconds
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.protocol.outcome import (
     Applied,
@@ -31,6 +32,7 @@ from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores import StoreOptions, refuse_secret
 from lockkit.stores.endpoint import Endpoint, ErrorResponse, RefusalKind, Table
+from lockkit.stores.keywords import check_endpoint
 
 TTL_S_MIN, TTL_S_MAX = 15, 60
 """Azure's limits for a lease that ends; a lease may also have no end."""
@@ -92,14 +94,18 @@ class AzureBlobLease(LeasedLock):
         azure: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        check(url=url, client=client)
         refuse_secret(url)
+        check_endpoint(endpoint, f"cannot open {url!r:.200}")
         if ttl_s is not None and ttl_s not in range(TTL_S_MIN, TTL_S_MAX + 1):
             raise ValueError(
                 f"ttl_s is a whole number of seconds from {TTL_S_MIN} to {TTL_S_MAX} (Azure's "
                 f"limits), or None: for ever; not {ttl_s!r}"
             )
+        ttl_s = None if ttl_s is None else int(ttl_s)
         if beat_s is None:
             beat_s = BEAT_S if ttl_s is None else ttl_s / BEATS_PER_LEASE
+        beat_s, look_s = seconds("beat_s", beat_s), seconds("look_s", look_s)
         super().__init__(url, ttl_s=ttl_s, beat_s=beat_s, client=client, **options)
         self._look_s = look_s
         self._id, self._taking, self._giving = "", False, False

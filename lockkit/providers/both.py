@@ -19,6 +19,7 @@ from lockkit.lock.aio import ProcedureHandle
 from lockkit.lock.handle import FencingToken, Lock
 from lockkit.providers.leased import LeasedLock
 from lockkit.runtime import BlockingCall, Procedure, Request, Sleep, carry_out, relay
+from lockkit.stores.arguments import refused
 
 T = TypeVar("T")
 
@@ -34,8 +35,13 @@ class DoubleLock:
         self, old: Lock | LeasedLock, new: Lock | LeasedLock, *,
         acquire_timeout: float | None = None,
     ) -> None:
+        for name, lock in (("old", old), ("new", new)):
+            if not hasattr(lock, "acquiring"):
+                raise refused(name, lock, "must be a handle, as open_lock(url) returns it")
         self.old, self.new = old, new
-        self.acquire_timeout = old.acquire_timeout if acquire_timeout is None else acquire_timeout
+        self.acquire_timeout = old.acquire_timeout
+        if acquire_timeout is not None:
+            self.acquire_timeout = settings.limit_s(True, acquire_timeout, "acquire_timeout")
         self._busy = old
         self.lane = new.lane
 

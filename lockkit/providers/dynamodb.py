@@ -10,7 +10,6 @@ the lock is won, and then the lock is proven again. So an earlier grant has a lo
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections import deque
@@ -19,12 +18,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.clock import process_name
+from lockkit.config import seconds
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
 from lockkit.providers.dynamodb_table import KEY, DynamoTable
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores import StoreOptions
+from lockkit.stores.arguments import SERVICE_S_MAX, check_texts, whole
+from lockkit.stores.keywords import check_endpoint
 
 OWNER, LEASE, VERSION, RELEASED = (
     "ownerName", "leaseDuration", "recordVersionNumber", "isReleased",
@@ -97,8 +99,14 @@ class DynamoDBLock(LeasedLock):
         aws: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        beat_s = lease_s / BEATS_PER_LEASE if beat_s is None else beat_s
-        if not 0 < 2 * beat_s <= lease_s < math.inf:
+        check_texts(table=table, partition_key=partition_key)
+        check_endpoint(endpoint_url, f"cannot open dynamodb://{table}", "endpoint_url")
+        lease_s, look_s = seconds("lease_s", lease_s, SERVICE_S_MAX), seconds("look_s", look_s)
+        beat_s = seconds("beat_s", lease_s / BEATS_PER_LEASE if beat_s is None else beat_s)
+        creation_timeout_s = seconds("creation_timeout_s", creation_timeout_s, least=0.0)
+        read_capacity = whole("read_capacity", read_capacity)
+        write_capacity = whole("write_capacity", write_capacity)
+        if not 2 * beat_s <= lease_s:
             raise ValueError(
                 f"a lease of {lease_s} s needs at least two renewals; beat_s={beat_s} is too long"
             )

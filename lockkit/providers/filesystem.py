@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lockkit.clock import process_name, utc
+from lockkit.config import seconds
 from lockkit.errors import LockBusy, NoAnswer, StoreError
 from lockkit.providers.holder import ServiceHolder, process_lives
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores import folder_of
+from lockkit.stores.arguments import check_texts
 from lockkit.stores.local import SCRATCH
 
 try:
@@ -98,8 +100,8 @@ class FilesystemLock(LeasedLock):
     lease_keyword = ("expire_minutes", 1 / 60)
 
     def __init__(self, folder: str | Path, expire_minutes: float = 0, **options: Any) -> None:
-        if not 0 <= expire_minutes <= 24 * 60:
-            raise ValueError(f"expire_minutes is from 0 (never) to a day, not {expire_minutes!r}")
+        expire_minutes = seconds("expire_minutes", expire_minutes, 24 * 60, 0.0)
+        check_texts(folder=str(folder) if isinstance(folder, Path) else folder)
         self._folder = _local(str(folder))
         self._file = self._folder / NAME
         ttl_s = expire_minutes * 60 or None

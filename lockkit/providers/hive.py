@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.clock import process_name, utc
+from lockkit.config import seconds as seconds_of
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.hive_wire import MetastoreConnection, servers, uris_of_site
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
+from lockkit.stores.arguments import check_texts
 
 POLL_S = 1.0
 COLUMN_CHARS = 128
@@ -64,6 +66,10 @@ class HiveMetastoreLock(LeasedLock):
         conf_dir: Path | None = None,
         **options: Any,
     ) -> None:
+        heartbeat_interval_s = seconds_of("heartbeat_interval_s", heartbeat_interval_s)
+        answer_s = seconds_of("answer_s", answer_s)
+        lease_s = None if lease_s is None else seconds_of("lease_s", lease_s)
+        check_texts(database=database, table=table, **({} if uris is None else {"uris": uris}))
         at = servers(uris or uris_of_site(conf_dir))
         for name in (database, table):
             if not 0 < len(name) <= COLUMN_CHARS:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lockkit import config
 from lockkit.clock import Clock
 from lockkit.errors import BreakRefused, LockBusy, LossReason, NoAnswer, StoreError
 from lockkit.lock.base import BaseLock, FencingToken
@@ -361,6 +362,10 @@ class LeasedLock(BaseLock):
     ) -> None:
         if unknown:
             raise unknown_keyword(type(self).__name__, unknown, self.keywords())
+        config.check(
+            url=where, owner=owner, client=client, on_danger=on_danger, on_lost=on_lost,
+            emit=emit, clock=clock,
+        )  # fmt: skip
         clock = clock or Clock()
         self.owner = owner or description(clock.unique())
         self.on_danger, self.on_lost = on_danger, on_lost
@@ -403,7 +408,7 @@ class LeasedLock(BaseLock):
             name, unit = cls.lease_keyword
             if name in found and name != "ttl_s":
                 raise TypeError(f"ttl_s and {name} are one setting here; give one of the two")
-            found[name] = ttl_s * unit
+            found[name] = config.seconds("ttl_s", ttl_s) * unit
         return found
 
     # --- what a provider implements --------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 from lockkit.lock.client import Wakeup
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
+from lockkit.stores.arguments import check_texts
 
 LOOK_S = 1.0
 """A release wakes a waiter. It also looks by itself this often."""
@@ -59,6 +60,7 @@ class ProcessLock(LeasedLock):
     service = "process"
 
     def __init__(self, name: str, **options: Any) -> None:
+        check_texts(name=name)
         super().__init__(name, ttl_s=None, **options)
         self._woken = Wakeup()
         self._party: Any = None

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockkit.clock import process_name
+from lockkit.config import seconds
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.lock.client import Wakeup
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.implicit import key_of_base_path
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.providers.zookeeper_session import CLOSE_S, ZookeeperSession
+from lockkit.stores.arguments import SERVICE_S_MAX, check_texts
 
 LOOK_S_MAX = 10.0
 """A watch wakes a waiter. It also looks at the queue this often."""
@@ -69,10 +71,11 @@ class ZookeeperLock(LeasedLock):
         kazoo: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        check_texts(hosts=hosts, base_path=base_path, lock_key=lock_key)
         self.path = _joined(base_path, lock_key)
-        if not session_timeout_s > 0 or not connection_timeout_s > 0:
-            raise ValueError("session_timeout_s and connection_timeout_s are seconds, above 0")
-            # Until a server has granted a session.
+        session_timeout_s = seconds("session_timeout_s", session_timeout_s, SERVICE_S_MAX)
+        connection_timeout_s = seconds("connection_timeout_s", connection_timeout_s, SERVICE_S_MAX)
+        # The session's timeout holds until a server has granted another.
         super().__init__(f"zookeeper://{hosts}{self.path}", ttl_s=session_timeout_s, **options)
         self._hosts, self._auth, self._kazoo = hosts, auth, dict(kazoo or {})
         self._timeouts_s = session_timeout_s, connection_timeout_s

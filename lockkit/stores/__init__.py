@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
-from urllib.parse import unquote, urlsplit
+from typing import Any, BinaryIO, Protocol, runtime_checkable
+from urllib.parse import unquote
 
 from lockkit.errors import StoreError
 from lockkit.protocol.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
@@ -110,14 +110,8 @@ class StoreOptions:
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
     """Provider options, passed on to the SDK client (region_name, account_url, credential)."""
 
-    def sound(self) -> bool:
-        """Whether each value can be used, but for what only the SDK can say."""
-        texts = isinstance(self.endpoint, str | None) and isinstance(self.client, str)
-        texts = texts and (self.endpoint is None or _is_http(self.endpoint))
-        numbers = isinstance(self.timeout_s, int | float) and isinstance(self.attempts, int)
-        return texts and numbers and 0 < self.timeout_s <= TIMEOUT_S_MAX and self.attempts >= 1
 
-
+@runtime_checkable
 class Store(Protocol):
     """Keys are relative to `url`'s prefix, use `/`, and never start with one."""
 
@@ -192,9 +186,6 @@ _ADAPTERS = {
 }
 
 
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
-
-
 def open_store(
     url: str,
     *,
@@ -210,10 +201,12 @@ def open_store(
     `extra` goes to the SDK's client. `TypeError` names a keyword that this client does not take.
     """
     options = StoreOptions(endpoint, timeout_s, client, attempts, faults, extra)
-    if extra or not options.sound():
-        from lockkit.stores.keywords import check_options  # why: see there
+    sound = (type(url), type(timeout_s), type(client), type(attempts)) == (str, float, str, int)
+    sound = sound and 0 < timeout_s <= TIMEOUT_S_MAX and attempts >= 1
+    if extra or endpoint is not None or faults is not None or not sound:
+        from lockkit.stores.keywords import checked_options  # why: see there
 
-        check_options(url, options)
+        options = checked_options(url, options)
     return _open(url, options)
 
 
@@ -229,56 +222,37 @@ def reopen(store: Store) -> Store:
 
 
 def _open(url: str, options: StoreOptions) -> Store:
-    scheme, adapter = adapter_of(url)
-    for name in ("endpoint", "faults") if scheme not in _EXTRAS else ():
-        if getattr(options, name) is not None:
-            raise StoreError(
-                f"cannot open {url!r} with {name}=: {scheme}:// sends no HTTP requests"
-            )
-    store: Store = adapter(url, options)
+    store: Store = adapter_of(url)[1](url, options)
     return store
 
 
 def adapter_of(url: str) -> tuple[str, Any]:
     """The scheme of `url`, and the class that opens it."""
-    scheme = url.partition("://")[0].lower() if "://" in str(url) else ""
-    refuse_secret(str(url))
+    scheme = url.partition(":")[0].lower() if ":" in url else ""
+    refuse_secret(url)
     if scheme not in _ADAPTERS:
-        raise StoreError(
-            f"cannot open {url!r}: no store has the scheme {scheme!r}; use s3://, gs://, az://, "
-            "abfss://, file:/// or memory://"
-        )
+        raise refusals().unknown_scheme(url, scheme)
     module, name = _ADAPTERS[scheme]
     try:
         return scheme, getattr(import_module(module), name)
     except ModuleNotFoundError as missing:
-        raise StoreError(
-            f"cannot open {url!r}: the Python package {missing.name!r} is not installed; "
-            f"pip install 'lockkit[{_EXTRAS.get(scheme, scheme)}]'"
-        ) from None
+        raise refusals().not_installed(url, scheme, missing.name) from None
+
+
+def refusals() -> Any:
+    """The module of the errors, which is loaded only to raise one."""
+    return import_module("lockkit.stores.arguments")
 
 
 def refuse_secret(url: str) -> None:
     """`StoreError` for a URL that carries a credential; the error does not repeat it."""
     if carries_secret(url):
-        scheme = url.partition("://")[0].lower() if "://" in url else ""
-        raise StoreError(
-            f"cannot open a URL ({scheme[:50]}://...) that carries a password or a signature; pass "
-            "credentials in the provider's own environment variables, or as options"
-        )
+        raise refusals().secret_in(url)
 
 
 def folder_of(url: str) -> Path | None:
     """The directory that holds the store's keys as plain files; None if it is not one."""
     return Path(unquote(url.partition("://")[2])) if url.lower().startswith("file://") else None
-
-
-def _is_http(endpoint: str) -> bool:
-    try:
-        parts = urlsplit(endpoint)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port or an IPv6 address that cannot be
-        return False
 
 
 def split_url(url: str) -> tuple[str, str]:

@@ -8,10 +8,14 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from numbers import Integral, Real
 from typing import Any
+from urllib.parse import urlsplit
 
 from lockkit.errors import StoreError, UnknownKeyword
 from lockkit.stores import TIMEOUT_S_MAX, StoreOptions, adapter_of, open_store
+from lockkit.stores.arguments import brief
 
 
 def check_keywords(
@@ -33,24 +37,74 @@ def check_keywords(
             )  # fmt: skip
 
 
-def check_options(url: str, options: StoreOptions) -> None:
-    """`TypeError` for an unknown keyword, `StoreError` for a value that cannot be used."""
-    adapter_of(url)
+def checked_options(url: str, options: StoreOptions) -> StoreOptions:
+    """The same options, with Python's numbers for NumPy's.
+
+    `TypeError` for an unknown keyword, `StoreError` for a value that cannot be used.
+    """
+    if not isinstance(url, str):
+        raise StoreError(f"cannot open {brief(url)}", cure="give a URL as a str")
+    scheme, _ = adapter_of(url)
     check_keywords(open_store, url, options.extra)
-    usable = {
-        "client": "a name as a str",
-        "timeout_s": f"a number of seconds over 0 and up to {TIMEOUT_S_MAX:g}",
-        "attempts": "a whole number from 1",
-    }
-    for name, rule in usable.items():
-        value = getattr(options, name)
-        if not StoreOptions(**{name: value}).sound():
-            raise StoreError(f"cannot open {url!r} with {name}={value!r:.60}", cure=f"give {rule}")
-    if not options.sound():
+    has_server = scheme not in ("file", "memory")
+    for name in ("endpoint", "faults"):
+        if getattr(options, name) is not None and not has_server:
+            raise StoreError(
+                f"cannot open {url!r} with {name}=: {scheme}:// sends no HTTP requests"
+            )
+    timeout_s, attempts = options.timeout_s, options.attempts
+    for name, fine, rule in (
+        ("client", isinstance(options.client, str), "a name as a str"),
+        ("timeout_s", _is(Real, timeout_s, 0) and 0 < timeout_s <= TIMEOUT_S_MAX,
+         f"a number of seconds over 0 and up to {TIMEOUT_S_MAX:g}"),
+        ("attempts", _is(Integral, attempts, 1), "a whole number from 1"),
+        ("faults", options.faults is None or hasattr(options.faults, "install"),
+         "a lockkit.Faulty, or None"),
+    ):  # fmt: skip
+        if not fine:
+            value = brief(getattr(options, name))
+            raise StoreError(f"cannot open {url!r} with {name}={value}", cure=f"give {rule}")
+    check_endpoint(options.endpoint, f"cannot open {url!r}")
+    return replace(options, timeout_s=float(timeout_s), attempts=int(attempts))
+
+
+def _is(kind: Any, value: Any, least: int) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and bool(value >= least)
+
+
+def check_endpoint(endpoint: object, doing: str, name: str = "endpoint") -> None:
+    """`StoreError` for an endpoint that is no `http://host:port/path`, with the reason."""
+    if endpoint is None:
+        return
+    why = f"is a {type(endpoint).__name__}, no URL"
+    if isinstance(endpoint, str):
+        why = _why_no_endpoint(endpoint)
+    if why:
+        shown = "" if "@" in str(endpoint) else f"={brief(endpoint)}"
         raise StoreError(
-            f"cannot open {url!r}: its endpoint is no URL",
-            cure="write http://host:port or https://host",
+            f"{doing}: its {name}{shown} {why}", cure="write http://host:port or https://host"
         )
+
+
+def _why_no_endpoint(endpoint: str) -> str:
+    """Why requests could not be sent to it as it is written; "" if they could."""
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:  # an IPv6 address that cannot be
+        return "is no URL"
+    if any(each.isspace() or not each.isprintable() for each in endpoint):
+        return "contains a blank"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "is no URL"
+    if parts.username is not None:
+        return "carries a user name; give credentials as options"
+    if parts.query or parts.fragment or endpoint[-1] in "?#":
+        return "has a part after ? or #, which no request would carry"
+    try:
+        fine = parts.port != 0
+    except ValueError:
+        fine = False
+    return "" if fine else "has no port from 1 to 65535"
 
 
 def store_keywords(url: str) -> frozenset[str]:

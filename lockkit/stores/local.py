@@ -18,7 +18,6 @@ One host only: NFS does not support flock on a directory (it fails there, with a
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -77,7 +76,7 @@ class LocalStore:
 
     def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
         path = folder_of(url)
-        if path is None or not path.is_absolute():
+        if path is None or not path.is_absolute() or "\0" in str(path):
             raise StoreError(f"cannot open {url!r}: write file:/// and an absolute path")
         if fcntl is None:
             raise StoreError(f"cannot open {url!r}: this system has no flock")
@@ -288,20 +287,9 @@ class LocalStore:
             return
 
     def _fault(self, doing: str, error: OSError) -> StoreError:
-        next_step = {
-            errno.ENOSPC: "free some space on that disk",
-            errno.EDQUOT: "free some of your quota",
-            errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
-            **dict.fromkeys((errno.EACCES, errno.EPERM), "check who owns the directory"),
-            errno.ENOENT: "no directory can be made there (as under /proc); choose another",
-            errno.EROFS: "it is mounted read-only",
-            errno.EBADF: "NFS passes no directory locks on; use a local disk",
-            errno.EISDIR: "a directory has that file's name; find out what made it, and "
-            "move it away",
-            errno.ENOTDIR: "a file is in the place of a directory; choose another key",
-            errno.EEXIST: "a file is in the place of a directory; choose another key",
-        }.get(error.errno or 0, "check the directory")
-        return StoreError(f"{self.url}: cannot {doing}: {error.strerror}; {next_step}")
+        from lockkit.stores.local_faults import fault
+
+        return fault(self.url, doing, error)
 
 
 def _status(path: Path | str) -> os.stat_result | None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from lockkit.clock import Clock, process_name, utc
-from lockkit.config import renew_interval_s
+from lockkit.config import lease_s
 from lockkit.errors import NoAnswer, StoreError, Unanswered
 from lockkit.lock.conformance import prove_conditions
 from lockkit.lock.grant import LATE_S
@@ -72,7 +72,7 @@ class Election:
         client: str = "",
         **store_options: Any,
     ) -> None:
-        self._renew_s = renew_interval_s(ttl_s, None)
+        ttl_s, self._renew_s = lease_s(ttl_s, None)
         self.url, self.policy = url.rstrip("/"), policy
         self.clock = clock or Clock()
         self.store = open_store(
