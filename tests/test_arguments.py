@@ -132,11 +132,13 @@ def test_a_name_has_at_most_1000_characters(make: Callable[..., Any], option: st
 def test_a_callback_is_a_function_and_a_clock_is_a_clock(
     make: Callable[..., Any], option: str
 ) -> None:
+    value: Any
     for value in (3, "x", [], True):
         refused(lambda value=value: make(**{option: value}), option)  # type: ignore[misc]
 
 
 def test_a_policy_and_a_store_are_what_they_are_called() -> None:
+    value: Any
     for value in (3, "x", [], True):
         refused(lambda value=value: lock(policy=value), "policy")  # type: ignore[misc]
         refused(lambda value=value: lock(store=value), "store")  # type: ignore[misc]
@@ -144,24 +146,24 @@ def test_a_policy_and_a_store_are_what_they_are_called() -> None:
 
 def test_the_first_argument_of_acquire_is_no_timeout() -> None:
     """`acquire(5)` waited for ever."""
-    for value in (5, 1.5, "x", None, -1):
-        wrong: Any = value
+    wrong: Any
+    for wrong in (5, 1.5, "x", None, -1):
         refused(lambda wrong=wrong: lock().acquire(wrong), "blocking")  # type: ignore[misc]
     assert lock().acquire(1) and lock().acquire(0)  # type: ignore[arg-type]
-    for value in NO_NUMBERS:
-        refused(lambda value=value: lock().acquire(timeout=value), "timeout")  # type: ignore[misc]
+    for wrong in NO_NUMBERS:
+        refused(lambda wrong=wrong: lock().acquire(timeout=wrong), "timeout")  # type: ignore[misc]
 
 
 def test_an_epoch_may_be_a_number_of_numpys() -> None:
     lock().observe_epoch(np.int64(5))  # type: ignore[arg-type]
-    for value in (True, -1, 1.5, "x", None, NAN):
-        wrong: Any = value
+    wrong: Any
+    for wrong in (True, -1, 1.5, "x", None, NAN):
         refused(lambda wrong=wrong: lock().observe_epoch(wrong), "epoch")  # type: ignore[misc]
 
 
 def test_a_lock_for_asyncio_needs_a_url_or_a_handle() -> None:
-    for value in (3, None, b"x", object()):
-        wrong: Any = value
+    wrong: Any
+    for wrong in (3, None, b"x", object()):
         refused(lambda wrong=wrong: AsyncLock(wrong), "lock")  # type: ignore[misc]
         refused(lambda wrong=wrong: open_lock(wrong), "config_or_url")  # type: ignore[misc]
         refused(lambda wrong=wrong: DoubleLock(wrong, lock()), "old")  # type: ignore[misc]

@@ -584,7 +584,7 @@ def test_epochs_continue_after_hudi_dropped_our_fields() -> None:
     with newcomer:
         assert newcomer.fence.epoch == 42
     for wrong in (-1, True, "7", 2**63):
-        with pytest.raises(ValueError, match="not an epoch"):
+        with pytest.raises(ValueError, match=r"not an epoch|epoch="):
             newcomer.observe_epoch(wrong)  # type: ignore[arg-type]
 
 

@@ -26,6 +26,11 @@ KINDS = {
     "blocking": "True or False; the longest wait is timeout=",
 }
 """What each argument takes, in words; `config.check` compares."""
+CURES = {
+    "timeout": "None waits for ever",
+    "acquire_timeout": "None waits for ever",
+    "renew_interval_s": "ttl_s must be at least 10 renew intervals (Hudi's rule)",
+}
 
 
 class RefusedArgument(StatedError, ValueError):
@@ -47,7 +52,7 @@ def wrong_number(option: str, value: object, least: float, most: float) -> Refus
     """The range is in the option's unit; an option's name ends in it, or it is seconds."""
     unit = "minutes" if option.endswith("_minutes") else "seconds"
     limits = f"{least:g} or more" if most > 1e15 else f"from {least:g} to {most:g}"
-    return refused(option, value, f"must be a number of {unit}, {limits}")
+    return refused(option, value, f"must be a number of {unit}, {limits}", CURES.get(option, ""))
 
 
 def check_texts(**given: object) -> None:

@@ -50,7 +50,8 @@ def checked_options(url: str, options: StoreOptions) -> StoreOptions:
     for name in ("endpoint", "faults"):
         if getattr(options, name) is not None and not has_server:
             raise StoreError(
-                f"cannot open {url!r} with {name}=: {scheme}:// sends no HTTP requests"
+                f"cannot open {url!r} with {name}=: {scheme}:// sends no HTTP requests",
+                cure="leave it out",
             )
     timeout_s, attempts = options.timeout_s, options.attempts
     for name, fine, rule in (
