@@ -23,7 +23,7 @@ from lockkit.protocol.policy import Expiry
 from lockkit.runtime import SiblingInterrupted, run
 from lockkit.stores import Store, open_store
 from lockkit.table import CommitConflict, Table, read_table
-from lockkit.table.errors import EarlyConflict, TableChanged
+from lockkit.table.errors import EarlyConflict, RefusedOption, TableChanged
 from lockkit.table.format.avro import encode
 from lockkit.table.format.compaction_plan import (
     CompactionInput,
@@ -215,6 +215,29 @@ def test_a_commit_that_completes_before_the_compactions_instant_is_a_conflict() 
         assert shown(table.read()) == [STANDING[0], ("b", "EU", 3, 3)]
         assert not timeline(table.store).pending and not table.store.list(MARKERS)
         assert table.compact() and shown(table.read()) == [STANDING[0], ("b", "EU", 3, 3)]
+
+
+def test_a_compaction_that_met_a_conflict_tries_again() -> None:
+    url, attempts = fresh(), list[str]()
+
+    def write(_instant: str) -> None:
+        with Table(url) as other:
+            other.upsert(rows(("b", "EU", 3, 3)))
+
+    meanwhile = Meanwhile(write)
+
+    def emit(kind: str, **fields: Any) -> None:
+        if kind == "note" and fields["text"].startswith("attempt "):
+            attempts.append(fields["text"])
+        meanwhile(kind, **fields)
+
+    with with_logs(url) as table, Table(url, clock=Hasty(offset_ms=3_600_000), emit=emit) as fast:
+        assert fast.compact(retries=1) is not None and len(attempts) == 1
+        assert shown(table.read()) == [STANDING[0], ("b", "EU", 3, 3)]
+        assert shown(table.read(query="read_optimized")) == shown(table.read())
+        assert not timeline(table.store).pending
+        with pytest.raises(RefusedOption, match="whole number from 0"):
+            fast.compact(retries=-1)
 
 
 @pytest.mark.parametrize(("completed", "refused"), [("3", False), ("1", True), ("", True)])

@@ -60,7 +60,7 @@ lockkit table clean s3://bucket/table --commits 20"""
 CLUSTER_EXAMPLE = "lockkit table cluster s3://bucket/table --small-mb 100 --dry-run"
 COMPACT_EXAMPLE = """\
 lockkit table compact s3://bucket/table --dry-run
-lockkit table compact s3://bucket/table"""
+lockkit table compact s3://bucket/table --retries 3"""
 ARCHIVE_EXAMPLE = """\
 lockkit table archive s3://bucket/table --dry-run
 lockkit table archive s3://bucket/table --keep-min 20 --keep-max 30"""
@@ -98,7 +98,11 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=cluster)
 
     parser = verb(verbs, "compact", "merge log files", COMPACT, COMPACT_EXAMPLE)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be merged")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--dry-run", action="store_true", help="only say what would be merged")
+    either.add_argument(
+        "--retries", type=int, default=0, metavar="N", help="further attempts after a conflict"
+    )
     parser.set_defaults(run=compact)
 
     parser = verb(verbs, "archive", "archive old instants", ARCHIVE, ARCHIVE_EXAMPLE)
@@ -169,6 +173,8 @@ def cluster(args: argparse.Namespace) -> int:
 
 
 def compact(args: argparse.Namespace) -> int:
+    if args.retries < 0:
+        raise CommandError("--retries must be a whole number from 0", code=USAGE)
     with _service(args, {}) as service:
         if args.dry_run:
             plan = service.preview_compact()
@@ -178,7 +184,7 @@ def compact(args: argparse.Namespace) -> int:
             )  # fmt: skip
             return OK
         with _stopped_for_others():
-            done = service.compact()
+            done = service.compact(retries=args.retries)
     fields = {"instant": done.instant if done else None,
               "groups": done.groups if done else 0, "logs": done.logs if done else 0}
     report(args, fields, "nothing to merge: no log files that can be merged now" if done is None

@@ -320,13 +320,13 @@ class Table:
         with self._alone("cluster"):
             return self._upkeep.service.cluster()
 
-    def compact(self) -> Compacted | None:
+    def compact(self, *, retries: int = 0) -> Compacted | None:
         """Merge a merge-on-read table's log files into base files; None if there are none.
 
-        Writers go on meanwhile. Raises `CommitConflict` if another commit was faster.
+        Writers go on. Raises `CommitConflict` if another commit was faster in each attempt.
         """
         with self._alone("compact"):
-            return self._upkeep.service.compact()
+            return self._upkeep.service.compact(retries=retries)
 
     def archive(self, *, keep_min: int = 20, keep_max: int = 30) -> Archived | None:
         """If there are more than `keep_max` commits, move all but `keep_min` to Hudi's archive.

@@ -42,6 +42,7 @@ from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.rewrite import Clustered, cluster, plan_for
 from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.view import TableView, look_at
+from lockkit.table.write.attempt import retried
 
 FAILURES = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
 """The errors of a run."""
@@ -237,13 +238,17 @@ class TableService:
         """
         return cluster(self.context, self._without_dead())
 
-    def compact(self) -> Compacted | None:
+    def compact(self, *, retries: int = 0) -> Compacted | None:
         """Merge the log files into base files, due or not.
 
         None if there are none, or if a pending writer keeps each file group that has some. Raises
-        `CommitConflict` if another commit was faster: nothing changed.
+        `CommitConflict` if another commit was faster, also in each of `retries` further attempts:
+        nothing changed.
         """
-        return compact(self.context, self._without_dead())
+        context = self.context
+        return retried(
+            lambda: compact(context, self._without_dead()), retries, context.clock, context.emit
+        )
 
     def _without_dead(self) -> TableView:
         """The table once dead writers are rolled back: their instants keep file groups as is."""
