@@ -7,9 +7,11 @@ becomes a link to the repository; and the docstrings of the API pages are parsed
 
 from __future__ import annotations
 
+import inspect
 import posixpath
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +103,55 @@ class Markdown(Directive):
         return document.children
 
 
-def markdown(_app: Any, _what: str, _name: str, _of: Any, _options: Any, lines: list[str]) -> None:
+PARAMETER = re.compile(r"^:(param|raises) ([\w, ]+): (.*)")
+
+
+def tables(lines: list[str], of: Any) -> list[str]:
+    """A docstring whose `:param` and `:raises` lines are tables; defaults are the signature's."""
+    prose: list[str] = []
+    rows: dict[str, list[list[str]]] = {"param": [], "raises": []}
+    row: list[str] | None = None
+    for line in lines:
+        if found := PARAMETER.match(line):
+            row = [found[2], found[3]]
+            rows[found[1]].append(row)
+        elif row is not None and line.startswith("    "):
+            row[1] += " " + line.strip()
+        else:
+            row = None
+            prose.append(line)
+    if rows["param"]:
+        known = inspect.signature(of).parameters
+        prose += ["", "| parameter | default | meaning |", "|---|---|---|"]
+        for names, meaning in rows["param"]:
+            each = [name.strip() for name in names.split(",")]
+            prose.append(f"| {_cell(each)} | {_cell(_default(known[n]) for n in each)} "
+                         f"| {_escaped(meaning)} |")  # fmt: skip
+    if rows["raises"]:
+        prose += ["", "| error | when |", "|---|---|"]
+        prose += [f"| `{error}` | {_escaped(when)} |" for error, when in rows["raises"]]
+    return prose
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    """The default as code; "" if there is none, or only Python's own text for an object."""
+    if parameter.default is parameter.empty:
+        return ""
+    text = str(getattr(parameter.default, "__name__", repr(parameter.default)))
+    return "" if text.startswith("<") or len(text) > 40 else text
+
+
+def _cell(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(f"`{_escaped(each)}`" for each in words if each))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def markdown(_app: Any, _what: str, _name: str, of: Any, _options: Any, lines: list[str]) -> None:
     """Docstrings are Markdown: handed to the directive above, whatever signs they contain."""
+    lines[:] = tables(lines, of)
     if any(lines):
         lines[:] = [".. markdown::", "", *("   " + line for line in lines), ""]
 

@@ -89,10 +89,10 @@ __all__ = ["__version__", "record", *_EXPORTS]
 
 
 def record(path: str | Path, *, title: str = "") -> AbstractContextManager[Recording]:
-    """`with lockkit.record("run.html"):` writes the block's lock events to a page with a verdict.
+    """`with lockkit.record("run.html"):` writes the block's lock events, even if it raises.
 
-    It writes JSON lines if `path` ends in `.jsonl`. Written atomically on exit, even if the block
-    raises. See `lockkit.lab.widgets.recording`.
+    :param path: the file, written atomically on exit; JSON lines if it ends in `.jsonl`.
+    :param title: the page's heading.
     """
     from lockkit.lab.widgets.recording import record as recorded
 

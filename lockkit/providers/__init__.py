@@ -31,6 +31,9 @@ def open_lock(config_or_url: str | Mapping[str, str], **options: Any) -> Lock | 
     metastore does not report its own). A lock in one process ends with that process. Raises
     `ValueError` naming the key or the part of the URL that is missing or invalid, and `TypeError`
     naming a keyword that the lock does not take.
+
+    :param config_or_url: Hudi's configuration, or a URL.
+    :param options: keywords of the lock's class; they override the configuration.
     """
     given: object = config_or_url
     if not isinstance(given, str | Mapping):

@@ -48,23 +48,22 @@ def read(
 ) -> DataFrame:
     """The rows of the table at `url` as of this call, whenever Spark evaluates the frame.
 
-    ===============  ===================  =========================================================
-    parameter        default              meaning
-    ===============  ===================  =========================================================
-    `spark`                               the session, classic or Connect
-    `columns`        all                  the columns to read
-    `filters`        none                 (column, operator, value), all of which must hold
-    `as_of`          now                  an instant, or yyyy-MM-dd HH:mm:ss in UTC
-    `begin`, `end`   none                 read what changed in (begin, end]; "" is the first commit
-    `meta`           False                whether Hudi's meta columns are read too
-    `native`         where it can         Spark's own parquet reader (`file://`, no log files)
-    `endpoint`       the service's        the store's URL
-    `options`        none                 Hudi's options for reads (docs/options.md)
-    ===============  ===================  =========================================================
-
     Writing the frame back to its table after another commit raises `OldRows`, unless it was read
     with `as_of` or `begin`. docs/howto/spark.md lists the gaps of that check. Raises `TableError`
     and `StoreError`.
+
+    :param spark: the session, classic or Connect.
+    :param url: the table's folder.
+    :param columns: the columns to read; None: all.
+    :param filters: (column, operator, value), all of which must hold.
+    :param as_of: an instant, or yyyy-MM-dd HH:mm:ss in UTC; None: now.
+    :param begin, end: read what changed in (begin, end]; "" is the first commit.
+    :param meta: whether Hudi's meta columns are read too.
+    :param native: use Spark's parquet reader (`file://`, no log files); None: where it can.
+    :param endpoint: the store's URL; None: the service's own.
+    :param options: Hudi's options for reads (docs/options.md).
+    :param client: the name of this reader in the store's log.
+    :param store_options: those of `open_store`: endpoint, credentials, ...
     """
     place = TableAddress(url.rstrip("/"), endpoint, client, store_options)
     folder = folder_of(place.url)
@@ -108,6 +107,8 @@ def register(spark: Any) -> None:
 
     Spark looks up a format in the session that is active in the JVM's thread; a plain Python thread
     has no active session (Spark 4.3). Spark Connect does not need this.
+
+    :param spark: the classic session.
     """
     from lockkit.spark.source import Lockkit
 

@@ -58,6 +58,14 @@ def foreach_batch(
     batches whose number the table already has are skipped. A merge-on-read table is compacted
     beside the batches, as in Hudi, unless `options` say otherwise; call `close()` of the function
     when the query has ended. Raises what `write` raises.
+
+    :param url: the table's folder.
+    :param query: the query's name in the table; None: Spark's id.
+    :param endpoint: the store's URL; None: the service's own.
+    :param options: Hudi's options (docs/options.md).
+    :param client: the name of this writer in events.
+    :param emit: called with each event.
+    :param how: the other keywords of `write`.
     """
     store_options = {name: value for name, value in how.items() if name not in KEYWORDS}
     check_keywords(foreach_batch, url, store_options, KEYWORDS)

@@ -80,34 +80,35 @@ def write(
 ) -> Committed | None:
     """Write `df` to the table at `url`, and make the table if it is not there. Returns the commit.
 
-    ================  ===================  ========================================================
-    parameter         default              meaning
-    ================  ===================  ========================================================
-    `operation`       upsert               one of the seven in docs/howto/spark.md
-    `record_key`      the table's          the key's columns, by commas; required for a new table
-    `precombine`      the table's          the column that orders versions of a row
-    `partition_path`  the table's          the partition's column, or several
-    `endpoint`        the service's        the store's URL
-    `table_name`      the URL's last part  the name of a new table
-    `table_type`      COPY_ON_WRITE        of a new table; or MERGE_ON_READ
-    `version`         9                    the version of a new table: 6 or 9
-    `mode`            fenced               of a new table: fenced, or hudi where Hudi writes too
-    `buckets`         4                    of a new table: file groups for upserts in a partition
-    `retries`         0                    further attempts after a conflict, up to 1000
-    `options`         none                 Hudi's options (docs/options.md); keywords win over them
-    `lock`            by `options`         a handle of any lock, which the caller closes
-    `upkeep`          by `options`         shared table services (`table.services.shared.keep`)
-    `client`          ""                   the name of this writer in events
-    `extra`           none                 key-value pairs for the commit's metadata
-    `claim`           none                 called with each attempt's instant before it writes
-    ================  ===================  ========================================================
-
     `store_options` are those of `open_store`. A `df` without rows makes no commit and returns None,
     unless `hoodie.allow.empty.commit` is true. Spark evaluates `df` once for each attempt.
 
     Raises `CommitConflict` after the last attempt, `OldRows` for rows read from this table before
     its latest commit, `LockBusy`, `LockLost`, `CommitUnknown`, `TableError` for rows or a table
     that cannot be written, `StoreError`.
+
+    :param df: the rows.
+    :param url: the table's folder.
+    :param operation: one of the seven in docs/howto/spark.md; None: upsert.
+    :param record_key: the key's columns, separated by commas; required for a new table.
+    :param precombine: the column that orders versions of a row; None: the table's.
+    :param partition_path: the partition's column, or several; None: the table's.
+    :param endpoint: the store's URL; None: the service's own.
+    :param table_name: of a new table; None: the URL's last part.
+    :param table_type: of a new table: COPY_ON_WRITE (None) or MERGE_ON_READ.
+    :param version: of a new table: 9 (None) or 6.
+    :param mode: of a new table: fenced (None), or hudi where Hudi writes too.
+    :param buckets: of a new table: file groups for upserts in a partition; None: 4.
+    :param retries: further attempts after a conflict, up to 1000; None: 0.
+    :param options: Hudi's options (docs/options.md); keywords take precedence.
+    :param lock: a handle of any lock, which the caller closes; None: by `options`.
+    :param upkeep: shared table services (`table.services.shared.keep`); None: by `options`.
+    :param client: the name of this writer in events.
+    :param extra: key-value pairs for the commit's metadata.
+    :param claim: called with each attempt's instant before it writes.
+    :param emit: called with each event.
+    :param clock: the source of time; tests replace it.
+    :param store_options: those of `open_store`: endpoint, credentials, ...
     """
     wanted = write_options(
         options or {}, operation=operation, record_key=record_key, precombine=precombine,

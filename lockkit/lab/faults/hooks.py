@@ -84,6 +84,10 @@ class Faulty(ArmedFaults):
 
     `on_fault` is called in the thread that sends the request. After `close()`, a late request
     that is still waiting is never delivered.
+
+    :param plan: the faults; None: none until `inject` is called.
+    :param on_fault: called with each fault's event.
+    :param clock: the source of time; tests replace it.
     """
 
     def __init__(

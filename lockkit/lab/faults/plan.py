@@ -3,6 +3,8 @@
 A fault strikes before or after the store applied the request. The caller cannot tell the two
 apart: a `drop` after apply is a success that looks like a failure.
 Nothing here does I/O: `proxy` carries faults out.
+
+One file because a fault's fields, their checks and their JSON form must agree.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ class FaultError(StatedError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """The facts that select a fault's requests."""
+    """The facts that select a fault's requests.
+
+    :param method: the HTTP method.
+    """
 
     client: str
     """The name behind `lockkit-client/` in the User-Agent; "" if there is none."""
@@ -60,8 +65,18 @@ class Fault:
     the client's request now (as `ending` says) and forwards it `delay_s` later: a write that
     is applied when no client expects it.
 
-    It strikes `next` times, from the `nth` request on that matches `client`, `operation` and `key`
-    (globs) and that no earlier fault of the plan took; with a `chance`, each time with that chance.
+    It strikes `next` times, from the `nth` matching request on that no earlier fault took.
+
+    :param what: the kind of fault: drop, reset, status, hang, late or delay.
+    :param client: a glob for the client's name; None: any.
+    :param operation: put, get, delete, list, part or other; None: any.
+    :param nth: the first matching request that is struck, from 1.
+    :param chance: the probability of each strike.
+    :param code, retry_after_s: the HTTP status and `Retry-After` header (seconds) of `status`.
+    :param delay_s: the wait of `delay` and `late`, in seconds.
+    :param ending: how `late` ends the client's request: drop, reset or hang.
+    :param cap_s: the longest that `hang` lasts, in seconds.
+    :raises FaultError: if a value is not allowed, or does not fit the kind.
     """
 
     what: str
@@ -142,7 +157,10 @@ class Fault:
 
 @dataclass(slots=True)
 class Counts:
-    """The only state of a plan in use: the number of requests that each fault was tried on."""
+    """The only state of a plan in use: the number of requests that each fault was tried on.
+
+    :param matched: for each fault, the requests that it was tried on.
+    """
 
     matched: list[int] = field(default_factory=list)
 
@@ -154,7 +172,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Faults in order, and the seed of their chances. Equal seeds give equal faults."""
+    """Faults in order, and the seed of their chances. Equal seeds give equal faults.
+
+    :param faults: in order; the first that is due strikes.
+    :param seed: of the chances.
+    """
 
     faults: tuple[Fault, ...] = ()
     _: KW_ONLY

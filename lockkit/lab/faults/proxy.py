@@ -55,6 +55,15 @@ class Proxy(ArmedFaults):
 
     `with Proxy(...)` runs it in a daemon thread; inside an event loop use `await start()` and
     `await stop()`. A late request that is still waiting when the proxy stops is never delivered.
+
+    :param upstream: the store's `http://` address.
+    :param plan: the faults; None: none until `inject` is called.
+    :param port: to listen on; 0: any free port.
+    :param latency_ms: added to each request, in milliseconds.
+    :param body_bytes_max: the longest request body, in bytes.
+    :param on_fault: called with each fault's event.
+    :param clock: the source of time; tests replace it.
+    :raises ProxyError: if `upstream` is no `http://` address.
     """
 
     def __init__(

@@ -37,6 +37,9 @@ def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:
     Says nothing about atomicity, so the verdict is never `FULL`. Raises `StoreError`, as `probe`
     does, if even a read fails: no bucket, no credentials, no such host, no answer. That is no
     verdict on the store.
+
+    :param store: the store to test.
+    :param clock: the source of time; tests replace it.
     """
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
@@ -59,6 +62,13 @@ def probe(
     `also` are other ways to the same place (the other nodes of a cluster): the racers are spread
     over them, because some are atomic only per node (RustFS #1659). Raises `ValueError` for
     numbers of `rounds` or `racers` that would test nothing, or too much.
+
+    :param store: the store to test.
+    :param rounds: of each race.
+    :param racers: clients in each race.
+    :param also: other ways to the same place.
+    :param clock: the source of time; tests replace it.
+    :param emit: called with each event.
     """
     _refuse_outside("rounds", rounds, 1, ROUNDS_MAX, "races of each kind")
     least = max(RACERS_MIN, 1 + len(also))  # each address is tried

@@ -32,7 +32,13 @@ class CheckOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of the store."""
+    """One check of the store.
+
+    :param name: the check's name.
+    :param finding: its outcome.
+    :param because: the reason, as text.
+    :param evidence: what was observed.
+    """
 
     name: str
     finding: CheckOutcome
@@ -42,7 +48,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The verdict on a store, with its checks."""
+    """The verdict on a store, with its checks.
+
+    :param url: the store.
+    :param verdict: whether it can hold a lock.
+    :param conclusion: the verdict as text.
+    :param checks: in the order in which they ran.
+    """
 
     url: str
     verdict: Suitability

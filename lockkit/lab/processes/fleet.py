@@ -93,6 +93,27 @@ class Fleet:
 
     `events()` holds them in the order in which they arrived; `at_ms` says when each happened.
     `launch()` starts it and returns at once; a later failure is in `error`.
+
+    :param kind: which writers run: plain Python or PySpark.
+    :param writers: the number of writers.
+    :param provider: the lock that they take.
+    :param profile: the provider that the embedded server imitates.
+    :param overlap: the share of writes to the same files, from 0 to 1.
+    :param ttl_s: the length of the lease, in seconds.
+    :param renew_interval_s: the time between renewals, in seconds.
+    :param rounds: commits of each writer; None: until `stop`.
+    :param fence: whether commits check the fence.
+    :param run_dir: the folder of the run's files; None: a temporary one.
+    :param latency_ms: added to each request, in milliseconds.
+    :param url: the table; None: the provider's own on the embedded server.
+    :param endpoint: the URL of a running store; None: the embedded server, or a real bucket with
+        `url`.
+    :param dataset: the folder of the input; None: `datasets/orders`.
+    :param pause_s: the pause between two commits, in seconds.
+    :param deadman_s: end the run after so many seconds without a sign from this process; None:
+        never.
+    :param prepared: a fleet whose prepared processes, id and folder this one takes.
+    :raises FleetError: if the settings cannot be launched.
     """
 
     def __init__(

@@ -10,6 +10,12 @@ from lockkit.lab.server.objects import Objects
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProfile:
+    """A provider's behaviour that the server imitates.
+
+    :param name: the profile's name.
+    :param why: the provider or the failure behind it.
+    """
+
     name: str
     write_interval_ms: float = 0.0
     """Writes to one object closer together than this get 429, from any client."""

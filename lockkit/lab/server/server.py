@@ -60,6 +60,18 @@ class Emulator:
     `on_request` is called from the server's thread and must not wait. Raises `ValueError` for an
     unknown profile, an impossible port or an address that others could reach, `OSError` if the port
     or the file cannot be used.
+
+    :param db: the SQLite file; by default in memory.
+    :param profile: the provider to imitate, one of `PROFILES`.
+    :param port: the S3 address's; the other two follow it. 0: any free ports.
+    :param host: the address to listen on.
+    :param allow_remote: required for a `host` that other machines can reach.
+    :param latency_ms: added to each request, in milliseconds.
+    :param credentials: the key pair whose signatures the S3 address verifies; None: any.
+    :param policy: access rights to enforce; None: everything is allowed.
+    :param strict_buckets: whether a missing bucket gets a 404 instead of being made.
+    :param clock: the source of time; tests replace it.
+    :param on_request: called with an event for each request.
     """
 
     def __init__(

@@ -24,6 +24,12 @@ _CREDENTIAL = re.compile(_SCOPE)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
+    """An S3 key pair.
+
+    :param access_key: the public part.
+    :param secret_key: the secret part; `repr` hides it.
+    """
+
     access_key: str
     secret_key: str
 

@@ -41,7 +41,10 @@ _unfolded: Charts | None = None
 
 
 class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no types
-    """A folded panel under `lanes`; nothing is computed or sent before it is unfolded."""
+    """A folded panel under `lanes`; nothing is computed or sent before it is unfolded.
+
+    :param lanes: the picture whose numbers it draws.
+    """
 
     def __init__(self, lanes: Lanes) -> None:
         super().__init__(children=[widgets.VBox()], titles=("Numbers",), selected_index=None)

@@ -209,7 +209,15 @@ class Side:
 
 
 class Contention:
-    """Processes that contend on each of two services; the panel's actions as methods."""
+    """Processes that contend on each of two services; the panel's actions as methods.
+
+    :param names: the two services.
+    :param contenders: processes for each service.
+    :param lease_s: the length of the lease, in seconds.
+    :param hold_s: how long a holder keeps the lock, in seconds.
+    :param think_s: the pause after a release, in seconds.
+    :raises ValueError: for an unknown service.
+    """
 
     def __init__(
         self, names: Sequence[str] = ("storage", "zookeeper"), *, contenders: int = CONTENDERS,

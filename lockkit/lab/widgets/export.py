@@ -82,6 +82,11 @@ def export_html(
 ) -> None:
     """Write the page to a path or an open text file. `verdict` is a `check.Verdict`, or
     None.
+
+    :param events: the run.
+    :param verdict: a `check.Verdict`, or None.
+    :param file: a path or an open text file.
+    :param title: the page's heading.
     """
     page = page_of(events, verdict, title=title)
     if isinstance(file, (str, Path)):

@@ -69,7 +69,11 @@ def _nothing_collected() -> Iterator[None]:
 
 
 class Workbench(Newest):
-    """Launch writers, pause one, lose a response, and watch the lock object meanwhile."""
+    """Launch writers, pause one, lose a response, and watch the lock object meanwhile.
+
+    :param fleet_of: makes the fleet from settings; None: `Fleet`.
+    :param settings: first values of the controls, by the names of `Fleet`'s parameters.
+    """
 
     def __init__(self, *, fleet_of: Callable[..., Any] | None = None, **settings: Any) -> None:
         self.close_older()

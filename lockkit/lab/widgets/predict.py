@@ -61,6 +61,10 @@ class Predict(Shown):
 
     The guesses are radio buttons, for mouse, keyboard and screen reader. Raises `ValueError` for
     fewer than two guesses, or two that are alike.
+
+    :param question: the text above the guesses.
+    :param guesses: two or more, all different.
+    :param then: what the panel says after a guess.
     """
 
     def __init__(

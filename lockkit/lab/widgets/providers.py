@@ -59,6 +59,8 @@ class Providers(Newest):
     """Three processes contend for a lock on each of two services. Has buttons and methods.
 
     `contest` is the running contention, or None. Running the cell again ends the earlier one.
+
+    :param first, second: the two services that are compared.
     """
 
     def __init__(self, first: str = "storage", second: str = "zookeeper") -> None:

@@ -65,6 +65,10 @@ class StoreProbe(Newest):
 
     No request is sent before that. The embedded places are servers in this process, a new one for
     each run. A URL is probed through the SDKs, with the credentials of the environment.
+
+    :param rounds: of each race.
+    :param racers: clients in each race.
+    :param requests: reads of each kind that are timed.
     """
 
     def __init__(self, *, rounds: int = 20, racers: int = 8, requests: int = 40) -> None:

@@ -51,6 +51,14 @@ def run_batch(
 
     All items must begin within `acquire_timeout` seconds from now. A repeated item is done once.
     Raises `OutOfOrder` if the calling thread holds a lock.
+
+    :param locks: the process's locks.
+    :param operation: the name of a key operation.
+    :param volume, bucket: where the keys are.
+    :param items: tuples of keys.
+    :param do: called with each item.
+    :param acquire_timeout: seconds; None: no limit.
+    :param threads: how many items run at once, at most.
     """
     if locks.holds():
         # Its threads would wait for this thread's locks, or behind a writer that waits for them.

@@ -25,7 +25,13 @@ _ASIDE = "restore an earlier version or move it away; nothing was changed"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job; `attempts` counts its claims, and is the fencing token of the latest worker."""
+    """One job; `attempts` counts its claims, and is the fencing token of the latest worker.
+
+    :param id: unique in the queue.
+    :param payload: the work, as text.
+    :param worker: the latest worker; "" before the first claim.
+    :param attempts: the number of claims.
+    """
 
     id: str
     payload: str

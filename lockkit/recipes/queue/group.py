@@ -194,7 +194,11 @@ def _fail(tickets: Sequence[WriteTicket], failed: NotDone | Unsure) -> None:
 
 
 class GroupQueue(Queue):
-    """A queue whose threads share their writes; requests still waiting at `close` are not done."""
+    """A queue whose threads share their writes; requests still waiting at `close` are not done.
+
+    :param url: where `queue.json` is, as for `open_store`.
+    :param options: those of `Queue`.
+    """
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)

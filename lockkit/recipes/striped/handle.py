@@ -137,7 +137,12 @@ class StripedLock:
 
 
 class StripedKeys:
-    """Keys of a striped lock that are held together."""
+    """Keys of a striped lock that are held together.
+
+    :param striped: the lock that the keys are of.
+    :param keys: the names to hold.
+    :param acquire_timeout: the longest wait for all of them, in seconds; None: for ever.
+    """
 
     def __init__(
         self, striped: StripedLock, keys: tuple[str, ...], acquire_timeout: float | None

@@ -86,6 +86,7 @@ class StateLease(LeasedLock):
     :param workspace: Terraform's workspace, `default` by default.
     :param workspace_key_prefix: Terraform's option of that name, `env:` by default.
     :param store_options: those of `open_store`: endpoint, credentials, ...
+    :param options: the keywords of every lock.
     :raises ValueError: for another `ttl_s`; `StoreError` for a URL that names no state, and for a
         store without conditional overwrites.
 

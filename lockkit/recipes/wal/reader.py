@@ -36,7 +36,11 @@ WINDOWS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The progress of a reader: the slot it reads next, and the highest epoch before that."""
+    """The progress of a reader: the slot it reads next, and the highest epoch before that.
+
+    :param next: the slot to read next.
+    :param epoch: the highest epoch read so far.
+    """
 
     next: int = 0
     epoch: int = 0
@@ -46,7 +50,11 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The sequence number of a record: its slot, and its place in that slot."""
+    """The sequence number of a record: its slot, and its place in that slot.
+
+    :param slot: the slot's number.
+    :param index: the record's place in the slot, from 0.
+    """
 
     slot: int
     index: int
@@ -54,7 +62,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record of the log, a JSON value."""
+    """One record of the log, a JSON value.
+
+    :param at: its sequence number.
+    :param record: its value.
+    """
 
     at: Position
     record: Any
@@ -122,6 +134,12 @@ class Reader:
 
     with Reader("s3://lake/orders-log") as reader:
         reader.look()
+
+    :param url: where the slots are, as for `open_store`.
+    :param tail: how to find the end of the log (`LogTail`).
+    :param clock: the source of time; tests replace it.
+    :param client: the name of this reader in the store's log.
+    :param store_options: those of `open_store`: endpoint, credentials, ...
     """
 
     def __init__(

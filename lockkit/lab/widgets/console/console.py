@@ -61,6 +61,12 @@ class Console(Shown):
     """The lock's owner, whether it is alive, what happened and what to do; by clicks or by code.
 
     `demo` makes a table with a problem, which is inspected if no URL is given.
+
+    :param url: the table or lock to inspect.
+    :param endpoint: the store's URL; "": the service's own.
+    :param watch_s: the time between two looks of a watch, in seconds.
+    :param demo: makes a table with a problem; None: no demo button.
+    :param store_options: those of `open_store`: endpoint, credentials, ...
     """
 
     def __init__(

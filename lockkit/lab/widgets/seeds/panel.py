@@ -36,6 +36,10 @@ class Sweep(Newest):
     """How often a stall does harm, by its length in leases, with and without the fence.
 
     `run()` runs it now and returns what it `found`; the button runs it in a thread.
+
+    :param runs: simulated runs for each point; None: the default number.
+    :param ratios: lengths of the stall, in leases.
+    :param ways: the curves: name and text.
     """
 
     def __init__(

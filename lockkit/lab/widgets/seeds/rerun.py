@@ -41,6 +41,8 @@ class Rerun(Newest):
 
     The moment is text to copy, change and paste. `go` and `others` do by code what the buttons
     do; `outcome` is the run so far. Raises `ValueError` for an invalid moment.
+
+    :param moment: `scenario/mistake:seed@move`, or its parsed form.
     """
 
     def __init__(self, moment: str | SeedMoment = "lease:1@60") -> None:

@@ -30,6 +30,8 @@ class TimeSliders(Shown):
     """Two writers and one lock: set the times, and see what happens. `TimeSliders(stall_s=8)`.
 
     Keywords as in `Timing`. `outcome` is the run that is drawn.
+
+    :param times: first values, by the fields of `Timing`, in seconds.
     """
 
     def __init__(self, **times: Any) -> None:

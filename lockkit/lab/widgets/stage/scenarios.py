@@ -67,7 +67,12 @@ class StageScenario:
 
 
 class PatternSteps(Stage):
-    """W1 and W2 in one of the `SCENARIOS`, one request at a time, with a mistake planted."""
+    """W1 and W2 in one of the `SCENARIOS`, one request at a time, with a mistake planted.
+
+    :param pattern: one of `SCENARIOS`.
+    :param mistake: the planted mistake; "": none.
+    :raises ValueError: for an unknown mistake.
+    """
 
     refusals = (
         ElectionError, NotLeader, WalError, QueueError, QueueUnknown, StateLocked, NotLocked,

@@ -224,7 +224,11 @@ class StageView(Newest):
 
 
 class Stepper(StageView):
-    """W1 and W2 are about to commit another amount for the same order: press *Next* on either."""
+    """W1 and W2 are about to commit another amount for the same order: press *Next* on either.
+
+    :param mode: the table's: fenced or hudi.
+    :param version: the table's: 6 or 9.
+    """
 
     options, label = MODES, "Table"
 
@@ -248,7 +252,11 @@ class Stepper(StageView):
 
 
 class PatternStepper(StageView):
-    """Two actors of a protocol (`lock`, `election`, `wal`, ...), with a mistake to plant."""
+    """Two actors of a protocol (`lock`, `election`, `wal`, ...), with a mistake to plant.
+
+    :param pattern: the protocol.
+    :param mistake: the planted mistake; "": none.
+    """
 
     label = "Mistake"
 

@@ -31,6 +31,10 @@ class Steps(Stage):
     """W1 and W2 have read one order, and each is about to commit another amount for it.
 
     `mode` is the table's: `fenced` or `hudi`.
+
+    :param mode: the table's: fenced or hudi.
+    :param version: the table's: 6 or 9.
+    :raises ValueError: for another pair.
     """
 
     refusals = (table.TableError, table.CommitUnknown, LockLost, StoreError)
