@@ -256,3 +256,64 @@ def test_the_bucket_policy_denies_only_what_has_neither_condition() -> None:
     here = f"arn:aws:s3:::lake/orders/{LOCK_KEY.rpartition('/')[0]}/*"
     assert {writes["Resource"], deletes["Resource"]} == {here}
     assert policy("s3")["Statement"][0]["Resource"] == here
+
+
+def without(said: Any, right: str) -> Any:
+    """The document without one permission."""
+    if isinstance(said, dict):
+        return {key: without(each, right) if each != right else [] for key, each in said.items()}
+    if isinstance(said, list):
+        return [without(each, right) for each in said if each != right]
+    return said
+
+
+def rights(name: str) -> list[str]:
+    said = policy(name)
+    if "Statement" in said:
+        return sorted(actions(said))
+    each_role = said["roles"].values() if "roles" in said else [said["DataActions"]]
+    return sorted(right for role in each_role for right in role)
+
+
+WRITERS = {"s3": "s3", "gcs": "gs", "azure": "az"}
+ON_CALL = {f"{name}_on_call": scheme for name, scheme in WRITERS.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "right"), [(name, right) for name in WRITERS for right in rights(name)]
+)
+def test_a_lock_needs_each_permission_of_its_document(name: str, right: str) -> None:
+    url = f"{WRITERS[name]}://lake/orders"
+    with Emulator(policy=read_policy([json.dumps(without(policy(name), right))])) as server:
+        at = {"endpoint": getattr(server, name), "ttl_s": 10}
+        with pytest.raises(StoreError, match=r"denied|403"):
+            lives(Lock(url, **at), Lock(url, **at))
+
+
+@pytest.mark.parametrize("name", ON_CALL)
+def test_the_commands_of_on_call_staff_need_each_permission_of_their_document(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, url = name.removesuffix("_on_call"), f"{ON_CALL[name]}://lake/orders"
+    db = tmp_path / "objects.sqlite"
+    with Emulator(db=str(db)) as server:
+        endpoint = getattr(server, kind)
+        with Table.create(url, record_key="id", endpoint=endpoint) as table:
+            table.append(pa.table({"id": ["a"]}))
+
+    def refused(said: Any) -> str:
+        """The first command that fails, or prints that something was denied; "" for none."""
+        with Emulator(db=str(db), policy=read_policy([json.dumps(said)])) as server:
+            to = [url, "--endpoint", getattr(server, kind)]
+            for command in (
+                ["lock", "show"], ["history"], ["table", "show"], ["incident", "--watch-s", "0"],
+            ):  # fmt: skip
+                code = main([*command, *to])
+                printed = "".join(capsys.readouterr())
+                if code or "denied" in printed or "403" in printed:
+                    return command[0]
+            return ""
+
+    assert refused(policy(name)) == ""
+    for right in rights(name):
+        assert refused(without(policy(name), right)), f"no command needs {right}"
