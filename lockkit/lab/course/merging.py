@@ -175,6 +175,8 @@ STYLE = """<style>
 padding:3px 8px;margin:0 0 3px;font-size:12px;line-height:1.45;overflow-wrap:anywhere}
 .lockkit-files .log{margin-left:18px}.lockkit-files .gone{opacity:.6}
 .lockkit-files .W1{border-left-color:#0072B2}.lockkit-files .W2{border-left-color:#E69F00}
+.lockkit-overlap td{line-height:1.45;font-size:12px;vertical-align:top;overflow-wrap:anywhere}
+.lockkit-overlap td:first-child{white-space:nowrap}
 .lockkit-files .pending{border-style:dashed;border-left-style:solid}
 </style>"""
 
@@ -212,7 +214,7 @@ class Overlap(Shown):
 
     def __init__(self) -> None:
         self._status = Status()
-        self._panes = [widgets.HTML(layout=widgets.Layout(width="30em", max_width="98%"))
+        self._panes = [widgets.HTML(layout=widgets.Layout(width="24em", max_width="98%"))
                        for _ in range(2)]  # fmt: skip
         self._buttons = {
             (what, name): button(f"{name} {what}s", partial(press, name))
