@@ -15,14 +15,19 @@ from typing import Any
 import pytest
 
 PACKAGES = (
-    "lockkit", "lockkit.spark", "lockkit.providers",
+    "lockkit", "lockkit.table", "lockkit.spark", "lockkit.providers",
     "lockkit.recipes.election", "lockkit.recipes.granular", "lockkit.recipes.queue",
     "lockkit.recipes.striped", "lockkit.recipes.terraform", "lockkit.recipes.wal",
     "lockkit.lab.faults", "lockkit.lab.probe", "lockkit.lab.server", "lockkit.lab.widgets",
 )  # fmt: skip
-LEFT = {"open_store", "Policy", "Event", "Clock", "Lock"}
-"""Names whose docstrings describe their parameters in prose: a lock loads them, and is at its limit
-of lines (`tests.sizes`)."""
+LEFT = {
+    "open_store", "Policy", "Event", "Clock", "Lock",
+    "BaseFile", "Slice", "Target", "TaskId", "WriteStat", "TableConfig", "Committed", "Prepared",
+    "Transaction", "Snapshot", "avro_schema", "write_inserts", "partition_path", "commit",
+    "create_table", "publish", "prepare", "begin", "load_snapshot",
+}  # fmt: skip
+"""Names without a table yet: a lock or an append loads them, at its limit of lines
+(`tests.sizes`)."""
 
 
 def documented(what: Any) -> set[str]:

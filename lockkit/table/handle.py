@@ -71,20 +71,6 @@ T = TypeVar("T")
 class Table:
     """A table that exists, opened by one writer. One thread may use it at a time.
 
-    ===============  =======================  =====================================================
-    parameter        default                  meaning
-    ===============  =======================  =====================================================
-    `url`                                     the table's folder (s3://, gs://, az://, file://)
-    `lock`           by `options`             a handle of any lock, which the caller closes, or
-                                              keywords of `Lock` (`ttl_s`, `acquire_timeout`)
-    `options`        Hudi's defaults          Hudi's options; docs/options.md lists what each does
-    `strategy`       `SIMPLE`                 which commits conflict, and which writer gives way
-    `emit`           no sink                  called with each event
-    `clock`          the machine's            the source of time
-    `client`         ""                       the name of this writer in events
-    `store_options`  those of `open_store`    passed to `open_store` (`endpoint`, `timeout_s`)
-    ===============  =======================  =====================================================
-
     Times are in seconds. By default the table's own lock object guards commits;
     `hoodie.write.lock.provider` names another lock, and as the table's `single_writer` the handle
     sends no lock request. Table services run inline: the writer cleans after about every tenth
@@ -94,6 +80,16 @@ class Table:
 
     Raises `TypeError` for an unknown keyword, `TableError` for a refused option or a table that
     cannot be written, and `StoreError` if the store cannot be used.
+
+    :param url: the table's folder (s3://, gs://, az://, file://).
+    :param lock: a handle of any lock, which the caller closes, or keywords of `Lock`; None: by
+        `options`.
+    :param options: Hudi's options; docs/options.md lists what each does. None: Hudi's defaults.
+    :param strategy: which commits conflict, and which writer gives way.
+    :param emit: called with each event.
+    :param clock: the source of time; tests replace it.
+    :param client: the name of this writer in events.
+    :param store_options: those of `open_store` (`endpoint`, `timeout_s`, ...).
     """
 
     def __init__(

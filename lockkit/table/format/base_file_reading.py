@@ -22,7 +22,11 @@ COPIED_ANEW = frozenset({PARTITION_PATH, FILE_NAME})
 
 
 def read_base_file(key: str, body: bytes) -> pa.Table:
-    """A base file's rows, meta columns included; `TableError` if it is not parquet."""
+    """A base file's rows, meta columns included; `TableError` if it is not parquet.
+
+    :param key: the file's key, for messages.
+    :param body: its bytes.
+    """
     import pyarrow as pa
 
     batches = list(base_file_batches(key, io.BytesIO(body)))

@@ -83,6 +83,14 @@ def roll_back(
     otherwise its markers or a listing of the table show them. Raises `CommitUnknown` if it is
     unknown whether it was decided, or `LockLost` (in both cases nothing was deleted), `TableError`
     or `StoreError`.
+
+    :param target: the pending commit's instant.
+    :param guard: the lock's fence.
+    :param known: the caller's view of the table.
+    :param believe: raises `LockLost` once the lease is over.
+    :param resume: a pending rollback of `target` to finish; None: a new one.
+    :param base: the table's address (`hadoop_base`).
+    :param paths: the files that the instant wrote; None: they are searched for.
     """
     names, fenced = known.config.names, known.config.mode == FENCED
     if not (fenced or base):

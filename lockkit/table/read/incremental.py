@@ -79,6 +79,10 @@ def load_increment(
 
     `settled` means that an earlier increment ended at `end`. An instant that is pending below it
     now began later, and will fail, so it delays nothing. `TableError` if `end` left the timeline.
+
+    :param start: where the last increment ended; "": before the first commit.
+    :param end: the last instant to include; None: now.
+    :param settled: whether an earlier increment ended at `end`.
     """
     if not isinstance(start, str) or start:
         known_instant(start)

@@ -87,22 +87,18 @@ def read_table(
 ) -> pa.Table:  # fmt: skip
     """The rows of the latest snapshot, or of one in the past, in memory. `scan` reads in batches.
 
-    ==========  ===============  ==================================================================
-    parameter   default          meaning
-    ==========  ===============  ==================================================================
-    `store`                      the table's store, from `open_store(url)`
-    `clock`     the machine's    the source of time
-    `columns`   all              the columns to read
-    `filters`   none             (column, operator, value), all of which must hold; a filter on the
-                                 partition's field skips whole partitions
-    `as_of`     now              an instant, yyyyMMddHHmmssSSS in UTC
-    `meta`      False            whether Hudi's meta columns are read too
-    `query`     snapshot         `read_optimized` reads a merge-on-read table's base files alone
-    ==========  ===============  ==================================================================
-
     It reads a table that Hudi wrote with its own defaults as Hudi does, even if lockkit cannot
     write that table. Raises `TableError` for an unknown column or instant, or a table that cannot
     be read.
+
+    :param store: the table's store, from `open_store(url)`.
+    :param clock: the source of time; tests replace it.
+    :param columns: the columns to read; None: all.
+    :param filters: (column, operator, value), all of which must hold; a filter on the partition's
+        field skips whole partitions.
+    :param as_of: an instant, yyyyMMddHHmmssSSS in UTC; None: now.
+    :param meta: whether Hudi's meta columns are read too.
+    :param query: `read_optimized` reads a merge-on-read table's base files alone.
     """
     clock = clock or Clock()
     found: Snapshot = run(snapshot_to_read(as_of, query), store, clock)
@@ -114,7 +110,10 @@ def scan(
     filters: Sequence[Filter] = (), as_of: str | None = None, meta: bool = False,
     query: str = SNAPSHOT,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """The rows of `read_table`, with its parameters, in batches of one snapshot."""
+    """The rows of `read_table`, with its parameters, in batches of one snapshot.
+
+    :param store, clock, columns, filters, as_of, meta, query: as for `read_table`.
+    """
     clock = clock or Clock()
     found: Snapshot = run(snapshot_to_read(as_of, query), store, clock)
     yield from _batches(
@@ -163,6 +162,10 @@ def read_increment(
 
     `start` and `end` are instants in version 6 and completion times in version 9; "" is before the
     first commit, and None is the newest. The other parameters are those of `read_table`.
+
+    :param store, clock, columns, filters, meta: as for `read_table`.
+    :param start: where the last increment ended; "": before the first commit.
+    :param end: the last instant or completion time to include; None: the newest.
     """
     import pyarrow as pa
 
@@ -280,7 +283,10 @@ def _gone(of: Slice) -> Procedure[TableError]:
 
 
 def read_slice(of: Slice) -> Procedure[pa.Table]:
-    """All rows of a slice with the meta columns, as its file has them, in memory."""
+    """All rows of a slice with the meta columns, as its file has them, in memory.
+
+    :param of: the slice to read.
+    """
     match (yield from read(of.path, limit=None)):
         case Found(body, _):
             return read_base_file(of.path, body)

@@ -158,6 +158,12 @@ def rewrite_group(
 
     Rows that are only copied keep their commit time. The slice is written even if every new row is
     older than the stored one.
+
+    :param target: the transaction's.
+    :param base: the slice to replace.
+    :param old: its rows, as read.
+    :param rows: the upserts.
+    :param task: the task that writes the file.
     """
     if rows.num_rows:
         refuse_strangers(target, base.partition, rows)
