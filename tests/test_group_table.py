@@ -21,6 +21,7 @@ from lockkit.lab.verify.sim import simulate
 from lockkit.lab.verify.table.scenario import TOGETHER
 from lockkit.protocol.outcome import Found, IfVersion
 from lockkit.runtime import run
+from lockkit.runtime.proven import delete
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table, TableConfig
 from lockkit.table.errors import BrokenFence, NewerFence
@@ -28,6 +29,14 @@ from lockkit.table.occ import group_ahead
 from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group import GroupFence, Offer, decide
+from lockkit.table.occ.group_commit import (
+    GroupClient,
+    inflight_key,
+    look,
+    offered_as,
+    open_offers,
+    prove_data,
+)
 from lockkit.table.occ.group_fence import (
     format_group_fence,
     format_offer,
@@ -143,6 +152,34 @@ def test_a_writer_that_loses_the_fence_offers_its_commit_and_both_are_there(url:
         one.append(rows("c"))
         other.append(rows("d"))
     assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
+
+
+def test_an_upsert_under_contention_lists_twice(url: str) -> None:
+    asked: list[str] = []
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        other.append(rows("b"))
+        before_fence(one, lambda: other.upsert(rows("b", v=1)))
+        one.upsert(rows("a", v=1))  # it loses the fence: from now on it offers at once
+        other.upsert(rows("b", v=2))
+        published(one)
+        published(other)
+        spy(one, asked.append)
+        one.upsert(rows("a", v=2))
+        sent = list(asked)
+    assert values(url) == judged(url) == {"a": 2, "b": 2}
+    assert sum(each.startswith("put") and each.endswith(".offer") for each in sent) == 1
+    assert sum(each.startswith("list") for each in sent) == 2, sent
+
+
+def test_an_offer_is_read_once(url: str) -> None:
+    store, client, mine = open_store(url), GroupClient(), Offer(T1, 0)
+    key, body = offered_as(mine)
+    run(prove_data({key: body, inflight_key(T1, "commit"): b"{}"}), store, Clock())
+    view = run(look(client), store, Clock())
+    assert run(open_offers(view), store, Clock()) == [mine]
+    run(delete(key), store, Clock())
+    assert run(open_offers(view), store, Clock()) == [mine], "it was read again"
 
 
 def test_columns_of_two_writers_do_not_shrink_the_table(url: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Procedure
@@ -76,13 +77,14 @@ class Timeline:
         default_factory=lambda: MappingProxyType({})
     )
     """The listed version of each requested file, by instant and action."""
+    fence: Any = field(default=None, compare=False)
+    """With group commit: the fence that was read beside it, and its version."""
 
     @property
     def latest(self) -> str:
         """The greatest instant of a completed commit or rollback; "" if there is none.
 
-        A new instant before it could never commit: every `survey` refuses it.
-        """
+        A new instant before it could never commit: every `survey` refuses it."""
         return max((*self.commits, *(each for each, done in self.rollbacks.items() if done)),
                    default="")  # fmt: skip
 
@@ -160,8 +162,7 @@ def next_instant_ms(newest: str, wall_ms: int, action: str, lead_ms: int = 0) ->
 
     It is at least now, and `lead_ms` later than `newest` ("" on an empty timeline): a rewrite must
     sort after every slice that it read, or readers would keep the old slice. Writers' clocks
-    disagree, so the wall clock alone does not guarantee that.
-    """
+    disagree, so the wall clock alone does not guarantee that."""
     at_ms = max(_after(newest, wall_ms) + lead_ms, wall_ms)
     return at_ms + (LANES.index(action) - at_ms) % len(LANES)
 
@@ -261,8 +262,7 @@ def _parse_name(name: str, names: TimelineNames) -> tuple[str, str | None, str, 
 def glance(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
     """One listing, which need not be a snapshot: the caller must prove that nothing changed.
 
-    With `after`, an instant, only what is later than it.
-    """
+    With `after`, an instant, only what is later than it."""
     return parse_timeline((yield from listing(names.prefix, after=_past(names, after))), names)
 
 

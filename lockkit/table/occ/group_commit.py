@@ -69,6 +69,8 @@ RESERVATIONS_MAX = 10
 TURNS_MAX = 40
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
+OFFERS_MAX = 256
+"""So many offers that it has read a client keeps."""
 WAITS_MAX = 6
 """How many times a client looks whether others have published what they decided before."""
 FIRST_LOOK_TRIPS = 1.25
@@ -121,6 +123,8 @@ class GroupClient:
     """Of this client's own inflight files that are not published yet."""
     behind: list[GroupDecision] = field(default_factory=list)
     """Acknowledged, and still to be published."""
+    read: dict[tuple[str, Version | None], Offer | None] = field(default_factory=dict)
+    """Others' offers; an object that is listed with the same version has the same content."""
     beside: Procedure[None] | None = None
     """What is sent in parallel with this client's next replacement of the fence."""
     ahead: list[Any] = field(default_factory=list)
@@ -179,6 +183,10 @@ class GroupView:
     keys: frozenset[str]
 
     horizon: str = ""
+    versions: Mapping[str, Version | None] = field(default_factory=dict)
+    """Of the offers, as they were listed."""
+    read: dict[tuple[str, Version | None], Offer | None] = field(default_factory=dict)
+    """Offers that its client has read before, by key and version."""
 
     def completed(self) -> frozenset[str]:
         return frozenset(instant_in(key) for key in self.keys if key.endswith(".commit"))
@@ -219,6 +227,8 @@ class GroupWrite:
     offered: bool = False
     action: str = COMMIT
     table: str = ""
+    surveyed: bool = False
+    """Whether its base is from the fence that was read beside its snapshot's listing."""
 
     def see(self, fence: GroupFence) -> None:
         """Raise the base to the last decision in its snapshot.
@@ -283,7 +293,11 @@ def look(client: GroupClient) -> Procedure[GroupView]:
         entries = yield from listing(GROUP_TIMELINE, after=after)
     client.knows(fence, version)
     decided = known_decisions(before, fence)
-    view = GroupView(fence, version, decided, plain_keys(entries), client.horizon)
+    versions = {each.key: each.version for each in entries if each.key.endswith(".offer")}
+    if len(client.read) > OFFERS_MAX:
+        client.read.clear()
+    view = GroupView(fence, version, decided, plain_keys(entries), client.horizon, versions,
+                     client.read)  # fmt: skip
     done = view.completed()
     client.proven |= {each.seq for each in fence.window if each.kind == COMMIT
                       and (each.instant in done or each.instant <= client.horizon)}  # fmt: skip
@@ -452,7 +466,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     The owner of the oldest offer decides; the others wait for it, and decide if it does not. A
     client that loses the fence finds its decision in the fence that it reads next, or tries again.
     """
-    if not write.blind:  # its offer says what its owner has seen
+    if not write.blind and not write.surveyed:  # its offer says what its owner has seen
         write.see((yield from look(client)).fence)
     write.sent = write.offered = True
     key, body = offered_as(write.offer())
@@ -462,6 +476,8 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
         before = parse_offer(settled.body)
         write.base, settled = (before.base if before else write.base), settled.version
     version = settled if isinstance(settled, Version) else ""
+    if version and settled is made:
+        client.read[key, version] = write.offer()
     for turn in range(TURNS_MAX):
         if turn:
             view = yield from look(client)
@@ -568,9 +584,12 @@ def open_offers(view: GroupView) -> Procedure[list[Offer]]:
         elif key.endswith(".append") and (by_name := blind_offer(key[len(GROUP_TIMELINE) :])):
             refused = timeline_key(by_name.instant, "offer") in view.keys
             found += [by_name] if is_open(view, by_name.instant) and not refused else []
-    bodies = yield from all_of([read(key) for key in keys])
-    parsed = [parse_offer(each.body) for each in bodies if isinstance(each, Found)]
-    return found + [each for each in parsed if each]
+    known = {key: view.read.get((key, view.versions.get(key))) for key in keys}
+    unread = [key for key in keys if known[key] is None]
+    for key, each in zip(unread, (yield from all_of([read(key) for key in unread])), strict=True):
+        if isinstance(each, Found):
+            known[key] = view.read[key, each.version] = parse_offer(each.body)
+    return found + [each for each in known.values() if each]
 
 
 def is_open(view: GroupView, instant: str) -> bool:

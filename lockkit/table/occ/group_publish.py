@@ -42,12 +42,14 @@ from lockkit.table.occ.fence import (
 from lockkit.table.occ.group import GroupDecision, GroupFence, is_proven
 from lockkit.table.occ.group_ahead import GroupAppend, give_back, is_busy, reserve_ahead
 from lockkit.table.occ.group_commit import (
+    CONTENDED_FOR,
     GROUP_TIMELINE,
     GroupClient,
     GroupWrite,
     bury,
     completed_key,
     decided,
+    has_gap,
     known_decisions,
     named,
     offered_as,
@@ -234,8 +236,15 @@ def _recheck(client: GroupClient, prepared: Prepared) -> Procedure[None]:
 def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
     """The offer's content. Its base is the last decision that the transaction's listing showed."""
     assert client.known is not None
-    began, fence = prepared.transaction, client.known
-    covered = began.covered
+    began = prepared.transaction
+    surveyed = began.timeline.fence
+    if surveyed is not None:
+        fence, version = surveyed
+        if fence.round > client.known.round and not has_gap(client.known, fence):
+            client.contended, knew_ms = CONTENDED_FOR, client.knew_ms
+            client.knows(fence, version)
+            client.knew_ms = knew_ms  # it was read a while ago
+    fence, covered = client.known, began.covered
     client.proven |= {each.seq for each in fence.window
                       if each.kind == COMMIT and each.instant in covered}  # fmt: skip
     # A new group with an id of its own (`free_file_id`); those of buckets are the same for all.
@@ -248,6 +257,7 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
         prepared.instant, began.taken.attempt, 0, began.base, began.horizon,
         named(files), schema_id(files.schema), prepared.grows,
         blind=appends and not prepared.grows, body=prepared.body, action=began.action,
+        surveyed=surveyed is not None and surveyed[0].round <= fence.round,
     )  # fmt: skip
     write.see(fence)
     return write

@@ -7,7 +7,10 @@ that was acknowledged before it was asked for.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lockkit.errors import StoreError, TableError, Unanswered
+from lockkit.protocol.outcome import Version
 from lockkit.runtime import Parallel, Procedure, Sleep, WallMs
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
 from lockkit.table.occ.fence import COMMIT
@@ -26,16 +29,17 @@ def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline
     """
     began_ms = yield WallMs()
     now: Timeline
-    now, fence = yield Parallel((load_timeline(names, after=after), _fence()))
+    now, read = yield Parallel((load_timeline(names, after=after), _fence()))
+    fence = read and read[0]
     if fence is None or shows_all(fence, now, after):
-        return now
+        return replace(now, fence=read)
     trip_s = max(WAIT_LEAST_S, min(WAIT_MOST_S, ((yield WallMs()) - began_ms) / 1000))
     try:
         yield from _published(fence, now, after, trip_s)
     except StoreError as error:
         if isinstance(error, Unanswered):
             raise
-    return (yield from load_timeline(names, after=after))
+    return replace((yield from load_timeline(names, after=after)), fence=read)
 
 
 def shows_all(fence: GroupFence, now: Timeline, after: str) -> bool:
@@ -72,9 +76,8 @@ def _published(
     yield from publish(client, GroupView(fence, "", {}, frozenset()))
 
 
-def _fence() -> Procedure[GroupFence | None]:
+def _fence() -> Procedure[tuple[GroupFence, Version] | None]:
     try:
-        fence, _ = yield from read_group_fence()
+        return (yield from read_group_fence())
     except TableError:
         return None
-    return fence
