@@ -406,6 +406,7 @@ class View {
   atHarm() {
     const invalid = (this.model.get("status") || {}).verdict === "INVALID";
     const selected = this.model.get("selected");
+    if (this.shownHarm || !(invalid || selected)) return;
     if (!this.scroller.clientHeight) return;   // not in the page yet: it cannot be scrolled
     if (selected && !this.shownHarm) { this.shownHarm = true; this.reveal(); }
     const asked = selected || this.cursor >= 0;

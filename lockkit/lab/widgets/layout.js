@@ -39,7 +39,7 @@ const TRIES_MAX = 200;    // places that are tried for a bar's label
 /** What may be left out of a label that has no room, one after the other; the detail line has all of it. */
 const SHORTER = [
   [/^committed, (epoch \d+)$/, "$1"], [/^epoch (\d+)$/, "e$1"],
-  [/^decided by (.+)$/, "by $1"],
+  [/^decided by (.+)$/, "by $1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
   [/^conflict with .*$/, "conflict"], [/^(fault: .+) \(.*\)$/, "$1"], [/^(fenced off|fault): .*$/, "$1"], [/^commit refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],

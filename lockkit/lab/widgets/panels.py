@@ -57,7 +57,7 @@ STOP_TIMEOUT_S = 30.0
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
+def nothing_collected() -> Iterator[None]:
     """Switch garbage collection off meanwhile: it would take a quarter of the time."""
     was_on = gc.isenabled()
     gc.disable()
@@ -338,7 +338,7 @@ class Workbench(Newest):
                 events = list(read(lines))
         else:
             events = list(history)
-        with _nothing_collected():
+        with nothing_collected():
             verdict = check(events)
             return Lanes(
                 scene=whole(events, evidence=verdict.evidence),

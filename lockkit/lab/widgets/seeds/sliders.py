@@ -9,6 +9,7 @@ import ipywidgets as widgets
 
 from lockkit.lab.widgets.export import replayed
 from lockkit.lab.widgets.lanes import Lanes
+from lockkit.lab.widgets.panels import nothing_collected
 from lockkit.lab.widgets.scene import text
 from lockkit.lab.widgets.seeds.timed import TimedOutcome, Timing, play
 from lockkit.lab.widgets.ui import Shown, choice, column, named, row
@@ -68,9 +69,10 @@ class TimeSliders(Shown):
         return self.outcome
 
     def _draw(self) -> None:
-        self.outcome = outcome = play(self.timing())
-        happened = sorted([*outcome.events, *outcome.commits], key=lambda each: each.at_ms)
-        state = replayed(happened, outcome.verdict)
+        with nothing_collected():
+            self.outcome = outcome = play(self.timing())
+            happened = sorted([*outcome.events, *outcome.commits], key=lambda each: each.at_ms)
+            state = replayed(happened, outcome.verdict)
         with self.lanes.hold_sync():
             self.lanes.scene = state["scene"]
             self.lanes.status = state["status"] | {

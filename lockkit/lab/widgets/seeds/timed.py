@@ -145,11 +145,12 @@ def play(timing: Timing) -> TimedOutcome:
             run.begin(world.node("W1"))
             run.begin(world.node("W2", offset_ms=round(timing.skew_s * 1000)))
             for _ in range(MOVES_MAX):
-                if world.time.now_ms < ENDS_MS:
+                if world.tasks and world.time.now_ms < ENDS_MS:
                     world.play(1)
         except Violated as violated:
             violation = HARM.get(violated.invariant, str(violated))
+    events = tuple(world.history())
     return TimedOutcome(
-        timing=timing, events=tuple(world.history()), commits=tuple(run.commits_made()),
-        verdict=check(world.history()), violation=violation,
+        timing=timing, events=events, commits=tuple(run.commits_made()), verdict=check(events),
+        violation=violation,
     )  # fmt: skip
