@@ -147,6 +147,21 @@ def test_an_increment_may_end_at_an_archived_commit(tmp_path: Path, version: int
             assert contents(found) == contents(again) != {} and same.end == increment.end
 
 
+def test_in_mode_hudi_an_archived_instant_is_read_while_its_files_are_there(
+    tmp_path: Path, version: int
+) -> None:
+    table = Table.create(f"file://{tmp_path}", record_key="id", partition_by="region",
+                         version=version, mode="hudi", options=OPTIONS)  # fmt: skip
+    with table:
+        for v in range(7):
+            table.append(rows(f"n{v}", v=v))
+        table.clean()
+        commits = [each.instant for each in table.history() if each.action == "commit"]
+        assert table.archive(keep_min=3, keep_max=4) is not None
+        for v, instant in enumerate(reversed(commits)):
+            assert contents(table.read(as_of=instant)) == {f"n{n}": n for n in range(v + 1)}
+
+
 def test_in_mode_hudi_an_archived_end_of_an_increment_is_refused(tmp_path: Path) -> None:
     table, _ = made(tmp_path, 9, "hudi", commits=7)
     with table:

@@ -20,7 +20,7 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing, read
 from lockkit.table.errors import DamagedFile, RefusedOption, TableChanged, UnsupportedTable
 from lockkit.table.format import avro_decoding
-from lockkit.table.format.archived import ArchivedInstant, load_archived
+from lockkit.table.format.archived import ArchivedInstant, load_archived, load_archived_commits
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import LOG_FILE, CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.readable import ReadableTable, load_readable
@@ -78,7 +78,7 @@ def _snapshot(
         _outline(found, each) for each in wanted if found.now.completed[each] == "replacecommit"
     )
     replaced = {group: each.instant for each in outlines for group in each.replaced}
-    schema, schema_from = yield from _schema(found, wanted)
+    schema, schema_from = yield from _schema(found, wanted, until)
     groups = _bases(found, completed, replaced)
     if until is not None and until < max(found.commits, default=""):
         yield from _refuse_cleaned(found, until, groups, replaced)
@@ -156,8 +156,11 @@ def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:
             raise TableChanged(key, "was listed and is gone: it was archived", "read again")
 
 
-def _schema(found: Listed, wanted: list[str]) -> Procedure[tuple[str | None, str]]:
-    """The schema of the newest commit that has one, or that of the table's creation."""
+def _schema(
+    found: Listed, wanted: list[str], until: str | None
+) -> Procedure[tuple[str | None, str]]:
+    """The schema of the newest commit that has one, archived ones too, or of the table's creation.
+    """
     for instant in reversed(wanted):
         outline = yield from _outline(found, instant)
         if outline.extra.get("latest_schema"):
@@ -168,6 +171,9 @@ def _schema(found: Listed, wanted: list[str]) -> Procedure[tuple[str | None, str
             )
         if outline.schema:
             return outline.schema, instant
+    for commit in reversed((yield from load_archived_commits(found.table.config))):
+        if commit.schema and (until is None or commit.instant <= until):
+            return commit.schema, commit.instant
     return found.table.created_with or None, ""
 
 
