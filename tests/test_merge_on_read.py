@@ -302,6 +302,17 @@ def test_it_does_not_leave_the_mode_in_which_it_is_written() -> None:
         assert shown(table.read()) == [("k1", "EU", 2, 2)]
 
 
+@pytest.mark.parametrize("key", ["hoodie.clustering.inline", "hoodie.clustering.async.enabled"])
+def test_clustering_is_refused_by_name(key: str) -> None:
+    url = f"memory://merged{next(_NAMES)}"
+    with pytest.raises(TableError, match=key):
+        made(url, options={key: "true"})
+    with made(url, options={key: "false"}) as table:
+        table.upsert(rows(("k1", "EU", 1, 1)))
+    with Table(url, options={key: "true"}) as table, pytest.raises(TableError, match=key):
+        table.upsert(rows(("k1", "EU", 2, 2)))
+
+
 def test_its_properties_are_read_as_they_were_written() -> None:
     keys = to_properties(CONFIG)
     assert from_properties(keys) == CONFIG

@@ -183,6 +183,7 @@ _KEYGEN = (
     "hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type",
 )  # fmt: skip
 _COMPACTS = "hoodie.compact.inline"
+_CLUSTERS = ("hoodie.clustering.inline", "hoodie.clustering.async.enabled")
 _INDEX = INDEX.lower()
 _ENCODING = "hoodie.write.complex.keygen.new.encoding"
 _ORDERS_LOWER = {name.lower(): ordered for name, ordered in _ORDERS.items()}
@@ -190,7 +191,8 @@ _ORDERS_LOWER = {name.lower(): ordered for name, ordered in _ORDERS.items()}
 
 def described(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that describe the table."""
-    keys = {*_ORDERING, *_KEYGEN, _ENCODING, _COMPACTS, _INDEX}.union(*_DESCRIBES.values())
+    single = {_ENCODING, _COMPACTS, _INDEX}
+    keys = single.union(_ORDERING, _KEYGEN, _CLUSTERS, *_DESCRIBES.values())
     return {key: value for key, value in options.items() if key in keys}
 
 
@@ -202,6 +204,10 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
     if str(options.get(_COMPACTS)).lower() == "true" and not config.merged:
         why = "is refused: a copy-on-write table has no log files that could be compacted"
         raise RefusedOption(_COMPACTS, why, "leave it out", value="true")
+    for key in _CLUSTERS if config.merged else ():
+        if str(options.get(key)).lower() == "true":
+            why = "is refused: the file groups of a merge-on-read table are buckets and stay apart"
+            raise RefusedOption(key, why, "leave it out", value="true")
     said_index = str(options.get(_INDEX) or "")
     if said_index and says_hashed(options) != config.hashed:
         has = f"Hudi's buckets ({BUCKET_INDEX})" if config.hashed else "lockkit's own buckets"
