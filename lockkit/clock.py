@@ -23,9 +23,10 @@ _BOOT_ID: int = getattr(time, "CLOCK_BOOTTIME" if sys.platform == "linux" else "
 
 @dataclass
 class Clock:
-    """Real time. `offset_ms` shifts the wall clock, to show the effect of a wrong one."""
+    """Real time."""
 
     offset_ms: int = 0
+    """Added to the wall clock, to show the effect of a wrong one."""
     _random: random.Random = field(default_factory=random.Random, repr=False)
 
     def now(self) -> Now:

@@ -83,7 +83,13 @@ class HistoryError(StatedError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: when (ms), in whose lane, what, and its fields."""
+    """Something that happened.
+
+    :param at_ms: when, in milliseconds of the wall clock.
+    :param who: the lane: a client's name, or the store.
+    :param kind: what happened, a key of `KINDS`.
+    :param data: the fields of that kind.
+    """
 
     at_ms: float
     who: str

@@ -3,8 +3,6 @@
 The protocol is `lease.step`, `StorageClient` runs it and `renewal` renews the lease; this file is
 the class that a program uses. The lock object is Hudi's own, `LOCK_KEY` below the table, so lockkit
 writers and Hudi writers exclude each other.
-
-One file because it is the public class: one place to read what a lock offers.
 """
 
 from __future__ import annotations
@@ -34,17 +32,24 @@ __all__ = ["LOCK_KEY", "FencingToken", "LateLoss", "Lock", "UnprovenRelease"]
 class Lock(BaseLock):
     """A lease on a table. One handle has one holder at a time; it is not reentrant.
 
-    `ttl_s` is the lease's length, `renew_interval_s` the time between renewals (None: a tenth of
-    `ttl_s`; at least ten must fit, Hudi's rule) and `acquire_timeout` the longest wait of `with`
-    (None: for ever), in seconds; the defaults are Hudi's. `timeout_s` is the longest that one
-    request may take, at most a fifth of the lease. `store_options` are those of `open_store`;
-    `TypeError` names an unknown keyword. Raises `LockBusy` or `LockLost` from `with`, `StoreError`
-    if the store cannot be used, `RuntimeError` for double use and for use after fork.
-    `on_danger(lock)` and `on_lost(lock, why)` are called from a thread that only watches the clock,
-    so no request can delay them. `on_danger` fires first, unless the lease expires at once (a
-    suspended machine). A loss that `release` finds is raised there instead. `emit` is called from
-    that thread and from the one that renews. The lease is renewed while the thread that acquired it
-    or last used the handle is alive. `store` is an open store at `url`; `close` closes it.
+    The lease is renewed while the thread that acquired it or last used the handle is alive.
+    `on_danger` and `on_lost` are called from a thread that only watches the clock, so no request
+    can delay them. `on_danger` comes first, unless the lease expires at once (a suspended machine).
+    A loss that `release` finds is raised there instead. Times are in seconds; defaults are Hudi's.
+
+    :param url: the table's folder (s3://, gs://, az://, file://, memory://).
+    :param ttl_s: the length of the lease.
+    :param renew_interval_s: at most `ttl_s` / 10, Hudi's rule; None: a tenth of `ttl_s`.
+    :param owner, client: names: in the lock object (None: a fresh UUID); in events and requests.
+    :param policy: which clock ends a lease, and the allowances for clocks.
+    :param acquire_timeout: the longest wait of `with`; None: for ever.
+    :param timeout_s: the longest that one request may take, at most a fifth of the lease.
+    :param on_danger, on_lost: `on_danger(lock)` and `on_lost(lock, why)`.
+    :param emit: called with each event, from that thread and from the one that renews.
+    :param clock: the source of time; tests replace it.
+    :param store: an open store at `url`; `close` closes it.
+    :param store_options: those of `open_store`; `TypeError` names an unknown keyword.
+    :raises LockBusy, LockLost: from `with`; `RuntimeError` for double use and for use after fork.
     """
 
     def __init__(
@@ -102,8 +107,7 @@ class Lock(BaseLock):
     def from_hudi(cls, config: Mapping[str, str], **options: Any) -> Lock:
         """A lock from Hudi's own configuration keys; `options` override them.
 
-        Raises `ValueError` naming the key that is missing or invalid, and warns (`UnknownKey`) of
-        a key that has no effect.
+        Raises `ValueError` for a missing or invalid key; warns (`UnknownKey`) of a useless one.
         """
         from lockkit.lock import hudi_keys as hudi
 

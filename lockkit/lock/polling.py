@@ -5,8 +5,8 @@ a contended object it delays the holder's own writes. Polling too seldom delays 
 each handle learns from the object how long a turn takes and who else takes turns, and sleeps for
 one turn of each of them. The result is round robin without any communication.
 
-Others are counted by name, not by the number of turns between two of one's own. Otherwise handles
-that win races would count few others, poll sooner, and race even more.
+Others are counted by name, not by turns: a handle that wins races would count few others, poll
+sooner and race even more.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ SLEEP_LONGEST_MS = 2000.0
 
 
 def requested_s(requested_s: float | None, left_s: float) -> float:
-    """The pause that the store requested, but at most half of the time that is left.
-
-    So a `Retry-After` longer than the lease is honoured only as far as the lease permits.
-    """
+    """The pause that the store requested (`Retry-After`), at most half of the time that is left."""
     return max(0.0, min(requested_s or 0.0, left_s / 2))
 
 

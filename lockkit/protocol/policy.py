@@ -25,6 +25,7 @@ class Policy:
     """A user's choices about a lock. All times are in ms."""
 
     expiry: Expiry = Expiry.STORE
+    """Which clock ends a lease."""
     drift_ms: int = 500
     """`wall`: how far a challenger waits past `validUntil`. Hudi's CLOCK_DRIFT_BUFFER_MS."""
     slack_ms: int = 2_000

@@ -34,10 +34,9 @@ class Capabilities:
     """Versions are content hashes: equal bytes have equal versions (S3 without KMS)."""
     conditional_delete: bool = True
     snapshot_page: bool = True
-    """One answer to a listing shows the objects of one moment.
+    """One answer to a listing shows the objects of one moment: observed, but documented nowhere.
 
-    S3, GCS and Azure document that a listing shows every write that was acknowledged before it was
-    sent. That one page shows a single moment is observed behaviour and documented nowhere.
+    S3, GCS and Azure document that a listing shows every write acknowledged before it was sent.
     """
     keeps_versions: bool = False
     """`versions(key)` can list old versions, if the bucket keeps them."""
@@ -131,8 +130,7 @@ class Store(Protocol):
     ) -> ReadAnswer:
         """The object, or `NotModified` if it still has version `unless`.
 
-        With `limit`, at most `limit` + 1 bytes of the body are read. The length then shows that it
-        is longer, and 10 MB of garbage in a lock's place do not cost each client 10 MB.
+        With `limit`, at most `limit` + 1 bytes of the body are read; one more shows it is longer.
         """
         ...
 
@@ -196,9 +194,11 @@ def open_store(
     faults: Hooks | None = None,
     **extra: Any,
 ) -> Store:
-    """The store at `url`; raises `StoreError` for a scheme that nothing here can open.
+    """The store at `url`.
 
-    `extra` goes to the SDK's client. `TypeError` names a keyword that this client does not take.
+    :param url: its scheme selects the adapter (`StoreError` if there is none for it).
+    :param endpoint, timeout_s, client, attempts, faults: as in `StoreOptions`.
+    :param extra: goes to the SDK's client; `TypeError` names a keyword that it does not take.
     """
     options = StoreOptions(endpoint, timeout_s, client, attempts, faults, extra)
     sound = (type(url), type(timeout_s), type(client), type(attempts)) == (str, float, str, int)
