@@ -131,4 +131,4 @@ class StripesDiffer(StoreError):
 
 
 class OutOfOrder(StatedError, RuntimeError):
-    """A nested call asked for a lock that could cause a deadlock. None of its locks was taken."""
+    """A nested call requested a lock that could cause a deadlock. It took none of its locks."""

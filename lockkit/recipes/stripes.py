@@ -68,7 +68,7 @@ def each_once(found: Iterable[int]) -> Iterable[int]:
 
 
 def strongest(wanted: Iterable[tuple[P, Mode]]) -> Mapping[P, Mode]:
-    """Each place once, in the strongest mode asked for: read, then write, would wait for itself."""
+    """Each place once, in its strongest mode: a read and then a write would wait for itself."""
     modes: dict[P, Mode] = {}
     for place, mode in wanted:
         modes[place] = max(mode, modes.get(place, mode))

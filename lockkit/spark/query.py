@@ -52,7 +52,7 @@ class Query:
 
     @property
     def of_the_past(self) -> bool:
-        """Whether the query asks for rows of the past, which may be written back."""
+        """Whether the query reads rows of the past, which may be written back."""
         return self.as_of is not None or self.begin is not None
 
 

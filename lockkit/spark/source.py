@@ -215,6 +215,6 @@ class StreamReader(DataSourceStreamReader):
         return found
 
     def _warn(self, what: str) -> None:
-        # Not a log record: nobody sets up logging in Spark's process for streams.
+        # Not a log record: logging is not configured in Spark's process for streams.
         text = f"the stream of {self.place.url} is {what}"
         warnings.warn(ReaderHeldBack(text), stacklevel=4)

@@ -99,7 +99,7 @@ __all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported from its module when first asked for (PEP 562)."""
+    """A public name, imported from its module at its first use (PEP 562)."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

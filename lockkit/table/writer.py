@@ -258,7 +258,7 @@ def without(before: Snapshot, gone: Collection[FileGroup]) -> Snapshot:
 
 
 def state_after(snapshot: Snapshot, prepared: Prepared, committed: Committed) -> TableState:
-    """What a writer knows of the table after its commit, which began with `snapshot`."""
+    """A writer's view of the table after its commit, which began with `snapshot`."""
     began, covered = prepared.transaction, snapshot.covered
     names, action = prepared.names, began.action
     key = names.completed(prepared.instant, action, committed.completion)

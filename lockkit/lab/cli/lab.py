@@ -126,7 +126,7 @@ def until_stopped(line: list[str]) -> int:
 
 def settings() -> dict[str, str]:
     """The notebooks' own settings before whatever else Jupyter would find: how long a kernel that
-    nobody looks at may live, a Voila that asks nobody else, no news.
+    no browser shows may live, a Voila that calls no other host, no news.
     """
     own = str(ROOT / "notebooks" / ".jupyter")
     return {

@@ -236,7 +236,7 @@ class RewriteEncounter:
     """A writer whose file group another writer is rewriting."""
 
     files: int
-    """Files that it wrote in vain."""
+    """Files that it wrote, and that no commit contains."""
     why: str
 
     def __str__(self) -> str:

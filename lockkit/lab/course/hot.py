@@ -86,7 +86,7 @@ def use(provider: str, times: int = 2) -> LockUse:
 
 
 def wait(provider: str) -> LockUse:
-    """W1 holds the lock; W2 waits for `WAIT_S`, in vain."""
+    """W1 holds the lock; W2 waits for `WAIT_S` and does not get it."""
     clock = Clock()
     with LockTestbed(provider) as testbed:
         holder, waiter = (testbed.lock(name, ttl_s=TTL_S) for name in ("W1", "W2"))

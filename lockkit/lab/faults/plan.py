@@ -1,6 +1,6 @@
 """Faults as data: the fault, its request, how often, and before or after the write.
 
-A fault strikes before or after the store applied the request. The caller cannot tell the two
+A fault strikes before or after the store applied the request. The caller cannot distinguish the two
 apart: a `drop` after apply is a success that looks like a failure.
 Nothing here does I/O: `proxy` carries faults out.
 

@@ -42,7 +42,7 @@ class _Client:
     holds: SdkCall | None = None
     """The newest write by which it holds the lock."""
     refused: bool = False
-    """Whether its newest write of the lock was not applied, as far as it was told."""
+    """Whether its newest write of the lock was refused, by the answer that it received."""
 
     def client_events(self, calls: list[SdkCall]) -> list[Event]:
         for call in calls:

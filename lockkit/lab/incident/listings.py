@@ -40,7 +40,7 @@ class ListedVersion:
     deleted: bool = False
     digest: str = ""
     ended_ms: float | None = None
-    """When it ceased to be current, where the provider tells (GCS)."""
+    """When it ceased to be current, if the provider records it (GCS)."""
 
 
 @dataclass(frozen=True, slots=True)

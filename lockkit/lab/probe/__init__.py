@@ -28,7 +28,7 @@ __all__ = ["Check", "CheckOutcome", "Report", "Suitability", "probe", "quick_pro
 SCRATCH = ".lockkit_probe"
 ROUNDS_MAX = 100_000
 RACERS_MIN, RACERS_MAX = 2, 256
-"""One writer races nobody."""
+"""One writer is no race."""
 
 
 def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:

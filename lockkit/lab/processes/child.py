@@ -89,7 +89,7 @@ class ChildProcess:
         return thread
 
     def close(self) -> None:
-        """End its input, which asks it to end."""
+        """Close its input; the process then ends."""
         assert self.process.stdin is not None
         with self._turn, suppress(OSError):
             self.process.stdin.close()

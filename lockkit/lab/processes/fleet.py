@@ -40,7 +40,7 @@ KILL_TIMEOUT_S = 2.0
 
 
 class FleetError(StatedError, ValueError):
-    """A fleet that cannot be launched as asked: names the setting and its allowed values."""
+    """A fleet that cannot be launched: names the setting and its allowed values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from lockkit.spark.process import FLEET, freeze, kill_tree, leftovers, send_sign
 
 TICK_S = 0.25
 GRACE_S = 1.0
-"""How long a running writer may take to finish its round and release the lock when told to stop."""
+"""How long a writer may take, after a stop command, to finish its round and release the lock."""
 DRAIN_S = 1.0
 LAST_OUTPUT_MS = 200
 PROFILES = {"s3": "aws", "gcs": "gcs", "azure": "azure"}
@@ -87,7 +87,7 @@ class Child:
     stopped: bool = False
     killed: bool = False
     armed: str = ""
-    """Where in its next commit it was asked to stop itself."""
+    """The point in its next commit at which it is to stop itself."""
     freeze_tree: bool = False
 
     @property

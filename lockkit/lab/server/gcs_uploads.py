@@ -98,6 +98,6 @@ def incomplete(had: int, deed: RequestEffect) -> Reply:
 
 
 def finish(objects: Objects, upload: str, deed: RequestEffect) -> None:
-    """Keep only its generation, for a client that lost the answer and asks again."""
+    """Keep only its generation, for a client that lost the answer and retries."""
     objects.end_upload(upload)
     objects.start_upload(upload, deed.bucket, deed.key, {"done": deed.generation})

@@ -22,7 +22,7 @@ class _RefusedXml(GcsXml):
 
 
 class RoleCheckedGcs(Gcs):
-    """Each operation asks for its right where it reads or writes the object."""
+    """Each operation checks its permission where it reads or writes the object."""
 
     def __init__(self, objects: Objects, profile: ServerProfile, roles: Roles) -> None:
         super().__init__(objects, profile)

@@ -1,4 +1,4 @@
-"""A fresh bucket on the embedded server, and how each client is told of it."""
+"""A fresh bucket on the embedded server, and its settings for each client."""
 
 from __future__ import annotations
 

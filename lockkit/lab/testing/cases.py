@@ -28,7 +28,7 @@ RANDOM_CHARACTERS_MIN = 16
 
 @dataclass(slots=True)
 class CaseRequest:
-    """One request of a run: what the store did with it, and what its client was told."""
+    """One request of a run: what the store did with it, and the answer that its client received."""
 
     name: str
     """The operation and the key, with `*` for what differs from run to run."""
@@ -42,7 +42,7 @@ class CaseRequest:
     status: int = 0
     """The store's answer; 0 if the request did not reach it while its client waited."""
     answer: str = ""
-    """What the client was told: a status, or that it was told nothing; "" while it waits."""
+    """The answer that the client received: a status, or none; "" while it waits."""
     landed: str = ""
     """What became of it at the end of the block, if it is a late write."""
 

@@ -91,7 +91,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With workers of xdist, only the reports tell whether a case was run."""
+    """With workers of xdist, only the reports show whether a case was run."""
     config = session.config
     case = config.getoption("lockkit_case")
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")

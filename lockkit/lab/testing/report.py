@@ -34,7 +34,7 @@ def shown(sent: Sequence[CaseRequest]) -> list[tuple[int, CaseRequest]]:
 
 
 def as_text(sent: Sequence[CaseRequest]) -> str:
-    """One line for each request: what the store did with it, and what the client was told."""
+    """One line for each request: what the store did with it, and the client's answer."""
     head = f"{'':4} {'request':{KEY_CHARACTERS_MAX + 7}} {'the store':10} the client was told"
     lines = [head, *(_line(number, each) for number, each in shown(sent))]
     late = [each for each in sent if each.landed]

@@ -37,7 +37,7 @@ STRIPES = dict.fromkeys(Level, 1 << 10)
 PATIENCE_S = 60.0
 
 Answers = tuple[bool | None, ...]
-"""What one operation has been told so far."""
+"""The answers that one operation has received so far."""
 State = tuple[tuple[Answers, ...], int | None]
 """Of every operation; and whose work never ends, if that has happened."""
 

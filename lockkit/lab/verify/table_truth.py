@@ -1,7 +1,7 @@
 """The simulator's judge of a table: what must hold at every write that the store applies.
 
 It sees every applied write in the store's order, and each conflict check. Besides, it knows only
-what each writer believes of its own heartbeat.
+each writer's view of its own heartbeat.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TableTruth:
     """The decisions so far, and those that a reader can see."""
 
     lives: Callable[[str], bool]
-    """Whether the writer of an instant believes in its heartbeat at this moment."""
+    """Whether the writer of an instant relies on its heartbeat at this moment."""
     fenced: bool = True
     """Else a commit is decided by its completed file alone."""
     decided: list[Decided] = field(default_factory=list)

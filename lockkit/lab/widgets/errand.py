@@ -10,7 +10,7 @@ Work = Callable[[threading.Event], object]
 
 
 class BackgroundTask:
-    """Runs work for `ask`: running work is asked to stop, and waiting work is dropped.
+    """Runs work for `ask`: running work gets a stop request, and waiting work is dropped.
 
     `failed` is called with an exception of the work, since a thread has no caller to raise to.
     `busy` is called with True when a thread starts, and with False when nothing is left to do.

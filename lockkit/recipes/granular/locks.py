@@ -146,7 +146,7 @@ class GranularLocks:
         Ozone's.
     :param warn_s: a call that holds a lock for longer is logged with its keys, once, and
         `on_slow(call, seconds)` is called: by a thread that waits for it, else when it ends.
-    :param limit_s: nobody waits for a call that has held the lock for longer: `LockBusy` at once.
+    :param limit_s: seconds; `LockBusy` at once if a call has held the lock for longer.
     :param clock: the source of time; tests replace it.
     :param on_slow: `on_slow(call, seconds)`; see `warn_s`.
     :raises ValueError: if a number of stripes is outside of 1 to 2**30.

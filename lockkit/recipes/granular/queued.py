@@ -129,7 +129,7 @@ class BeatSeen:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class QueuePlace:
-    """One client's entry in the queue at `key`, and what it knows of the others."""
+    """One client's entry in the queue at `key`, and its last view of the others."""
 
     key: str
     mode: Mode

@@ -2,7 +2,7 @@
 
 Every write has a number and a unique id. The file keeps the ids of the last writes, with the
 requests that each of them carried out. In one overwritten object "applied, then superseded" looks
-like "never applied"; only these ids tell the two apart.
+like "never applied"; only these ids distinguish the two.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ class GroupQueue(Queue):
             try:
                 seen = run(batch, self.store, self.clock)
                 report_batch(self.store.url, self.who, len(tickets))
-            except Exception as error:  # noqa: BLE001 - told to those who asked
+            except Exception as error:  # noqa: BLE001 - the waiting callers raise it
                 seen = None
                 for each in tickets:
                     if not each.outcome.done():

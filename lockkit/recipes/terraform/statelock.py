@@ -332,7 +332,7 @@ class StateLock:
         self.held = None
 
     def force_unlock(self, id: str) -> None:
-        """Delete the lock with this ID, whoever holds it. Its holder may still be running."""
+        """Delete the lock with this ID, even if it is not ours. Its holder may still be running."""
         conditional = self.store.capabilities.conditional_delete
         self._run(unlock(self.key, id, conditional=conditional))
 

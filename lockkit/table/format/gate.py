@@ -242,7 +242,7 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
 
 
 def says_hashed(options: Mapping[str, Any]) -> bool:
-    """Whether options, in lower case, ask for the buckets of Hudi's index."""
+    """Whether options, in lower case, select the buckets of Hudi's index."""
     return str(options.get(_INDEX)).upper() == BUCKET_INDEX
 
 
@@ -284,7 +284,7 @@ This page lists Hudi's options and says for each what lockkit does with it, befo
 
 - **obeyed**: it does what Hudi's documentation says.
 - **refused**: to ignore it would change rows, guarantees or what other systems see. The error names
-  the option and the reason. Values that ask for what is done anyway are accepted.
+  the option and the reason. Values that request the built-in behaviour are accepted.
 - **harmless**: it tunes a part of Hudi's engine that lockkit does not have. Rows, conflicts and
   readers are the same with it and without it.
 

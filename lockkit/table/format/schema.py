@@ -33,7 +33,7 @@ SHOWN = 60
 def stored(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
     """The type that a base file has for `kind`; `TableError` names a column that has none.
 
-    Spark's types are kept; what only Arrow tells apart (large strings, dictionaries, milli- and
+    Spark's types are kept; what only Arrow distinguishes (large strings, dictionaries, milli- and
     nanoseconds, small integers) becomes what Spark and Hudi read.
     """
     import pyarrow as pa

@@ -66,13 +66,13 @@ class Timeline:
     foreign: tuple[str, ...]
     """Names that are no instant of any known kind. None of them is a commit."""
     completion: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Completion times by instant; empty in layout 1, whose names do not tell them."""
+    """Completion times by instant; empty in layout 1, whose names do not contain them."""
     savepoints: frozenset[str] = frozenset()
     """Commits whose files must stay, also of savepoints that are still being made."""
     rollbacks: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
     """Whether each is completed; also of those that a commit of the same millisecond hides."""
     doubled: frozenset[str] = frozenset()
-    """Instants that more than one action asked for: each creates a file of its own name."""
+    """Instants that more than one action requested: each creates a file of its own name."""
     first: Mapping[tuple[str, str], Version | None] = field(
         default_factory=lambda: MappingProxyType({})
     )

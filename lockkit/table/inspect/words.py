@@ -38,7 +38,7 @@ def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[
 
 
 def process_fact(lives: bool | None) -> list[tuple[str, str]]:
-    """Whether the holder's process runs, as far as this host can tell; nothing if it cannot."""
+    """Whether the holder's process runs, if this host can see it; otherwise nothing."""
     said = {True: "it runs on this host", False: "it ran on this host and has ended"}
     return [] if lives is None else [("process", said[lives])]
 

@@ -80,7 +80,7 @@ class Prefetched:
 
     `config_checked` is true only if the read counts as made under the lock: it was sent when the
     lock object was known to be free, and the claim sent at the same time replaced that version. So
-    nobody held the lock in between.
+    no other client held the lock in between.
     """
 
     seen: FenceRead | None = None

@@ -230,7 +230,7 @@ def follow(fence: GroupFence, entry: GroupDecision, now: str | None) -> GroupFen
 
 
 def is_proven(fence: GroupFence, each: GroupDecision, proven: Collection[int]) -> bool:
-    """Whether the outcome file of a decision is proven: by this client, or by whoever said so."""
+    """Whether the outcome file of a decision is proven: by this client, or by the fence."""
     return each.seq <= fence.published or each.seq in proven
 
 

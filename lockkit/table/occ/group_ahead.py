@@ -1,7 +1,7 @@
 """An append to a table with group commit: its instant is reserved ahead, beside another decision.
 
 So a busy writer's commit is acknowledged two round trips deep: its files, then the decision, with
-the next instant's reservation beside it. Its listing is left out while nobody else commits: if
+the next instant's reservation beside it. Its listing is left out while no other client commits: if
 anything had been decided meanwhile, the replacement of the fence would fail.
 """
 
@@ -70,7 +70,7 @@ class GroupAppend:
 
 
 def _alone(client: GroupClient, instant: str) -> bool:
-    """Whether no other client has decided anything for a while, so that nobody may have offered."""
+    """Whether no other client has decided anything for a while, so that none may have offered."""
     known = client.known
     return (
         known is not None and not client.contended and client.wins < FAST_RUN_MAX

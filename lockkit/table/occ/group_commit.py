@@ -98,7 +98,7 @@ def named(files: CommitFiles) -> frozenset[FileGroup]:
 
 @dataclass(slots=True)
 class GroupClient:
-    """What one process knows of the fence: it is a hint for its next request."""
+    """One process's last view of the fence: a hint for its next request."""
 
     groups_of: Callable[[bytes], frozenset[FileGroup]] = groups_of
     """The file groups that an inflight file names."""
@@ -130,7 +130,7 @@ class GroupClient:
     ahead: list[Any] = field(default_factory=list)
     """The instant that is reserved for the next commit, and when that was sent."""
     reserves: bool = False
-    """Whether it reserves ahead: somebody then gives back what is not used."""
+    """Whether it reserves ahead; then unused reservations are given back."""
     timeline: Any = None
     """What the last listing of an append showed."""
     own: set[str] = field(default_factory=set)
@@ -518,7 +518,7 @@ def await_decision(client: GroupClient, instant: str) -> Procedure[str]:
     """Read the fence at the pace of round trips, until it moves or two have passed.
 
     The owner of the older offer sees it in the listing beside its own offer, and then replaces the
-    fence: what is read before that is read in vain.
+    fence: earlier reads are useless.
     """
     for trips in FIRST_LOOK_TRIPS, 0.5:
         yield Sleep(client.trip_ms / 1000 * trips)
@@ -768,7 +768,7 @@ def is_there(client: GroupClient, table: str) -> Procedure[bool]:
     """Whether the table is still there, by its fence if that was not seen lately.
 
     A paused publisher must not put a commit into the table that was made in its place. Within
-    `SURE_MS` nobody has deleted a table, made it again and opened it.
+    `SURE_MS` no client has deleted a table, made it again and opened it.
     """
     known, version = client.known, client.version
     same = known is not None and known.table == table

@@ -184,7 +184,7 @@ def publish_in_group(
 
 
 def _publish_later(context: GroupContext) -> None:
-    """In a thread that a process waits for before it exits; now, if nobody waits for the thread."""
+    """In a thread that the process joins before it exits; at once, if it would not be joined."""
     client = context.together[0]
     while client.behind:
         mine = client.behind.pop()

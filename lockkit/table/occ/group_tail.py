@@ -2,7 +2,7 @@
 
 A commit is acknowledged once the fence names it, and published a moment later. Whoever lists the
 timeline meanwhile waits for that, and publishes it if its client is gone. So a listing shows all
-that was acknowledged before it was asked for.
+that was acknowledged before the listing was requested.
 """
 
 from __future__ import annotations

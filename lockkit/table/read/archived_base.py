@@ -53,7 +53,7 @@ def load_archived_base(
 
     Or `before`, if it covers them. It was not used because commits that it covers are archived.
 
-    Raises `NotWritable` if the folders do not show it, or if a snapshot of the past is asked for:
+    Raises `NotWritable` if the folders do not show it, or for a snapshot of the past:
     `listed` reads that.
     """
     if config.mode == FENCED:

@@ -100,7 +100,7 @@ def refuse_damage(
     """`TableError` if bytes of `key` are in no whole block, and a completed commit wrote them.
 
     In layout 2 a log file belongs to one instant, and of `of` that one is completed. In layout 1
-    instants may share a file: the commits tell which bytes each wrote, and the others are half a
+    instants may share a file: the commits record which bytes each wrote; the others are half a
     block of a writer that died.
     """
     lost = of.names.layout == 2

@@ -1,7 +1,7 @@
 """The archive of version 8 and later: files of instants, and the manifests that name them.
 
 `add` writes a file, then a manifest that names it, then the number of the manifest, which Hudi's
-readers follow. Until the manifest exists, the file counts for nobody.
+readers follow. Until the manifest exists, readers ignore the file.
 """
 
 from __future__ import annotations

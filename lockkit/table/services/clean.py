@@ -72,7 +72,7 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The slices of one file group that a clean knows of, by instant, oldest first."""
+    """The slices of one file group that a clean considers, by instant, oldest first."""
 
     instants: tuple[str, ...]
     gone: str | None = None

@@ -53,7 +53,7 @@ class ServiceContext:
     together: list[GroupClient] = field(default_factory=list)
     """Of group commit; empty until its first commit."""
     lingering: list[Thread] | None = None
-    """Threads that publish what was acknowledged. None: nobody waits for any."""
+    """Threads that publish acknowledged commits, to be joined. None: they are not joined."""
 
     def run(self, way: Procedure[Any]) -> Any:
         return run(way, self.store, self.clock, self.emit)

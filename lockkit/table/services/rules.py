@@ -131,7 +131,7 @@ def cluster_rules(options: Mapping[str, Any]) -> ClusterRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRules:
-    """Hudi's defaults: a writer cleans inline after its commits, clusters and compacts if asked."""
+    """Hudi's defaults: a writer cleans after its commits; clustering and compaction are opt-in."""
 
     on: bool = True
     """Whether this writer runs any service."""

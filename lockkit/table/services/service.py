@@ -85,7 +85,7 @@ class TableService:
         self._saved = 0
         """Number of commits in the table's checkpoint, as far as known here."""
         self._looked_at, self._since = "", ""
-        """The newest commit that was checked for garbage in vain, and its retention limit."""
+        """The newest commit whose check found no garbage, and its retention limit."""
 
     @classmethod
     def at(cls, context: ServiceContext) -> TableService:

@@ -237,7 +237,7 @@ class WriteAttempt:
         """Withdraw the instant after `error`, or without one.
 
         Raises nothing but an interrupt, or `NoTable` if the table was deleted meanwhile.
-        What cannot be done now is left to the next writer. The heartbeat is ended, so nobody waits
+        What cannot be done now is left to the next writer. The heartbeat is ended; no writer waits
         for it to expire. After `CommitUnknown` nothing is touched, because the rows may be visible.
         After an interrupt the commit may have been decided, unless that step had not begun. On a
         fenced table the rollback finds that out; on another table nothing is touched.

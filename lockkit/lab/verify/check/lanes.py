@@ -164,7 +164,7 @@ def _sort_ask(
 
 
 def _sort_interval(lanes: HistoryIndex, each: Event, open_: dict[str, Belief]) -> None:
-    """Belief ends by the client's own clock, or when it asks to release, hears of a loss, or dies.
+    """Belief ends by the client's own clock, or with its release request, its loss or its death.
 
     A stalled client acts no more than a dead one: its belief runs on to `until_ms`, by its clock.
     """
@@ -211,7 +211,7 @@ def _completed(key: object) -> str | None:
 
 
 def is_live(lanes: HistoryIndex, write: Event) -> bool:
-    """Whether a write of the lock object left it held, as far as the history tells."""
+    """Whether a write of the lock object left it held, by what the history records."""
     if "expired" in write.data:
         return not write["expired"]
     return bool(write["version"]) and lanes.op_of.get(write["attempt"]) != "release"

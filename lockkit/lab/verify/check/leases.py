@@ -86,7 +86,7 @@ def _fallen(lanes: HistoryIndex) -> tuple[Event, Event] | None:
         if not each["version"]:
             standing = None
         elif not epoch or "expired" not in each.data:
-            return None  # Hudi's, or a record that does not tell
+            return None  # Hudi's, or a record without that field
         else:
             new = standing is None or standing["expired"] or standing["client"] != each["client"]
             if new and not each["expired"] and highest is not None and epoch <= highest["epoch"]:

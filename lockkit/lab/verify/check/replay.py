@@ -154,7 +154,7 @@ class ReplayLane:
                 self._answer(each)
             case kind if kind in REPORTED:
                 self._check_report(each)
-            case "started":  # what a process told before it was killed may come after the kill
+            case "started":  # events from before a kill may be recorded after it
                 self.identity, self.owed, self.last_request = None, [], None
 
     # --- in ----------------------------------------------------------------------------------

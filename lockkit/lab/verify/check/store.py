@@ -31,7 +31,7 @@ def chain_of_versions(lanes: HistoryIndex) -> Iterator[Finding]:
             yield Finding(name, Kind.INVALID, because, (known, each))
             return
         holds = _holds(each["condition"], before)
-        changes = before or each["version"]  # a delete of nothing is done, whatever it asks for
+        changes = before or each["version"]  # deleting a missing object always works
         if each["applied"] and holds is False and changes:
             because = (
                 f"the store ignored a condition: {client_of(each)} wrote {name_of(key)} "

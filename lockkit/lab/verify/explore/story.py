@@ -1,4 +1,4 @@
-"""A path through the lease's world, told twice: as numbered sentences and as a history.
+"""A path through the lease's world in two forms: as numbered sentences and as a history.
 
 The search keeps times relative to now and gives names of attempts again once they are free; here
 time runs on, and every attempt gets a name of its own.

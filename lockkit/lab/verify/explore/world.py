@@ -1,7 +1,7 @@
 """The lease under an adversary: a few clients that run `lease.step`, one object, faults, clocks.
 
 A request is sent, decided by the store, and answered in three separate moves, so that every delay
-and every stall is just another order of moves. A read carries what the object was when it was asked
+and every stall is just another order of moves. A read carries what the object was when it was sent
 for; its answer may come at any later time. Real time is unbounded: all times are kept relative to
 now and clipped where older makes no difference, so the number of states is finite.
 
@@ -245,7 +245,7 @@ class LeaseWorld:
         return tuple(each for each in found if each.actor >= 0)
 
     def _wishes(self, actor: ExplorerClient) -> Iterable[tuple[Event, ExplorerClient]]:
-        """What a client without a pending request may be asked to do."""
+        """The commands that a client without a pending request may get."""
         now, phase = self.nows[actor.index], actor.state.phase
         match phase:
             case Phase.IDLE:

@@ -73,7 +73,7 @@ class GroupRun:
     bodies: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the inflight file of each commit said when it was decided."""
     denied: set[str] = field(default_factory=set)
-    """Instants whose owners were told that they are not committed."""
+    """Instants whose owners got the answer that they are not committed."""
     reserves_ahead: bool = False
     """Whether a writer's next instant is reserved beside the decision of the one before."""
     passed: str = ""

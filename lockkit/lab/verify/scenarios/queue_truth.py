@@ -68,7 +68,7 @@ class QueueTruth:
             if not job.attempts:
                 raise Violated(FIFO, f"{now.id} before {job.id}")
 
-    # --- what clients are told -------------------------------------------------------------------
+    # --- what clients receive ------------------------------------------------------------------
 
     def on_operation(self, operation: Operation) -> None:
         if isinstance(operation, Complete):

@@ -45,7 +45,7 @@ EPOCHS = "epochs rise with each entry"
 
 @dataclass(slots=True, eq=False)
 class QueueBelief:
-    """One grant: who believes to hold the lock, in which mode, until when (true time)."""
+    """One grant: its holder, its mode, and until when the holder relies on it (true time)."""
 
     node: Node
     mode: Mode

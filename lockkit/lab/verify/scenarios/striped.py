@@ -72,7 +72,7 @@ class StripedRun:
     world: SimWorld
     leases: list[LeaseRun]
     configured: dict[str, int]
-    """By node: how many stripes its user asked for."""
+    """By node: the number of stripes in its user's call."""
     actors: dict[str, StripedClient] = field(default_factory=dict)
 
     # --- what must hold --------------------------------------------------------------------------

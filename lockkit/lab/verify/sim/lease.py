@@ -46,7 +46,7 @@ LIMIT_S, TRIED_ONCE = 60.0, 0.15
 INTERRUPTED, INTERRUPTED_AT_MOST = 0.1, 8
 """How often an acquire is interrupted, and after how many requests at most."""
 ORPHANED = 0.2
-"""How often a holder's thread ends before it releases: then nobody renews."""
+"""How often a holder's thread ends before it releases: then renewal stops."""
 POLLS_MS, RENEWALS_MS = (0.0, 4_000.0, 20_000.0), (1_000.0, 4_000.0, 12_000.0)
 """The write interval that waiters poll by, and the time between renewals; the last is too long."""
 
@@ -215,7 +215,7 @@ class LeaseRun:
                     data["until_ms"] = world.time.now_ms + left_ms
                 world.record(node.name, kind, data)
 
-        # Two sessions of one process have one owner: only attempts tell them apart.
+        # Two sessions of one process have one owner: only attempts distinguish them.
         owner = "W" if node.clock.offset_ms % 3 == 0 else node.name
         interval_s = world.profile.write_interval_ms / 1000
         offers = Capabilities(name="sim", poll_min_s=0.0, write_interval_min_s=interval_s)

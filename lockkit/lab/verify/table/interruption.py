@@ -48,7 +48,7 @@ class Shielded(Generator[Any, Any, T]):
 class Interruption:
     """One interrupt or outage of one attempt.
 
-    An interrupted request was not sent, or it was carried out and nobody heard the answer, or it is
+    An interrupted request was not sent, or it was carried out and its answer was lost, or it is
     still on its way (where writes may be late). Of procedures that run in parallel each ends with
     the request that it has sent, as in `lockkit.runtime.run`.
     """

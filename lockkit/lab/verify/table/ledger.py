@@ -1,4 +1,4 @@
-"""What writers did to a simulated table and were told, against what the second reader sees.
+"""What writers did to a simulated table, and their answers, against what the second reader sees.
 
 The judge of the scenario `table`. It is told of each operation when its files are about to be
 written, of each outcome, and of every write that the store applies. The order of the commits is
@@ -205,7 +205,7 @@ class AttemptLedger:
         self.files = seen.files
         _compare(self.tables[-1], seen.rows, why)
 
-    # --- what a writer was told ------------------------------------------------------------------
+    # --- a writer's answers ----------------------------------------------------------------------
 
     def begins(self, client: str) -> None:
         """An attempt of this client begins."""
@@ -230,7 +230,7 @@ class AttemptLedger:
         return any(each is attempt for each in self._tail())
 
     def _tail(self) -> list[TrackedAttempt]:
-        """Of group commit: what the fence has decided and nobody has published."""
+        """Of group commit: decided by the fence, and not published yet."""
         objects = self.memory_store.objects
         fence = json.loads(objects[FENCE_KEY].body) if FENCE_KEY in objects else {}
         seen, found = {each.instant for each in self.commits}, []
@@ -264,7 +264,7 @@ class AttemptLedger:
             taken_back = "was not committed; what it had written was taken back" in text
             self.refused(attempt, TAKEN_BACK if taken_back else "CtrlC")
 
-    # --- what a reader was told ------------------------------------------------------------------
+    # --- a reader's answers ----------------------------------------------------------------------
 
     def read(self, rows: Iterable[TableRow], since: int) -> None:
         """A reader began when `since` commits were visible, and got these rows of a snapshot."""

@@ -1,4 +1,4 @@
-"""Whose each pending instant is: nobody deletes another's timeline files before it is rolled back.
+"""Whose each pending instant is: no client deletes another's timeline files before its rollback.
 
 Rules I3 and F4 of docs/protocol.md, on fenced tables. The owner of an instant is the process that
 created its requested file.
@@ -48,7 +48,7 @@ class Owners:
             self.makers[instant, kind] = write.client
             return
         maker = self.makers.pop((instant, kind), write.client)
-        # An inflight file beside a requested file goes with it, whoever sent it late.
+        # An inflight file beside a requested file goes with it, even if it arrives late.
         owner = self.makers.get((instant, "requested"), maker) if kind == "inflight" else maker
         if owner != write.client and instant not in self.rolled_back:
             raise Violated(OTHERS, f"{write.client} deleted {key}, and {instant} is {owner}'s")
