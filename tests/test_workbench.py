@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from lockkit.events import STORE, Event, event, read
-from lockkit.lab.processes.fleet import Fleet, FleetError, Plan, leftovers
+from lockkit.lab.processes.fleet import Fleet, FleetError, Kind, Plan, leftovers
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.control import WINDOW_MS, window
 from lockkit.lab.widgets.export import embedded, export_html, judged, page_of
@@ -503,8 +503,8 @@ class WritersToCome:
 def slow_start() -> Iterator[tuple[Workbench, list[WritersToCome]]]:
     made: list[WritersToCome] = []
 
-    def fleet_of(*, kind: str, prepared: Any = None, **_: Any) -> WritersToCome:
-        plan = Plan(fleet="f", run_dir="", url="", kind=kind)
+    def fleet_of(*, kind: Kind, prepared: Any = None, **_: Any) -> WritersToCome:
+        plan = Fleet(kind=kind, run_dir=".").plan
         made.append(WritersToCome(plan=plan, prepared=prepared))
         return made[-1]
 

@@ -122,15 +122,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fleet_plan(args: argparse.Namespace, run_dir: Path) -> Any:
-    from lockkit.cli.shipped import ROOT
-    from lockkit.lab.processes.fleet import TABLES, FleetError, Plan
+    from lockkit.lab.processes.fleet import Fleet, FleetError
 
     try:
-        return Plan(
-            fleet=Clock().unique(),
-            run_dir=str(run_dir.resolve()),
-            url=TABLES[args.provider],
-            kind="plain",
+        return Fleet(
+            run_dir=run_dir.resolve(),
             writers=args.writers,
             provider=args.provider,
             overlap=args.overlap,
@@ -138,9 +134,8 @@ def fleet_plan(args: argparse.Namespace, run_dir: Path) -> Any:
             renew_interval_s=args.ttl_s / 10,
             fence=args.fence == "on",
             latency_ms=args.latency_ms,
-            dataset=str(ROOT / "datasets" / "orders"),
             pause_s=args.pause_s,
-        )
+        ).plan
     except FleetError as error:
         raise CommandError(plain(error)) from None
 

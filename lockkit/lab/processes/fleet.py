@@ -45,27 +45,27 @@ class FleetError(StatedError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The settings of what a supervisor runs."""
+    """The settings of a supervisor's run. Their defaults are those of `Fleet`."""
 
     fleet: str
     run_dir: str
     url: str
-    endpoint: str | None = None
-    """A server that is there already (a real bucket has neither); None = host the embedded one."""
-    hosted: bool = True
-    kind: str = "plain"
-    writers: int = 3
-    provider: str = "s3"
-    profile: str | None = None
-    overlap: float = 0.5
-    ttl_s: float = 4.0
-    renew_interval_s: float = 0.4
-    rounds: int | None = None
-    fence: bool = True
-    latency_ms: float = 0.0
-    deadman_s: float | None = None
-    dataset: str = ""
-    pause_s: float = 0.3
+    endpoint: str | None
+    """The URL of a running server; None: the embedded one if `hosted`, else a real bucket."""
+    hosted: bool
+    kind: str
+    writers: int
+    provider: str
+    profile: str | None
+    overlap: float
+    ttl_s: float
+    renew_interval_s: float
+    rounds: int | None
+    fence: bool
+    latency_ms: float
+    deadman_s: float | None
+    dataset: str
+    pause_s: float
 
     def __post_init__(self) -> None:
         for wrong, what in (
