@@ -23,7 +23,7 @@ FOUND_BY = {
     ("election", "in_time"): 212,
     ("group", "re-base"): 13,
     ("group", "reach"): 27,
-    ("group", "reader's reach"): 65,
+    ("group", "reader's reach"): 139,
     ("group", "ended reservation"): 30,
     ("group", "ahead offered"): 142,
     ("group", "ahead alone"): 123,
