@@ -218,7 +218,7 @@ def test_a_table_with_archived_commits_stays_in_the_mode_hudi(folder: Path) -> N
             table.append(changed(table.read(), 1, "k77"))
 
 
-def test_a_clean_that_runs_while_the_folders_are_listed_is_noticed(
+def test_a_clean_that_runs_during_a_listing_of_the_folders_is_detected(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may delete a slice that the timeline, as it was listed before, still needs."""

@@ -493,7 +493,9 @@ def test_an_archiver_without_a_lease_writes_and_deletes_nothing(
         assert not run(load_archived(config), table.store, Clock())
 
 
-def test_a_completed_file_that_comes_back_leaves_again(tmp_path: Path, version: int) -> None:
+def test_a_completed_file_resent_after_archiving_is_removed_again(
+    tmp_path: Path, version: int
+) -> None:
     """Its writer slept after its decision, and sent it when it was archived."""
     table, model = made(tmp_path, version, commits=6)
     with table:

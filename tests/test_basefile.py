@@ -400,7 +400,7 @@ def test_a_changed_type_is_refused_with_the_column_and_both_types() -> None:
      '{"fields": [{"name": "a", "type": ' + '{"type": "array", "items": ' * 40 + '"int"'
      + "}" * 40 + "}]}"],
 )  # fmt: skip
-def test_a_schema_that_makes_no_sense_is_an_error_of_the_table(noise: str) -> None:
+def test_an_invalid_avro_schema_raises_a_table_error(noise: str) -> None:
     with pytest.raises(TableError):
         arrow_schema(noise)
 

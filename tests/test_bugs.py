@@ -24,7 +24,7 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[-1])
-def test_what_reproduces_a_bug_is_there(row: list[str]) -> None:
+def test_the_tests_that_reproduce_each_bug_exist(row: list[str]) -> None:
     what, found_by, reproduced_by, _ = row
     assert what and found_by
     named = re.findall(r"`([^`]+)`", reproduced_by)
@@ -35,7 +35,7 @@ def test_what_reproduces_a_bug_is_there(row: list[str]) -> None:
         assert not name or f"\ndef {name}(" in text, each
 
 
-def test_what_fixed_a_bug_is_in_the_history() -> None:
+def test_the_commit_that_fixed_each_bug_is_in_the_git_history() -> None:
     if shutil.which("git") is None or git("rev-parse").returncode:
         pytest.skip("no git here, or no repository: a copy of the files has no history")
     if git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":

@@ -137,7 +137,7 @@ def test_a_kernel_has_one_figure_that_of_the_panel_unfolded_last(charts: Charts)
     other.let_go()
 
 
-def test_a_scene_that_changes_is_plotted_anew_while_the_panel_is_open(charts: Charts) -> None:
+def test_a_changed_scene_is_plotted_again_only_while_the_panel_is_open(charts: Charts) -> None:
     charts.set_trait("selected_index", 0)
     before = list(charts.figure.data[0].y)
     charts.lanes.scene = whole(recorded(HISTORIES / "good" / "throttled_release.jsonl"))

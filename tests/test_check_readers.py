@@ -70,7 +70,7 @@ def test_reads_of_whole_commits_in_their_order_are_valid() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip
-def test_a_read_that_no_moment_explains_is_invalid(look: Event, because: str) -> None:
+def test_a_read_that_matches_no_state_of_the_table_is_invalid(look: Event, because: str) -> None:
     verdict = table(look)
     assert failed(verdict) == {"readers see whole commits, in order"}
     assert because in verdict.because

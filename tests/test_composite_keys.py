@@ -188,7 +188,7 @@ def test_a_row_whose_key_could_be_another_rows_is_refused(row: tuple[str, str]) 
         assert contents(table.read()) == plain
 
 
-def test_a_partition_whose_path_could_be_another_ones_is_refused() -> None:
+def test_a_partition_path_that_could_be_of_two_values_is_refused() -> None:
     """Without an escape for slashes ("a/b", "c") and ("a", "b/c") are one path."""
     with made(hive_style=False, urlencode=False) as table:
         for region, day in (("a/b", "c"), ("a", "b/c")):

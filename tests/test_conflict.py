@@ -233,7 +233,7 @@ def test_a_conflict_survives_a_trip_between_processes(group: FileGroup | None) -
     assert (again.partition, again.file_group) == (group or ("", ""))
 
 
-def test_what_a_commits_file_says_counts_as_a_winner() -> None:
+def test_a_commits_file_gives_the_writes_and_replacements_that_conflict() -> None:
     stat = WriteStat(partition=F[0], file_id=F[1], path="x", writes=1, size_bytes=1)
     files = CommitFiles(EARLIER, "UPSERT", (stat,), only(OTHER), None, None)
     assert Winner.of(files) == Winner(EARLIER, "commit", only(F), only(OTHER), "UPSERT")

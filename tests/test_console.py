@@ -184,7 +184,7 @@ def test_a_living_holder_is_seen_to_renew_and_its_lock_is_not_broken(emulator: E
             lock.renew()
 
 
-def test_without_a_url_there_is_the_demonstration_and_it_stays_the_same_one() -> None:
+def test_a_look_without_a_url_uses_one_demonstration_table_throughout() -> None:
     console = Console(demo=TroubledTable, watch_s=0.0)
     first = console.look()
     assert first.diagnosis.pattern is Pattern.CLOCK_SKEW

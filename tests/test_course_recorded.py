@@ -18,7 +18,7 @@ HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
     [("bad/stalled_commit_accepted", ACCEPTED), ("good/stalled_commit_refused", REFUSED),
      ("good/lost_response_recovered", NOTICED)],
 )  # fmt: skip
-def test_what_became_of_the_late_commit_is_what_the_checker_found(
+def test_a_recorded_history_shows_the_outcome_of_its_late_commit(
     history: str, became: str
 ) -> None:
     assert str(recorded(str(HISTORIES / f"{history}.jsonl"))) == became

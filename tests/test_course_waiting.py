@@ -78,7 +78,7 @@ def test_three_renames_in_a_circle_do_harm_that_no_two_of_them_do(
     assert str(three_renames(*renames).three) == (FOR_EVER if trio.three.violation else A_MOMENT)
 
 
-def test_three_are_three() -> None:
+def test_two_renames_are_refused_where_three_are_compared() -> None:
     with pytest.raises(ValueError, match="these are 2"):
         three_renames(("a", "b"), ("b", "a"))
 
@@ -91,7 +91,7 @@ def test_the_result_of_a_race_is_one_of_the_choices(commits: int, times: str) ->
 # --- 15: who drops conditions ---------------------------------------------------------------------
 
 
-def test_one_request_after_another_convicts_three_places_and_no_racer() -> None:
+def test_sequential_requests_expose_three_unsafe_places_and_not_the_racy_one() -> None:
     unsafe = "spaces", "rgw, versioned bucket", "rgw, quoted ETags"
     assert str(sort_out(*unsafe)) == "solved"
     assert sort_out("spaces", "two-steps").wrong == (

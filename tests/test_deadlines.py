@@ -114,7 +114,7 @@ def test_a_resolver_that_stalls_holds_no_call(
     assert isinstance(said, Unknown), said
 
 
-def test_addresses_that_are_dead_do_not_add_up(
+def test_several_dead_addresses_share_one_deadline(
     dialect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name with many addresses, none of which answers: one deadline for all of them."""
@@ -338,7 +338,7 @@ def test_an_oversized_answer_is_abandoned_before_it_fills_memory(
 
 
 @pytest.mark.parametrize("length", [CHUNKED, LONG])
-def test_a_read_with_a_limit_is_not_held_by_what_lies_beyond_it(
+def test_a_limited_read_does_not_wait_for_the_bytes_beyond_its_limit(
     dialect: str, length: bytes, rates: None
 ) -> None:
     body = CHUNK if length == CHUNKED else b" "
@@ -349,7 +349,9 @@ def test_a_read_with_a_limit_is_not_held_by_what_lies_beyond_it(
     assert not isinstance(said, Found) or len(said.body) == 1001
 
 
-def test_a_successful_body_without_a_length_earns_no_time(dialect: str, rates: None) -> None:
+def test_a_body_without_an_announced_length_does_not_extend_the_deadline(
+    dialect: str, rates: None
+) -> None:
     with trickle(forever(slow.HEAD + CHUNKED, CHUNK, 10_000)) as server:
         said = answer(opened(dialect, server.url), "get_file")
     assert isinstance(said, Unknown), said

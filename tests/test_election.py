@@ -163,7 +163,7 @@ def leader(url: str, options: dict[str, Any], pipe: Connection) -> None:
     pipe.recv()
 
 
-def test_a_leader_that_is_killed_is_followed_when_its_validity_is_over(
+def test_a_killed_leader_is_replaced_once_its_epoch_expires(
     bucket: str, shared_emulator: Any
 ) -> None:
     url = f"s3://{bucket}/e"

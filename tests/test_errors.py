@@ -118,7 +118,7 @@ def test_the_errors_of_a_table_name_the_remedy() -> None:
     assert str(table_errors.RefusedRows("", "are none")) == "the rows are none"
 
 
-def test_a_prepared_transaction_stays_in_its_process() -> None:
+def test_a_pickled_commit_unknown_leaves_out_its_prepared_transaction() -> None:
     error = CommitUnknown("T", "no answer", ("fence",))
     error.prepared = object()
     assert pickle.loads(pickle.dumps(error)).prepared is None

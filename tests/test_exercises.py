@@ -415,7 +415,7 @@ def test_a_function_that_never_ends_is_stopped() -> None:
     assert "acquire() has sent 200 requests" in str(judge(acquire))
 
 
-def test_an_answer_of_another_type_is_named() -> None:
+def test_an_exercise_that_returns_another_type_is_reported_with_that_type() -> None:
     def acquire(key: str, mine: bytes) -> Any:
         yield Put(key, mine, IfAbsent())
 

@@ -219,7 +219,7 @@ def test_a_client_restarted_after_a_crash_waits_for_its_own_lease_as_others_do()
     assert check(example.history()).kind is Kind.VALID
 
 
-def test_recognised_by_its_owner_a_client_waits_for_its_own_lease() -> None:
+def test_recognising_ones_own_record_by_owner_alone_waits_for_ones_own_lease() -> None:
     mistake = next(each for each in OFF if each.name == "recognise")
     found = explore(replace(mistake, bounds=replace(mistake.bounds, watch=frozenset(Invariant))))
     assert (found.violation, found.steps) == (
@@ -405,7 +405,7 @@ def test_a_search_that_was_cut_short_reports_it() -> None:
 
 
 @pytest.mark.parametrize("policy", [STORE, WALL, OBSERVED], ids=["store", "wall", "observed"])
-def test_what_a_state_leaves_out_makes_no_difference(policy: Policy) -> None:
+def test_states_without_irrelevant_parts_are_fewer_and_behave_the_same(policy: Policy) -> None:
     """States without what the protocol cannot look at any more: fewer, and the same behaviour."""
     bounds = Bounds(renewals=(0, 0), tries=(2, 1), faults=1, gives_up=True)
     brief = LeaseWorld(policy, bounds)

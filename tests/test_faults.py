@@ -607,7 +607,7 @@ def test_a_fault_before_keeps_the_write_from_the_store(
         assert ask(proxy, "PUT", "/lake/k", b"x") == (200, b"")
 
 
-def test_a_status_fault_speaks_the_providers_language_and_keeps_the_connection(echo: str) -> None:
+def test_a_status_fault_answers_in_the_providers_format_and_keeps_the_connection(echo: str) -> None:
     with Proxy(
         echo, plan=FaultPlan((Fault("status", code=503, retry_after_s=7, next=9),))
     ) as proxy:
@@ -765,7 +765,9 @@ def test_a_hostile_plan_over_http_is_refused_and_arms_nothing(echo: str) -> None
         assert proxy.armed() == []
 
 
-def test_other_control_paths_are_the_upstreams(echo: str, kept: dict[str, bytes]) -> None:
+def test_unknown_control_paths_are_forwarded_to_the_upstream(
+    echo: str, kept: dict[str, bytes]
+) -> None:
     kept["/__lockkit/requests"] = b"its own"
     with Proxy(echo) as proxy:
         assert ask(proxy, "GET", "/__lockkit/requests") == (200, b"its own")

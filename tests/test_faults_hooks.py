@@ -258,7 +258,9 @@ def test_faults_strike_reads_listings_and_deletes_too(
 
 
 @every_provider
-def test_nothing_armed_changes_nothing(provider: str, bucket: str, sides: list[Side]) -> None:
+def test_an_empty_fault_plan_changes_no_answer(
+    provider: str, bucket: str, sides: list[Side]
+) -> None:
     answers = in_both(sides, provider, bucket, FaultPlan())
     found = ("Found", record("first"))
     assert answers == ["Applied", found, "Applied", [KEY], Applied("")]
