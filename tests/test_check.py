@@ -409,7 +409,7 @@ def test_a_bucket_alone_proves_nothing_about_what_a_client_held() -> None:
     truth = [each for each in well() if each.kind == "request" and each["key"] == LOCK]
     verdict = check(truth)
     assert verdict.kind is Kind.UNKNOWN
-    assert "who believed what" in verdict.because
+    assert "which client held the lock when" in verdict.because
 
 
 @pytest.mark.parametrize(

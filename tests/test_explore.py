@@ -275,12 +275,12 @@ def test_the_story_of_a_deadline_counted_from_the_answer() -> None:
         " 2. W1 sees no lock object; claims epoch 1: W1/1 over nothing",
         " 3. the store applies W1's W1/1",
         " 4. a second passes",
-        " 5. W1 gets an answer: its acquire was applied; believes that it holds epoch 1 until 3 s",
+        " 5. W1 gets an answer: its acquire was applied; counts on epoch 1 until 3 s",
         " 6. a second passes",
         " 7. W2 requests the lock; reads the lock object",
         " 8. W2 sees W1's lease, epoch 1 (W1/1); claims epoch 2: W2/1 over W1/1",
         " 9. the store applies W2's W2/1",
-        "10. W2 gets an answer: its acquire was applied; believes that it holds epoch 2 until 4 s",
+        "10. W2 gets an answer: its acquire was applied; counts on epoch 2 until 4 s",
     ]
 
 

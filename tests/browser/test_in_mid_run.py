@@ -154,7 +154,7 @@ def test_a_run_is_locked_until_a_guess_is_picked_then_both_are_shown_side_by_sid
     locked.wait_for(timeout=LATER_MS)
     assert page.locator(".lockkit-lost").count() == 0, "it ran before a guess"
     first = page.locator(".lockkit-predict").first
-    first.get_by_text("that somebody else won").click()
+    first.get_by_text("that another client won").click()
     first.locator("[role=status]", has_text="Now run").wait_for(timeout=SOON_MS)
     page.keyboard.press("ArrowUp")  # by keyboard alone: within the group, not to another cell
     assert first.locator("input").first.evaluate("e => e.checked && e === document.activeElement")
@@ -163,7 +163,7 @@ def test_a_run_is_locked_until_a_guess_is_picked_then_both_are_shown_side_by_sid
     page.keyboard.press("ArrowUp")
     locked.click()
     command(page, "notebook:run-cell")
-    first.locator("[role=status]", has_text="It did: that somebody else won").wait_for(
+    first.locator("[role=status]", has_text="It did: that another client won").wait_for(
         timeout=SOON_MS
     )
     page.locator(".lockkit-lost").first.wait_for(timeout=SOON_MS)

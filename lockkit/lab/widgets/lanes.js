@@ -316,6 +316,7 @@ class View {
     this.fail(status.error);
     this.playRecorded(Boolean(status.recorded));
     this.root.dataset.state = state;
+    this.root.dataset.recorded = String(Boolean(status.recorded));
     this.root.dataset.verdict = verdict;
     this.root.dataset.said = status.said || "";
     this.empty.textContent = status.empty || "Nothing has happened yet.";

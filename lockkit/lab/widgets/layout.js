@@ -18,7 +18,7 @@ const LANE_TINY = 44;
 const EDGE_TINY = 34;
 const LETTERS_MIN = 3;    // a label of which less would be left is left out
 const CLEAR = 10;         // between a label and the next lane
-const CLEAR_TINY = [3, 8];   // ... in a tiny picture, on its left and on its right, where a diamond may be
+const CLEAR_TINY = 8;     // ... in a tiny picture: a bar of the lock, or a diamond, is half as wide
 const NEARER = 4;         // so much nearer to its lane is a label of a tiny picture
 const SMALLER = 0.92;     // ... and so much smaller, as lanes.css has it
 const THIN = /[ijlft.,:' ]/g;
@@ -30,7 +30,7 @@ const GAP_MAX = 46;       // idle time is elided beyond this
 const ELIDED_MS = 1500;
 const CHAR = 6.3;         // an estimate of a label's width; the halo forgives the rest
 const BOLD_CHAR = 7;
-const BOLD = new Set(["published", "refused", "stale", "unheard", "lost", "dropped", "throttled", "fault"]);  // of the bold ones, those of wide letters
+const BOLD = new Set(["published", "refused", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
 const TICK = 30;
 const PAGE = 600;         // what is drawn is found by pages of so many pixels
 const TALL = 8;           // a shape over more pages than this is looked at wherever one is
@@ -144,11 +144,11 @@ function place(lanes, width, gutter, margin, least) {
 
 /** How wide a label may be that begins, or ends (`left`), at x: up to the next lane, or the edge. */
 function rooms(lanes, clock, width, tiny) {
-  const [before, after] = tiny ? CLEAR_TINY : [CLEAR, CLEAR];
+  const clear = tiny ? CLEAR_TINY : CLEAR;
   const found = (x, left) => {
     const others = lanes.map((lane) => lane.x).filter((each) => (left ? each < x - 5 : each > x + 5));
-    if (left) return x - (others.length ? Math.max(...others) + before : clock - 4);
-    return (others.length ? Math.min(...others) - after : width - 2) - x;
+    if (left) return x - (others.length ? Math.max(...others) + clear : clock - 4);
+    return (others.length ? Math.min(...others) - clear : width - 2) - x;
   };
   return Object.assign(found, { nearer: tiny ? NEARER : 0, scale: tiny ? SMALLER : 1 });
 }

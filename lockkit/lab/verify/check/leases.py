@@ -15,14 +15,14 @@ def one_believer(lanes: HistoryIndex) -> Iterator[Finding]:
     name = "one believer"
     if not lanes.beliefs:
         if lanes.lock_writes and not lanes.by_kind["ask"]:
-            yield unknown(name, "who believed what: the history has no client's lane")
+            yield unknown(name, "which client held the lock when: the history has no client's lane")
         return
     widest: Belief | None = None
     for each in sorted(lanes.beliefs, key=lambda each: each.start.at_ms):
         if widest and widest.who != each.who and each.start.at_ms < widest.until_ms:
             overlap_s = (min(widest.until_ms, each.until_ms) - each.start.at_ms) / 1000
             because = (
-                f"two believers: {widest.who} (epoch {widest.last['epoch']}) believed that it held "
+                f"two believers: {widest.who} (epoch {widest.last['epoch']}) still counted on "
                 f"the lock when {each.who} was granted it (epoch {each.start['epoch']})"
                 + (f", for {overlap_s:.3f} s" if overlap_s >= 0.001 else "")
             )

@@ -196,7 +196,7 @@ class PathStory:
                 kind = "held" if isinstance(action, Granted) else "renewed"
                 version = self._name(new.state.version)
                 self._emit(who, kind, epoch=epoch, until_ms=until_ms, version=version)
-                return f"believes that it holds epoch {epoch} until {until_ms // TICK_MS} s"
+                return f"counts on epoch {epoch} until {until_ms // TICK_MS} s"
             case HeldByOther(record):
                 owner = record.owner if isinstance(record, Record) else "garbled"
                 epoch = record.epoch if isinstance(record, Record) else 0

@@ -154,7 +154,7 @@ class LeaseWorld:
         believing = self._believing
         if sum([believing[actor] for actor in actors]) > 1:
             if Invariant.ONE_BELIEVER in self.bounds.watch:
-                return f"{Invariant.ONE_BELIEVER}: two clients believe that they hold it"
+                return f"{Invariant.ONE_BELIEVER}: two clients count on the lock"
         return None
 
     # --- bookkeeping ---
