@@ -115,7 +115,7 @@ def test_a_record_comes_back_as_it_was(record: Record) -> None:
 @pytest.mark.parametrize("names", [{"owner": "W" * 70_000}, {"client": "W" * 70_000}])
 def test_a_lock_never_writes_a_record_that_no_client_could_parse(names: dict[str, str]) -> None:
     """Its own release went well, and then the table was closed to everybody for ever."""
-    with pytest.raises(ValueError, match="at most 1000 characters"):
+    with pytest.raises(ValueError, match=r"1000 characters"):
         Lock("memory://long-names/table", **names)
     for name in ("é" * 1000, "\U0001f600" * 1000):
         widest = Record(name, EPOCH_MAX, False, EPOCH_BELIEVED_MAX - 1, name, EPOCH_MAX, name)
