@@ -28,8 +28,6 @@ class Capabilities:
     """Reading one object more often than this gains nothing."""
     write_interval_min_s: float = 0.0
     """Writes to one object closer together than this are throttled (GCS, R2: 1 s)."""
-    has_clock: bool = True
-    """Answers carry Date and Last-Modified from the store's own clock."""
     content_versions: bool = False
     """Versions are content hashes: equal bytes have equal versions (S3 without KMS)."""
     conditional_delete: bool = True

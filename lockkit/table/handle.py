@@ -82,12 +82,10 @@ class Table:
     cannot be written, and `StoreError` if the store cannot be used.
 
     :param url: the table's folder (s3://, gs://, az://, file://).
-    :param lock: a handle of any lock, which the caller closes, or keywords of `Lock`; None: by
-        `options`.
+    :param lock: any lock's handle, which the caller closes, or keywords of `Lock`.
     :param options: Hudi's options; docs/options.md lists what each does. None: Hudi's defaults.
     :param strategy: which commits conflict, and which writer gives way.
-    :param emit: called with each event.
-    :param clock: the source of time; tests replace it.
+    :param emit, clock: called with each event; the source of time, which tests replace.
     :param client: the name of this writer in events.
     :param store_options: those of `open_store` (`endpoint`, `timeout_s`, ...).
     """

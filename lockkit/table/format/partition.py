@@ -36,7 +36,7 @@ def unescape(text: str) -> str:
 def partition_path(config: TableConfig, value: object) -> str:
     """`region=EU`, or the form that the table's properties choose; "" without partitions.
 
-    With several fields, `value` is a tuple, and each field has its own folder.
+    :param config, value: the table and its value; of several fields a tuple, with a folder each.
     """
     if not (fields := config.partition_fields):
         return ""

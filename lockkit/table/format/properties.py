@@ -64,7 +64,13 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
-    """The properties of a table. Commas separate several keys or fields."""
+    """The properties of a table. Commas separate several keys or fields.
+
+    :param name, database: the table's, for catalogs.
+    :param record_key, precombine: the key's field; the field that orders versions of a row, if any.
+    :param partition_by: the partition's field; None: no partitions.
+    :param table_type: COPY_ON_WRITE or MERGE_ON_READ.
+    """
 
     name: str
     record_key: str
@@ -72,11 +78,8 @@ class TableConfig:
     precombine: str | None = None
     database: str = ""
     version: int = 9
-    """`hoodie.table.version`: 9, Hudi's current default, or 6.
-
-    Incremental readers of version 9 follow completion times, and do not wait for pending instants.
-    In version 6 they stop at the first pending commit.
-    """
+    """`hoodie.table.version`: 9, Hudi's default, or 6. Incremental readers of version 9 follow
+    completion times; in version 6 they stop at the first pending commit."""
     mode: str = FENCED
     """`fenced`: only lockkit writes it. `hudi`: other writers may, by Hudi's rules."""
     commit: str = SERIAL
@@ -94,7 +97,6 @@ class TableConfig:
     switches: int = 0
     """How often the mode was switched. A checkpoint or handle with another count cannot be used: in
     mode `hudi` a commit may complete below its horizon."""
-
     table_type: str = COPY_ON_WRITE
     accepted: str = field(default="", compare=False)
     """An instant far ahead of all clocks, which new ones follow (`ahead.py`). It does not change

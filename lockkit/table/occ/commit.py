@@ -105,7 +105,9 @@ class Committed:
     """A commit that every reader of lockkit's sees from now on."""
 
     instant: str
+    """Its place on the timeline."""
     epoch: int
+    """The epoch of the lock's grant."""
     rounds: int
     """Number of conflict checks; more than one if another writer won the fence in between."""
     rolled_forward: tuple[str, ...]

@@ -33,6 +33,8 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
     A store that ignores conditions would let each writer create its own table. It is refused
     (`UnsafeStore`) before anything of the table is written. A fenced table gets its fence before
     its properties. So a missing fence was lost later, and is never silently replaced.
+
+    :param config: its properties.
     """
     yield from refuse_half_rewritten()
     match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):

@@ -90,10 +90,11 @@ def load_snapshot(
     since: Snapshot | None = None,
     as_of: str | None = None,
 ) -> Procedure[Snapshot]:
-    """The table as of now, as of an instant, or of exactly `covering`: `transaction.covered`.
+    """The table as of now, or of one moment. It reads each commit's file once, several at a time.
 
-    It reads each commit's file once, several at a time. With `since`, an earlier snapshot, or with
-    the table's checkpoint, it reads only later commits.
+    :param covering: exactly these commits: `transaction.covered`.
+    :param since: an earlier snapshot: only later commits are read, as with the table's checkpoint.
+    :param as_of: an instant.
     """
     point = SnapshotPoint(covering, None if as_of is None else known_instant(as_of))
     opened = yield from open_table(point, since=since)
