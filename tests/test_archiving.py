@@ -274,7 +274,37 @@ def with_foreign_name(archive_folder: Path) -> None:
     (archive_folder / "manifest_2").write_text(json.dumps({"files": named}))
 
 
-@pytest.mark.parametrize("damage", [cut, without_manifest, with_foreign_name])
+def without_older_files(archive_folder: Path) -> None:
+    """A newer manifest that somebody wrote by hand."""
+    (archive_folder / "manifest_2").write_text(json.dumps({"files": []}))
+
+
+def test_a_manifest_that_leaves_out_older_files_is_refused_by_readers(tmp_path: Path) -> None:
+    table, _ = made(tmp_path / "t", 9)
+    with table:
+        assert table.archive(keep_min=3, keep_max=4)
+        without_older_files(tmp_path / "t/.hoodie/timeline/history")
+        with pytest.raises(DamagedFile, match=r"manifest_2.* leaves out .*\.parquet"):
+            table.history()
+
+
+def test_a_pending_clean_of_an_instant_that_is_archived_keeps_its_request(
+    tmp_path: Path, version: int
+) -> None:
+    table, model = made(tmp_path / "t", version)
+    with table:
+        oldest = table.history()[-1].instant
+        folder = tmp_path / "t" / V9.folder if version == 9 else tmp_path / "t/.hoodie"
+        request = folder / f"{oldest}.clean.requested"
+        request.write_bytes(b"a plan")
+        done = table.archive(keep_min=3, keep_max=4)
+        assert done is not None and oldest in done.instants
+        assert request.read_bytes() == b"a plan"
+        request.unlink()
+        assert contents(table.read()) == model
+
+
+@pytest.mark.parametrize("damage", [cut, without_manifest, with_foreign_name, without_older_files])
 def test_nothing_is_archived_onto_a_damaged_archive(tmp_path: Path, damage: Any) -> None:
     table, _ = made(tmp_path, 9, commits=7)
     with table:

@@ -66,8 +66,7 @@ def _rows(config: TableConfig, columns: Sequence[str]) -> Procedure[list[Row]]:
     prefix = config.archive_prefix
     names = [each.key for each in (yield from listing(prefix))]
     if config.names.layout == 2:
-        number = newest_manifest(prefix, names)
-        files = [] if number is None else (yield from read_manifest(prefix, number))
+        _, files = yield from load_manifest(prefix, names)
         ways = [read_history(prefix + each, columns) for each in files]
     else:
         logs = [each for each in names if LOG.fullmatch(each.removeprefix(prefix))]
@@ -91,6 +90,29 @@ def newest_manifest(prefix: str, names: Iterable[str]) -> int | None:
     """Its number."""
     found = (MANIFEST.fullmatch(each.removeprefix(prefix)) for each in names)
     return max((int(each[1]) for each in found if each), default=None)
+
+
+def load_manifest(prefix: str, names: Iterable[str]) -> Procedure[tuple[int, dict[str, int]]]:
+    """The newest manifest's number (0: there is none) and files.
+
+    Raises `DamagedFile` if it leaves out a file of the manifest before it that was not merged into
+    one of a higher level: a reader would miss that file's commits.
+    """
+    names = list(names)
+    if (number := newest_manifest(prefix, names)) is None:
+        return 0, {}
+    files, before = (yield from read_manifest(prefix, number)), f"{prefix}manifest_{number - 1}"
+    if before in names and isinstance((yield from read(before)), Found):
+        spans = [each.removesuffix(".parquet").split("_") for each in files]
+        for each in (yield from read_manifest(prefix, number - 1)).keys() - files.keys():
+            low, high, level = each.removesuffix(".parquet").split("_")
+            if not any(a <= low and high <= b and int(c) > int(level) for a, b, c in spans):
+                raise DamagedFile(
+                    f"{prefix}manifest_{number}", f"leaves out {each}, which {before} names and no "
+                    "merged file has; nothing was read or archived",
+                    "find out which program wrote it, then delete it",
+                )  # fmt: skip
+    return number, files
 
 
 def read_manifest(prefix: str, number: int) -> Procedure[dict[str, int]]:

@@ -27,10 +27,9 @@ from lockkit.table.format.archive_writing import Leaving, format_log
 from lockkit.table.format.archived import (
     COLUMNS,
     LOG,
-    newest_manifest,
+    load_manifest,
     read_history,
     read_log,
-    read_manifest,
 )
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
@@ -243,11 +242,14 @@ def _leave(
     names: TimelineNames, now: Timeline, instants: list[str], keys: Mapping[str, list[str]]
 ) -> Procedure[None]:
     """The requested and inflight files go first: without its completed file an instant would look
-    pending, and readers would drop its files.
+    pending, and readers would drop its files. Those of a clean or rollback of the same instant
+    stay: it may be under way.
     """
     done = [_completed(names, now, each) for each in instants]
-    first = [key for each in instants for key in keys.get(each, ())
-             if key not in done and ".savepoint" not in key]  # fmt: skip
+    beside = {each: ("savepoint", "clean", "rollback") if now.completed[each] in COMMITS
+              else ("savepoint",) for each in instants}  # fmt: skip
+    first = [key for each in instants for key in keys.get(each, ()) if key not in done
+             and not any(f".{action}" in key for action in beside[each])]  # fmt: skip
     yield from all_of(delete(key) for key in first)
     for key in done:
         yield from delete(key)
@@ -263,8 +265,7 @@ def _archived_already(config: TableConfig, now: Timeline) -> Procedure[set[str]]
     if not here:
         return set()
     if config.names.layout == 2:
-        number = newest_manifest(prefix, names)
-        files = {} if number is None else (yield from read_manifest(prefix, number))
+        _, files = yield from load_manifest(prefix, names)
         oldest = min(here - {newest}, default="~")
         ways = [read_history(prefix + each, COLUMNS[:1]) for each in files
                 if each.split("_")[1] >= oldest]  # fmt: skip

@@ -24,6 +24,7 @@ from lockkit.table.format.archived import (
     COLUMNS,
     MANIFEST,
     Row,
+    load_manifest,
     newest_manifest,
     read_history,
     read_manifest,
@@ -44,19 +45,18 @@ def add(
     prefix, rows = config.archive_prefix, history_rows(leaving)
     entries = yield from listing(prefix)
     listed = [each.key for each in entries]
-    number = newest_manifest(prefix, listed)
-    files = {} if number is None else (yield from read_manifest(prefix, number))
+    number, files = yield from load_manifest(prefix, listed)
     _, said = yield from _read_version(prefix)
-    _refuse_damaged(prefix, entries, files, number or 0, said)
+    _refuse_damaged(prefix, entries, files, number, said)
     merged = yield from _merged(prefix, files)
     name, length, rows = yield from _put(prefix, rows, files)
     believe()
-    key = f"{prefix}manifest_{(number or 0) + 1}"
+    key = f"{prefix}manifest_{number + 1}"
     if isinstance((yield from create(key, format_manifest({**merged, name: length}))), Found):
         raise overtaken(key)
     yield from say_version(config)
     if merged.keys() != files.keys():
-        yield from _delete_merged(prefix, listed, (number or 0) + 1)
+        yield from _delete_merged(prefix, listed, number + 1)
     return [str(each["instantTime"]) for each in rows]
 
 
