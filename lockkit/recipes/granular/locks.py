@@ -203,7 +203,7 @@ class GranularLocks:
                 lambda each: self._take(held, each, until_ms), lambda each: self._give(held, each),
             )  # fmt: skip
             if missed is not None:
-                raise self._busy(held, missed, f"within {most_s} s")
+                raise self._busy(held, missed, f"within {most_s or 0:g} s")
             try:
                 held.complete = True
                 yield held

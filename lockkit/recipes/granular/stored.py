@@ -292,7 +292,7 @@ class StoredGranularLocks:
         if missed is not None:
             raise locks[missed].busy_error().within(
                 f"{operation}: {missed} was not free to {missed.mode.name.lower()} within "
-                f"{most_s} s, and none of its locks is held"
+                f"{most_s or 0:g} s, and none of its locks is held"
             )
         if not confirmed(lambda: all(each.owned() for each in locks.values())):
             for each in locks.values():

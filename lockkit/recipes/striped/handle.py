@@ -184,8 +184,8 @@ class StripedKeys:
         if missed is not None:
             named = ", ".join(repr(k) for k in self.keys if striped.stripe_of(k) == missed)
             self.busy = self._locks[missed].busy_error().within(
-                f"the lock of {named} (stripe {missed}) was not free within {self._limit_s} s, and "
-                "none of the keys is held"
+                f"the lock of {named} (stripe {missed}) was not free within "
+                f"{self._limit_s or 0:g} s, and none of the keys is held"
             )
             striped.end()
         return self._held
