@@ -30,12 +30,12 @@ __all__ = ["LOCK_KEY", "FencingToken", "LateLoss", "Lock", "UnprovenRelease"]
 
 
 class Lock(BaseLock):
-    """A lease on a table. One handle has one holder at a time; it is not reentrant.
+    """A lease on a table: at most one holder until it ends. It cannot stop a paused holder's write.
 
-    The lease is renewed while the thread that acquired it or last used the handle is alive.
-    `on_danger` and `on_lost` are called from a thread that only watches the clock, so no request
-    can delay them. `on_danger` comes first, unless the lease expires at once (a suspended machine).
-    A loss that `release` finds is raised there instead. Times are in seconds; defaults are Hudi's.
+    Where that matters, the write must carry `fence`, and its receiver compare it. The lease is
+    renewed while the thread that acquired it or last used the handle is alive. One holder at a
+    time; not reentrant. `on_danger` and `on_lost` are called from a thread that no request can
+    delay. A loss that `release` finds is raised. Times are in seconds, defaults Hudi's.
 
     :param url: the table's folder (s3://, gs://, az://, file://, memory://).
     :param ttl_s: the length of the lease.
@@ -44,12 +44,12 @@ class Lock(BaseLock):
     :param policy: which clock ends a lease, and the allowances for clocks.
     :param acquire_timeout: the longest wait of `with`; None: for ever.
     :param timeout_s: the longest that one request may take, at most a fifth of the lease.
-    :param on_danger, on_lost: `on_danger(lock)` and `on_lost(lock, why)`.
+    :param on_danger, on_lost: `on_danger(lock)`, first if there is time; `on_lost(lock, why)`.
     :param emit: called with each event, from that thread and from the one that renews.
     :param clock: the source of time; tests replace it.
     :param store: an open store at `url`; `close` closes it.
     :param store_options: those of `open_store`; `TypeError` names an unknown keyword.
-    :raises LockBusy, LockLost: from `with`; `RuntimeError` for double use and for use after fork.
+    :raises LockBusy, LockLost: from `with`; `StoreError`: a useless store; `RuntimeError`: misuse.
     """
 
     def __init__(
