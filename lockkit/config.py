@@ -9,7 +9,7 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.protocol.policy import Policy
-from lockkit.stores import Store, refusals
+from lockkit.stores import refusals
 
 RENEWALS_PER_LEASE = 10
 """Hudi's rule: the validity is at least ten renew intervals."""
@@ -17,7 +17,7 @@ SECONDS_MIN, TTL_S_MAX, NAME_CHARS_MAX = 0.001, 86_400.0, 1_000
 KINDS: dict[str, Any] = {
     "url": str, "owner": str | None, "client": str, "policy": Policy, "emit": Callable,
     "on_danger": Callable | None, "on_lost": Callable | None, "clock": Clock | None,
-    "store": Store | None, "epoch": Integral,
+    "store": object, "epoch": Integral,
 }  # fmt: skip
 
 
@@ -32,6 +32,7 @@ def check(**given: Any) -> None:
             fine = fine and value.encode(errors="ignore").decode() == value
             fine = fine and (name == "url" or len(value) <= NAME_CHARS_MAX)
             fine = fine and (name != "owner" or value != "")
+        fine = fine and (name != "store" or value is None or hasattr(value, "put"))
         if not fine or (name == "epoch" and value < 0):
             raise refusals().wrong_kind(name, value)
 

@@ -207,7 +207,7 @@ def test_a_store_refuses_an_option_of_the_wrong_kind(option: str) -> None:
 def test_an_endpoint_is_an_address_that_requests_can_be_sent_to(endpoint: Any, why: str) -> None:
     why = f"endpoint.* {why}"
     said = refused(lambda: open_store("s3://b/t", endpoint=endpoint), why, StoreError)
-    assert "secret" not in said and "write http://host:port" in said
+    assert "secret" not in said and "a=b" not in said and "write http://host:port" in said
     refused(lambda: azure(endpoint=endpoint), why, StoreError)
     refused(lambda: dynamodb(endpoint_url=endpoint), why, StoreError)
 
@@ -250,3 +250,29 @@ def test_the_command_refuses_a_number_by_the_options_name(
     said = capsys.readouterr().err
     assert code not in (0, 1) and arguments[0][2:] in said.replace("_", "-")
     assert "Traceback" not in said
+
+
+class Passing:
+    """A wrapper that passes every call on."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def test_a_wrapper_of_a_store_is_a_store() -> None:
+    at = url()
+    with Lock(at, store=Passing(open_store(at))) as held:  # type: ignore[arg-type]
+        assert held.owned()
+
+
+@pytest.mark.parametrize(
+    "given", [b"s3://k:hidden@b/t", "s3://k:hidden@b/\ud800", ["a?sig=hidden"]]
+)
+def test_an_error_about_an_argument_repeats_no_secret(given: Any) -> None:
+    for call in (lambda: Lock(given), lambda: open_store(given), lambda: hive(uris=given)):
+        with pytest.raises(Exception) as error:
+            call()
+        assert "hidden" not in str(error.value)

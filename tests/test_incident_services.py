@@ -52,6 +52,7 @@ def test_a_process_lives_unless_it_ended_or_its_number_was_given_again(ended: st
     again = process_name().partition("@")[0] + "@2001-01-01T00:00:00Z"
     assert process_lives(again) is False, "this process began later"
     assert process_lives(ELSEWHERE) is None and process_lives("") is None
+    assert process_lives(f"{socket.gethostname()}/0") is None, "0 is no process, but a group"
 
 
 def test_terraforms_times_have_up_to_nine_digits() -> None:

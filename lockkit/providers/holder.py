@@ -87,7 +87,7 @@ def process_in(said: str) -> str:
 def process_lives(said: str) -> bool | None:
     """Whether the process that `said` names runs on this host; None: another host's, or unknown."""
     found = _PROCESS.search(said)
-    if found is None or found["host"] != socket.gethostname():
+    if found is None or found["host"] != socket.gethostname() or int(found["pid"]) < 1:
         return None
     try:
         os.kill(int(found["pid"]), 0)

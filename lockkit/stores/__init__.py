@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote
 
 from lockkit.errors import StoreError
@@ -108,7 +108,6 @@ class StoreOptions:
     """Provider options, passed on to the SDK client (region_name, account_url, credential)."""
 
 
-@runtime_checkable
 class Store(Protocol):
     """Keys are relative to `url`'s prefix, use `/`, and never start with one."""
 

@@ -80,6 +80,8 @@ def brief(value: Any) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a class of the caller's, or an int of over 4,300 digits
         text = f"a {type(value).__name__}"
+    if "@" in text or "?" in text or ("://" in text and not isinstance(value, str)):
+        text = f"a {type(value).__name__}"  # it may carry a password or a signature
     return f"{text[:SHOWN]}{'...' * (len(text) > SHOWN)}".encode(errors="replace").decode()
 
 

@@ -81,7 +81,7 @@ def check_endpoint(endpoint: object, doing: str, name: str = "endpoint") -> None
     if isinstance(endpoint, str):
         why = _why_no_endpoint(endpoint)
     if why:
-        shown = "" if "@" in str(endpoint) else f"={brief(endpoint)}"
+        shown = "" if any(each in str(endpoint) for each in "@?#") else f"={brief(endpoint)}"
         raise StoreError(
             f"{doing}: its {name}{shown} {why}", cure="write http://host:port or https://host"
         )
