@@ -199,7 +199,7 @@ def test_a_store_refuses_an_option_of_the_wrong_kind(option: str) -> None:
         ("", "is no URL"),
         ("ftp://h", "is no URL"),
         ("http://[::1", "is no URL"),
-        ("http://user:secret@h", "carries a user name"),
+        ("http://user:secret@h:0", "has no port from 1 to 65535"),
         (3, "is a int, no URL"),
         (b"http://h", "is a bytes, no URL"),
     ],

@@ -97,8 +97,6 @@ def _why_no_endpoint(endpoint: str) -> str:
         return "contains a blank"
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return "is no URL"
-    if parts.username is not None:
-        return "carries a user name; give credentials as options"
     if parts.query or parts.fragment or endpoint[-1] in "?#":
         return "has a part after ? or #, which no request would carry"
     try:
