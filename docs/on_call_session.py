@@ -67,7 +67,7 @@ class Terminal:
             yield getattr(server, self.kind)
 
     def lock(self, endpoint: str, clock: Clock) -> Lock:
-        with patch("socket.gethostname", lambda: "host-4"):  # not the host of who looks
+        with patch("socket.gethostname", lambda: "host-4"):  # the reader works on another host
             return Lock(
                 self.url, endpoint=endpoint, owner=OWNER, client="spark-orders", clock=clock,
                 renew_interval_s=30.0,

@@ -17,8 +17,8 @@ import pytest
 from lockkit import open_lock
 from lockkit.cli.main import main
 from lockkit.clock import process_name
-from lockkit.lab.incident.patterns import Pattern
-from lockkit.lab.incident.service import judge
+from lockkit.lab.incident.patterns import CARDS, Pattern
+from lockkit.lab.incident.service import _is_unchanged, judge
 from lockkit.lab.server import Emulator
 from lockkit.providers.filesystem import NAME, FilesystemLock
 from lockkit.providers.holder import ServiceHolder, process_in, process_lives
@@ -95,6 +95,18 @@ def test_an_ended_process_is_a_dead_holder_whatever_the_service_reports(ended: s
     renews, found = judge(held, held, watched_ms=0, wall_ms=WALL_MS)
     assert (renews, found.pattern) == (False, Pattern.HOLDER_DIED)
     assert judge(held, None, watched_ms=0, wall_ms=WALL_MS)[1].because == "the lock is free"
+
+
+def test_clients_that_queue_up_do_not_end_a_watch_and_renewals_do() -> None:
+    assert _is_unchanged(HELD, replace(HELD, waiting=("other",)))
+    assert not _is_unchanged(HELD, replace(HELD, version="v2"))
+    assert not _is_unchanged(replace(HELD, renewed_ms=1.0), replace(HELD, renewed_ms=2.0))
+    assert not _is_unchanged(HELD, None)
+
+
+@pytest.mark.parametrize("pattern", [Pattern.HOLDER_DIED, Pattern.HOLDER_SILENT, Pattern.HEALTHY])
+def test_a_card_of_a_service_names_no_lock_file(pattern: Pattern) -> None:
+    assert "lock file" not in repr(CARDS[pattern])
 
 
 # --- from end to end, with a lock file and a Terraform state --------------------------------------

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 POLL_S = 1.0
 WAITING_MAX = 20
-FORCE_NEEDS = "--force goes with the --version that was shown"
 
 
 STATE = ".tfstate"
@@ -132,7 +131,7 @@ def break_it(args: argparse.Namespace) -> int:
     if args.epoch is not None:
         raise CommandError("a service's lock has no --epoch: use --version and --force", code=USAGE)
     if args.force and args.version is None:
-        raise CommandError(FORCE_NEEDS, code=USAGE)
+        raise CommandError("--force goes with the --version that was shown", code=USAGE)
     with opened(args, args.url) as lock, _within(args.timeout_s):
         found = lock.holder()
         if not args.json:

@@ -49,7 +49,7 @@ class Lock(BaseLock):
     :param clock: the source of time; tests replace it.
     :param store: an open store at `url`; `close` closes it.
     :param store_options: those of `open_store`; `TypeError` names an unknown keyword.
-    :raises LockBusy, LockLost: from `with`; `StoreError`: a useless store; `RuntimeError`: misuse.
+    :raises LockBusy, LockLost: from `with`; `StoreError`: a failing store; `RuntimeError`: misuse.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Lock(BaseLock):
     def from_hudi(cls, config: Mapping[str, str], **options: Any) -> Lock:
         """A lock from Hudi's own configuration keys; `options` override them.
 
-        Raises `ValueError` for a missing or invalid key; warns (`UnknownKey`) of a useless one.
+        Raises `ValueError` for a missing or invalid key; warns (`UnknownKey`) of an unused one.
         """
         from lockkit.lock import hudi_keys as hudi
 

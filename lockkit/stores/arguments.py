@@ -1,4 +1,7 @@
-"""The errors for arguments and URLs that cannot be used. Loaded only to refuse one."""
+"""The errors for arguments and URLs that cannot be used, and the checks of services' arguments.
+
+`Lock` and `open_store` load it only to refuse something.
+"""
 
 from __future__ import annotations
 

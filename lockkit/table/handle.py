@@ -325,8 +325,8 @@ class Table:
     def archive(self, *, keep_min: int = 20, keep_max: int = 30) -> Archived | None:
         """If there are more than `keep_max` commits, move all but `keep_min` to Hudi's archive.
 
-        `history` and `changes`, and in mode `fenced` `read(as_of=...)`, find them there. Pending
-        writers, savepoints and files that no clean has deleted keep commits back (`kept_for`).
+        `read(as_of=...)`, `changes` and `history` find them there. Pending writers, savepoints and
+        files that no clean has deleted keep commits back (`kept_for`). None: nothing was moved.
         """
         from lockkit.table.services.archive_rules import ArchiveRules, checked
 

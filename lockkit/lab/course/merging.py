@@ -86,8 +86,6 @@ def _data_bytes(orders: table.Table) -> dict[str, int]:
     return {each.key: each.size for each in listed if ".parquet" in each.key or ".log." in each.key}
 
 
-
-
 # --- inside a log file ----------------------------------------------------------------------------
 
 

@@ -102,7 +102,7 @@ def load_manifest(prefix: str, names: Iterable[str]) -> Procedure[tuple[int, dic
     if (number := newest_manifest(prefix, names)) is None:
         return 0, {}
     files, before = (yield from read_manifest(prefix, number)), f"{prefix}manifest_{number - 1}"
-    if before in names and isinstance((yield from read(before)), Found):
+    if before in names:
         spans = [each.removesuffix(".parquet").split("_") for each in files]
         for each in (yield from read_manifest(prefix, number - 1)).keys() - files.keys():
             low, high, level = each.removesuffix(".parquet").split("_")

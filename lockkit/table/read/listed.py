@@ -172,7 +172,7 @@ def _schema(
         if outline.schema:
             return outline.schema, instant
     for commit in reversed((yield from load_archived_commits(found.table.config))):
-        if commit.schema and (until is None or commit.instant <= until):
+        if commit.schema and (until is None or instant_ms(commit.instant) <= instant_ms(until)):
             return commit.schema, commit.instant
     return found.table.created_with or None, ""
 

@@ -1,7 +1,7 @@
-"""The record keys of base files that earlier upserts of this process read.
+"""The record keys of the base files that earlier upserts of this process read.
 
-A slice that was written without an insert has no other keys than the one before it. So an upsert
-need not read again what other writers have made of a file group that has none of its keys.
+A file that was written without an insert has no key that the file before it lacked. So an upsert
+does not read a file group again that has none of its keys, although other writers have updated it.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ class StoredKeys:
 
     def keep(self, at: Slice, keys: Any) -> None:
         """What a read of this slice found; everything older is dropped once it is too much."""
+        if keys.nbytes > KEPT_BYTES_MAX:
+            return
         _, before = self._kept.pop(_first(at), ("", None))
         self._bytes += keys.nbytes - (before.nbytes if before is not None else 0)
         if self._bytes > KEPT_BYTES_MAX:
             self._kept.clear()
             self._bytes = keys.nbytes
-        if keys.nbytes <= KEPT_BYTES_MAX:
-            self._kept[_first(at)] = at.instant, keys
+        self._kept[_first(at)] = at.instant, keys
 
 
 def _first(at: Slice) -> str:
@@ -63,5 +64,5 @@ _OF_STORE: WeakKeyDictionary[Store, StoredKeys] = WeakKeyDictionary()
 
 
 def stored_keys(store: Store) -> StoredKeys:
-    """What is known of the files of this store, while it is open."""
+    """The keys that were read from this store; they are dropped with the store."""
     return _OF_STORE.setdefault(store, StoredKeys())
