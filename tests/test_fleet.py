@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -22,11 +23,12 @@ from lockkit.clock import Clock
 from lockkit.events import Event, read
 from lockkit.lab.processes.fleet import Fleet, FleetError, leftovers
 from lockkit.lab.processes.services.objects import ObjectServer
-from lockkit.lab.processes.supervisor import OWN_CREDENTIALS
+from lockkit.lab.processes.supervisor import OWN_CREDENTIALS, PLAY_CREDENTIALS
 from lockkit.runtime import run
+from lockkit.spark.orders import TABLE
 from lockkit.spark.process import tree
 from lockkit.stores import open_store
-from lockkit.table import read_table
+from lockkit.table import create_table, read_table
 from lockkit.table.format.timeline import V9, load_timeline
 
 pytestmark = pytest.mark.timeout(120)
@@ -600,6 +602,37 @@ def test_a_writer_that_fails_shows_its_last_words(fleets, tmp_path):
         assert until(lambda: fleet.error is not None)
         assert "holds no orders" in ended["stderr"] and "generate.py" in ended["stderr"]
         assert "--dataset" in fleet.error
+
+
+def grouped(monkeypatch: pytest.MonkeyPatch, server: ObjectServer) -> dict[str, str]:
+    """A table of the orders on this server, with group commit, and a fleet's options for it."""
+    for name, value in PLAY_CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    place = {"url": "s3://lake/orders", "endpoint": server.endpoint}
+    run(create_table(replace(TABLE, commit="group")), open_store(**place), Clock())
+    return place
+
+
+def test_writers_commit_in_the_way_of_the_table_that_is_there(fleets, monkeypatch, tmp_path):
+    with ObjectServer(tmp_path / "server") as server:
+        fleet = fleets(writers=2, rounds=2, **grouped(monkeypatch, server))
+        with fleet:
+            for name in fleet.writers:
+                assert saw(fleet, name, "exited")["code"] == 0, fleet.error
+            assert timeline(fleet) == set(commits(fleet)) and len(commits(fleet)) == 4
+            assert not [each for each in fleet.events() if each.kind == "granted"]
+
+
+def test_a_fence_that_cannot_be_switched_off_is_not_ignored(fleets, monkeypatch, tmp_path):
+    with ObjectServer(tmp_path / "server") as server:
+        place = grouped(monkeypatch, server)
+        with fleets(writers=1, fence=False, **place) as refused:
+            said = saw(refused, "W1", "exited")["stderr"]
+            assert said.endswith("group commit only the fence decides; leave the fence on"), said
+        with fleets(writers=1, **place) as fleet:
+            saw(fleet, "W1", "published")
+            fleet.fence(on=False)
+            assert fleet.wait(lambda each: "stays on" in str(each.data.get("text")), 10.0)
 
 
 def test_an_unknown_writer_is_refused_with_the_names_that_exist(fleets):

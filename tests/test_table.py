@@ -838,9 +838,13 @@ def test_a_commit_accepts_the_guard_and_the_assertion_of_a_real_lock(object_serv
 
 def test_create_table_finds_the_same_table_and_refuses_another(store: Store) -> None:
     run(create_table(CONFIG), store, CLOCK)
-    other = TableConfig(name="orders", record_key="id", partition_by="country")
-    with pytest.raises(TableError, match="different table"):
+    other = replace(CONFIG, partition_by="country", buckets=7)
+    with pytest.raises(TableError, match="different table") as refused:
         run(create_table(other), store, CLOCK)
+    assert str(refused.value) == (
+        "partition_by='country', buckets=7 is refused: a different table is there already, with "
+        "partition_by='region', buckets=4; open it as it is, or choose another place"
+    )
 
 
 def test_the_same_timeline_parses_the_same_in_any_order(memory: Store) -> None:

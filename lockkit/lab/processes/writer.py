@@ -33,9 +33,9 @@ from lockkit.table import (
     partition_path,
     prepare,
 )
-from lockkit.table.errors import CommitConflict, CommitUnknown, HeartbeatExpired
+from lockkit.table.errors import CommitConflict, CommitUnknown, HeartbeatExpired, RefusedOption
 from lockkit.table.format.layout import FileGroup
-from lockkit.table.format.properties import GROUP
+from lockkit.table.format.properties import GROUP, SERIAL
 from lockkit.table.occ.conflict import SIMPLE
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group_fence import parse_group_fence
@@ -53,6 +53,7 @@ UNKNOWN_TRIES_MAX = 3
 ATTEMPTS_PER_ROUND_MAX = 50
 LOCK_TIMEOUT_MIN_S, LOCK_TIMEOUT_LEASES = 10.0, 4.0
 CODE_FAILED = 1
+DECIDES = "with group commit only the fence decides"
 NOWHERE = "http://127.0.0.1:9"
 """An endpoint to which nothing is sent."""
 SHARED = "shared-0"
@@ -76,6 +77,8 @@ class Control:
         self._channel = channel
         self._offset_ms = offset_ms
         self._stall_after = ""
+        self.in_group = False
+        """Whether the table's writers commit together, by a fence that is never off."""
         self.dies_combining = False
         """Whether it is killed at its next replacement of the fence that decides for others."""
 
@@ -94,6 +97,8 @@ class Control:
                 self._stall_after = STALLS.get(at, "")
             case {"do": "die", "at": "combining"}:
                 self.dies_combining = True
+            case {"do": "fence", "on": False} if self.in_group:
+                self.emit("note", text=f"the fence stays on: {DECIDES}")
             case {"do": "fence", "on": on}:
                 self.fence = bool(on)
                 self.emit("note", text=f"the fence is {'on' if on else 'off'} for the next commit")
@@ -283,6 +288,23 @@ class _NoPandas:
             raise ModuleNotFoundError("a plain writer does without pandas", name=name)
 
 
+def open_table(plan: WriterPlan, store: Store, clock: Clock) -> bool:
+    """Create the table; whether its writers commit together.
+
+    A table that is there may do so in its own way, if the plan names none.
+    """
+    made = replace(TABLE, commit=plan.commit or SERIAL)
+    try:
+        run(create_table(made), store, clock)
+    except RefusedOption:
+        made = run(look_over(), store, clock)[0].config
+        if plan.commit or replace(made, commit=SERIAL) != TABLE:
+            raise
+    if made.commit == GROUP and not plan.fence:
+        raise RefusedOption("fence=False", f"is refused: {DECIDES}", "leave the fence on")
+    return made.commit == GROUP
+
+
 def commit_orders(plan: WriterPlan, control: Control, clock: Clock) -> None:
     """Create the table if it is not there, and commit as the plan says."""
     place = TableAddress(plan.url, plan.endpoint, plan.name)
@@ -290,8 +312,7 @@ def commit_orders(plan: WriterPlan, control: Control, clock: Clock) -> None:
     store: Any = place.open()
     if plan.commit == GROUP:
         store = CombinerStore(store, control)
-    # First: it shows the reader that it works.
-    run(create_table(replace(TABLE, commit=plan.commit)), store, clock)
+    control.in_group = open_table(plan, store, clock)  # first: it shows the reader that it works
     writer = FleetWriter(
         plan=plan,
         part=part,

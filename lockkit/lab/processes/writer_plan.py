@@ -36,7 +36,8 @@ class WriterPlan:
     heartbeat_ms: int | None = None
     """Between two heartbeats of an instant; None = no heartbeats."""
     heartbeat_misses: int = 3
-    commit: str = "serial"
-    """Of the table that it makes: serial, or group."""
+    commit: str | None = None
+    """How the table commits: serial, or group. None = as the table does; a new one commits in
+    serial."""
     clock_offset_ms: int = 0
     """How far its clock is ahead."""

@@ -55,8 +55,11 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
 
 
 def _the_same(config: TableConfig, body: bytes) -> TableConfig:
-    standing = from_properties(parse_properties(body))
-    if standing != config:
-        why = f"is refused: a different table is there already: {standing}"
-        raise RefusedOption(f"{config}", why, "open it as it is, or choose another place")
-    return standing
+    there = from_properties(parse_properties(body))
+    if there != config:
+        names = [name for name, each in TableConfig.__dataclass_fields__.items()
+                 if each.compare and getattr(config, name) != getattr(there, name)]  # fmt: skip
+        mine, theirs = (", ".join(f"{n}={getattr(c, n)!r}" for n in names) for c in (config, there))
+        why = f"is refused: a different table is there already, with {theirs}"
+        raise RefusedOption(mine, why, "open it as it is, or choose another place")
+    return there
