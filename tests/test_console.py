@@ -228,6 +228,19 @@ def test_files_that_are_dropped_in_are_drawn_and_named_alone_and_beside_a_table(
     assert "a recorded history" in console.panel.files.value
 
 
+def test_a_folder_among_dropped_files_is_an_error_each_time_and_clears_the_card() -> None:
+    console = Console()
+    console.read(str(INCIDENTS / "logs" / "azure-renewal-retried.log"))
+    log = {"name": "W1.log", "content": memoryview(b"{}")}
+    for number in range(2):
+        folder = {"name": "logs", "content": None, "number": number}
+        console.panel.upload.value = [log, folder]
+        assert console.wait(20)
+        assert "logs could not be read; drop in files, not folders" in console.panel.error.value
+        assert console.panel.card.value == "" and console.diagnosis is None
+        console.panel.error.value = ""
+
+
 @pytest.mark.parametrize(
     ("url", "error"),
     [("ftp://x/y", "no store has the scheme"), ("s3://", "it names no bucket"),
@@ -299,6 +312,13 @@ def test_a_client_that_only_the_bucket_shows_holds_the_lock_in_its_lane_as_in_th
     assert console.look().standing.holder.observation.record.holder.endswith("/backfill")
     lanes = {each["id"]: each["state"] for each in console.panel.lanes.scene["lanes"]}
     assert lanes["backfill"] == "holds"
+
+
+def test_a_client_that_waits_for_the_lock_that_it_owns_waits_for_itself() -> None:
+    console = Console()
+    console.read(str(INCIDENTS / "opentofu-4405-lock-against-itself.jsonl"))
+    lanes = {each["id"]: each["state"] for each in console.panel.lanes.scene["lanes"]}
+    assert lanes["W1"] == "waits for itself"
 
 
 def test_every_recorded_incident_is_drawn_with_its_evidence() -> None:

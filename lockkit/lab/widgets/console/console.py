@@ -94,7 +94,6 @@ class Console(Shown):
         panel.look.on_click(lambda _: self._start(self._looked))
         panel.read.on_click(lambda _: self._start(self._named_files))
         panel.upload.observe(lambda _: self._start(self._dropped), "value")
-        panel.upload.observe(lambda _: self._refused_drop(), "problem")
         panel.dry.on_click(lambda _: self._start(self.dry_run))
         panel.break_it.on_click(lambda _: self._start(self._break))
         panel.epoch.observe(lambda _: self._allow(), "value")
@@ -195,14 +194,13 @@ class Console(Shown):
     # --- recorded files ---------------------------------------------------------------------------
 
     def _dropped(self) -> None:
-        files = [(each["name"], bytes(each["content"])) for each in self.panel.upload.value]
-        if files:
+        if dropped := self.panel.upload.value:
             self._forget()
-            self._take(files)
-
-    def _refused_drop(self) -> None:
-        if problem := self.panel.upload.problem:
-            self._failed(ValueError(problem))
+            for each in dropped:
+                if each["content"] is None:
+                    name = plain(each["name"], limit=100)
+                    raise NotUnderstood(name, "could not be read", "drop in files, not folders")
+            self._take([(each["name"], bytes(each["content"])) for each in dropped])
 
     def _named_files(self) -> None:
         self.read(*_names(self.panel.paths.value))

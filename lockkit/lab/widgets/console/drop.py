@@ -27,8 +27,8 @@ class DropFiles(anywidget.AnyWidget):
     _esm = (Path(__file__).parent / "drop.js").read_text(encoding="utf-8")
     _css = STYLE
     value: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    """Of each file: its `name` and `content`, and a `number` that no other has."""
-    problem = traitlets.Unicode("").tag(sync=True)
+    """Of each file: its `name`, its `content` (None: the page cannot read it, as with a folder),
+    and a `number` that no other has."""
     disabled = traitlets.Bool(False).tag(sync=True)
     hint = traitlets.Unicode("").tag(sync=True)
     bytes_max = traitlets.Int(FILE_BYTES_MAX).tag(sync=True)
