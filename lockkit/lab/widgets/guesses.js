@@ -1,10 +1,8 @@
 // One group of radio buttons: the arrow keys move the choice, and do not leave for the notebook.
 
-let groups = 0;
-
 export function render({ model, el }) {
   const group = document.createElement("div");
-  const name = `lockkit-guess-${++groups}-${model.model_id || ""}`;
+  const name = `lockkit-guess-${Math.random()}`; // a page loads this module once for each question
   group.className = "lockkit-guesses";
   group.setAttribute("role", "radiogroup");
   group.setAttribute("aria-label", model.get("question"));
