@@ -69,7 +69,7 @@ bench
 # Time runs downwards. The lane on the left is **what is true**: the lock object as the store
 # recorded it, in the colour of its owner. Each label such as `g7 9f1c` is one successful write, a
 # <abbr title="generation: one state of the lock object, made by one successful
-# write">generation</abbr>, with the first characters of its ETag. The table beside the picture
+# write">generation</abbr>, with the first characters of its ETag. The table with the picture
 # lists the generations; click one to see it in the picture. The writers' lanes show **what each
 # writer knows**. A writer that wrongly counts on the lock is red. The lane on the right shows what
 # readers of the table see.

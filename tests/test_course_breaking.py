@@ -82,11 +82,14 @@ def test_a_protocol_without_a_lock_object_is_shown_as_an_escaped_table() -> None
     assert "<img" not in sequence.draw([strange], HOSTILE).value
 
 
-def test_a_long_history_is_narrated_from_its_end() -> None:
-    events = [event(each, "W1", "note", text=f"number {each}") for each in range(100)]
+def test_a_long_history_is_narrated_from_its_end_and_the_events_before_it_are_folded() -> None:
+    events = [event(each, "W1", "note", text=f"number {each}") for each in range(300)]
     page = sequence.draw(events, "").value
-    assert "60 events before" in page and "number 99" in page and "number 59" not in page
+    folded, shown = page.split("</details>")
+    assert "280 events before" in folded and "number 279" in folded and "number 79" not in folded
+    assert "number 280" in shown and "number 299" in shown and "number 279" not in shown
     assert "INVALID" not in page
+    assert "details" not in sequence.draw(events[:20], "").value
 
 
 # --- how soon -------------------------------------------------------------------------------------

@@ -40,7 +40,11 @@ def test_a_dead_lock_is_looked_at_shown_in_the_diagram_and_broken_by_its_epoch(
     console.locator(".lk[data-ready=true] .lk-arrow").first.wait_for(state="attached")
     part("evidence").locator("button").nth(1).click()
     console.locator(".lk-arrow.lk-selected").wait_for(state="attached", timeout=SOON_MS)
-    console.locator("tr.lk-selected", has_text="backfill").wait_for(timeout=SOON_MS)
+    chosen = console.locator("tr.lk-selected", has_text="backfill")
+    chosen.wait_for(state="attached", timeout=SOON_MS)
+    assert not chosen.is_visible(), "the table is folded where it is below the picture"
+    console.get_by_role("button", name="Generations of the lock object").click()
+    chosen.wait_for(timeout=SOON_MS)
     shot(page, "13-console-evidence")
 
     part("dry").click()

@@ -29,6 +29,7 @@ from browser.world import (
     restart_kernel,
     run_all_cells,
     said_by_kernel,
+    seen,
     shot,
     theme,
     workbench_alone,
@@ -63,6 +64,7 @@ def test_a_reload_in_mid_run_loses_nothing_and_a_restart_leaves_nothing(
     assert fleets(lab.directory)
     restart_kernel(page)
     page.locator(f"{BENCH} .lk-pill", has_text="disconnected").wait_for(timeout=SOON_MS)
+    page.locator(f"{BENCH} .lk-said", has_text="run the notebook again").wait_for(timeout=SOON_MS)
     reached = "e => getComputedStyle(e).pointerEvents"
     assert page.locator(".lockkit-launch").evaluate(reached) == "none"
     assert gone(lab.directory), "a writer outlived its kernel"
@@ -172,6 +174,17 @@ def test_a_run_is_locked_until_a_guess_is_picked_then_both_are_shown_side_by_sid
         theme(page, name)
         shot(page, f"13-predicted-{name.lower()}")
     assert elsewhere(page, lab) == [] and page.trouble == []
+
+
+def test_each_question_has_radio_buttons_of_its_own(lab: Server, page: Any) -> None:
+    """Of one name, a guess for the second question would take back the guess for the first."""
+    ask = "from lockkit.lab.widgets import Predict\nPredict('Which?', ['this', 'that'])"
+    run_all_cells(page, lab, notebook_of(lab, "questions.ipynb", ask, ask))
+    for n in range(2):
+        box = seen(page, page.locator(".lockkit-predict").nth(n)).locator("input").nth(n)
+        box.check()
+    for n in range(2):
+        assert page.locator(".lockkit-predict").nth(n).locator("input").nth(n).is_checked()
 
 
 def test_a_guess_is_picked_and_the_next_cell_is_run_by_keys_alone(lab: Server, page: Any) -> None:

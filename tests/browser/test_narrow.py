@@ -37,6 +37,7 @@ def test_no_control_of_a_panel_is_cut_in_a_narrow_notebook(lab: Server, page: An
 
 
 PICTURES = (
+    "from lockkit.lab.course.lockfile import hand_on\nhand_on('conditional delete')",
     "from lockkit.lab.widgets import StoreProbe, Workbench\nprobe = StoreProbe()\nprobe",
     "probe.run('aws', rounds=1, requests=3).sentence",
     "Workbench.replay('../datasets/histories/good/lost_response_recovered.jsonl')",
@@ -61,7 +62,7 @@ OVERFLOWS = """() => [...document.querySelectorAll(".jp-OutputArea-output")].fla
 def test_no_picture_is_cut_or_scrolled_sideways_in_a_narrow_notebook(
     lab: Server, page: Any, width: int
 ) -> None:
-    """The chart and the matrix of a probe, a replay, and the story of an exercise."""
+    """States of a lock, the chart and the matrix of a probe, a replay, an exercise's story."""
     page.set_viewport_size({"width": 1400, "height": 4000})
     run_all_cells(page, lab, notebook_of(lab, f"pictures_{width}.ipynb", *PICTURES))
     page.locator(".lockkit-probe .bars path").first.wait_for(state="attached", timeout=LATER_MS)
@@ -69,4 +70,6 @@ def test_no_picture_is_cut_or_scrolled_sideways_in_a_narrow_notebook(
     page.locator(".lockkit-sequence").wait_for(timeout=LATER_MS)
     page.set_viewport_size({"width": width, "height": 4000})
     page.wait_for_function(f"({OVERFLOWS})().length === 0", timeout=LATER_MS)
+    cut = "all => all.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.textContent)"
+    assert page.locator(".lk-title :is(b, i)").evaluate_all(cut) == []
     assert page.locator(".lp-matrix tr").count() > 20 and page.locator(".lk-rows tr").count() > 2

@@ -190,7 +190,7 @@ class Balance:
             if not self.calling[node.name][1]:
                 raise Violated(
                     "a payment that returned is in the balance",
-                    f"pay() of {node.name} returned, and its {amount} were never added",
+                    f"pay() of {node.name} returned, and its payment of {amount} was never added",
                 )
             yield Sleep(self.trial.world.dice.random())
 

@@ -71,7 +71,8 @@ class SdkReport:
             rows.append((str(number), what, f"{each['status']}, {done}", self._answer_to(number)))
         sent = grid("lost", ("try", "what was sent", "the store", "its answer"), rows)
         return (
-            f"{sent}<div><b>{escape(self.sdk)}</b> says: <code>{escape(self.said)}</code></div>"
+            f"{sent}<div style='overflow-wrap:anywhere'><b>{escape(self.sdk)}</b> says: "
+            f"<code>{escape(self.said)}</code></div>"
             f"<div>The object holds attempt <b>{escape(self.stored)}</b>"
             f"{', the very one that was sent.' if self.mine else '.'}</div>"
         )

@@ -11,9 +11,11 @@ import ipywidgets as widgets
 from lockkit.events import STORE, Event
 from lockkit.lab.course.grid import grid
 
-ROWS_MAX = 40
+ROWS_MAX, FOLDED_MAX = 20, 200
+"""So many rows and the cell above them fit on a screen; others before them are folded."""
 SAID_CHARS_MAX = 60
 VERSION_CHARS = 6
+ANSWERS = {"precondition_failed": "412, refused", "throttled": "429, throttled"}
 SIGNS = {"applied": "✓", "precondition_failed": "✗", "throttled": "✗", "missing": "∅"}
 STYLE = """<style>
 .lockkit-sequence td,.lockkit-sequence th{text-align:left;padding:1px 10px;font-size:12px;
@@ -28,17 +30,21 @@ line-height:1.5;vertical-align:top;overflow-wrap:anywhere}
 def draw(events: Iterable[Event], because: str) -> widgets.HTML:
     """Draw the last events, because harm comes at the end; `wrong` is shown above them."""
     everything = [each for each in events if _said(each)]
-    shown = everything[-ROWS_MAX:]
-    who = sorted({_lane(each) for each in shown})
+    before, shown = everything[:-ROWS_MAX], everything[-ROWS_MAX:]
+    harm = f"<div class='lockkit-harm'><b>✗ INVALID</b> {escape(because)}</div>" if because else ""
+    count = f"<summary>{len(before)} events before these</summary>"
+    more = f"<details>{count}{_table(before)}</details>" if before else ""
+    return widgets.HTML(f"{STYLE}{harm}{more}{_table(shown)}")
+
+
+def _table(events: list[Event]) -> str:
+    who = sorted({_lane(each) for each in events})
     rows = (
         (f"{each.at_ms / 1000:.3f} s",
          *(_said(each) if lane == _lane(each) else "" for lane in who))
-        for each in shown
+        for each in events[-FOLDED_MAX:]
     )  # fmt: skip
-    harm = f"<div class='lockkit-harm'><b>✗ INVALID</b> {escape(because)}</div>" if because else ""
-    left_out = len(everything) - len(shown)
-    more = f"<div>… {left_out} events before these</div>" if left_out else ""
-    return widgets.HTML(f"{STYLE}{harm}{more}{grid('sequence', ('', *who), rows)}")
+    return grid("sequence", ("", *who), rows)
 
 
 def _lane(each: Event) -> str:
@@ -54,7 +60,8 @@ def _said(each: Event) -> str:
             sign = SIGNS.get(data["answer"], "")
             condition, _, version = str(data["condition"]).partition(" ")
             under = f"{condition} {version[:VERSION_CHARS]}"
-            said = f"{str(data['method']).upper()} {name} {under} → {data['answer']}"
+            answer = ANSWERS.get(data["answer"], data["answer"])
+            said = f"{str(data['method']).upper()} {name} {under} → {answer}"
             return _short(f"{sign} {' '.join(said.split())}".strip())
         case "fault":
             return _short(f"⚡ {data['fault']} ({data['when']})")

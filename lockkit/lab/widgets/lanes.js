@@ -4,6 +4,7 @@
 // it reaches the page through textContent and setAttribute only.
 
 const WIDTH_MIN = 300;
+const BESIDE = 1240;      // so wide that the generations are beside the picture, as lanes.css has it
 const SVG = "http://www.w3.org/2000/svg";
 const GLYPHS = { VALID: "\u2713", INVALID: "\u2717", UNKNOWN: "?" };
 const AROUND = 300;       // pixels that are drawn above and below what is in view
@@ -304,7 +305,8 @@ class View {
       part.append(...explained(fact));
       return part;
     }));
-    if (this.said.textContent !== (status.said || "")) this.said.textContent = status.said || "";
+    const said = state === "disconnected" ? "its kernel has ended: run the notebook again" : status.said || "";
+    if (this.said.textContent !== said) this.said.textContent = said;
     const verdict = status.verdict || "";
     this.verdict.hidden = !verdict;
     this.verdict.className = `lk-verdict lk-${word(verdict)}`;
@@ -361,15 +363,17 @@ class View {
     this.side.hidden = !any || !(this.live || (scene.rows || []).length);
     this.root.dataset.events = String(scene.events || 0);
     this.badge.hidden = true;
+    const { ended } = this;
     if (any) this.paint(scene);
     else { this.canvas.replaceChildren(); this.plan = this.hay = this.times = null; }
     this.mode();
     this.rows.caption.textContent = scene.caption || GENERATIONS;
-    this.rows.fill(scene.rows || [], this.live);
+    this.rows.fill(scene.rows || [], this.live, ended);
     this.root.dataset.ready = "true";
   }
 
   paint(scene) {
+    if (!this.laid) this.rows.open(this.root.dataset.bench === "true" || this.root.clientWidth >= BESIDE);
     this.laid = this.pane.clientWidth;
     const width = Math.max(WIDTH_MIN, this.laid - 2);
     this.plan = layout(scene, width, { reads: this.reads, away: this.away });
@@ -426,10 +430,12 @@ class View {
     this.titles.replaceChildren();
     const strip = html("div", "lk-strip", "", this.titles);
     strip.style.width = `${width}px`;
-    for (const lane of lanes) {
+    for (const [i, lane] of lanes.entries()) {
       const writer = lane.role === "writer";
       const title = html(writer ? "button" : "div", `lk-title ${writer ? `lk-w${lane.hue % 6}` : "lk-truth"}`, "", strip);
       title.style.left = `${lane.x}px`;
+      const beside = [lane.x - (lanes[i - 1]?.x ?? -lane.x), (lanes[i + 1]?.x ?? 2 * width - lane.x) - lane.x];
+      title.style.maxWidth = `${Math.min(140, ...beside) - 4}px`;
       html("b", "", lane.title, title);
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, lane.state, title);
       else html("i", "", lane.id === "lock" ? "the truth" : "what readers see", title);

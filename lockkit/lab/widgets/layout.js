@@ -8,7 +8,7 @@ const TIME_W = 66;        // gutter of the clock, at least
 const GEN_W = 86;         // gutter of the generations' and the holders' labels, at least
 const GEN_W_MAX = 170;
 const TABLE_W = 84;       // gutter of the completed instants
-const WRITER_W = 136;     // gutter of the last writer's labels, where no table is drawn
+const WRITER_W = 152;     // gutter of the last writer's labels, where no table is drawn
 const LANE_MIN = 118;     // between two neighbouring lanes, if there is room
 const LANE_LEAST = 84;    // ... and if there is not
 const NARROW = 600;       // below this width gutters and lanes are closer still
@@ -29,8 +29,9 @@ const FLIGHT = 9;         // an arrow falls at least this far, so that its direc
 const GAP_MAX = 46;       // idle time is elided beyond this
 const ELIDED_MS = 1500;
 const CHAR = 6.3;         // an estimate of a label's width; the halo forgives the rest
-const BOLD_CHAR = 7;
+const BOLD_CHAR = 8.2;
 const BOLD = new Set(["published", "refused", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
+const LABEL = 170;        // an answer is lost so far from the writer, beyond the label of its request
 const TICK = 30;
 const PAGE = 600;         // what is drawn is found by pages of so many pixels
 const TALL = 8;           // a shape over more pages than this is looked at wherever one is
@@ -332,7 +333,8 @@ function fly(arrow, at, axis) {
   } else {
     const from = inset(home, store);
     const to = inset(store, home);
-    const half = home + (store - home) * 0.55;
+    const apart = Math.abs(store - home);   // the label that the answer must not touch is beside home
+    const half = home + Math.sign(store - home) * Math.max(0.55 * apart, Math.min(LABEL, apart - 40));
     if (decided === null) {
       legs.push({ x1: from, y1: asked, x2: half, y2: asked + FLIGHT, head: false, way: "there" });
       if (arrow.look === "dropped") cross = { x: half, y: asked + FLIGHT };

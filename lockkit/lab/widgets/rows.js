@@ -1,5 +1,5 @@
 // The table of generations beside the diagram: any number of rows, of which only those in view are
-// in the page. Arrow keys walk through it; Enter, or a click, chooses.
+// in the page. Arrow keys walk through it; Enter, or a click, chooses. Its caption folds it.
 
 const ROW_H = 22;             // as lanes.css has it
 const GENERATIONS = "Generations of the lock object";
@@ -11,7 +11,9 @@ class Rows {
     this.choose = choose;
     this.all = [];
     this.selected = this.active = "";
-    this.caption = html("div", "lk-caption", GENERATIONS, parent);
+    this.caption = html("button", "lk-caption", GENERATIONS, parent);
+    this.caption.type = "button";
+    this.caption.addEventListener("click", () => this.open(this.box.hidden));
     this.box = html("div", "lk-rows", "", parent);
     const table = html("table", "", "", this.box);
     table.setAttribute("aria-label", GENERATIONS);
@@ -27,7 +29,15 @@ class Rows {
     this.body.addEventListener("keydown", (event) => this.key(event));
   }
 
-  fill(rows, follow) {
+  /** Unfold the table, or fold it. */
+  open(on) {
+    this.box.hidden = !on;
+    this.caption.setAttribute("aria-expanded", String(on));
+    if (on) this.draw(true);
+  }
+
+  /** The newest is at the bottom: it stays in view while the run goes on, and at its end. */
+  fill(rows, follow, ended = false) {
     const below = this.box.scrollTop + this.box.clientHeight >= this.box.scrollHeight - 30;
     const stamp = JSON.stringify([rows.length, rows.at(-1), rows[0]]);
     if (stamp === this.stamp) return;
@@ -37,7 +47,7 @@ class Rows {
     if (!this.places.has(this.active)) this.active = rows.length ? rows[0].id : "";
     this.table.setAttribute("aria-rowcount", rows.length + 1);
     this.draw(true);
-    if (below && follow) this.box.scrollTop = this.box.scrollHeight;
+    if ((below && follow) || ended) this.box.scrollTop = this.box.scrollHeight;
   }
 
   /** Rows in view, between two that are as high as all those above and below them. */

@@ -198,12 +198,13 @@ class _Painter:
             if another:
                 return "superseded"
             return "past lease" if belief.until_ms < self.now else "holds"
+        waits = self.story.waiting(who) is not None
         if belief is None and self._stands_with(who):
-            return "holds"
-        return "waits" if self.story.waiting(who) is not None else "running"
+            return "waits for itself" if waits else "holds"
+        return "waits" if waits else "running"
 
     def _stands_with(self, who: str) -> bool:
-        """Whether the lock object names this client, which has no events of its own."""
+        """Whether the lock object names this client, which has not reported that it holds it."""
         newest = self.story.holder()
         return newest is not None and newest.who == who and newest.exchange.op != "release"
 
