@@ -842,8 +842,8 @@ def test_create_table_finds_the_same_table_and_refuses_another(store: Store) -> 
     with pytest.raises(TableError, match="different table") as refused:
         run(create_table(other), store, CLOCK)
     assert str(refused.value) == (
-        "partition_by='country', buckets=7 is refused: a different table is there already, with "
-        "partition_by='region', buckets=4; open it as it is, or choose another place"
+        "partition_by='country', buckets=7 is refused: a different table is there, with "
+        "partition_by='region', buckets=4; open it"
     )
 
 

@@ -30,9 +30,8 @@ CREATED = "created with the table"
 def create_table(config: TableConfig) -> Procedure[TableConfig]:
     """Create the table, or find the same one; `TableError` if a different one exists.
 
-    A store that ignores conditions would let each writer create its own table. It is refused
-    (`UnsafeStore`) before anything of the table is written. A fenced table gets its fence before
-    its properties. So a missing fence was lost later, and is never silently replaced.
+    A store that ignores conditions is refused (`UnsafeStore`) first. A fenced table gets its fence
+    before its properties. So a missing fence was lost later, and is never silently replaced.
 
     :param config: its properties.
     """
@@ -59,7 +58,6 @@ def _the_same(config: TableConfig, body: bytes) -> TableConfig:
     if there != config:
         names = [name for name, each in TableConfig.__dataclass_fields__.items()
                  if each.compare and getattr(config, name) != getattr(there, name)]  # fmt: skip
-        mine, theirs = (", ".join(f"{n}={getattr(c, n)!r}" for n in names) for c in (config, there))
-        why = f"is refused: a different table is there already, with {theirs}"
-        raise RefusedOption(mine, why, "open it as it is, or choose another place")
+        mine, its = (", ".join(f"{n}={getattr(c, n)!r}" for n in names) for c in (config, there))
+        raise RefusedOption(mine, f"is refused: a different table is there, with {its}", "open it")
     return there
