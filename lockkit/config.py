@@ -38,7 +38,7 @@ def check(**given: Any) -> None:
 
 
 def seconds(name: str, value: Any, most: float = math.inf, least: float = SECONDS_MIN) -> float:
-    """`value`, which may be NumPy's; `RefusedArgument` if it is no number from least to most."""
+    """`value`, which may be NumPy's; `RefusedArgument` if it is not a number from least to most."""
     is_bool: bool = isinstance(value, bool)  # mypy takes a bool for no Real
     real: Any = value if isinstance(value, Real | int) and not is_bool else math.nan
     if least <= real <= most:

@@ -230,7 +230,7 @@ def test_a_body_that_is_not_a_record_never_counts_as_expired(text: bytes) -> Non
     with closing(Election(memory())) as node:
         leave(node, epoch_key(7), text)
         assert not node.campaign(acquire_timeout=0)
-        assert "is no epoch's record" in node.because()
+        assert "is not an epoch's record" in node.because()
         assert "deleted, its number would come again" in node.because()
         assert len(node.because()) < 500
         leave(node, epoch_key(7), b' {"expired" : true}\n')

@@ -404,7 +404,7 @@ def test_a_yield_of_something_else_is_named() -> None:
     def acquire(key: str, mine: bytes) -> Any:
         yield "lock me"
 
-    assert "it yields 'lock me', which is no request" in str(judge(acquire))
+    assert "it yields 'lock me', which is not a request" in str(judge(acquire))
 
 
 def test_a_function_that_never_ends_is_stopped() -> None:

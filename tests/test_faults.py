@@ -173,7 +173,7 @@ def test_a_plan_survives_json(listed: list[Fault], seed: int, why: str) -> None:
     [
         ("", "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ('{"faults": [NaN]}', "NaN is no JSON number"),
+        ('{"faults": [NaN]}', "NaN is not a JSON number"),
         ("[]", "a plan is a JSON object"),
         ("{}", "faults: a list of faults, not None"),
         ('{"faults": [], "sed": 1}', "unknown field 'sed' in a plan; known: why, seed, faults"),

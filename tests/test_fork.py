@@ -70,14 +70,14 @@ def test_a_fork_shares_its_past_and_neither_run_disturbs_the_other() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x", "is no moment"),
+        ("x", "is not a moment"),
         ("tea: W1 answer", "no play 'tea'; there are commit, lock"),
-        ("lock: W1 jump", "'W1 jump' is no decision; one is written"),
+        ("lock: W1 jump", "'W1 jump' is not a decision; one is written"),
         ("lock/no such thing: W1 answer", "lock has no mistake 'no such thing'"),
         ("commit/tea:", "no variant 'tea'; it has 'hudi mode'"),
         ("lock: W1 answer, W1 late, W1 late", "decision 3: W1 late can't happen now"),
         ("lock: W1 answer x1001", "at most 1000 decisions"),
-        ("lock: W1 answer x99999", "is no decision"),
+        ("lock: W1 answer x99999", "is not a decision"),
         ("wal: the lease ends", "nothing is leased in wal"),
         ("lock: " + "W1 answer, " * 3000, "at most 20000 characters"),
     ],

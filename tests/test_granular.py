@@ -131,7 +131,7 @@ def test_a_plan_goes_from_volume_to_bucket_to_keys_and_names_what_is_missing() -
         wants_of(COMMIT, "v", "b", ["a", "b"])
     with pytest.raises(ValueError, match="RenameKey locks keys, in one order; 0 were named"):
         wants_of(RENAME, "v", "b")
-    with pytest.raises(ValueError, match="DeleteBucket is of one bucket: name it"):
+    with pytest.raises(ValueError, match="DeleteBucket applies to one bucket: name it"):
         wants_of(DELETE_BUCKET, "v")
     assert not [each for each in wants_of(KEY_OPERATIONS["CreateKey"], "v", "b", ["a"])
                 if each.level is Level.KEY]  # fmt: skip
@@ -210,7 +210,7 @@ def test_the_estimate_of_collisions_is_what_happens() -> None:
 
 @pytest.mark.parametrize("stripes", [0, -1, 2**30 + 1, 1.5, True])
 def test_an_invalid_number_of_stripes_is_refused(stripes: Any) -> None:
-    with pytest.raises(ValueError, match="the number of stripes is from 1 to"):
+    with pytest.raises(ValueError, match="the number of stripes must be from 1 to"):
         rounded(stripes)
 
 

@@ -195,7 +195,7 @@ def test_an_invalid_count_is_refused(count: str) -> None:
 )  # fmt: skip
 def test_a_path_that_is_not_this_groups_file_is_refused(path: str) -> None:
     stats = {"region=EU": [{"fileId": "f-0", "path": path}]}
-    with pytest.raises(TableError, match=r"is no base or log file of|leads out of the table"):
+    with pytest.raises(TableError, match=r"is not a base or log file of|leads out of the table"):
         parse_commit(T, "T.commit", json.dumps({"partitionToWriteStats": stats}).encode())
 
 

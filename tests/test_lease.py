@@ -312,7 +312,7 @@ BY_HUDI = Record("hudi", WALL_AHEAD_MS + TTL_MS)
         # a tombstone, or nothing there: now
         (Expiry.STORE, replace(HELD, expired=True), (0, 4_000), 0.0),
         (Expiry.STORE, None, (None, 4_000), 0.0),
-        # what is no lock record never frees by itself, whatever the clocks say
+        # what is not a lock record never frees by itself, whatever the clocks say
         (Expiry.STORE, Garbled("it is empty"), (0, 4_000), None),
         (Expiry.WALL, Garbled("it is empty"), (0, 4_000), None),
     ],

@@ -193,7 +193,7 @@ def test_a_table_does_not_become_fenced_while_a_commit_is_under_way_in_hudi_mode
 ) -> None:
     assert switch(store, HUDI)
     pending = prepare_inserts(store, rows([1]))
-    with pytest.raises(TableError, match=f"{pending.instant} is under way in hudi mode"):
+    with pytest.raises(TableError, match=f"{pending.instant} is in progress in hudi mode"):
         switch(store, FENCED)
     assert run(load_config(), store, CLOCK)[0].mode == HUDI
 

@@ -116,12 +116,12 @@ def test_a_moment_is_read_back_from_what_is_written(text: str, moment: SeedMomen
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x", "is no moment; one is written 'lease:1234@57'"),
-        ("lease:x", "is no moment"),
+        ("x", "is not a moment; one is written 'lease:1234@57'"),
+        ("lease:x", "is not a moment"),
         ("tea:1@2", "no scenario 'tea'; there are: lease"),
         ("lease/tea:1@2", "no mutant 'tea'; there are: count_from_send"),
         ("lease:1@2@3", "cannot read '@3'"),
-        ("lease:1@2" + " " * 600, "is no moment"),
+        ("lease:1@2" + " " * 600, "is not a moment"),
     ],
 )
 def test_an_invalid_moment_is_refused_with_the_reason(text: str, says: str) -> None:
@@ -183,7 +183,7 @@ def test_a_link_is_written_as_the_documentation_says(monkeypatch: pytest.MonkeyP
     ("#scenario=lease&seed=1&seed=2", "a field twice"),
     ("#scenario=lease&seed=1&way=5", "is written 57.3"),
     ("#scenario=lease&seed=x", "no moment"),
-    ("#scenario=lease&seed=1&step=x", "is no number"),
+    ("#scenario=lease&seed=1&step=x", "is not a number"),
     ("#scenario=least&seed=1", "no scenario 'least'"),
     ("#scenario=lease&seed=1&rule=claim_412", "no mutant 'claim_412'"),
 ])  # fmt: skip

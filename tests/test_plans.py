@@ -258,7 +258,7 @@ PLAN = opened(hudi(ROLLBACK_PLAN)[1])
         (container(record({"type": "bytes", "logicalType": "decimal", "precision": 9}), b"\0"),
          "asks for more"),
         (container(b"[" * 50_000, b""), "RecursionError"),
-        (container(b'"string"', b"\0"), "its schema is no record"),
+        (container(b'"string"', b"\0"), "its schema is not a record"),
         (container(json.dumps({**record("int"), "__fastavro_parsed": True}).encode(), b"\0"),
          "asks for more"),
         (container(b" " * SCHEMA_BYTES_MAX + b"{}", b""), "a schema of"),
@@ -324,7 +324,7 @@ def test_a_plan_for_files_of_two_tables_is_refused() -> None:
 def test_a_plan_whose_target_is_no_instant_is_refused(target: str) -> None:
     named = {"commitTime": target, "action": "commit"}
     body = avro.encode(records.ROLLBACK_PLAN, {**PLAN, "instantToRollback": named})
-    with pytest.raises(TableError, match="is no instant"):
+    with pytest.raises(TableError, match="is not an instant"):
         parse_rollback_plan(KEY, body)
 
 

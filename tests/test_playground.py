@@ -92,10 +92,10 @@ def test_a_history_is_judged_with_its_evidence() -> None:
 
 
 @pytest.mark.parametrize(("request_", "given", "says"), [
-    ("simulate", {"moment": "lease"}, "is no moment"),
+    ("simulate", {"moment": "lease"}, "is not a moment"),
     ("simulate", {"moment": "#scenario=lease&seed=1&rule=none"}, "no mutant 'none'"),
     ("seek", {"scenario": "least", "rule": "", "seed": 1, "runs": 1}, "no scenario 'least'"),
-    ("seek", {"scenario": "lease", "rule": "", "seed": -1, "runs": 1}, "is no moment"),
+    ("seek", {"scenario": "lease", "rule": "", "seed": -1, "runs": 1}, "is not a moment"),
     ("seek", {"scenario": "lease", "rule": "", "seed": 1, "runs": SEEDS_MAX + 1}, "choose 1 to"),
     ("vary", {"moment": "lease:1"}, "names no step"),
     ("check", {"history": ""}, "is empty"),
@@ -167,7 +167,7 @@ def test_a_dropped_file_is_diagnosed_as_by_the_command(name: str) -> None:
 
 @pytest.mark.parametrize(("request_", "given", "says"), [
     ("explore", {"row": "fence"}, "no row 'fence'"),
-    ("explore", {"row": "#search=fence off&step=x"}, "is no number"),
+    ("explore", {"row": "#search=fence off&step=x"}, "is not a number"),
     ("step", {"moment": "#play=commit"}, "cannot be played here"),
     ("step", {"moment": "#play=wal&rule=none"}, "no mistake 'none'"),
     ("step", {"moment": "#decisions=W1 lose"}, "does not name its play"),

@@ -108,7 +108,7 @@ HOSTILE = {
     "no memory": (json.dumps(GOOD | {"recent": []}).encode(), "do not fit together"),
     "doubled": (json.dumps(GOOD | {"jobs": GOOD["jobs"] * 2}).encode(), "two jobs have one id"),
     "half a job": (json.dumps(GOOD | {"jobs": [{"id": "a"}]}).encode(), "damaged"),
-    "odd counts": (json.dumps(GOOD | {"number": True}).encode(), "is no count"),
+    "odd counts": (json.dumps(GOOD | {"number": True}).encode(), "is not a count"),
     "odd broker": (json.dumps(GOOD | {"broker": ["me"]}).encode(), "damaged"),
     "odd state": (
         json.dumps(GOOD | {"jobs": [GOOD["jobs"][0] | {"state": "x" * 9999}]}).encode(), "damaged",

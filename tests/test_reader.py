@@ -443,7 +443,7 @@ def test_an_increment_brings_what_changed_and_not_what_was_copied(store: Store) 
     assert content(read_increment(store, clustered)[0]) == {"k2": 0}
     assert read_increment(store, third)[0].num_rows == 0
     for nonsense in ("yesterday", "2025", "20251399000000000"):
-        with pytest.raises(TableError, match="is no instant"):
+        with pytest.raises(TableError, match="is not an instant"):
             run(load_increment(nonsense), store, CLOCK)
 
 
@@ -525,7 +525,7 @@ def test_filters_choose_rows_and_spare_partitions(
         ({"filters": [("region", "in", "EU")]}, "give a list"),
         ({"filters": [("amount", "=", 1)] * 101}, "at most 100"),
         ({"columns": ["colour"]}, "column 'colour' is not in the table"),
-        ({"as_of": "now"}, "is no instant"),
+        ({"as_of": "now"}, "is not an instant"),
     ],
 )
 def test_unreadable_input_is_reported(store: Store, how: Any, why: str) -> None:

@@ -555,12 +555,12 @@ def test_an_instant_is_seventeen_ascii_digits_or_fourteen(digits: str) -> None:
     assert bool(timeline.completed) is (digits == "20250101000000")
     if not timeline.completed:
         assert timeline.foreign == (f"{digits}.commit",)
-        with pytest.raises(ValueError, match="is no instant"):
+        with pytest.raises(ValueError, match="is not an instant"):
             instant_ms(digits)
         stat = {"fileId": "f", "path": f"f_0-0-0_{digits}.parquet"}
-        with pytest.raises(TableError, match="is no base or log file"):
+        with pytest.raises(TableError, match="is not a base or log file"):
             parse_commit(ME, "k", json.dumps({"partitionToWriteStats": {"": [stat]}}).encode())
-        with pytest.raises(TableError, match="is no instant"):
+        with pytest.raises(TableError, match="is not an instant"):
             parse_rollback_plan(f".hoodie/{digits}.rollback.requested", ROLLBACK)
 
 

@@ -94,7 +94,7 @@ def test_an_unchanged_file_is_waited_for_a_whole_lease_of_its_own_and_a_changed_
     assert not waiter.acquire(timeout=0)
     clock.slept_ms += 61_000
     assert waiter.acquire(timeout=0)
-    with pytest.raises(LockLost, match="its file is now of"):
+    with pytest.raises(LockLost, match="its file now belongs to"):
         holder.renew()
     with pytest.raises(LockLost):
         holder.release()
@@ -155,7 +155,7 @@ def test_a_renewal_whose_answer_was_lost_is_recognised(
 
 @pytest.mark.parametrize("ttl_s", [0, 0.5, float("nan"), 86_401])
 def test_an_invalid_lease_is_refused(ttl_s: float, url: str) -> None:
-    with pytest.raises(ValueError, match="a lease lasts 1 s to 86400 s"):
+    with pytest.raises(ValueError, match="a lease must last 1 s to 86400 s"):
         StateLease(url, ttl_s=ttl_s)
 
 

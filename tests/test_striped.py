@@ -335,14 +335,14 @@ def test_of_handles_that_race_with_different_numbers_only_those_of_one_number_lo
 
 
 HOSTILE = {
-    "empty": (b"", "is no record of stripes"),
-    "truncated": (b'{"format": 1, "stripes": 8, "ha', "is no record of stripes"),
-    "not an object": (b"[8]", "is no record of stripes"),
-    "deep": (b"[" * 4_000, "is no record of stripes"),
+    "empty": (b"", "is not a record of stripes"),
+    "truncated": (b'{"format": 1, "stripes": 8, "ha', "is not a record of stripes"),
+    "not an object": (b"[8]", "is not a record of stripes"),
+    "deep": (b"[" * 4_000, "is not a record of stripes"),
     "long": (b'{"format": 1, "stripes": 8, "hash": "guava(blake2b-32)"}' + b" " * 5_000,
-             "is no record of stripes"),
-    "no number": (b'{"format": 1, "stripes": "8", "hash": "x"}', "is no record of stripes"),
-    "no power of two": (b'{"format": 1, "stripes": 6, "hash": "x"}', "is no record of stripes"),
+             "is not a record of stripes"),
+    "no number": (b'{"format": 1, "stripes": "8", "hash": "x"}', "is not a record of stripes"),
+    "no power of two": (b'{"format": 1, "stripes": 6, "hash": "x"}', "is not a record of stripes"),
     "far too many": (b'{"format": 1, "stripes": 1073741824, "hash": "x"}', "is no record"),
     "a future format": (b'{"format": 2, "stripes": 8}', "is of format 2, and this version"),
     "another hash": (b'{"format": 1, "stripes": 8, "hash": "crc32"}', "spreads keys by 'crc32'"),

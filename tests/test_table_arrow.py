@@ -128,7 +128,7 @@ def test_invalid_retries_and_partitions_are_refused() -> None:
 
 @pytest.mark.parametrize("bound", [None, 5, "yesterday"])
 def test_changes_from_an_invalid_instant_are_refused(bound: Any) -> None:
-    with made() as table, pytest.raises(TableError, match="is no instant; write"):
+    with made() as table, pytest.raises(TableError, match="is not an instant; write"):
         table.changes(bound)
 
 
@@ -282,7 +282,7 @@ def test_an_overwrite_of_a_table_without_partitions_replaces_all_rows() -> None:
     [
         ({"filters": ("id", "=", "a")}, "a list of .column, operator, value"),
         ({"filters": ["id"]}, "a list of .column"), ({"columns": "id"}, "a list of names"),
-        ({"as_of": 20260101000000000}, "is no instant; write 'yyyy"),
+        ({"as_of": 20260101000000000}, "is not an instant; write 'yyyy"),
     ],
 )  # fmt: skip
 def test_a_contradictory_read_is_refused(how: dict[str, Any], why: str) -> None:

@@ -16,12 +16,12 @@ COMMANDS = {
     "lock": "show, watch, acquire or break a lock",
     "tflock": "show, run under or unlock a Terraform state's lock",
     "table": "show, clean, cluster or repair a table",
-    "incident": "find out what is wrong, and what to do",
-    "history": "describe what happened",
-    "check": "check a recorded history",
+    "incident": "find out what is wrong with a table or a lock, and what to do",
+    "history": "describe a recorded history, or the versions of a lock",
+    "check": "judge a recorded history",
     "simulate": "simulate whole runs under faults, by seed",
-    "explore": "search what each rule prevents",
-    "soak": "run writers under faults for an hour, and check them",
+    "explore": "search all orders of events for what each rule prevents",
+    "soak": "run real writers under faults, and judge the result",
 }
 """The name of each command, which is also its file's name, and its line in `--help`."""
 

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from lockkit.providers.leased import LeasedLock
 
 ABOUT = """\
-Runs a command while holding the table's lock, and renews the lease meanwhile, like flock(1). If the
-lease is lost the command is stopped (SIGTERM, then SIGKILL). The command finds LOCKKIT_EPOCH in its
-environment, where the service counts grants; on a table it is above the epoch of the fence. While
-it waits it names the holder on standard error. Exit: the command's own code (128 + n for signal n);
-75 if another owner had the lock until the time-out; 3 if the store or the service did not
-answer; 76 if the lease was lost.
+Takes the table's lock, runs a command while it renews the lease, and releases the lock, like
+flock(1). If the lease is lost, it stops the command (SIGTERM, then SIGKILL). The command finds the
+epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has one; on a table the
+epoch is above that of the fence. While it waits, it names the holder on standard error.
+Exit: the command's own code (128 + n for signal n); 75 if another owner held the lock until the
+timeout; 3 if the store or the service did not answer; 76 if the lease was lost.
 
-Other services' locks have URLs too. Options other than the time-out follow a ?:
+Other services' locks have URLs too. Their options, except --timeout, follow a ?:
   zookeeper://host:2181,host:2181/base/path/key    dynamodb://region/table/key?endpoint=http://...
   hive://host:9083/database/table                  azure-lease://container/blob?account_url=...
   filesystem:///folder?expire_minutes=5"""
@@ -63,20 +63,27 @@ NOT_EXECUTABLE = 126
 
 
 def add(verbs: Any) -> None:
-    parser = command(verbs, "acquire", help="run a command with it", about=ABOUT, example=EXAMPLE)
+    parser = command(
+        verbs, "acquire", help="run a command while holding the lock", about=ABOUT, example=EXAMPLE
+    )
     parser.usage = "lockkit lock acquire [options] URL -- COMMAND [argument ...]"
     parser.add_argument(
-        "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///; or above"
+        "url",
+        metavar="URL",
+        help="URL of the table (s3://, gs://, az://, abfss://, file:///), or one of the above",
     )
     parser.add_argument(
         "--ttl-s", type=float, metavar="S", help=f"length of the lease (default {TTL_S})"
     )
     parser.add_argument(
-        "--renew-interval-s", type=float, metavar="S", help="default: a tenth of the lease"
+        "--renew-interval-s",
+        type=float,
+        metavar="S",
+        help="seconds between renewals (default: a tenth of the lease)",
     )
     parser.add_argument(
         "--timeout", type=seconds, metavar="S",
-        help="longest wait (default: for ever; 0: try once)",
+        help="longest wait for the lock (default: no limit; 0: try once)",
     )  # fmt: skip
     add_store(parser, per_request=False)
     parser.set_defaults(run=run, name="lock acquire", extra="s3,gcs,azure")

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from lockkit.table.services.adopt import Adoption
 
 ABOUT = """\
-Says everything that keeps lockkit from writing a table that Hudi made, and changes what can be
-changed in the table's properties, under its lock: the metadata table is switched off, and new
-instants are in UTC. Stop Hudi's writers first, unless they use that lock. Nothing is changed if the
-table could not be written even then. A copy of the properties is kept. Prints the options that
-Hudi's writers need beside lockkit.
-Exit 0: the table can be written (with --dry-run: as it is); 1 if it cannot."""
+Prepares a table that Hudi made for lockkit's writers. It lists everything that keeps lockkit from
+writing the table, and changes what it can in the table's properties, under the table's lock: it
+switches the metadata table off, and new instants are in UTC. Stop Hudi's writers first, unless
+they use that lock. It keeps a copy of the old properties. If an obstacle would remain, it changes
+nothing. It prints the options that Hudi's writers need beside lockkit. Exit 0: lockkit can write
+the table (with --dry-run: as it is now); 1: it cannot."""
 
 EXAMPLE = """\
 lockkit table adopt s3://bucket/table --dry-run
@@ -27,7 +27,9 @@ lockkit table adopt s3://bucket/table"""
 
 
 def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = verb(verbs, "adopt", "make a table of Hudi's one that lockkit writes", ABOUT, EXAMPLE)
+    parser = verb(
+        verbs, "adopt", "prepare a table that Hudi made for lockkit's writers", ABOUT, EXAMPLE
+    )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be changed")
     parser.set_defaults(run=adopt)
 

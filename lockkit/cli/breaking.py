@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 WATCH_S = 3.0
 ABOUT = """\
-Takes the lock from a dead holder, or repairs a lock object that is not a lock record: a tombstone
-replaces exactly the version that was shown. Its epoch is above every known epoch: that of the lock
-object, of its old versions, of the table's fence and of earlier breaks. If the lock object has lost
-its epoch, the new epoch is at least the time in milliseconds. The object is never deleted, and
-.hoodie/.locks/breaks/ records the user. Without --version the command only shows what it would
-write. It refuses (exit 75) while the lease lasts or is renewed, unless you type in its epoch; while
-another program writes the object; and if the object has changed. A service's lock (zookeeper://,
-dynamodb://, hive://, azure-lease://, filesystem://) is broken in the same way: shown first, then by
-the version that was shown, and by --force as well if its holder lives by what the service shows.
-Exit 0: broken, or nothing to break."""
+Takes the lock from a dead holder, or repairs a lock object that is not a lock record. Without
+--version it only shows what it would write. With --version it replaces exactly that version by a
+tombstone (a released record), whose epoch is above every known epoch: that of the lock object, of
+its old versions, of the table's fence and of earlier breaks. If no epoch is left, the new epoch is
+at least the time in milliseconds. It never deletes the object, and it records who broke the lock
+in .hoodie/.locks/breaks/.
+It refuses (exit 75) if the object has changed, if another program writes it, and while the lease
+lasts or is renewed, unless --epoch confirms the epoch of the grant.
+A service's lock (zookeeper://, dynamodb://, hive://, azure-lease://, filesystem://) is broken in
+the same two steps. If the service shows that the holder is alive, add --force. Exit 0: broken, or
+nothing to break."""
 
 EXAMPLE = """\
 lockkit lock break s3://bucket/table
@@ -46,21 +47,28 @@ def add(verbs: Any) -> None:
     parser = command(
         verbs, "break", help="take the lock from a dead holder", about=ABOUT, example=EXAMPLE
     )
-    parser.add_argument("url", metavar="URL", help="of the table")
-    parser.add_argument("--version", metavar="V", help="the version to break, as it was shown")
+    parser.add_argument("url", metavar="URL", help="URL of the table, or of a service's lock")
     parser.add_argument(
-        "--epoch", type=int, metavar="N", help="break it although its lease lasts or is renewed"
+        "--version", metavar="V", help="break this version, which the command showed before"
+    )
+    parser.add_argument(
+        "--epoch",
+        type=int,
+        metavar="N",
+        help="break a grant of this epoch although its lease lasts or is renewed",
     )
     parser.add_argument(
         "--force", action="store_true",
-        help="of a service's lock: break it although its holder lives",
+        help="break a service's lock although its holder is alive",
     )  # fmt: skip
     parser.add_argument(
-        "--watch-s", type=float, metavar="S",
-        help=f"length of the watch of a table's lock (default {WATCH_S:g})",
+        "--watch-s",
+        type=float,
+        metavar="S",
+        help=f"how long to watch a table's lock for renewals (default {WATCH_S:g})",
     )
     parser.add_argument("--json", action="store_true", help="JSON, for programs")
-    add_store(parser, time_is="for all requests together, without the watch")
+    add_store(parser, time_is="limit for all requests together, without the watch")
     parser.set_defaults(run=run, name="lock break", extra="s3,gcs,azure")
 
 

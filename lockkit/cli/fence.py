@@ -17,28 +17,29 @@ if TYPE_CHECKING:
     from lockkit.table.services.repair import FenceRepair
 
 REPAIR = """\
-Restores a fence (.hoodie/.locks/fence.json) that is unreadable or missing, and publishes the commit
-that it had decided last. Shows what it would write; --yes writes it, under the table's lock. It
-deletes nothing. If it cannot determine the last decided commit, it stops and says what to look for.
-Exit 0: repaired, or nothing to repair; 3 if the last decided commit is unknown."""
+Restores a fence (.hoodie/.locks/fence.json) that is unreadable or missing, and publishes the
+commit that it had decided last. Shows what it would write; --yes writes it, under the table's
+lock. It deletes nothing. If it cannot determine the last decided commit, it stops and says what to
+look for. Exit 0: repaired, or nothing to repair; 3 if the last decided commit is unknown."""
 
 REPAIR_EXAMPLE = """\
 lockkit table repair-fence s3://bucket/table
 lockkit table repair-fence s3://bucket/table --yes"""
 
 MODE = """\
-Switches a table between fenced (only lockkit writes it) and hudi (Hudi's writers may, too), through
-the fence, so that no paused writer commits in the old mode. Shows what it would do; --yes does it,
-under the table's lock. If the switch was interrupted, the same command finishes it."""
+Switches a table between fenced (only lockkit writes it) and hudi (Hudi's writers may, too),
+through the fence, so that no paused writer commits in the old mode. Shows what it would do; --yes
+does it, under the table's lock. If the switch was interrupted, the same command finishes it."""
 
 MODE_EXAMPLE = """\
 lockkit table mode s3://bucket/table hudi
 lockkit table mode s3://bucket/table hudi --yes"""
 
 ACCEPT = """\
-Lets writers continue after an instant that a writer with a wrong clock took far ahead of all
-others. Its commit stays; new instants follow it until the clocks have caught up. First check that
-this clock is right. Shows what it would do; --yes does it, under the table's lock."""
+Lets writers continue after a writer with a wrong clock has taken an instant far in the future. The
+commit of that instant stays, and new instants follow it until the clocks have caught up. First
+check that this machine's clock is right. Shows what it would do; --yes does it, under the table's
+lock."""
 
 ACCEPT_EXAMPLE = """\
 lockkit table accept-instant s3://bucket/table 20290106101200128
@@ -51,21 +52,25 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser = verb(verbs, "repair-fence", "restore a broken fence", REPAIR, REPAIR_EXAMPLE)
     parser.add_argument(
         "--decided", metavar="T",
-        help="the instant that was decided last, or none, if nothing else shows it",
+        help="the instant that was decided last, or none; needed if nothing else shows it",
     )  # fmt: skip
-    parser.add_argument("--yes", action="store_true", help="do what is shown")
+    parser.add_argument("--yes", action="store_true", help="do what the command shows without it")
     parser.set_defaults(run=repair)
 
     parser = verb(verbs, "mode", "switch between fenced and hudi", MODE, MODE_EXAMPLE)
     parser.add_argument("mode", choices=("fenced", "hudi"), help="the mode to switch to")
-    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--yes", action="store_true", help="do what the command shows without it")
     parser.set_defaults(run=mode)
 
     parser = verb(
-        verbs, "accept-instant", "continue after an instant far ahead", ACCEPT, ACCEPT_EXAMPLE
+        verbs,
+        "accept-instant",
+        "continue after an instant far in the future",
+        ACCEPT,
+        ACCEPT_EXAMPLE,
     )
     parser.add_argument("instant", metavar="T", help="the newest instant, as the error names it")
-    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--yes", action="store_true", help="do what the command shows without it")
     parser.set_defaults(run=accept_instant)
 
 

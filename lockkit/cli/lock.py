@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 NEWEST = 10
 SHOW = """\
 Shows who holds the table's lock, since when, until when and by which clock. If the bucket keeps
-versions, it also shows the newest generations of the lock object. It only reads. Exit 0; 1 if the
-object is not a lock record. For a service's lock (zookeeper://, dynamodb://, hive://,
-azure-lease://, filesystem://) it shows what the service reports."""
+versions, it also shows the newest versions of the lock object. For a service's lock (zookeeper://,
+dynamodb://, hive://, azure-lease://, filesystem://) it shows what the service reports. It only
+reads. Exit 0; 1 if the object is not a lock record."""
 
 SHOW_EXAMPLE = """\
 lockkit lock show s3://bucket/table
 lockkit lock show az://container/table --json"""
 
 WATCH = """\
-Prints a line for each change of the table's lock, until Ctrl-C. It only reads, conditionally (304),
-no more often than is useful with the provider."""
+Prints a line for each change of the table's lock, until Ctrl-C. It only reads. Its reads are
+conditional (304 if nothing changed), and no more frequent than the provider's limits allow."""
 
 WATCH_EXAMPLE = "lockkit lock watch gs://bucket/table --json | tee lock.jsonl"
 
 
 def add(commands: Any) -> None:
-    about = "Look at a table's lock, follow it, run a command under it, or break it."
+    about = "Shows a lock, follows its changes, runs a command under it, or breaks it."
     lock = command(
         commands, "lock", about=about,
         example=SHOW_EXAMPLE,
@@ -63,21 +63,30 @@ def add(commands: Any) -> None:
     verbs = lock.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     parser = command(
-        verbs, "show", help="show the holder, and since when", about=SHOW, example=SHOW_EXAMPLE
+        verbs,
+        "show",
+        help="show the holder, and since when it holds the lock",
+        about=SHOW,
+        example=SHOW_EXAMPLE,
     )
     _add_common(parser)
     parser.add_argument(
-        "--newest", type=count, metavar="N",
-        help=f"generations of a table's lock (default {NEWEST})",
+        "--newest",
+        type=count,
+        metavar="N",
+        help=f"how many versions of a table's lock to show (default {NEWEST})",
     )
     parser.set_defaults(run=show, name="lock show")
 
     parser = command(
-        verbs, "watch", help="every change, as it happens", about=WATCH, example=WATCH_EXAMPLE
+        verbs, "watch", help="print every change, as it happens", about=WATCH, example=WATCH_EXAMPLE
     )
     _add_common(parser)
     parser.add_argument(
-        "--interval-s", type=seconds, metavar="S", help="between reads (default: the provider's)"
+        "--interval-s",
+        type=seconds,
+        metavar="S",
+        help="seconds between reads (default: the shortest that the provider allows)",
     )
     parser.set_defaults(run=watch, name="lock watch")
     acquire.add(verbs)
@@ -87,8 +96,8 @@ def add(commands: Any) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "url", metavar="URL",
-        help="of the table: s3://, gs://, az://, abfss://, file:///; or of a service's lock, as "
-        "for `lockkit lock acquire`",
+        help="URL of the table (s3://, gs://, az://, abfss://, file:///), or of a service's lock "
+        "(see lockkit lock acquire --help)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="JSON, for programs")
     add_store(parser)

@@ -34,7 +34,7 @@ def parser(arguments: Sequence[str]) -> CommandParser:
     """A parser that imports only the command in `arguments`, and lists the others."""
     top = CommandParser(
         prog="lockkit",
-        description="One lock protocol for object stores: use it, break it, prove it.",
+        description="Locks and table commits on object storage, and the tools that test them.",
         epilog="Start with: lockkit demo (a terminal) or lockkit lab (the notebooks).",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from lockkit.table.occ.fence import Decided
     from lockkit.table.occ.group import GroupFence
 
-ABOUT = "Inspect a table, clean, cluster or compact it, roll back dead writers."
+ABOUT = "Shows a table, runs its services, rolls dead writers back, or repairs it."
 
 SHOW = """\
 Shows the mode and version of the table, its latest instants, the pending ones and whether their
 writers are alive, the last decision of the fence, and the instant that holds incremental readers
-back (version 6).
-It only reads. Exit 0; 1 if a dead writer left an instant pending."""
+back (table version 6). It only reads. Exit 0; 1 if a dead writer left an instant pending."""
 
 SHOW_EXAMPLE = """\
 lockkit table show s3://bucket/table
@@ -49,7 +48,11 @@ def add(commands: Any) -> None:
 
     parser = _verb(verbs, "show", "show mode, instants and active writers", SHOW, SHOW_EXAMPLE)
     parser.add_argument(
-        "--newest", type=count, default=10, metavar="N", help="instants (default 10)"
+        "--newest",
+        type=count,
+        default=10,
+        metavar="N",
+        help="how many instants to show (default 10)",
     )
     parser.set_defaults(run=show)
 
@@ -61,7 +64,7 @@ def add(commands: Any) -> None:
 def _verb(verbs: Any, name: str, help: str, about: str, example: str) -> argparse.ArgumentParser:
     parser = command(verbs, name, help=help, about=about, example=example)
     parser.add_argument(
-        "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///"
+        "url", metavar="URL", help="URL of the table: s3://, gs://, az://, abfss://, file:///"
     )
     parser.add_argument("--json", action="store_true", help="JSON, for programs")
     add_store(parser)

@@ -181,13 +181,17 @@ def command(
 
 
 def add_store(
-    parser: argparse.ArgumentParser, *, per_request: bool = True, time_is: str = "per request"
+    parser: argparse.ArgumentParser, *, per_request: bool = True, time_is: str = "limit per request"
 ) -> None:
     """Options of a command that talks to a store. A lock chooses its own time per request."""
-    parser.add_argument("--endpoint", metavar="URL", help="a server other than the provider's own")
+    parser.add_argument(
+        "--endpoint", metavar="URL", help="address of a server other than the provider's own"
+    )
     parser.add_argument("--region", metavar="NAME", help="region of an S3 bucket")
     parser.add_argument(
-        "--faults", metavar="FILE", help="faults to inject into requests (see datasets/faultplans)"
+        "--faults",
+        metavar="FILE",
+        help="inject the faults of this plan into requests (see datasets/faultplans)",
     )
     if per_request:
         parser.add_argument(

@@ -35,24 +35,25 @@ Rewrites small files into few larger ones, in one commit. If a writer changed on
 stops and changes nothing (exit 75). If it is interrupted, it rolls itself back."""
 
 COMPACT = """\
-Merges the log files of a merge-on-read table into base files, in one commit, while its writers go
-on. If another commit was faster, it stops and changes nothing (exit 75). If it is interrupted, it
-rolls itself back. This is what Hudi's HoodieCompactor does in mode scheduleAndExecute."""
+Merges the log files of a merge-on-read table into base files, in one commit, while its writers
+continue. If another commit was faster, it stops and changes nothing (exit 75). If it is
+interrupted, it rolls itself back. This is what Hudi's HoodieCompactor does in mode
+scheduleAndExecute."""
 
 ARCHIVE = """\
 Moves the oldest completed instants from the timeline to Hudi's archive, so that listings stay
-short. Readers find them there. Pending writers, savepoints and files that no clean has deleted keep
-commits back. If another archiver was faster, it stops and deletes nothing; run it again."""
+short. Readers find them there. Pending writers, savepoints and files that no clean has deleted
+keep commits back. If another archiver was faster, it stops and deletes nothing; run it again."""
 
 ROLLBACK = """\
-Rolls back an instant whose writer is dead and deletes its files; by default all such instants.
-Refuses if the writer is alive (exit 75). Committed rows stay."""
+Rolls back the instants whose writers are dead, and deletes their files. Committed rows stay. With
+--instant it refuses if the writer is alive (exit 75)."""
 
 SERVICES = """\
-Runs the table's services beside its writers, until Ctrl-C. It rolls dead writers back, cleans
-the table, clusters it if hoodie.clustering.inline=true, and compacts it if
-hoodie.compact.inline=true. The services take the table's lock as a writer does. Do not run it for a
-table whose writer runs its own services."""
+Runs the table's services beside its writers, until Ctrl-C. It rolls dead writers back, cleans the
+table, clusters it if hoodie.clustering.inline=true, and compacts it if hoodie.compact.inline=true.
+The services take the table's lock as a writer does. Do not run it for a table whose writer runs
+its own services."""
 
 CLEAN_EXAMPLE = """\
 lockkit table clean s3://bucket/table --dry-run
@@ -80,52 +81,87 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser = verb(verbs, "clean", "delete files of old snapshots", CLEAN, CLEAN_EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
     parser.add_argument(
-        "--commits", type=int, default=10, metavar="N", help="commits whose files stay (default 10)"
+        "--commits",
+        type=int,
+        default=10,
+        metavar="N",
+        help="keep the files of the newest N commits (default 10)",
     )
     parser.set_defaults(run=clean)
 
     parser = verb(verbs, "cluster", "rewrite small files", CLUSTER, CLUSTER_EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be rewritten")
     parser.add_argument(
-        "--small-mb", type=int, default=300, metavar="MB", help="files below this (default 300)"
+        "--small-mb",
+        type=int,
+        default=300,
+        metavar="MB",
+        help="rewrite files below this size (default 300)",
     )
     parser.add_argument(
-        "--target-mb", type=int, default=1024, metavar="MB", help="of a new file (default 1024)"
+        "--target-mb",
+        type=int,
+        default=1024,
+        metavar="MB",
+        help="size of a new file (default 1024)",
     )
     parser.add_argument(
-        "--layout", default="free", help="free (default), or bucketed: where upserts look"
-    )
+        "--layout", default="free",
+        help="free (default), or bucketed: keep each key in the bucket where upserts look for it",
+    )  # fmt: skip
     parser.set_defaults(run=cluster)
 
     parser = verb(verbs, "compact", "merge log files", COMPACT, COMPACT_EXAMPLE)
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--dry-run", action="store_true", help="only say what would be merged")
     either.add_argument(
-        "--retries", type=int, default=0, metavar="N", help="further attempts after a conflict"
+        "--retries",
+        type=int,
+        default=0,
+        metavar="N",
+        help="try again N times after a conflict (default 0)",
     )
     parser.set_defaults(run=compact)
 
     parser = verb(verbs, "archive", "archive old instants", ARCHIVE, ARCHIVE_EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be archived")
     parser.add_argument(
-        "--keep-min", type=int, default=20, metavar="N", help="commits that stay (default 20)"
+        "--keep-min",
+        type=int,
+        default=20,
+        metavar="N",
+        help="keep N commits on the timeline (default 20)",
     )
     parser.add_argument(
-        "--keep-max", type=int, default=30, metavar="N", help="due if there are more (default 30)"
+        "--keep-max",
+        type=int,
+        default=30,
+        metavar="N",
+        help="archive only if there are more than N commits (default 30)",
     )
     parser.set_defaults(run=archive)
 
     parser = verb(verbs, "rollback", "roll back dead writers", ROLLBACK, ROLLBACK_EXAMPLE)
-    parser.add_argument("--instant", metavar="T", help="only this one (default: all)")
+    parser.add_argument(
+        "--instant", metavar="T", help="roll back only this instant (default: every dead one)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be rolled back")
     parser.set_defaults(run=rollback)
 
     parser = verb(verbs, "services", "run all services regularly", SERVICES, SERVICES_EXAMPLE)
     parser.add_argument(
-        "--every-s", type=float, default=60.0, metavar="S", help="between two runs (default 60)"
+        "--every-s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds between two runs (default 60)",
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="one of Hudi's options"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one of Hudi's options (repeatable)",
     )
     parser.set_defaults(run=services)
 
@@ -165,10 +201,18 @@ def cluster(args: argparse.Namespace) -> int:
             return OK
         with _stopped_for_others():
             done = service.cluster()
-    fields = {"instant": done.instant if done else None,
-              "replaced": done.replaced if done else 0, "files": done.files if done else 0}
-    report(args, fields, f"{done.instant}: {done.replaced} file groups became {done.files}" if done
-           else "nothing to join: no partition has small files that would become fewer")
+    fields = {
+        "instant": done.instant if done else None,
+        "replaced": done.replaced if done else 0,
+        "files": done.files if done else 0,
+    }
+    report(
+        args,
+        fields,
+        f"{done.instant}: {done.replaced} file groups became {done.files}"
+        if done
+        else "nothing to join: no partition has small files that would become fewer",
+    )
     return OK
 
 
@@ -185,10 +229,18 @@ def compact(args: argparse.Namespace) -> int:
             return OK
         with _stopped_for_others():
             done = service.compact(retries=args.retries)
-    fields = {"instant": done.instant if done else None,
-              "groups": done.groups if done else 0, "logs": done.logs if done else 0}
-    report(args, fields, "nothing to merge: no log files that can be merged now" if done is None
-           else f"{done.instant}: {done.logs} log files of {done.groups} file groups were merged")
+    fields = {
+        "instant": done.instant if done else None,
+        "groups": done.groups if done else 0,
+        "logs": done.logs if done else 0,
+    }
+    report(
+        args,
+        fields,
+        "nothing to merge: no log files that can be merged now"
+        if done is None
+        else f"{done.instant}: {done.logs} log files of {done.groups} file groups were merged",
+    )
     return OK
 
 

@@ -350,7 +350,7 @@ class BaseLock(ABC):
         if self._client.grant is None:
             return
         if self._client.loss:
-            raise RuntimeError(f"{self}: this handle lost it; call release(), which says so")
+            raise RuntimeError(f"{self}: the lock was lost; call release(): it raises the reason")
         raise RuntimeError(
             f"{self}: this handle already holds it; it is not reentrant, and two threads need "
             "a handle each"

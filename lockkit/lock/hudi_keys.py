@@ -127,9 +127,9 @@ def _warn_of(name: str, stacklevel: int) -> None:
         near = difflib.get_close_matches(name, READ, n=1, cutoff=LIKE)
     meant = f"; did you mean {near[0]}?" if near else ""
     if name.startswith(PREFIX):
-        text = f"{name[:SHOWN]} is ignored: it is no key of Hudi's locks{meant}"
+        text = f"{name[:SHOWN]} is ignored: it is not a key of Hudi's locks{meant}"
     elif not name.startswith("hoodie."):
-        text = f"{name[:SHOWN]} is ignored: it is no key of Hudi{meant}"
+        text = f"{name[:SHOWN]} is ignored: it is not a key of Hudi{meant}"
     elif near or (name.startswith(AWS) and not name.startswith(AWS_CATALOG)):
         text = f"{name[:SHOWN]} is ignored: no lock reads it{meant}"
     else:

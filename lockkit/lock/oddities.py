@@ -31,7 +31,7 @@ def busy_error(
     lock = f"{key} of {where}"
     if isinstance(record, Garbled):
         return LockBusy(
-            lock, why=f"is no lock record: {record.why}",
+            lock, why=f"is not a lock record: {record.why}",
             cure=f"it is never taken as free: see it with {see}; find out what wrote it, then "
             f"free it with lockkit lock break {where}",
         )  # fmt: skip

@@ -82,7 +82,7 @@ def decode(body: bytes) -> Record | Garbled:
         return Garbled("'owner' is not a string")
     epoch = fields.get("epoch")
     if type(epoch) is int and epoch >= EPOCH_BELIEVED_MAX:  # read as 0, epochs would start again
-        return Garbled(f"its epoch, {str(epoch)[:40]}, leaves no room for the grants to come")
+        return Garbled(f"its epoch, {str(epoch)[:40]}, leaves no room for further grants")
     return Record(
         owner=owner,
         valid_until_ms=until,

@@ -173,7 +173,7 @@ class AzureBlobLease(LeasedLock):
                 return NotFree(self._named(found)[1], self._look_s)
             made = partial(self._store.put, self._name, b"", IfAbsent())
             self._events.ask("make its blob", made)  # another client may create it first
-        raise NoAnswer(f"{self}: its blob comes and goes; try again")
+        raise NoAnswer(f"{self}: its blob is created and deleted again and again; try again")
 
     def _recorded(self) -> bool:
         """Name this grant in the blob's metadata; False: its lease has been broken meanwhile."""
@@ -193,7 +193,7 @@ class AzureBlobLease(LeasedLock):
 
     def _beat(self, taken: ServiceGrant) -> None:
         if not self._has_answered(self._write("renew it", self._lease().renew)):
-            raise GrantOver("Azure says that the lease is over, broken or another's")
+            raise GrantOver("Azure reports that the lease is over, broken or another owner's")
 
     def _give_back(self, taken: ServiceGrant) -> None:
         answer = self._write("give it back", self._lease().release)
@@ -202,7 +202,7 @@ class AzureBlobLease(LeasedLock):
         # The next grant has another id: a write of this grant cannot pass under it.
         self._id, self._giving = "", False
         if not was_ours:
-            raise GrantOver("Azure says that the lease was over, broken or another's")
+            raise GrantOver("Azure reports that the lease was over, broken or another owner's")
 
     def _inspect(self) -> NotFree | None:
         found = self._properties()

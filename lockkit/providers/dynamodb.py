@@ -111,7 +111,7 @@ class DynamoDBLock(LeasedLock):
                 f"a lease of {lease_s} s needs at least two renewals; beat_s={beat_s} is too long"
             )
         if not 0 < len(partition_key.encode()) <= KEY_BYTES_MAX:
-            raise ValueError(f"a partition key has 1 to {KEY_BYTES_MAX} bytes")
+            raise ValueError(f"a partition key must have 1 to {KEY_BYTES_MAX} bytes")
         where = f"dynamodb://{table}/{partition_key}"
         super().__init__(where, ttl_s=lease_s, beat_s=beat_s, client=client, **options)
         self._key, self._look_s, self._lease = partition_key, look_s, str(round(lease_s * 1000))

@@ -245,7 +245,7 @@ class FilesystemLock(LeasedLock):
             if found is None:
                 raise GrantOver("its file was deleted")
             if found.attempt != taken.handle:
-                raise GrantOver(f"its file is now that of {found.said}")
+                raise GrantOver(f"its file now belongs to {found.said}")
             act()
 
     def _held(self, found: LockFileContent | None) -> NotFree:
@@ -260,7 +260,7 @@ class FilesystemLock(LeasedLock):
             ends_ms = self.clock.boot_ms() + FLOCK_WAIT_S * 1000
             while not _flocked(descriptor):
                 if self.clock.boot_ms() >= ends_ms:
-                    raise NoAnswer(f"{self}: another process keeps its folder flocked; try again")
+                    raise NoAnswer(f"{self}: another process has flocked its folder; try again")
                 self.clock.sleep(FLOCK_POLL_S)
             yield
         finally:

@@ -73,7 +73,7 @@ class HiveMetastoreLock(LeasedLock):
         at = servers(uris or uris_of_site(conf_dir))
         for name in (database, table):
             if not 0 < len(name) <= COLUMN_CHARS:
-                raise ValueError(f"a name in the metastore is 1 to 128 characters: {name!r:.150}")
+                raise ValueError(f"a metastore's name must have 1 to 128 characters: {name!r:.150}")
         hosts = ",".join(f"{host}:{port}" for host, port in at)
         super().__init__(
             f"hive://{hosts}/{database}/{table}", ttl_s=lease_s, beat_s=heartbeat_interval_s,

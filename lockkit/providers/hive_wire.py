@@ -32,7 +32,7 @@ def uris_of_site(folder: Path | None = None) -> str:
     """
     named = folder or os.environ.get("HIVE_CONF_DIR")
     if not named:
-        raise ValueError("no metastore is named: pass uris, or set HIVE_CONF_DIR")
+        raise ValueError("no metastore is configured: pass uris, or set HIVE_CONF_DIR")
     file = Path(named) / SITE
     try:
         if file.stat().st_size > SITE_BYTES_MAX:
@@ -54,7 +54,7 @@ def servers(uris: str) -> list[tuple[str, int]]:
             raise ValueError(f"a metastore's URI is thrift://host:port, not {each!r:.100}")
         found.append((parts.hostname, parts.port or PORT))
     if not found:
-        raise ValueError("uris names no metastore: thrift://host:port,thrift://host:port")
+        raise ValueError("uris is empty: pass thrift://host:port,thrift://host:port")
     return found
 
 
@@ -103,7 +103,7 @@ class MetastoreConnection:
             except (TProtocolException, TApplicationException) as error:
                 whole = False
                 raise StoreError(
-                    f"{self} is no Hive Metastore that locks ({method}: {error}); it must be "
+                    f"{self} is not a Hive Metastore with locks ({method}: {error}); it must be "
                     "Hive 1 to 4, over plain thrift (no SASL, no TLS)"
                 ) from None
             except TException as error:  # the metastore's database may be back soon

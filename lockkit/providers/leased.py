@@ -193,7 +193,7 @@ class ServiceClient(LeaseClient):
             self.ends_at_ms = None
             with suppress(GrantOver):
                 yield self._call("release", self.service._give_back, taken)
-            raise NoAnswer(f"{self.where}: its lease was over before we knew of it; try again")
+            raise NoAnswer(f"{self.where}: its lease ended before the answer came; try again")
         self.taken, self._quitting = taken, False
         self._emit_grant("held")
 
@@ -407,7 +407,7 @@ class LeasedLock(BaseLock):
         if ttl_s is not None and cls.lease_keyword is not None:
             name, unit = cls.lease_keyword
             if name in found and name != "ttl_s":
-                raise TypeError(f"ttl_s and {name} are one setting here; give one of the two")
+                raise TypeError(f"ttl_s and {name} are the same setting; give one of them")
             found[name] = config.seconds("ttl_s", ttl_s) * unit
         return found
 
@@ -443,7 +443,7 @@ class LeasedLock(BaseLock):
 
     def _break_grant(self, version: str) -> bool:
         """End the grant of `version`, whoever the holder; False: there is another grant now."""
-        raise StoreError(f"{self}: only its own process can end it")
+        raise StoreError(f"{self}: only the process that holds it can end it")
 
     def _abandon(self) -> None:
         """Our grant is over and the service may not know: stop what keeps it alive there.

@@ -39,7 +39,7 @@ def patience_of(config: Mapping[str, str]) -> WaitSchedule:
     wait_ms = number(config, WAIT, 60_000, least=0, most=WAIT_MS_MAX)
     retries = number(config, RETRIES, 50, least=0, most=RETRIES_MAX)
     if retries != int(retries):
-        raise ValueError(f"{RETRIES} is a whole number, not {retries:g}")
+        raise ValueError(f"{RETRIES} must be a whole number, not {retries:g}")
     pause_ms = number(config, PAUSE, 5_000, least=0, most=WAIT_MS_MAX)
     for key, default in PROVIDERS_OWN.items():
         number(config, key, default, least=0)

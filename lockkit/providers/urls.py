@@ -54,7 +54,7 @@ class LockUrl:
         for name, value in self.said.items():
             if name not in kinds:
                 known = ", ".join(kinds) or "none"
-                raise ValueError(f"{self.scheme}:// knows no ?{name[:50]}=; known: {known}")
+                raise ValueError(f"{self.scheme}:// has no option ?{name[:50]}=; known: {known}")
             try:
                 found[name] = kinds[name](value)
             except ValueError:

@@ -51,7 +51,7 @@ def guarded_of(key: str, found: Found | Missing | NotModified) -> GuardedValue:
                         return GuardedValue(value, epoch, attempt, found.version)
         except (ValueError, RecursionError):
             pass
-    raise NotGuarded(key, f"is no guarded value: {why}", "see who wrote it, or use another key")
+    raise NotGuarded(key, f"is not a guarded value: {why}", "see who wrote it, or use another key")
 
 
 def is_late(before: GuardedValue, epoch: int) -> bool:

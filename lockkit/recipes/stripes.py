@@ -32,7 +32,7 @@ class Mode(IntEnum):
 def rounded(stripes: int, most: int = STRIPES_MAX) -> int:
     """The power of two that is at least `stripes`. `ValueError` outside of 1 to `most`."""
     if type(stripes) is not int or not 1 <= stripes <= most:
-        raise ValueError(f"the number of stripes is from 1 to {most:,}; not {stripes!r}")
+        raise ValueError(f"the number of stripes must be from 1 to {most:,}; not {stripes!r}")
     return 1 << (stripes - 1).bit_length()
 
 

@@ -174,7 +174,7 @@ def open_orders(
             return SparkOrders(part, place, own_session(place.client))
         case _:
             raise RefusedOption(
-                "kind", "is no kind of writer", "choose plain, connect or jvm", value=kind
+                "kind", "is not a kind of writer", "choose plain, connect or jvm", value=kind
             )
 
 

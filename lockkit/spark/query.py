@@ -93,7 +93,7 @@ def instant_text(said: str) -> str:
     digits = "".join(each for each in said if each.isdecimal())
     if digits != said and not set(said) <= set("0123456789-:. T"):
         raise RefusedOption(
-            "instant", "is no instant", "write yyyyMMddHHmmssSSS or yyyy-MM-dd HH:mm:ss, in UTC",
+            "instant", "is not an instant", "use yyyyMMddHHmmssSSS or yyyy-MM-dd HH:mm:ss, in UTC",
             value=said[:40],
         )  # fmt: skip
     return said if digits == said else digits.ljust(17, "0")[:17]

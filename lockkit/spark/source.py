@@ -103,7 +103,7 @@ def _said(options: Mapping[str, str]) -> tuple[TableAddress, dict[str, str]]:
     if strange := [name for name in store if name not in _STORES]:
         raise RefusedOption(
             strange[0][:80],
-            "is none of Hudi's or lockkit's options, nor of a store's client "
+            "is not an option of Hudi or lockkit, nor of a store's client "
             f"({', '.join(_STORES)})", "leave it out",
         )  # fmt: skip
     try:

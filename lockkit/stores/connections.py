@@ -160,7 +160,7 @@ class _Inflater:
     def decompress(self, data: bytes, max_length: int = -1) -> bytes:
         """Raises `AnswerTooLong` for more than the length, `DeadlinePassed` when time is over."""
         if not self._known:
-            raise AnswerTooLong("the answer is encoded in a way that was not asked for")
+            raise AnswerTooLong("the answer has an encoding that was not requested")
         made: list[bytes] = []
         while data:
             if self._call is not None:

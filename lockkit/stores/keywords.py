@@ -92,11 +92,11 @@ def _why_no_endpoint(endpoint: str) -> str:
     try:
         parts = urlsplit(endpoint)
     except ValueError:  # an IPv6 address that cannot be
-        return "is no URL"
+        return "is not a URL"
     if any(each.isspace() or not each.isprintable() for each in endpoint):
         return "contains a blank"
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "is no URL"
+        return "is not a URL"
     if parts.query or parts.fragment or endpoint[-1] in "?#":
         return "has a part after ? or #, which no request would carry"
     try:

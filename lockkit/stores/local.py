@@ -168,8 +168,8 @@ class LocalStore:
             raise self._fault(f"list {prefix}*", error) from None
         if found is None:
             raise NoAnswer(
-                f"{self.url}: the files under {prefix}* changed between any two of {READINGS_MAX} "
-                "readings of their folder; list again when fewer writers are about"
+                f"{self.url}: the files under {prefix}* changed during each of {READINGS_MAX} "
+                "readings of their folder; list again when fewer writers are active"
             )
         return Listing(ListEntry(key, at.st_size, _version(at)) for key, at in found)
 

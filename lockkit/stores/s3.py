@@ -271,7 +271,7 @@ class S3Store:
 
     def _entries(self, page: dict[str, Any], doing: str) -> Sequence[Any]:
         if "IsTruncated" not in page:  # botocore reads an empty answer as an empty list
-            raise botocore.parsers.ResponseParserError("this is no listing")
+            raise botocore.parsers.ResponseParserError("this is not a listing")
         # Without a token botocore ends the listing here, as if it were complete.
         if page["IsTruncated"] and not ("NextContinuationToken" in page or "NextKeyMarker" in page):
             raise self._endpoint.unusable(

@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from lockkit.stores import Store
 
 ABOUT = """\
-Measurements of a store. conditional-get: a read that is answered 304 (not modified) against a read
-of the whole object, one client, in turns."""
+Measures a store. conditional-get compares a read that is answered 304 (not modified) with a read
+of the whole object."""
 
 READS_ABOUT = """\
-How much cheaper it is to ask whether an object changed than to read it again: GET If-None-Match,
-answered 304, against a full GET; p50, p99 and requests/s of one client, the two kinds in turns, on
-scratch objects that are deleted afterwards. Without a URL: on the embedded server in this process,
-for a demonstration. Exit 0: measured; 3: the store could not be asked."""
+Measures how much cheaper it is to ask whether an object has changed (GET If-None-Match, answered
+304) than to read it again (a full GET). One client sends the two kinds in turns, on scratch
+objects that are deleted afterwards; the result is the p50, the p99 and the requests per second.
+Without a URL it measures the embedded server in this process, as a demonstration. Exit 0:
+measured; 3: the store did not answer or refused the requests."""
 
 READS_EXAMPLE = """\
 lockkit bench conditional-get
@@ -42,22 +43,27 @@ REQUESTS_MAX = 100_000
 
 
 def add(commands: Any) -> None:
-    parser = command(
-        commands, "bench", about=ABOUT, example=READS_EXAMPLE
-    )
+    parser = command(commands, "bench", about=ABOUT, example=READS_EXAMPLE)
     kinds = parser.add_subparsers(title="commands", metavar="WHAT", required=True)
     reads = command(
-        kinds, "conditional-get", help="304 against a full GET", about=READS_ABOUT,
+        kinds, "conditional-get", help="compare a 304 with a full GET", about=READS_ABOUT,
         example=READS_EXAMPLE,
     )  # fmt: skip
     reads.add_argument(
         "url", metavar="URL", nargs="?", help="s3://, gs://, az://, abfss:// or file:///"
     )
-    reads.add_argument("--requests", type=int, default=200, metavar="N", help="of each kind (200)")
     reads.add_argument(
-        "--sizes", default="1024,1048576", metavar="BYTES", help="of the objects (1024,1048576)"
+        "--requests", type=int, default=200, metavar="N", help="requests of each kind (default 200)"
     )
-    reads.add_argument("--json", action="store_true", help="the measurements as one JSON object")
+    reads.add_argument(
+        "--sizes",
+        default="1024,1048576",
+        metavar="BYTES",
+        help="sizes of the objects (default 1024,1048576)",
+    )
+    reads.add_argument(
+        "--json", action="store_true", help="print the measurements as one JSON object"
+    )
     add_store(reads)
     reads.set_defaults(run=run, name="bench conditional-get", extra="s3,gcs,azure")
 

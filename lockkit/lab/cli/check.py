@@ -22,8 +22,9 @@ from lockkit.events import KINDS, LINE_BYTES_MAX, Event, HistoryError, plain, re
 from lockkit.lab.verify.check import Kind, Verdict, check
 
 ABOUT = """\
-Judges a history (JSON lines, as fleets, the emulator and the explorer write them): at most one
-holder, epochs that rise, no lost and no stale commit. Exit 0: VALID, 1: INVALID, 2: UNKNOWN."""
+Judges a recorded history (JSON lines, as lockkit demo, soak and simulate write them). It checks
+that there was at most one holder at a time, that epochs rose, and that no commit was lost or
+stale. Exit 0: VALID; 1: INVALID; 2: UNKNOWN."""
 
 EXAMPLE = """\
 lockkit check history.jsonl
@@ -33,11 +34,9 @@ EVIDENCE_MAX = 12
 
 
 def add(commands: Any) -> None:
-    parser = command(
-        commands, "check", about=ABOUT, example=EXAMPLE
-    )
-    parser.add_argument("file", metavar="FILE", help="a history; - reads standard input")
-    parser.add_argument("--json", action="store_true", help="the verdict as one JSON object")
+    parser = command(commands, "check", about=ABOUT, example=EXAMPLE)
+    parser.add_argument("file", metavar="FILE", help="a history file; - for standard input")
+    parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
     parser.set_defaults(run=run, name="check", extra="")
 
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from lockkit.lab.processes.fleet import Fleet
 
 ABOUT = """\
-Launches writers that commit overlapping orders to one table. It pauses one of them in the middle of
-its commit until another writer has taken the lock and published, and wakes it again. Then it drops
-a response on the wire. It prints what happened and the verdict. Exit 0: VALID, 1: INVALID, 2:
-UNKNOWN. With --no-fence the late writer commits: the verdict is INVALID and the exit code 1."""
+Launches writers that commit overlapping orders to one table. It pauses one of them in the middle
+of its commit until another writer has taken the lock and published, then resumes it. Next it drops
+the response to a write that was applied. It prints what happened and the verdict. With --no-fence
+the late writer commits, and the verdict is INVALID. Exit 0: VALID; 1: INVALID; 2: UNKNOWN."""
 
 EXAMPLE = """\
 lockkit demo --plain
@@ -55,27 +55,40 @@ def add(commands: Any) -> None:
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
-        "--plain", dest="kind", action="store_const", const="plain", help="writers without Spark"
+        "--plain",
+        dest="kind",
+        action="store_const",
+        const="plain",
+        help="plain Python writers (default: PySpark writers on one Spark Connect server)",
     )
     kind.add_argument(
-        "--jvm", dest="kind", action="store_const", const="jvm", help="a JVM for each writer"
+        "--jvm",
+        dest="kind",
+        action="store_const",
+        const="jvm",
+        help="PySpark writers with a JVM each",
     )
-    parser.add_argument("--provider", choices=PROVIDERS, default="s3", help="dialect (default s3)")
-    parser.add_argument("--writers", type=int, default=3, metavar="N", help="2 to 8 (default 3)")
+    parser.add_argument(
+        "--provider", choices=PROVIDERS, default="s3",
+        help="the API that the embedded server speaks (default s3)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--writers", type=int, default=3, metavar="N", help="number of writers, 2 to 8 (default 3)"
+    )
     parser.add_argument(
         "--no-fence",
         dest="fence",
         action="store_false",
-        help="commit by the lease alone, as Hudi does",
+        help="commit without the fence, by the lease alone, as Hudi does",
     )
     parser.add_argument(
-        "--json", metavar="FILE", help="write the verdict there (- for standard output)"
+        "--json", metavar="FILE", help="write the verdict to FILE (- for standard output)"
     )
     parser.add_argument(
-        "--html", metavar="FILE", help="write the story there, as one page with its picture"
+        "--html", metavar="FILE", help="write the story and its picture to FILE, as one page"
     )
     parser.add_argument(
-        "--run-dir", metavar="DIR", help="keep the history, the logs and the table there"
+        "--run-dir", metavar="DIR", help="keep the history, the logs and the table in DIR"
     )
     parser.set_defaults(run=run, name="demo", extra="s3,table,spark", kind="connect")
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from lockkit.lab.verify.explore import SearchScenario
 
 ABOUT = """\
-Searches all orders of events within small bounds, with clients that run the protocol's own step:
-first with every rule on (expects no violation), then with each rule off (expects the shortest
-violation). Exit 0: as expected; 1: a violation with all rules on, or none where one is known."""
+Searches all orders of events within small bounds, with clients that run the protocol's own code.
+With every rule on it expects no violation. With one rule off it expects a violation, and prints
+the shortest. Exit 0: as expected; 1: a violation with every rule on, or none where one is known."""
 
 EXAMPLE = """\
 lockkit explore --row "fence off" --story
@@ -32,16 +32,19 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="a line per row: rule, violation, steps, states, seconds",
+        help="print a line of JSON per row: rule, violation, steps, states, seconds",
     )
     parser.add_argument(
-        "--row", action="append", metavar="NAME", help="only this row (may be repeated)"
+        "--row",
+        action="append",
+        metavar="NAME",
+        help="search only this row (repeatable); a wrong name lists them all",
     )
     parser.add_argument(
         "--big", action="store_true",
-        help="wider bounds instead, all rules on: some minutes, and 2 GB of memory",
+        help="search within wider bounds, with all rules on (some minutes, 2 GB of memory)",
     )  # fmt: skip
-    parser.add_argument("--story", action="store_true", help="tell each counterexample")
+    parser.add_argument("--story", action="store_true", help="print each counterexample as a story")
     parser.set_defaults(run=run, name="explore", extra="")
 
 

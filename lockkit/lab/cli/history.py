@@ -10,9 +10,9 @@ from lockkit.events import narrate
 from lockkit.lab.cli.check import events
 
 ABOUT = """\
-Prints what happened, one line for each event. Reads a history file (JSON lines), or the generations
-of the table's lock object in a bucket that keeps versions. --json prints the events, which lockkit
-check and the notebooks read."""
+Prints what happened, one line for each event. It reads a history file (JSON lines), or the
+versions of a table's lock object in a bucket that keeps versions. --json prints the events in the
+format that lockkit check and the notebooks read."""
 
 EXAMPLE = """\
 lockkit history datasets/histories/good/stalled_commit_refused.jsonl
@@ -21,10 +21,18 @@ lockkit history s3://bucket/table --json > incident.jsonl"""
 
 def add(commands: Any) -> None:
     parser = command(commands, "history", about=ABOUT, example=EXAMPLE)
-    parser.add_argument("source", metavar="FILE|URL", help="- reads standard input")
-    parser.add_argument("--json", action="store_true", help="the events, as JSON lines")
     parser.add_argument(
-        "--newest", type=count, default=200, metavar="N", help="generations to read (default 200)"
+        "source",
+        metavar="FILE|URL",
+        help="a history file (- for standard input), or the URL of a table",
+    )
+    parser.add_argument("--json", action="store_true", help="print the events, as JSON lines")
+    parser.add_argument(
+        "--newest",
+        type=count,
+        default=200,
+        metavar="N",
+        help="how many versions to read (default 200)",
     )
     add_store(parser)
     parser.set_defaults(run=run, name="history", extra="s3,gcs,azure")

@@ -37,17 +37,20 @@ if TYPE_CHECKING:
     from lockkit.table.inspect.standing import LockInspection
 
 ABOUT = """\
-For a table in trouble: who owns its lock, until when by whose clock, whether it is renewed and may
-be broken; what is pending, dead or left beside it; and which known pattern the lock object's
-generations and Hudi's audit log show, with the evidence and a card: what to do, and what not. Reads
-only. Takes files too, alone or after a URL: recorded histories, Hudi's audit files, a bucket's
-listing of versions (S3, GCS, Azure), debug logs of boto3, google-cloud-storage and
-azure-storage-blob, and the store's own logs (CloudTrail and server access logs of S3, audit logs of
-Google Cloud, resource logs of Azure), packed by gzip or not. The lock of a service (zookeeper://, dynamodb://,
-hive://, azure-lease://, filesystem://) and of a Terraform state (.../NAME.tfstate) is looked at
-twice: who has it, which process, and whether it lives. Exit 0: healthy, or nothing to be
-seen, 1: a pattern is named (also a holder that missed its renewals) or something was left, 2: files
-that show no known pattern."""
+Examines a table in trouble, and only reads. It shows who holds the lock, until when and by which
+clock, whether the lease is renewed and whether the lock may be broken. It lists pending instants,
+dead writers and leftover files. It compares the versions of the lock object and Hudi's audit log
+with known patterns, and prints the pattern with its evidence, what to do, and what not to do. It
+reads files too, alone or after a URL: recorded histories, Hudi's audit files, listings of a
+bucket's versions (S3, GCS, Azure), debug logs of boto3, google-cloud-storage and
+azure-storage-blob, and the stores' own logs (CloudTrail and server access logs of S3, audit logs
+of Google Cloud, resource logs of Azure). They may be compressed by gzip.
+The lock of a service
+(zookeeper://, dynamodb://, hive://, azure-lease://, filesystem://) or of a Terraform state
+(.../NAME.tfstate) is read twice. The result names its holder and the holder's process, and says
+whether the holder is alive.
+Exit 0: healthy; 1: a known pattern (a holder that missed its renewals is one), or something that a
+writer left behind; 2: only files were given, and they show no known pattern."""
 
 EXAMPLE = """\
 lockkit incident s3://bucket/table
@@ -56,18 +59,25 @@ lockkit incident s3://bucket/table boto3-debug.log .hoodie/.locks/audit/*.jsonl"
 
 EVIDENCE_MAX = 8
 
+
 def add(commands: Any) -> None:
     parser = command(
         commands, "incident", about=ABOUT,
         example=EXAMPLE,
     )  # fmt: skip
     parser.add_argument(
-        "source", nargs="+", metavar="URL|FILE",
-        help="a table or a service's lock; histories, audit files, listings, logs",
+        "source",
+        nargs="+",
+        metavar="URL|FILE",
+        help="URL of a table or of a service's lock, then histories, audit files, listings or logs",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     parser.add_argument(
-        "--watch-s", type=float, default=3.0, metavar="S", help="how long to watch it (default 3)"
+        "--watch-s",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="how long to watch the lock (default 3)",
     )
     add_store(parser)
     parser.set_defaults(run=run, name="incident", extra="s3,gcs,azure")

@@ -20,9 +20,9 @@ from lockkit.events import plain
 
 ABOUT = """\
 Opens JupyterLab at the first notebook of the course, or at the notebook named by the first
-argument. It passes all other arguments to JupyterLab. Ctrl-C ends JupyterLab, its kernels and their
-writers. Outside a source checkout the notebooks and their data sets are copied to ./lockkit-lab
-first; a file that is there already is kept, so that what you changed stays."""
+argument. It passes all other arguments to JupyterLab. Ctrl-C ends JupyterLab, its kernels and
+their writers. Outside a source checkout it first copies the notebooks and their data sets to
+./lockkit-lab. It never overwrites a file there, so your changes stay."""
 
 EXAMPLE = """\
 lockkit lab
@@ -35,10 +35,8 @@ PORT_MAX = 65_535
 
 
 def add(commands: Any) -> None:
-    parser = command(
-        commands, "lab", about=ABOUT, example=EXAMPLE
-    )
-    parser.add_argument("notebook", nargs="?", help=f"default: {FIRST}")
+    parser = command(commands, "lab", about=ABOUT, example=EXAMPLE)
+    parser.add_argument("notebook", nargs="?", help=f"the notebook to open (default {FIRST})")
     parser.set_defaults(run=run, name="lab", extra="lab")
 
 

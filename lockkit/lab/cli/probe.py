@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from lockkit.lab.probe.reads import Reads
 
 ABOUT = """\
-Tries what a lock depends on, on scratch keys that are deleted afterwards: conditional create and
-write, one after another and in races; what a read sees; the store's clock. Exit 0: no violation
-was found; 1: the store is not safe to lock on, and why; 3: it could not be tested (it refused the
-requests, as with 403 or 501, or did not answer). Races can prove a store unsafe, never safe: more
-rounds find more. A provider that the matrix knows is compared with its documentation; --matrix
-prints that matrix and sends no request. Several URLs give one table, which also compares what it
-costs to read an object and to ask whether it has changed (304)."""
+Tests what a lock depends on: conditional creates and writes, one after another and in races, what
+a read returns, and the store's clock. It uses scratch keys and deletes them afterwards. Races can
+prove a store unsafe, never safe: more rounds find more. A provider of the matrix is compared with
+its documentation; --matrix prints the matrix and sends no request. Several URLs give one table,
+which also compares the time of a read with that of a read answered 304 (not modified). Exit 0: no
+violation was found; 1: the store is not safe to lock on, and why; 3: the store could not be
+tested, because it refused the requests (as with 403 or 501) or did not answer."""
 
 EXAMPLE = """\
 lockkit probe s3://bucket/scratch
@@ -55,8 +55,8 @@ def add(commands: Any) -> None:
     parser = command(commands, "probe", about=ABOUT, example=EXAMPLE)
     parser.add_argument(
         "urls", metavar="URL", nargs="*",
-        help="s3://, gs://, az://, abfss:// or file:///; with =ENDPOINT after it, where stores "
-        "differ in that",
+        help="s3://, gs://, az://, abfss:// or file:///; write URL=ENDPOINT if the stores have "
+        "different endpoints",
     )  # fmt: skip
     parser.add_argument(
         "--rounds", type=int, default=50, help="races of each kind, from 1 to 100000 (default 50)"
@@ -66,17 +66,21 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--also", metavar="URL", action="append", default=[],
-        help="another endpoint of the same store, as of another node: the writers of each race are "
-        "spread over all (repeatable)",
+        help="another endpoint of the same store, for example of another node; the writers of "
+        "each race are spread over all endpoints (repeatable)",
     )  # fmt: skip
     parser.add_argument(
         "--badge",
         metavar="FILE",
-        help="write the verdict, with its date, to this file: an SVG, or for *.json what "
+        help="write the verdict and its date to FILE, as an SVG, or for *.json as the JSON that "
         "shields.io/badges/endpoint-badge reads",
     )
-    parser.add_argument("--matrix", action="store_true", help="what is known of each provider")
-    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument(
+        "--matrix",
+        action="store_true",
+        help="print what each provider documents, and send no request",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     add_store(parser)
     parser.set_defaults(run=run, name="probe", extra="s3,gcs,azure")
 

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 ABOUT = """\
 Starts real lock services on this machine, each on a free port of 127.0.0.1: the embedded object
-server, ZooKeeper and a Hive Metastore (from the jars inside pip's pyspark; they need Java 17),
-a DynamoDB API (npm's dynalite, or moto) and Azurite. Prints the address of each, the URL for
-lockkit.open_lock, and the same lock in Apache Hudi's keys. For a service that cannot be started it
-prints what to install. Ctrl-C or SIGTERM ends all of them (exit 130 and 0), as does a crash."""
+server, ZooKeeper and a Hive Metastore (from the jars inside pip's pyspark; they need Java 17), a
+DynamoDB API (npm's dynalite, or moto) and Azurite. Prints the address of each, the URL for
+lockkit.open_lock, and the same lock in Apache Hudi's keys. If a service cannot be started, it
+prints what to install. Ctrl-C (exit 130) and SIGTERM (exit 0) stop all services, and so does a
+crash."""
 
 EXAMPLE = """\
 lockkit providers --only zookeeper,hive
@@ -36,10 +37,13 @@ def add(commands: Any) -> None:
         about=ABOUT, example=EXAMPLE,
     )  # fmt: skip
     parser.add_argument(
-        "--only", metavar="NAMES", default=",".join(KINDS), help=f"some of {', '.join(KINDS)}"
+        "--only",
+        metavar="NAMES",
+        default=",".join(KINDS),
+        help=f"start only these: {', '.join(KINDS)}",
     )
     parser.add_argument(
-        "--folder", metavar="DIR", help="keep data and logs there (default: nowhere, once it ends)"
+        "--folder", metavar="DIR", help="keep data and logs in DIR (default: deleted at the end)"
     )
     parser.set_defaults(run=run, name="providers", extra="spark")
 

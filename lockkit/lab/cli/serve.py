@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from lockkit.lab.server.policy import AccessPolicy
 
 ABOUT = """\
-An object server that speaks S3, Google Cloud Storage and Azure to the real SDKs, over one SQLite
-file. Prints one line of JSON with its three addresses once it answers, then serves until Ctrl-C or
-SIGTERM (exit 0 for SIGTERM, 130 for Ctrl-C). Takes any credentials, makes buckets on first use,
-keeps every version, and records every request (GET /__lockkit/requests on each address)."""
+Runs an object server that the SDKs of S3, Google Cloud Storage and Azure can use. It keeps its
+objects in one SQLite file. It prints one line of JSON with its three addresses once it answers,
+then serves until Ctrl-C (exit 130) or SIGTERM (exit 0). It accepts any credentials, creates
+buckets on first use, keeps every version, and records every request (GET /__lockkit/requests on
+each address)."""
 
 EXAMPLE = """\
 lockkit serve --port 9000 --db lake.sqlite --profile aws
@@ -28,38 +29,47 @@ lockkit lock show s3://lake/orders --endpoint http://127.0.0.1:9000"""
 
 
 def add(commands: Any) -> None:
-    parser = command(
-        commands, "serve", about=ABOUT, example=EXAMPLE
-    )
+    parser = command(commands, "serve", about=ABOUT, example=EXAMPLE)
     parser.add_argument(
         "--port",
         type=int,
         default=0,
-        help="of the S3 address; the others follow (0: any that are free)",
+        help="port of the S3 address; the other two follow it (default 0: any free ports)",
     )
     parser.add_argument(
-        "--db", default=":memory:", metavar="FILE", help="kept there (default: in memory)"
+        "--db",
+        default=":memory:",
+        metavar="FILE",
+        help="keep the objects in FILE (default: in memory)",
     )
     parser.add_argument(
         "--profile", default="aws", metavar="NAME",
-        help="aws (default), gcs, azure, spaces, rgw, rgw-quoted, two-steps",
+        help="the provider whose behaviour it copies: aws (default), gcs, azure, spaces, rgw, "
+        "rgw-quoted, or two-steps (its conditional writes are not atomic)",
     )  # fmt: skip
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: this machine only)"
     )
     parser.add_argument(
-        "--allow-remote", action="store_true", help="let other machines in, with any credentials"
+        "--allow-remote",
+        action="store_true",
+        help="serve other machines too; any credentials are accepted",
     )
     parser.add_argument(
-        "--latency-ms", type=float, default=0.0, metavar="MS", help="added to every request"
+        "--latency-ms",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="delay every request by this time",
     )
     parser.add_argument(
-        "--access-key", metavar="ID", help="the S3 address wants requests signed by this key (with "
-        "--secret-key; default: any credentials will do)",
+        "--access-key", metavar="ID",
+        help="accept only S3 requests that are signed with this key and "
+        "its --secret-key (default: any credentials)",
     )  # fmt: skip
     parser.add_argument(
         "--secret-key", metavar="SECRET", default=os.environ.get("LOCKKIT_SECRET_KEY", ""),
-        help="its secret; better in the environment variable LOCKKIT_SECRET_KEY",
+        help="the secret of --access-key; safer in the environment variable LOCKKIT_SECRET_KEY",
     )  # fmt: skip
     parser.add_argument(
         "--strict-buckets", action="store_true",
@@ -67,9 +77,8 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--policy", action="append", default=[], metavar="FILE",
-        help="an AWS policy, Google's roles with their bindings, or an Azure role, which that "
-        "provider's address enforces for every client; several are judged together (see "
-        "datasets/policies)",
+        help="enforce an AWS policy, Google roles with their bindings, or an Azure role on that "
+        "provider's address, for every client (repeatable; see datasets/policies)",
     )  # fmt: skip
     parser.set_defaults(run=run, name="serve", extra="")
 

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from lockkit.lab.verify.sim import SeedOutcome, SimScenario
 
 ABOUT = """\
-Runs the library itself in a simulated world, one for each seed: virtual clocks that are wrong,
-stores of several providers, lost and late requests, hidden retries, 409, 429 and 503, pauses,
-crashes, and a schedule that favours rare orders. The same seed repeats the same run. Invariants are
-checked during each run, and the checker judges its history. Exit 0: no violation; 1: a violation.
-It prints the seed and the step as a moment, and as a link that opens it in a browser (in the
-playground of the documentation; LOCKKIT_PLAYGROUND names another page). --moment replays the run up
-to that step, and --others counts how many other continuations from there also fail."""
+Runs the library itself in a simulated world, one for each seed: wrong clocks, stores of several
+providers, lost and late requests, hidden retries, 409, 429 and 503, pauses, crashes, and a
+schedule that favours rare orders. The same seed repeats the same run. It checks invariants during
+each run, and then judges the run's history.
+A violation is printed as a moment (SCENARIO:SEED@STEP) and as a link that opens it in a browser
+(in the documentation's playground; LOCKKIT_PLAYGROUND names another page). --moment replays a run
+up to that step, and --others counts how many other continuations from there also fail. Exit 0: no
+violation; 1: a violation."""
 
 EXAMPLE = """\
 lockkit simulate --scenario lease --seeds 1..200 --json
@@ -39,23 +40,28 @@ _SEEDS = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?")
 
 
 def add(commands: Any) -> None:
-    parser = command(
-        commands, "simulate", about=ABOUT, example=EXAMPLE
-    )
+    parser = command(commands, "simulate", about=ABOUT, example=EXAMPLE)
     parser.add_argument(
         "--scenario", default="lease", metavar="NAME",
-        help="lease (default), commit, clean, table or a pattern",
+        help="lease (default), commit, clean, table, ...; a wrong name lists them all",
     )  # fmt: skip
-    parser.add_argument("--seeds", default="1..200", metavar="A..B", help="or one (default 1..200)")
-    parser.add_argument("--steps", type=int, metavar="N", help="moves per seed, at most")
-    parser.add_argument("--mutant", metavar="NAME", help="with this rule switched off")
     parser.add_argument(
-        "--moment", metavar="M", help="one run, up to a move: lease:1234@57, or its link"
+        "--seeds",
+        default="1..200",
+        metavar="A..B",
+        help="a range of seeds, or one seed (default 1..200)",
+    )
+    parser.add_argument("--steps", type=int, metavar="N", help="at most N steps per seed")
+    parser.add_argument("--mutant", metavar="NAME", help="switch this rule off")
+    parser.add_argument(
+        "--moment", metavar="M", help="replay one run up to a step: lease:1234@57, or its link"
     )
     parser.add_argument("--others", type=int, default=0, metavar="N",
-                        help="with --moment: try so many other continuations")  # fmt: skip
-    parser.add_argument("--history", metavar="FILE", help="write the last seed's history there")
-    parser.add_argument("--json", action="store_true", help="all of it as one JSON object")
+                        help="with --moment: try N other continuations")  # fmt: skip
+    parser.add_argument(
+        "--history", metavar="FILE", help="write the history of the last seed to FILE"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.set_defaults(run=run, name="simulate", extra="table")
 
 
@@ -156,9 +162,7 @@ class SimulationTotal:
             from lockkit.lab.widgets.links import link
             from lockkit.lab.widgets.seeds.moments import SeedMoment
 
-            moment = SeedMoment(
-                self.scenario.name, int(outcome.seed), outcome.steps, self.mutant
-            )
+            moment = SeedMoment(self.scenario.name, int(outcome.seed), outcome.steps, self.mutant)
             if self.whole:
                 self.violations[-1]["link"] = link(moment)
                 said = f"{said} (--moment '{moment}')\n  {link(moment)}"
@@ -207,7 +211,7 @@ def seeds_of(said: str) -> range:
     last = int(match[2]) if match and match[2] else first
     if match is None or last < first or last > SEEDS_MAX:
         raise CommandError(
-            f"--seeds {plain(said)!r} is no range; write 7, or 1..200 (up to {SEEDS_MAX})",
+            f"--seeds {plain(said)!r} is not a range; write 7, or 1..200 (up to {SEEDS_MAX})",
             code=USAGE,
         )
     return range(first, last + 1)

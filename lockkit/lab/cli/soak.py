@@ -25,9 +25,10 @@ ABOUT = """\
 Launches real writers on one table of the embedded server, with a reader and the table services
 beside them, and injects the faults of a plan: stalls (SIGSTOP), kills (SIGKILL) and relaunches,
 wrong clocks, kills of the server, lost responses, late writes, bursts of 429 and 5xx. Prints the
-verdict on the whole history, the injected faults and the rare events that occurred. Exit 0: VALID,
-a rare event occurred, the table is readable and no process is left; 1: any of these fails; 2:
-UNKNOWN. Ctrl-C and SIGTERM end it early, with the verdict on the history so far."""
+verdict on the whole history, the injected faults and the rare events that occurred. Ctrl-C and
+SIGTERM end it early, with the verdict on the history so far.
+Exit 0: the verdict is VALID, a rare event occurred, the table is readable and no process is left;
+1: one of these fails; 2: UNKNOWN."""
 
 EXAMPLE = """\
 lockkit soak --minutes 10
@@ -45,23 +46,47 @@ def add(commands: Any) -> None:
         example=EXAMPLE,
     )  # fmt: skip
     option = parser.add_argument
-    option("--minutes", type=float, default=10.0, metavar="N", help="how long (default 10)")
-    option("--writers", type=int, default=4, metavar="W", help="1 to 8 (default 4)")
-    option("--spark", type=int, default=0, metavar="N", help="so many of them PySpark (default 0)")
-    option("--faults", metavar="PLAN", help=f"what goes wrong (default {PLAN})")
-    option("--fence", choices=("on", "off"), default="on", help="off: commit as Hudi does")
-    option("--commit", choices=("serial", "group"), default="serial", help="group: writers decide "
-           "together, and without --faults one that decides for others is killed each minute")
+    option(
+        "--minutes", type=float, default=10.0, metavar="N", help="length of the run (default 10)"
+    )
+    option(
+        "--writers", type=int, default=4, metavar="W", help="number of writers, 1 to 8 (default 4)"
+    )
+    option(
+        "--spark", type=int, default=0, metavar="N", help="how many of them use PySpark (default 0)"
+    )
+    option("--faults", metavar="PLAN", help=f"the plan of faults (default {PLAN})")
+    option(
+        "--fence",
+        choices=("on", "off"),
+        default="on",
+        help="off: commit without the fence, as Hudi does (default on)",
+    )
+    option("--commit", choices=("serial", "group"), default="serial", help="group: one "
+           "writer decides for several; without --faults such a writer is killed each minute "
+           "(default serial)")  # fmt: skip
     option("--until-invalid", action="store_true", help="stop at the first proof of damage")
-    option("--provider", choices=PROVIDERS, default="s3", help="dialect (default s3)")
-    option("--ttl-s", type=float, default=4.0, metavar="S", help="lease (default 4)")
-    option("--latency-ms", type=float, default=60.0, metavar="MS", help="per request (default 60)")
+    option("--provider", choices=PROVIDERS, default="s3", help="the server's API (default s3)")
+    option("--ttl-s", type=float, default=4.0, metavar="S", help="length of the lease (default 4)")
+    option(
+        "--latency-ms",
+        type=float,
+        default=60.0,
+        metavar="MS",
+        help="delay of a request (default 60)",
+    )
     option("--overlap", type=float, default=0.4, metavar="P", help="chance that a round rewrites "
-           "what all rewrite (default 0.4)")  # fmt: skip
-    option("--pause-s", type=float, default=1.0, metavar="S", help="between rounds (default 1)")
-    option("--json", metavar="FILE", help="write the outcome there (- for standard output)")
-    option("--html", metavar="FILE", help="write the report there, as one page")
-    option("--run-dir", metavar="DIR", help="keep history, record, logs and memory samples there")
+           "the rows that all writers share (default 0.4)")  # fmt: skip
+    option(
+        "--pause-s",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="pause between two rounds (default 1)",
+    )
+    option("--json", metavar="FILE", help="write the outcome to FILE (- for standard output)")
+    option("--html", metavar="FILE", help="write the report to FILE, as one page")
+    option("--run-dir", metavar="DIR", help="keep history, logs and samples of memory in DIR")
     parser.set_defaults(run=run, name="soak", extra="s3,table,spark")
 
 

@@ -31,44 +31,46 @@ if TYPE_CHECKING:
     from lockkit.recipes.terraform.statelock import StateLock
 
 ABOUT = """\
-The lock file beside a Terraform state (`use_lockfile`), as Terraform and OpenTofu write and read
-it. It never expires: only its holder, or a human who knows that its holder is dead, removes it."""
+Works with the lock file beside a Terraform state (use_lockfile), as Terraform and OpenTofu write
+and read it. The lock file never expires. Only its holder removes it, or a person who knows that
+the holder is dead."""
 
 SHOW = """\
-Who holds the state's lock. Reads only. Exit 0: unlocked; 75: locked; 1: what is there is no lock
-file, which locks all the same."""
+Shows who holds the state's lock. It only reads. Exit 0: unlocked; 75: locked; 1: the object is not
+a lock file, but Terraform respects it as one."""
 
 LOCK = """\
-Take the state's lock and print its ID; `unlock` it by that ID. Waits for others as Terraform does,
-1 s doubling to 16 s, until the time-out. Exit 75: another owner holds it; 2: no answer, so the lock
-may be taken now or later."""
+Takes the state's lock and prints its ID, which unlock needs. While another owner holds the lock,
+it tries again as Terraform does, after 1 s, doubling to 16 s, until the timeout. Exit 0: taken;
+75: another owner holds it; 2: no answer, so the lock may be taken now or later."""
 
 UNLOCK = """\
-Remove the lock of your own user and host that has this ID. Exit 1: no such lock, and nothing was
-removed; 2: no answer, so it may be removed or not."""
+Removes the lock that has this ID, if your own user took it on this host. Exit 0: removed; 1: no
+such lock, and nothing was removed; 2: no answer, so the lock may be removed or not."""
 
 FORCE = """\
-Remove the lock that has this ID, whosoever it is. Its holder, if it lives, works on without a lock:
-make sure that it is dead. Exit as `unlock`."""
+Removes the lock that has this ID, whoever took it. First make sure that its holder is dead: a
+holder that is alive continues without a lock. The exit codes are those of unlock."""
 
 RUN = """\
-Run a command under the state's lock, as a lease: the lock file is Terraform's, and it is renewed
-every third of the lease. If this machine dies, another `tflock run` takes the lock over one lease
-later; a lock that Terraform itself took is never taken over. The command gets TF_CLI_ARGS_plan,
-_apply, ... with -lock=false, because the lock is held already. If the lease is lost the command is
-stopped (SIGTERM, then SIGKILL); what Terraform sent before may still arrive. Exit: the command's
-own code (128 + n for signal n); 75 if another owner had the lock until the time-out; 3 if the store
-did not answer; 76 if the lease was lost."""
+Runs a command while holding the state's lock as a lease. The lock file is Terraform's own, and is
+renewed three times per lease. If this machine dies, another tflock run takes the lock over after
+one lease. A lock that Terraform itself took is never taken over. The command finds -lock=false in
+TF_CLI_ARGS_plan, TF_CLI_ARGS_apply and so on, because the lock is held already. If the lease is
+lost, the command is stopped (SIGTERM, then SIGKILL); requests that Terraform sent before may still
+arrive. Exit: the command's own code (128 + n for signal n); 75 if another owner held the lock
+until the timeout; 3 if the store did not answer; 76 if the lease was lost."""
 
 MOVE = """\
-Move a state's lock from Terraform's DynamoDB table to the lock file, without a gap. The item in the
-table is taken and stays as a marker: it refuses every run that is still configured for the table,
-and tells it what to set. Then the lock file is taken, the command (if one is named) runs with both
-held, and the lock file is released: from then on only the lock file counts. If the lock file cannot
-be had, or the command fails, the marker is taken back and the table counts as before. An
-interrupted move is repeated, and so is one whose marker somebody removed (terraform force-unlock
-with the marker's ID does that). --undo removes the marker while the lock file is held. Exit: 0, the
-command's own code, or 75 if another run holds one of the locks."""
+Moves a state's lock from Terraform's DynamoDB table to the lock file, without a gap:
+1. It takes the lock in the table. This item stays as a marker. It stops every run that is still
+   configured for the table, and says what to configure.
+2. It takes the lock file, and runs the command, if there is one, while it holds both locks.
+3. It releases the lock file. From now on only the lock file counts.
+If it cannot take the lock file, or the command fails, it removes the marker, and the table counts
+as before. If a move was interrupted, or somebody removed the marker (terraform force-unlock does),
+run the same command again. --undo removes the marker while it holds the lock file. Exit: 0; the
+command's own code; 75 if another run holds one of the locks."""
 
 EXAMPLE = """\
 lockkit tflock run s3://bucket/prod/terraform.tfstate --ttl 60 -- terraform apply
@@ -79,52 +81,74 @@ lockkit tflock force-unlock s3://bucket/prod/terraform.tfstate 3f1c0d9e-..."""
 
 
 def add(commands: Any) -> None:
-    top = command(
-        commands, "tflock", about=ABOUT, example=EXAMPLE
-    )
+    top = command(commands, "tflock", about=ABOUT, example=EXAMPLE)
     verbs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, run, about, help in (
-        ("show", show, SHOW, "who holds it"),
-        ("run", run_command, RUN, "run a command with it, as a lease that is renewed"),
-        ("move", move, MOVE, "move it from Terraform's DynamoDB table to the lock file"),
-        ("lock", lock, LOCK, "take it"),
-        ("unlock", unlock, UNLOCK, "remove one's own"),
-        ("force-unlock", force_unlock, FORCE, "remove anybody's, by its ID"),
+        ("show", show, SHOW, "show who holds the lock"),
+        ("run", run_command, RUN, "run a command while holding the lock as a lease"),
+        ("move", move, MOVE, "move the lock from Terraform's DynamoDB table to the lock file"),
+        ("lock", lock, LOCK, "take the lock, and print its ID"),
+        ("unlock", unlock, UNLOCK, "remove your own lock, by its ID"),
+        ("force-unlock", force_unlock, FORCE, "remove any lock, by its ID"),
     ):
         parser = command(verbs, name, help=help, about=about, example=EXAMPLE)
-        parser.add_argument("url", metavar="URL", help="of the state: s3://bucket/key, gs://, ...")
+        parser.add_argument(
+            "url", metavar="URL", help="URL of the state: s3://bucket/key, gs://, ..."
+        )
         if name.endswith("unlock"):
-            parser.add_argument("id", metavar="ID", help="of the lock, as show prints it")
+            parser.add_argument(
+                "id", metavar="ID", help="ID of the lock, as lockkit tflock show prints it"
+            )
         if name == "move":
             parser.usage = "lockkit tflock move [options] URL --table URL [-- COMMAND ...]"
             parser.add_argument(
                 "--table", required=True, metavar="URL",
-                help="dynamodb://REGION/TABLE, with ?endpoint=URL for another server",
+                help="Terraform's table: dynamodb://REGION/TABLE, with ?endpoint=URL if needed",
             )  # fmt: skip
-            parser.add_argument("--undo", action="store_true", help="back to the table")
+            parser.add_argument(
+                "--undo", action="store_true", help="move the lock back to the table"
+            )
         if name in ("lock", "move"):
             parser.add_argument(
-                "--lock-timeout", type=float, default=0.0, metavar="S", help="wait (default 0 s)"
+                "--lock-timeout",
+                type=float,
+                default=0.0,
+                metavar="S",
+                help="longest wait (default 0)",
             )
         if name == "run":
             parser.usage = "lockkit tflock run [options] URL -- COMMAND [argument ...]"
             parser.add_argument(
-                "--ttl", type=float, default=60.0, metavar="S", help="the lease (default 60 s)"
+                "--ttl",
+                type=float,
+                default=60.0,
+                metavar="S",
+                help="length of the lease (default 60)",
             )
             parser.add_argument(
                 "--lock-timeout", type=seconds, metavar="S",
-                help="longest wait (default: for ever; 0: try once)",
+                help="longest wait (default: no limit; 0: try once)",
             )  # fmt: skip
         if name in ("lock", "run"):
-            parser.add_argument("--operation", default="lockkit tflock", metavar="TEXT")
-        parser.add_argument("--workspace", default="default", metavar="NAME")
-        parser.add_argument("--workspace-key-prefix", default="env:", metavar="PREFIX")
+            parser.add_argument(
+                "--operation", default="lockkit tflock", metavar="TEXT",
+                help="shown to others as the reason of the lock (default: lockkit tflock)",
+            )  # fmt: skip
+        parser.add_argument(
+            "--workspace", default="default", metavar="NAME", help="Terraform's workspace"
+        )
+        parser.add_argument(
+            "--workspace-key-prefix", default="env:", metavar="PREFIX",
+            help="workspace_key_prefix of the backend (default env:)",
+        )  # fmt: skip
         if name == "run":
             add_store(parser, per_request=False)
         else:
             parser.add_argument("--json", action="store_true", help="JSON, for programs")
             alone = name in ("lock", "move")
-            add_store(parser, time_is="per request" if alone else "for all requests together")
+            add_store(
+                parser, time_is=f"limit {'per request' if alone else 'for all requests together'}"
+            )
         parser.set_defaults(run=run, name=f"tflock {name}", extra="s3,gcs,azure")
 
 
@@ -162,7 +186,7 @@ def show(args: argparse.Namespace) -> int:
     with opened(args) as state:
         found = state.show().info
         if isinstance(found, ForeignLock):
-            lines = [f"is no lock file: {plain(found.why)}; it locks all the same"]
+            lines = [f"is not a lock file: {plain(found.why)}; it locks all the same"]
         else:
             lines = [f"is held by {found}" if found else "is unlocked"]
             lines += [f"  {plain(found.info)}"] if found and found.info else []

@@ -59,7 +59,7 @@ class HandOver:
         except ValueError:
             record = None
         if not isinstance(record, dict) or not isinstance(record.get("epoch"), int):
-            raise Violated("others can read the object", f"{body!r} is no record with an epoch")
+            raise Violated("others can read the object", f"{body!r} is not a record with an epoch")
         return record
 
     def on_write(self, decided: DecidedRequest, after: StoredObject | None) -> None:

@@ -44,7 +44,7 @@ class RecordedRun:
 
 
 def recorded(path: str) -> RecordedRun:
-    """Read a history from its file. Raises `HistoryError` if the file is no history."""
+    """Read a history from its file. Raises `HistoryError` if the file is not a history."""
     with Path(path).open(encoding="utf-8") as lines:
         events = tuple(read(lines))
     return RecordedRun(events=events, verdict=check(events))

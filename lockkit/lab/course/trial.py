@@ -118,7 +118,7 @@ def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
         except StopIteration as done:
             return done.value
         if not isinstance(request, Put | Get | List | Delete | Sleep):
-            raise TypeError(f"it yields {request!r}, which is no request")
+            raise TypeError(f"it yields {request!r}, which is not a request")
         answer = yield request
     raise Violated("the function ends", f"{name}() has sent {REQUESTS_MAX} requests")
 

@@ -413,4 +413,4 @@ def _or(names: tuple[str, ...]) -> str:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

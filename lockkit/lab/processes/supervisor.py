@@ -242,7 +242,7 @@ class Supervisor:
         if isinstance(said, Event):
             self._inbox.put(("event", said))
         elif said is not None:
-            text = f"{name} wrote a line that is no event: {said.get('why') or said}"
+            text = f"{name} wrote a line that is not an event: {said.get('why') or said}"
             self._inbox.put(("event", event(self._clock.stamp_ms(), name, "note", text=text)))
 
     # --- one turn ---

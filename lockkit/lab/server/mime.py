@@ -59,7 +59,7 @@ def request(part: MimePart, batch: DialectRequest) -> DialectRequest:
     line, _, rest = part.body.lstrip(b"\r\n").partition(b"\n")
     parsed = _REQUEST_LINE.match(line)
     if parsed is None:
-        raise DialectError(400, "badRequest", "a part of the batch is no HTTP request")
+        raise DialectError(400, "badRequest", "a part of the batch is not an HTTP request")
     inner, body = _split(rest)
     outer = {
         name: batch.headers[name]

@@ -83,7 +83,7 @@ def fields_of(said: str, *known: str) -> dict[str, str]:
     if not fields.get(known[0]):
         raise ValueError(f"this link does not name its {known[0]}: #{known[0]}=...")
     if not fields.get("step", "0").isdecimal():
-        raise ValueError(f"the step {fields['step'][:20]!r} of this link is no number")
+        raise ValueError(f"the step {fields['step'][:20]!r} of this link is not a number")
     return fields
 
 

@@ -154,8 +154,8 @@ class Election:
             return "no leader seen yet: campaign"
         if isinstance(record, Garbled):
             return (
-                f"{epoch_key(epoch)} is no epoch's record: {record.why}; find out who wrote it, "
-                'then overwrite it with {"expired": true} - deleted, its number would come again'
+                f"{epoch_key(epoch)} is not an epoch's record: {record.why}; find who wrote it, "
+                'then overwrite it with {"expired": true}; do not delete it, or its number recurs'
             )
         if record.expired:
             return f"the leader of epoch {epoch} has resigned: campaign"

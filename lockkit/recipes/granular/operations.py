@@ -140,7 +140,7 @@ def wants_of(
 
 def _refuse_other_names(operation: Operation, bucket: str, keys: Sequence[str]) -> None:
     if operation.bucket is not None and not bucket:
-        raise ValueError(f"{operation.name} is of one bucket: name it")
+        raise ValueError(f"{operation.name} applies to one bucket: name it")
     match operation.names:
         case KeyNaming.NONE:
             fits = not keys or operation.bucket is READ  # CreateKey has a key but locks none

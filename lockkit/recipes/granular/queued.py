@@ -236,7 +236,7 @@ def attend(place: QueuePlace, *, renew: bool = False) -> Procedure[list[QueueEnt
         queue = yield from _replaced(place, queue, new, tries)
     raise Unanswered(
         place.key,
-        f"could not be written in {TRIES_MAX} tries: others wrote first, or the store is silent",
+        f"could not be written in {TRIES_MAX} tries: others wrote first, or no answer came",
         "try again",
         doubt=True,
     )
@@ -361,7 +361,7 @@ def decode(key: str, body: bytes, version: Version) -> LockQueue:
                     raise ValueError("too many entries")
                 return LockQueue(tuple(map(_entry, entries)), epoch, version)
             case _:
-                why = "is no queue of a shared lock"
+                why = "is not a queue of a shared lock"
     except (ValueError, KeyError, TypeError, RecursionError):
         why = "is a damaged queue of a shared lock"
     raise NotAQueue(f"{key} {why}", cure=cure)

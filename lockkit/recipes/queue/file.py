@@ -116,7 +116,7 @@ def decode(body: bytes) -> QueueFile:
     try:
         fields = json.loads(body.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
-        raise QueueError("queue.json", "is no JSON (truncated, or not a queue)", _ASIDE) from None
+        raise QueueError("queue.json", "is not JSON (truncated, or not a queue)", _ASIDE) from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise QueueError("queue.json", "is not a queue of lockkit's", _ASIDE)
     version = fields.get("version")
@@ -165,11 +165,11 @@ def job_of(fields: Any) -> Job:
 
 def text_of(value: Any) -> str:
     if type(value) is not str:
-        raise TypeError(f"{str(value)[:SHOWN]!r} is no string")
+        raise TypeError(f"{str(value)[:SHOWN]!r} is not a string")
     return value
 
 
 def count_of(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise TypeError(f"{str(value)[:SHOWN]!r} is no count")
+        raise TypeError(f"{str(value)[:SHOWN]!r} is not a count")
     return value

@@ -158,7 +158,7 @@ def connect(broker: Broker) -> BrokerConnection:
         if isinstance(error, OSError | EOFError):  # it ends, or is stopped
             raise NoBroker("no broker", f"answers at {shown} ({error or 'it hung up'})") from None
         raise ForeignBroker(
-            f"who answers at {shown}",
+            f"the process at {shown}",
             f"is not the broker that queue.json names ({str(error)[:SHOWN]})",
-            "nothing was asked of it",
+            "it received no request",
         ) from None

@@ -68,7 +68,7 @@ def _refuse_other(body: bytes, stripes: int, where: str) -> None:
 
 
 def _layout(body: bytes, where: str) -> tuple[int, str]:
-    """The recorded (stripes, hash); `StripesDiffer` if the body is no record of this version."""
+    """The recorded (stripes, hash); `StripesDiffer` if the body is not a record of this version."""
     try:
         fields = json.loads(body) if len(body) <= LAYOUT_BYTES_MAX else None
     except (ValueError, RecursionError):
@@ -82,6 +82,6 @@ def _layout(body: bytes, where: str) -> tuple[int, str]:
         ):
             return stripes, hashed
         case _:
-            why = "is no record of stripes"
+            why = "is not a record of stripes"
             cure = "see who wrote it, and remove it if it is unused"
     raise StripesDiffer(f"{where} {why}", cure=cure)

@@ -108,7 +108,7 @@ class StateLease(LeasedLock):
         **options: Any,
     ) -> None:
         if not 1.0 <= ttl_s <= TTL_S_MAX:
-            raise ValueError(f"ttl_s={ttl_s}: a lease lasts 1 s to {TTL_S_MAX:.0f} s")
+            raise ValueError(f"ttl_s={ttl_s}: a lease must last 1 s to {TTL_S_MAX:.0f} s")
         options = {"owner": who(), **options}
         super().__init__(url, ttl_s=ttl_s, beat_s=ttl_s / BEATS_PER_LEASE, **options)
         self._state = StateLock(
@@ -164,7 +164,7 @@ class StateLease(LeasedLock):
             if found.version is None:
                 raise GrantOver("its file was removed (lockkit tflock force-unlock, or by hand)")
             if not is_ours(found.info, self._mine):
-                raise GrantOver(f"its file is now of {found.info}")
+                raise GrantOver(f"its file now belongs to {found.info}")
             self._version = found.version  # an earlier renewal landed without an answer
         raise NoAnswer(f"{self}: its writes got no definite answer; try again")
 
@@ -195,7 +195,7 @@ class StateLease(LeasedLock):
         if found.version != version:
             return False
         if not isinstance(found.info, LockInfo):
-            raise StoreError(f"{self}: {self._state.key} is no lock file; delete it by hand")
+            raise StoreError(f"{self}: {self._state.key} is not a lock file; delete it by hand")
         self._delete(found.info.id)
         return True
 

@@ -42,7 +42,7 @@ class LockInfo:
 
 @dataclass(frozen=True, slots=True)
 class ForeignLock:
-    """A body that is no lock file. It still locks the state, as it does for Terraform."""
+    """A body that is not a lock file. It still locks the state, as it does for Terraform."""
 
     why: str
 

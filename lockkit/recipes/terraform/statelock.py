@@ -140,7 +140,7 @@ def _refused(
 ) -> StateLocked | LockUnknown:
     match found:
         case ForeignLock(why):
-            why = f"is no lock file: {why}; Terraform also treats it as a lock"
+            why = f"is not a lock file: {why}; Terraform also treats it as a lock"
             cure = "find out who wrote it, then delete it by hand"
         case _:
             why = f"is held by {found}, and never expires"
@@ -214,7 +214,7 @@ def _why_not(id: str, standing: StateRead) -> tuple[str, str]:
         case None:
             return "is not there: nothing is locked, or somebody else has unlocked it", ""
         case ForeignLock(why):
-            return f"is no lock file: {why}", "find out who wrote it, then delete it by hand"
+            return f"is not a lock file: {why}", "find out who wrote it, then delete it by hand"
         case LockInfo():
             return f"has another ID than {id[:60]!r}: it is held by {standing.info}", ""
         case never:
@@ -243,7 +243,7 @@ class StateLock:
     :param emit: called with every event.
     :param clock: the source of time; tests replace it.
     :param store_options: those of `open_store`: endpoint, credentials, ...
-    :raises ValueError: if `acquire_timeout` is no number of seconds from 0.
+    :raises ValueError: if `acquire_timeout` is not a number of seconds from 0.
     :raises StoreError: if `url` names no state, or no store.
     """
 

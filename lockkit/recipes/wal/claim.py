@@ -84,7 +84,7 @@ def claim(slot: Slot) -> Procedure[End]:
         Unanswered(
             slot.key,
             f"could not be written in {TRIES_MAX} tries ({why})",
-            "see that the store answers, then append again",
+            "check that the store answers, then append again",
             doubt=True,
         ),
         True,

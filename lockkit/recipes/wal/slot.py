@@ -124,7 +124,7 @@ def decode_slot(body: bytes, number: int) -> SlotRead:
         raise _damaged(key, f"it says that it is slot {_shown(fields.get('slot'))}")
     records = fields.get("records")
     if type(records) is not list:
-        raise _damaged(key, "its 'records' are no list")
+        raise _damaged(key, "its 'records' are not a list")
     epoch = _count(key, fields, "epoch", least=1)
     return SlotRead(
         number, epoch, _id(key, fields, "writer"), _id(key, fields, "attempt"), tuple(records)
@@ -241,6 +241,6 @@ def _shown(value: object) -> str:
 
 def _damaged(key: str, why: str) -> Damaged:
     return Damaged(
-        f"is no part of a log of lockkit: {why}; nothing was written over it",
+        f"is not part of a log of lockkit: {why}; nothing was written over it",
         key=key, cure="see who wrote it, then restore or remove it",
     )  # fmt: skip

@@ -224,7 +224,7 @@ def put_fence(log: WriterState) -> Procedure[None]:
     if isinstance(fence, AppendUnknown):
         raise Unanswered(
             slot_key(log.next), f"may or may not hold the fence of epoch {log.epoch}",
-            "see that the store answers, then open the log again", doubt=True,
+            "check that the store answers, then open the log again", doubt=True,
         ) from fence  # fmt: skip
     if isinstance(fence, Exception):
         raise fence

@@ -36,7 +36,7 @@ def decode(body: bytes, *names: str) -> dict[str, Any]:
         rest = io.BytesIO(payload)
         record = fastavro.schemaless_reader(rest, schema, None)
         if rest.tell() != len(payload) or not isinstance(record, dict):
-            raise ValueError("there is more in it than its record")
+            raise ValueError("it contains more than its record")
     except (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError,
             StopIteration, TypeError, ValueError, zlib.error, fastavro.schema.SchemaParseException,
             ) as error:  # fmt: skip
@@ -71,7 +71,7 @@ def _open(body: bytes) -> tuple[dict[str, Any], bytes]:
         raise ValueError("it does not end behind its first record")
     schema = json.loads(described)
     if not isinstance(schema, dict):
-        raise ValueError("its schema is no record")
+        raise ValueError("its schema is not a record")
     return schema, payload
 
 

@@ -58,7 +58,7 @@ def open_data_file(store: Store, key: str, clock: Clock) -> BinaryIO:
                     raise AssertionError(f"not an answer to a read: {other!r}")
     raise Unanswered(
         key, f"could not be read in {TRIES_MAX} tries ({why})",
-        "see that the store answers, then try again", doubt=False,
+        "check that the store answers, then try again", doubt=False,
     )  # fmt: skip
 
 
@@ -123,5 +123,5 @@ def put_data_file(store: Store, key: str, source: BinaryIO, size: int, clock: Cl
                 clock.sleep(pause_s(tries))
     raise Unanswered(
         key, f"could not be written in {TRIES_MAX} tries ({why})",
-        "see that the store answers, then try again", doubt=True,
+        "check that the store answers, then try again", doubt=True,
     )  # fmt: skip

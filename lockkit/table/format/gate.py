@@ -118,10 +118,10 @@ def _unknown(key: str, stacklevel: int) -> None:
     meant = f"; did you mean {spelt[near[0]]}?" if near else ""
     if not key.startswith("hoodie."):
         raise RefusedOption(
-            key[:SHOWN], f"is none of Hudi's or lockkit's options{meant}",
+            key[:SHOWN], f"is not an option of Hudi or lockkit{meant}",
             "" if meant else "leave it out",
         )  # fmt: skip
-    text = f"{key[:SHOWN]} has no effect: it is no option of Hudi 1.2 or of lockkit{meant}"
+    text = f"{key[:SHOWN]} has no effect: it is not an option of Hudi 1.2 or of lockkit{meant}"
     warnings.warn(UnknownOption(text), stacklevel=stacklevel)
 
 

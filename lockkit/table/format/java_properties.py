@@ -26,7 +26,7 @@ def parse_properties(body: bytes) -> dict[str, str]:
     """The keys of a properties file. Other content gives keys that are never used."""
     if len(body) > PROPERTIES_BYTES_MAX:
         raise DamagedFile(
-            "hoodie.properties", f"has {len(body)} bytes and is no table's properties file"
+            "hoodie.properties", f"has {len(body)} bytes and is not a table's properties file"
         )
     text = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*", r"\1", body.decode("latin-1"))
     keys: dict[str, str] = {}

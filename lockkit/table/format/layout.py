@@ -314,7 +314,7 @@ def _from_hudi(partition: str, fields: Mapping[str, Any]) -> WriteStat:
     name = _FILE_NAME.fullmatch(last) or LOG_FILE.fullmatch(last)
     if path.rpartition("/")[0] != partition or name is None or name[1] != file_id:
         raise ValueError(
-            f"{path[:60]!r} is no base or log file of {file_id[:60]!r} in {partition[:60]!r}"
+            f"{path[:60]!r} is not a base or log file of {file_id[:60]!r} in {partition[:60]!r}"
         )
     return WriteStat(
         partition=partition,

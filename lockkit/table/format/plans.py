@@ -357,7 +357,7 @@ def _instant_in(key: str) -> str:
 def _instant(value: Any) -> str:
     digits = isinstance(value, str) and value.isascii() and value.isdecimal()
     if not digits or len(value) not in (14, 17):
-        raise ValueError(f"{str(value)[:40]!r} is no instant")
+        raise ValueError(f"{str(value)[:40]!r} is not an instant")
     return str(value)
 
 

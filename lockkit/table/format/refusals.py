@@ -55,7 +55,7 @@ def _not_a_table(says: Says) -> Iterator[str]:
     for key in ("hoodie.table.name", "hoodie.table.version", "hoodie.table.type",
                 "hoodie.timeline.layout.version"):  # fmt: skip
         if not says(key):
-            yield (f"{key} is missing, so this is no table that can be understood; restore the "
+            yield (f"{key} is missing, so this is not a table that can be understood; restore the "
                    "file (Hudi keeps hoodie.properties.backup beside it)")  # fmt: skip
     if not says("hoodie.table.recordkey.fields"):
         yield ("hoodie.table.recordkey.fields is missing: its rows have no keys of their own, and "
@@ -177,7 +177,7 @@ def refuse_index(index: str, table_type: str) -> None:
         raise RefusedOption("index", why, value=str(index)[:40])
     if table_type != MERGE_ON_READ:
         why = f"is refused: Hudi's buckets are for {MERGE_ON_READ} tables here"
-        raise RefusedOption("index", why, "leave it out to have lockkit's own buckets", value=index)
+        raise RefusedOption("index", why, "leave it out to use lockkit's own buckets", value=index)
 
 
 def refuse_commit(commit: str, version: int, mode: str, table_type: str) -> None:

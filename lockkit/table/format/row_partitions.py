@@ -36,7 +36,7 @@ def partition_numbers(config: TableConfig, rows: pa.Table) -> tuple[pa.Array, li
 def partition_of(config: TableConfig, rows: pa.Table) -> str:
     """The one partition that all rows belong to; `TableError` if there are several, or no rows."""
     if rows.num_rows == 0:
-        raise RefusedRows("", "are none: an empty file group is not written")
+        raise RefusedRows("", "are empty: an empty file group is not written")
     paths = set(partition_numbers(config, rows)[1])
     if len(paths) != 1:
         raise RefusedRows(

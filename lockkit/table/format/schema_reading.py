@@ -20,7 +20,7 @@ def arrow_schema(avro: str) -> pa.Schema:
         said = json.loads(avro)
         fields = [(str(each["name"]), each["type"]) for each in said["fields"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        why = f"is no Avro record ({type(error).__name__}); the commit that carries it is damaged"
+        why = f"is not an Avro record ({type(error).__name__}): its commit is damaged"
         raise DamagedFile("the table's schema", why) from None
     if len(fields) > COLUMNS_MAX:
         why = f"has {len(fields)} columns; a table has at most {COLUMNS_MAX}"

@@ -150,7 +150,7 @@ def instant_ms(instant: str) -> int:
     Raises `ValueError` for what is none: int() alone takes `+1`, ` 1` and other scripts' digits.
     """
     if not (len(instant) in (14, 17) and instant.isascii() and instant.isdigit()):
-        raise ValueError(f"{instant[:40]!r} is no instant")
+        raise ValueError(f"{instant[:40]!r} is not an instant")
     # Not strptime: a timeline of 10,000 instants would cost every commit a tenth of a second.
     month, day, hour, minute, second = (int(instant[i : i + 2]) for i in range(4, 14, 2))
     at = datetime(int(instant[:4]), month, day, hour, minute, second, tzinfo=UTC)

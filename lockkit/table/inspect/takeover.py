@@ -58,7 +58,7 @@ def guard(holder: LockHolder, *, shown: Version, epoch: int | None) -> Version:
 
     A lease that has not expired, or is being renewed, can be broken only by its epoch. The epoch
     names the grant, so a renewal since it was shown does not matter. A lease that Hudi wrote has no
-    epoch (0); it is guarded by its version alone, as is a body that is no lock record.
+    epoch (0); it is guarded by its version alone, as is a body that is not a lock record.
     """
     record, version = holder.observation.record, holder.observation.version
     if record is None or version is None or (isinstance(record, Record) and record.expired):

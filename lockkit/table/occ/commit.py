@@ -255,8 +255,8 @@ def _decide(
             )
         seen = yield from read_fence()
     raise Unanswered(
-        prepared.instant, f"lost the fence to others {ROUNDS_MAX} times and was not committed",
-        "try again, and look whether any writer commits without the lock", doubt=False,
+        prepared.instant, f"lost the race for the fence {ROUNDS_MAX} times and was not committed",
+        "try again, and check whether any writer commits without the lock", doubt=False,
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def refuse_closed(seen: FenceRead) -> None:
         raise TableBlocked(
             "the table", "is no longer in fenced mode; nothing was committed",
             "begin again. If its properties still say fenced, a switch of the mode was "
-            "interrupted: finish it with lockkit table mode URL hudi --yes, or take it back with "
+            "interrupted: finish it with lockkit table mode URL hudi --yes, or undo it with "
             "lockkit table mode URL fenced --yes",
         )  # fmt: skip
 

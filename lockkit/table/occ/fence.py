@@ -143,7 +143,7 @@ def follow(
     if not is_believed(epoch):
         raise TableBlocked(
             "the lock's epoch",
-            f"is {epoch}, which leaves no room for the grants to come; nothing was decided",
+            f"is {epoch}, which leaves no room for further grants; nothing was decided",
             "give the lock a new epoch: lockkit lock break URL shows how",
         )
     return Fence(
@@ -200,7 +200,7 @@ def parse_fence(body: bytes) -> Fence:
     """The fence, or a `TableError`: nothing may be committed under an unreadable fence."""
     fence = parse_whatever_epoch(body)
     if not is_believed(fence.epoch):
-        raise _broken(f"its epoch, {fence.epoch}, leaves no room for the grants to come")
+        raise _broken(f"its epoch, {fence.epoch}, leaves no room for further grants")
     return fence
 
 

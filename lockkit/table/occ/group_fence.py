@@ -88,7 +88,7 @@ def parse_group_fence(body: bytes) -> GroupFence:
         if each.seq != number:
             raise _broken(f"decision {number} is missing")
     if not is_instant(fence.newest) or not fence.first > 0 <= fence.published <= fence.last:
-        raise _broken("its counts or its newest instant make no sense")
+        raise _broken("its counts or its newest instant are inconsistent")
     return fence
 
 

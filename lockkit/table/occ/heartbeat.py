@@ -107,7 +107,7 @@ def start(now: HeartbeatState) -> Procedure[HeartbeatState]:
         yield Sleep(pause_s(tries))
     raise Unanswered(
         heartbeat_key(now.instant), f"could not be written in {TRIES_MAX} tries",
-        "see that the store answers, then begin again", doubt=True,
+        "check that the store answers, then begin again", doubt=True,
     )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
             break
     else:
         raise Unanswered(
-            f"the switch to {mode}", f"lost the fence to others {ROUNDS_MAX} times", "try again",
+            f"the switch to {mode}", f"lost the race for the fence {ROUNDS_MAX} times", "try again",
             doubt=False,
         )  # fmt: skip
     return (yield from _say_in_properties(mode, believe))
@@ -107,7 +107,7 @@ def _refuse_under_way(now: Timeline) -> None:
     if under_way := commits_under_way(now):
         raise TableBlocked(
             ", ".join(sorted(under_way)[:5]),
-            "is under way in hudi mode, and could be published without the fence",
+            "is in progress in hudi mode, and could be published without the fence",
             "let its writer finish, or roll it back with lockkit table rollback, then switch the "
             "mode",
         )

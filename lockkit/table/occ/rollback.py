@@ -173,7 +173,7 @@ def _roll_back_in_group(
 def _lost(target: str) -> Unanswered:
     return Unanswered(
         f"the rollback of {target}",
-        f"lost the fence to others {ROUNDS_MAX} times; nothing was deleted", "try again",
+        f"lost the race for the fence {ROUNDS_MAX} times; nothing was deleted", "try again",
         doubt=False,
     )  # fmt: skip
 

@@ -214,7 +214,7 @@ def take(
                 return replace(offer, version=made)
         # Writers that collide at one instant spread over the next ones.
         at_ms += len(LANES) * (1 + zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
-    raise TableChanged(instant, f"was taken by others, as {TAKES_MAX} instants were", "try again")
+    raise TableChanged(instant, f"and {TAKES_MAX - 1} more were taken by others", "try again")
 
 
 def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:

@@ -120,7 +120,7 @@ def known_instant(text: str) -> str:
         instant_ms(text)
     except (ValueError, AttributeError):
         raise RefusedOption(
-            "instant", "is no instant", "write 'yyyyMMddHHmmssSSS' in UTC", value=str(text)[:40]
+            "instant", "is not an instant", "write 'yyyyMMddHHmmssSSS' in UTC", value=str(text)[:40]
         ) from None
     return text
 

@@ -36,7 +36,7 @@ def as_filters(filters: object) -> tuple[Filter, ...]:
         raise RefusedOption("filters", f"are {len(found)}; a read takes at most {FILTERS_MAX}")
     for each in found:
         if not isinstance(each, tuple | list) or len(each) != 3:
-            raise RefusedOption(f"filter {str(each)[:60]!r}", "is no filter", cure)
+            raise RefusedOption(f"filter {str(each)[:60]!r}", "is not a filter", cure)
         if not (isinstance(each[0], str) and isinstance(each[1], str)):
             why = "must begin with the name of a column and an operator, both str"
             raise RefusedOption(f"filter {str(each)[:60]!r}", why, cure)

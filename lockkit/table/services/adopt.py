@@ -112,7 +112,7 @@ def adopt(*, believe: Callable[[], None] = trust) -> Procedure[Adoption]:
             return {}  # an earlier try, whose answer was lost
         if standing != found.keys:
             raise TableChanged(
-                PROPERTIES_KEY, "was changed while it was looked at; nothing was changed here",
+                PROPERTIES_KEY, "was changed by another program; nothing was changed here",
                 "run this again",
             )  # fmt: skip
         return found.changes

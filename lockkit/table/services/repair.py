@@ -303,9 +303,9 @@ def _choose(
             FENCE_KEY,
             f"may have decided one of {listed}, and nothing that is left shows which, or whether "
             "it did. Nothing was changed",
-            "look into the logs of the writers: the one whose last event is `fenced`, or that "
+            "read the logs of the writers: the one whose last event is `fenced`, or that "
             "ended with CommitUnknown, was decided. Then repeat with --decided INSTANT; or with "
-            f"--decided {NOTHING} if no writer had got so far",
+            f"--decided {NOTHING} if no writer got that far",
         )
     if said == NOTHING:
         return None
@@ -365,7 +365,7 @@ def carry_out(
     )
     if not isinstance(settled, Version):
         raise TableChanged(
-            FENCE_KEY, "has changed since it was looked at; nothing was changed", "look again"
+            FENCE_KEY, "has changed since it was examined; nothing was changed", "look again"
         )
     forward: list[str] = []
     yield from settle(repair.names, FenceRead(fence, None), frozenset(), forward)

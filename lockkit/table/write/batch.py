@@ -79,7 +79,7 @@ class StreamBatch:
     def __post_init__(self) -> None:
         if not _QUERY.fullmatch(self.query):
             raise RefusedOption(
-                "query", "is no id of a query", "use letters, digits and dashes",
+                "query", "is not an id of a query", "use letters, digits and dashes",
                 value=self.query[:60],
             )  # fmt: skip
 

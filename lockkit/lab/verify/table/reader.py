@@ -229,7 +229,7 @@ def _metadata(body: bytes) -> Mapping[str, Any]:
         return record
     fields = _json(body)
     if not isinstance(fields, dict):
-        raise Unreadable("a commit's metadata is no JSON object")
+        raise Unreadable("a commit's metadata is not a JSON object")
     return fields
 
 

@@ -53,7 +53,7 @@ class SeedMoment:
         brief = text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
         known = _ABOUT.match(text) if len(text) <= MOMENT_CHARS_MAX else None
         if known is None:
-            raise ValueError(f"{brief!r} is no moment; one is written 'lease:1234@57'")
+            raise ValueError(f"{brief!r} is not a moment; one is written 'lease:1234@57'")
         place, step = known.end(), None
         branches: list[Branch] = []
         while (found := _BRANCH.match(text, place)) and len(branches) < BRANCHES_MAX:

@@ -70,7 +70,7 @@ class ScenarioMoment:
         play, _, mistake = about.partition("/")
         if not colon or not play:
             raise ValueError(
-                f"{_brief(text)} is no moment; one is written 'election: W1 answer x3, W2 lose'"
+                f"{_brief(text)} is not a moment; one is written 'election: W1 answer x3, W2 lose'"
             )
         decisions = [one for each in said.split(",") if each.strip() for one in _read(each.strip())]
         if len(decisions) > DECISIONS_MAX:
@@ -93,7 +93,7 @@ def _read(said: str) -> list[Decision]:
     if not who or what not in set(Choice):
         known = ", ".join(Choice)
         raise ValueError(
-            f"{_brief(said)} is no decision; one is written 'W1 lose' or 'W1 answer x3', and "
+            f"{_brief(said)} is not a decision; one is written 'W1 lose' or 'W1 answer x3', and "
             f"there are: {known}"
         )
     return [Decision(who, Choice(what))] * int((match and match[2]) or 1)
