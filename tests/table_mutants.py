@@ -25,7 +25,8 @@ from lockkit.table.occ.liveness import heartbeat_key
 ROOMS = {
     each.rpartition(".")[2]: import_module(f"lockkit.{each}")
     for each in (
-        "table.services.clean", "table.occ.commit", "table.occ.decide", "table.occ.failed",
+        "table.services.clean", "table.occ.commit", "table.occ.committing", "table.occ.decide",
+        "table.occ.failed",
         "table.occ.fence", "table.occ.heartbeat", "table.read.incremental", "table.occ.liveness",
         "table.occ.rollback", "table.format.timeline", "table.occ.transaction",
         "table.occ.news",
@@ -100,13 +101,13 @@ def blind_beat(now: Any) -> Procedure[Any]:
 
 
 MUTANTS: dict[str, dict[str, Any]] = {
-    "no fence": {"commit.FENCED": "nothing", "commit.refuse_open": lambda _: None},
+    "no fence": {"committing.FENCED": "nothing", "committing.refuse_open": lambda _: None},
     "the fence is replaced whatever it says": {"commit.replace_fence": whatever_it_says},
     "no conflict check": {"commit.find_conflict": lambda *_, **__: None},
     "a refused decision is taken for made": {"decide._was_superseded": yes},
     "a lost answer is taken for a no": {"commit.replace_fence": a_lost_answer_is_a_no},
-    "published before it is decided": {"commit.decide": published_first},
-    "acknowledged before it is proven": {"commit.complete": unproven},
+    "published before it is decided": {"committing.decide": published_first},
+    "acknowledged before it is proven": {"committing.complete": unproven},
     "the last decision is not settled": {"commit.settle": nothing},
     "a window that is too short counts as whole": {
         "fence.WINDOW_MAX": 1, "fence.Fence.since": whole_window,
@@ -115,7 +116,9 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a rollback does not look whether it is completed": {"rollback._files_of": unlooked},
     "a rollback deletes before it is decided": {"rollback.replace_fence": yes},
     "a writer does not look whether it was rolled back": {"news.ROLLBACK": "nothing"},
-    "completion times come from the writer's clock": {"commit.completion_time": by_its_own_clock},
+    "completion times come from the writer's clock": {
+        "commit.completion_time": by_its_own_clock, "committing.completion_time": by_its_own_clock,
+    },
     "a roll-forward takes a completion time of its own": {"decide.completed_key": another_name},
     "begin does not look for later commits": {
         "timeline.Timeline.latest": property(lambda _: "")

@@ -96,7 +96,7 @@ ORDER = {
         "liveness heartbeat locks hudi_clocks "
         "creation decide markers discarding transaction failed prepared news rewriting "
         "metadata_off outgrown begun_again "
-        "commit condition mode ahead "
+        "commit committing condition mode ahead "
         "publish group_ahead group_publish rollback dead concurrency nonblocking contract"
     ),
 }

@@ -180,6 +180,17 @@ def command(
     return parser
 
 
+def option(
+    parser: Any, flag: str, metavar: str, help: str, default: Any = None, kind: Any = None
+) -> None:
+    """Add an option whose help names its default; `kind` is the default's type."""
+    shown = f"{default:g}" if isinstance(default, float) else default
+    parser.add_argument(
+        flag, metavar=metavar, type=kind or type(default), default=default,
+        help=f"{help} (default {shown})",
+    )  # fmt: skip
+
+
 def add_store(
     parser: argparse.ArgumentParser, *, per_request: bool = True, time_is: str = "limit per request"
 ) -> None:

@@ -13,6 +13,7 @@ from lockkit.cli.terminal import (
     OK,
     USAGE,
     CommandError,
+    option,
     report,
     say,
     say_json,
@@ -80,31 +81,13 @@ LOCK_TTL_S, LOCK_TIMEOUT_S = 60.0, 60.0
 def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser = verb(verbs, "clean", "delete files of old snapshots", CLEAN, CLEAN_EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
-    parser.add_argument(
-        "--commits",
-        type=int,
-        default=10,
-        metavar="N",
-        help="keep the files of the newest N commits (default 10)",
-    )
+    option(parser, "--commits", "N", "keep the files of the newest N commits", 10)
     parser.set_defaults(run=clean)
 
     parser = verb(verbs, "cluster", "rewrite small files", CLUSTER, CLUSTER_EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be rewritten")
-    parser.add_argument(
-        "--small-mb",
-        type=int,
-        default=300,
-        metavar="MB",
-        help="rewrite files below this size (default 300)",
-    )
-    parser.add_argument(
-        "--target-mb",
-        type=int,
-        default=1024,
-        metavar="MB",
-        help="size of a new file (default 1024)",
-    )
+    option(parser, "--small-mb", "MB", "rewrite files below this size", 300)
+    option(parser, "--target-mb", "MB", "size of a new file", 1024)
     parser.add_argument(
         "--layout", default="free",
         help="free (default), or bucketed: keep each key in the bucket where upserts look for it",
@@ -114,31 +97,13 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser = verb(verbs, "compact", "merge log files", COMPACT, COMPACT_EXAMPLE)
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--dry-run", action="store_true", help="only say what would be merged")
-    either.add_argument(
-        "--retries",
-        type=int,
-        default=0,
-        metavar="N",
-        help="try again N times after a conflict (default 0)",
-    )
+    option(either, "--retries", "N", "try again N times after a conflict", 0)
     parser.set_defaults(run=compact)
 
     parser = verb(verbs, "archive", "archive old instants", ARCHIVE, ARCHIVE_EXAMPLE)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be archived")
-    parser.add_argument(
-        "--keep-min",
-        type=int,
-        default=20,
-        metavar="N",
-        help="keep N commits on the timeline (default 20)",
-    )
-    parser.add_argument(
-        "--keep-max",
-        type=int,
-        default=30,
-        metavar="N",
-        help="archive only if there are more than N commits (default 30)",
-    )
+    option(parser, "--keep-min", "N", "keep N commits on the timeline", 20)
+    option(parser, "--keep-max", "N", "archive only if there are more than N commits", 30)
     parser.set_defaults(run=archive)
 
     parser = verb(verbs, "rollback", "roll back dead writers", ROLLBACK, ROLLBACK_EXAMPLE)
@@ -149,13 +114,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=rollback)
 
     parser = verb(verbs, "services", "run all services regularly", SERVICES, SERVICES_EXAMPLE)
-    parser.add_argument(
-        "--every-s",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="seconds between two runs (default 60)",
-    )
+    option(parser, "--every-s", "S", "seconds between two runs", 60.0)
     parser.add_argument(
         "--set",
         action="append",

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from lockkit.table.format.properties import TableConfig as TableConfig
     from lockkit.table.handle import Table as Table
     from lockkit.table.occ.commit import Committed as Committed
-    from lockkit.table.occ.commit import commit as commit
+    from lockkit.table.occ.committing import commit as commit
     from lockkit.table.occ.creation import create_table as create_table
     from lockkit.table.occ.fence import FENCE_KEY as FENCE_KEY
     from lockkit.table.occ.prepared import Prepared as Prepared
@@ -81,7 +81,7 @@ _MODULE = {
     "table.format.partition": "partition_path",
     "table.format.properties": "PROPERTIES_KEY TableConfig",
     "table.handle": "Table",
-    "table.occ.commit": "Committed commit",
+    "table.occ.commit": "Committed", "table.occ.committing": "commit",
     "table.occ.creation": "create_table",
     "table.occ.fence": "FENCE_KEY",
     "table.occ.publish": "publish",

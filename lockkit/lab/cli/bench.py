@@ -14,6 +14,7 @@ from lockkit.cli.terminal import (
     CommandError,
     add_store,
     command,
+    option,
     say,
     say_json,
     store_options,
@@ -52,9 +53,7 @@ def add(commands: Any) -> None:
     reads.add_argument(
         "url", metavar="URL", nargs="?", help="s3://, gs://, az://, abfss:// or file:///"
     )
-    reads.add_argument(
-        "--requests", type=int, default=200, metavar="N", help="requests of each kind (default 200)"
-    )
+    option(reads, "--requests", "N", "requests of each kind", 200)
     reads.add_argument(
         "--sizes",
         default="1024,1048576",

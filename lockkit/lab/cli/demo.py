@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import CommandError, command, require, say
+from lockkit.cli.terminal import CommandError, command, option, require, say
 from lockkit.clock import Clock
 from lockkit.events import Event, HistoryNarrator, plain
 from lockkit.lab.cli.check import code, show
@@ -72,9 +72,7 @@ def add(commands: Any) -> None:
         "--provider", choices=PROVIDERS, default="s3",
         help="the API that the embedded server speaks (default s3)",
     )  # fmt: skip
-    parser.add_argument(
-        "--writers", type=int, default=3, metavar="N", help="number of writers, 2 to 8 (default 3)"
-    )
+    option(parser, "--writers", "N", "number of writers, 2 to 8", 3)
     parser.add_argument(
         "--no-fence",
         dest="fence",

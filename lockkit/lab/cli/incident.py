@@ -19,6 +19,7 @@ from lockkit.cli.terminal import (
     CommandError,
     add_store,
     command,
+    option,
     say,
     say_json,
     store_options,
@@ -72,13 +73,7 @@ def add(commands: Any) -> None:
         help="URL of a table or of a service's lock, then histories, audit files, listings or logs",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
-    parser.add_argument(
-        "--watch-s",
-        type=float,
-        default=3.0,
-        metavar="S",
-        help="how long to watch the lock (default 3)",
-    )
+    option(parser, "--watch-s", "S", "how long to watch the lock", 3.0)
     add_store(parser)
     parser.set_defaults(run=run, name="incident", extra="s3,gcs,azure")
 

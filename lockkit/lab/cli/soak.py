@@ -8,10 +8,21 @@ import shutil
 import signal
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import FOUND, OK, UNKNOWN, CommandError, command, require, say, warn
+from lockkit.cli.terminal import (
+    FOUND,
+    OK,
+    UNKNOWN,
+    CommandError,
+    command,
+    option,
+    require,
+    say,
+    warn,
+)
 from lockkit.clock import Clock
 from lockkit.events import plain
 from lockkit.lab.cli.check import show
@@ -45,48 +56,24 @@ def add(commands: Any) -> None:
         commands, "soak", about=ABOUT,
         example=EXAMPLE,
     )  # fmt: skip
-    option = parser.add_argument
-    option(
-        "--minutes", type=float, default=10.0, metavar="N", help="length of the run (default 10)"
-    )
-    option(
-        "--writers", type=int, default=4, metavar="W", help="number of writers, 1 to 8 (default 4)"
-    )
-    option(
-        "--spark", type=int, default=0, metavar="N", help="how many of them use PySpark (default 0)"
-    )
-    option("--faults", metavar="PLAN", help=f"the plan of faults (default {PLAN})")
-    option(
-        "--fence",
-        choices=("on", "off"),
-        default="on",
-        help="off: commit without the fence, as Hudi does (default on)",
-    )
-    option("--commit", choices=("serial", "group"), default="serial", help="group: one "
-           "writer decides for several; without --faults such a writer is killed each minute "
-           "(default serial)")  # fmt: skip
-    option("--until-invalid", action="store_true", help="stop at the first proof of damage")
-    option("--provider", choices=PROVIDERS, default="s3", help="the server's API (default s3)")
-    option("--ttl-s", type=float, default=4.0, metavar="S", help="length of the lease (default 4)")
-    option(
-        "--latency-ms",
-        type=float,
-        default=60.0,
-        metavar="MS",
-        help="delay of a request (default 60)",
-    )
-    option("--overlap", type=float, default=0.4, metavar="P", help="chance that a round rewrites "
-           "the rows that all writers share (default 0.4)")  # fmt: skip
-    option(
-        "--pause-s",
-        type=float,
-        default=1.0,
-        metavar="S",
-        help="pause between two rounds (default 1)",
-    )
-    option("--json", metavar="FILE", help="write the outcome to FILE (- for standard output)")
-    option("--html", metavar="FILE", help="write the report to FILE, as one page")
-    option("--run-dir", metavar="DIR", help="keep history, logs and samples of memory in DIR")
+    add, number = parser.add_argument, partial(option, parser)
+    number("--minutes", "N", "length of the run", 10.0)
+    number("--writers", "W", "number of writers, 1 to 8", 4)
+    number("--spark", "N", "how many of them use PySpark", 0)
+    add("--faults", metavar="PLAN", help=f"the plan of faults (default {PLAN})")
+    add("--fence", choices=("on", "off"), default="on",
+        help="off: commit without the fence, as Hudi does (default on)")  # fmt: skip
+    add("--commit", choices=("serial", "group"), default="serial", help="group: one writer decides "
+        "for several; without --faults such a writer is killed each minute (default serial)")
+    add("--until-invalid", action="store_true", help="stop at the first proof of damage")
+    add("--provider", choices=PROVIDERS, default="s3", help="the server's API (default s3)")
+    number("--ttl-s", "S", "length of the lease", 4.0)
+    number("--latency-ms", "MS", "delay of a request", 60.0)
+    number("--overlap", "P", "chance that a round rewrites the rows that all writers share", 0.4)
+    number("--pause-s", "S", "pause between two rounds", 1.0)
+    add("--json", metavar="FILE", help="write the outcome to FILE (- for standard output)")
+    add("--html", metavar="FILE", help="write the report to FILE, as one page")
+    add("--run-dir", metavar="DIR", help="keep history, logs and samples of memory in DIR")
     parser.set_defaults(run=run, name="soak", extra="s3,table,spark")
 
 

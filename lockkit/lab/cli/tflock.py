@@ -19,6 +19,7 @@ from lockkit.cli.terminal import (
     CommandError,
     add_store,
     command,
+    option,
     report,
     seconds,
     store_options,
@@ -109,22 +110,10 @@ def add(commands: Any) -> None:
                 "--undo", action="store_true", help="move the lock back to the table"
             )
         if name in ("lock", "move"):
-            parser.add_argument(
-                "--lock-timeout",
-                type=float,
-                default=0.0,
-                metavar="S",
-                help="longest wait (default 0)",
-            )
+            option(parser, "--lock-timeout", "S", "longest wait", 0.0)
         if name == "run":
             parser.usage = "lockkit tflock run [options] URL -- COMMAND [argument ...]"
-            parser.add_argument(
-                "--ttl",
-                type=float,
-                default=60.0,
-                metavar="S",
-                help="length of the lease (default 60)",
-            )
+            option(parser, "--ttl", "S", "length of the lease", 60.0)
             parser.add_argument(
                 "--lock-timeout", type=seconds, metavar="S",
                 help="longest wait (default: no limit; 0: try once)",

@@ -37,7 +37,7 @@ from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.protocol.policy import Policy
 from lockkit.runtime import Procedure
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.occ.commit import commit
+from lockkit.table.occ.committing import commit
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.prepared import prepare

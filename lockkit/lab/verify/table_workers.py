@@ -23,7 +23,8 @@ from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import NO_COMMIT, WriteStat, file_name
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import load_timeline
-from lockkit.table.occ.commit import commit, trust
+from lockkit.table.occ.commit import trust
+from lockkit.table.occ.committing import commit
 from lockkit.table.occ.failed import failed_writes
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import end

@@ -47,7 +47,9 @@ class Target:
     """What an executor needs to write files of one transaction; small, and can be pickled."""
 
     instant: str
+    """The transaction's instant, which is part of every file's name."""
     config: TableConfig
+    """The table's properties, as the transaction read them."""
     schema: pa.Schema | None = None
     """The table's columns after this transaction; None: the columns of the rows."""
 
@@ -57,9 +59,13 @@ class Slice:
     """One file group at one instant, which a rewrite reads and names as its base."""
 
     partition: str
+    """The partition's path; "" in a table without partitions."""
     file_id: str
+    """The file group's id, unique in its partition."""
     instant: str
+    """The commit that wrote the file."""
     path: str
+    """The file's key below the table's folder."""
     keys_in: str = field(default="", compare=False, kw_only=True)
     """An earlier file that has all of its keys; "": none is known."""
 
@@ -69,8 +75,11 @@ class BaseFile:
     """A file to store: its key, its content and its statistics in the commit."""
 
     key: str
+    """Where to store it, below the table's folder."""
     body: bytes
+    """The parquet file."""
     stat: WriteStat
+    """Its row for `prepare`."""
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -235,9 +244,13 @@ def _disk_errors_named() -> Iterator[None]:
 def write_inserts(
     target: Target, rows: pa.Table, *, file_id: str, task: TaskId = TaskId()
 ) -> BaseFile:
-    """A new file group of `rows`, all of one partition, in memory.
+    """A new file group, in memory. An insert does not merge rows with equal keys.
 
-    `file_id` is new: `f"{clock.unique()}-0"`. An insert does not merge rows with equal keys.
+    :param target: `transaction.target`.
+    :param rows: the rows, all of one partition.
+    :param file_id: a new id: `f"{clock.unique()}-0"`.
+    :param task: the task that writes it; needed if several tasks write files.
+    :raises RefusedRows: if a row has no key, or the rows do not fit the table.
     """
     partition, out = partition_of(target.config, rows), io.BytesIO()
     draft = BaseFileWriter(target, partition, file_id, columns_of(target, rows.schema), out, task)

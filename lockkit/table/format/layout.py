@@ -45,7 +45,10 @@ NO_BASE = ""
 
 @dataclass(frozen=True, slots=True)
 class TaskId:
-    """The task and attempt that write a file; part of its name, so that no two files share one."""
+    """The task and attempt that write a file; part of its name, so that no two files share one.
+
+    :param task, stage, attempt: Spark's numbers of them; 0 where nothing runs in parallel.
+    """
 
     task: int = 0
     stage: int = 0
@@ -54,7 +57,15 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteStat:
-    """What a commit did to one file group: Hudi's HoodieWriteStat."""
+    """What a commit did to one file group: Hudi's HoodieWriteStat.
+
+    :param partition, file_id: the file group.
+    :param path: the file's key below the table's folder.
+    :param previous: the instant of the slice that it replaces; `"null"`: the group is new.
+    :param writes: all rows of the file, of which `inserts` are new and `updates` are changed.
+    :param inserts, updates, deletes: rows that the commit added, changed and removed.
+    :param size_bytes: the file's size.
+    """
 
     partition: str
     file_id: str

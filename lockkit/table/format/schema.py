@@ -178,7 +178,11 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def avro_schema(rows: pa.Schema, name: str) -> str:
-    """The Avro schema that Hudi keeps in a commit's `extraMetadata`; without the meta columns."""
+    """The Avro schema that Hudi keeps in a commit's `extraMetadata`; without the meta columns.
+
+    :param rows: the table's columns.
+    :param name: the table's name, which the record is named after.
+    """
     record = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     if record[:1].isdigit():
         record = f"_{record}"  # else no name to Avro, and hudi-rs 0.5 panics

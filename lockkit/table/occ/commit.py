@@ -17,24 +17,21 @@ from lockkit.runtime import Note, Procedure, Unique
 from lockkit.runtime.proven import all_of, create, read
 from lockkit.table.errors import CommitUnknown, TableChanged
 from lockkit.table.format.layout import parse_commit
-from lockkit.table.format.properties import FENCED, recheck_config
-from lockkit.table.format.timeline import load_timeline
+from lockkit.table.format.properties import recheck_config
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy, find_conflict
 from lockkit.table.occ.decide import (
     completed_key,
     completion_time,
     refuse_closed,
-    refuse_open,
     replace_fence,
     settle,
     unknown,
 )
 from lockkit.table.occ.fence import COMMIT, Decided, FenceRead, follow, read_fence
-from lockkit.table.occ.news import CommitProgress, TableChanges, news_listed, news_of, taken_back
+from lockkit.table.occ.news import CommitProgress, TableChanges, news_of, taken_back
 from lockkit.table.occ.prepared import Prepared
 
 T = TypeVar("T")
-COMPLETION = "completion"
 ROUNDS_MAX = 30
 """How often a commit may lose the fence to others and check again."""
 
@@ -116,32 +113,7 @@ class Committed:
     """Table version 9: the completion time, used by incremental readers."""
 
 
-# --- commit -------------------------------------------------------------------------------------
-
-
-def commit(
-    prepared: Prepared,
-    guard: Guard,
-    *,
-    believe: Callable[[], None] = trust,
-    fence: bool | None = None,
-    strategy: ConflictStrategy = SIMPLE,
-) -> Procedure[Committed]:
-    """Publish, while holding the lock. `believe` raises `LockLost` once the lease is over.
-
-    Raises `CommitConflict` or `LockLost` (then it is not, and will never be, visible),
-    `CommitUnknown` (the outcome is not known yet), `TableError` or `StoreError` (not committed). A
-    refused commit leaves its data files and its requested and inflight files to a table service.
-
-    `fence=None` follows the table's mode. Without the fence there is only create-if-absent of
-    `T.commit`, as in Hudi; then the commit of a writer that was paused too long is accepted.
-    """
-    fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
-    if not fenced:
-        way = _commit_unfenced(prepared, guard, believe, strategy)
-        return (yield from _reported(prepared, guard, way))
-    decision = yield from decide(prepared, guard, believe=believe, strategy=strategy)
-    return (yield from complete(decision))
+# --- its two halves -------------------------------------------------------------------------------
 
 
 def decide(
@@ -158,7 +130,7 @@ def decide(
     writer that is paused there and resumes too late is stopped by the fence.
     """
     return (
-        yield from _reported(prepared, guard, _decide(prepared, guard, believe, strategy, ahead))
+        yield from reported(prepared, guard, _decide(prepared, guard, believe, strategy, ahead))
     )
 
 
@@ -189,7 +161,7 @@ def complete(decision: DecidedCommit) -> Procedure[Committed]:
     )  # fmt: skip
 
 
-def _reported(prepared: Prepared, guard: Guard, way: Procedure[T]) -> Procedure[T]:
+def reported(prepared: Prepared, guard: Guard, way: Procedure[T]) -> Procedure[T]:
     try:
         return (yield from way)
     except (TableError, LockLost, StoreError, CommitUnknown) as error:
@@ -229,13 +201,13 @@ def _decide(
         yield from settle(names, seen, proven, work.rolled_forward)
         found = yield from news_of(work, seen)
         if found.mine is not None:  # an earlier call of ours was decided after all
-            yield from _prove_mine(prepared, found.mine)
+            yield from prove_mine(prepared, found.mine)
             return DecidedCommit(
                 prepared, found.mine, guard.epoch, rounds, tuple(work.rolled_forward)
             )
         _refuse_superseded(prepared, guard, seen)
-        _judge(work, found)
-        completion = yield from completion_time(names, seen, *_later_than(prepared))
+        judge(work, found)
+        completion = yield from completion_time(names, seen, *later_than(prepared))
         entry = follow(
             seen.fence,
             Decided(
@@ -247,7 +219,7 @@ def _decide(
             whole=not transaction.base and not transaction.horizon,
         )  # fmt: skip
         believe()
-        yield _checked(prepared, guard, found.covered)
+        yield note_checked(prepared, guard, found.covered)
         if (yield from replace_fence(names, seen, entry)):
             yield Note("fenced", {"instant": prepared.instant, "epoch": guard.epoch})
             return DecidedCommit(
@@ -260,68 +232,7 @@ def _decide(
     )  # fmt: skip
 
 
-# --- without it ---------------------------------------------------------------------------------
-
-
-def _commit_unfenced(
-    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: ConflictStrategy
-) -> Procedure[Committed]:
-    """List, check, publish: safe only while the lock really excludes all other writers."""
-    transaction = prepared.transaction
-    now, config, seen = yield from all_of([
-        load_timeline(prepared.names, after=transaction.covered.listed_after),
-        recheck_config(transaction.config, transaction.taken.known.config_version),
-        read_fence(),
-    ])  # fmt: skip
-    if transaction.config.mode != FENCED:
-        refuse_open(seen)
-    work = CommitProgress(prepared, strategy)
-    found = yield from news_listed(work, now)
-    landed = found.mine
-    if landed is not None:
-        yield from _prove_mine(prepared, landed)
-    else:
-        _judge(work, found)
-        if transaction.action == "compaction":
-            from lockkit.table.occ.begun_again import refuse_begun_again
-            yield from refuse_begun_again(prepared)
-        if config.metadata:
-            from lockkit.table.occ.metadata_off import switch_metadata_off  # rarely on
-
-            yield from switch_metadata_off(config, believe)
-        nothing = FenceRead(None, None)
-        # A resend after an unknown outcome keeps its time: two names would complete it twice.
-        completion = prepared.sent_as.get(COMPLETION) or (yield from completion_time(
-            prepared.names, nothing, *_later_than(prepared), *now.completion.values(),
-            *(each for each, action in now.pending.items() if action == "compaction"),
-        ))  # fmt: skip
-        if transaction.config.mode != FENCED:
-            from lockkit.table.occ.hudi_clocks import wait_out  # only where Hudi writes too
-            yield from wait_out(max(prepared.instant, completion or ""))
-        believe()
-        yield _checked(prepared, guard, found.covered)
-        landed = Decided(COMMIT, prepared.instant, transaction.action, completion)
-    key = completed_key(prepared.names, landed)
-    try:
-        standing = yield from create(key, prepared.body)
-    except Exception as error:
-        if isinstance(error, Unanswered) and not error.doubt:
-            raise
-        if isinstance(error, StoreError):
-            raise  # refused by configuration, so certainly not applied
-        if landed.completion:
-            prepared.sent_as[COMPLETION] = landed.completion
-        raise CommitUnknown(prepared.instant, str(error), (key,)) from error
-    if isinstance(standing, Found):
-        raise CommitUnknown(
-            prepared.instant, "its completed file is there, and is not what we would have written",
-            (key,),
-        )  # fmt: skip
-    yield Note("published", {"instant": prepared.instant, "epoch": guard.epoch})
-    return Committed(prepared.instant, guard.epoch, 1, (), landed.completion)
-
-
-def _prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
+def prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
     """Raise unless what was decided under our instant has our bytes, and so our attempt.
 
     An instant belongs to one attempt. If a foreign writer took it anyway, its commit must not be
@@ -342,7 +253,7 @@ def _prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
 # --- checks of both ways --------------------------------------------------------------------------
 
 
-def _judge(work: CommitProgress, found: TableChanges) -> None:
+def judge(work: CommitProgress, found: TableChanges) -> None:
     """Raise if this commit cannot follow what was published since it began."""
     mine = work.prepared.mine
     for each in found.winners:
@@ -370,11 +281,11 @@ def _refuse_superseded(prepared: Prepared, guard: Guard, seen: FenceRead) -> Non
         )  # fmt: skip
 
 
-def _later_than(prepared: Prepared) -> list[str]:
+def later_than(prepared: Prepared) -> list[str]:
     return [prepared.instant, *prepared.transaction.timeline.completion.values()]
 
 
-def _checked(prepared: Prepared, guard: Guard, covered: Iterable[str]) -> Note:
+def note_checked(prepared: Prepared, guard: Guard, covered: Iterable[str]) -> Note:
     return Note(
         "checked",
         {"instant": prepared.instant, "epoch": guard.epoch, "covered": list(covered),

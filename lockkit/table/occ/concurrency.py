@@ -17,25 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.lock.handle import Lock
-from lockkit.runtime import Procedure, run
+from lockkit.runtime import run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.option_values import one_of
-from lockkit.table.format.properties import FENCED
 from lockkit.table.occ.commit import (
     Committed,
     EpochGuard,
     First,
     Guard,
-    Prefetched,
     StateChange,
-    commit,
-    complete,
-    decide,
-    trust,
 )
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
-from lockkit.table.occ.fence import read_fence
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred, held, note_if_interrupted, publish
 
@@ -75,6 +68,8 @@ class SingleWriter:
         strategy: ConflictStrategy = SIMPLE, first: First | None = None,
     ) -> Committed:  # fmt: skip
         """Raises what `commit` raises."""
+        from lockkit.table.occ.committing import commit_alone
+
         see_conditions(store, clock)
         way = commit_alone(prepared, strategy=strategy, first=first)
         with self._mutex, note_if_interrupted(prepared), deferred(emit) as later:
@@ -156,6 +151,8 @@ def _publish_under(
     first: First | None,
 ) -> Committed:
     """Publish under another service's lock; if the table has a fence, the fence decides."""
+    from lockkit.table.occ.committing import commit_alone
+
     way = commit_alone(
         prepared, strategy=strategy, believe=lock.assert_held, newer=1, first=first
     )  # fmt: skip
@@ -163,25 +160,3 @@ def _publish_under(
         done: Committed = run(way, store, clock, later)
         published()
     return done
-
-
-def commit_alone(
-    prepared: Prepared, *, strategy: ConflictStrategy = SIMPLE, believe: Callable[[], None] = trust,
-    newer: int = 0, first: First | None = None,
-) -> Procedure[Committed]:  # fmt: skip
-    """Publish without the table's own lock object: this commit has no epoch of its own.
-
-    It decides with the fence's epoch, raised by `newer`. Under another service's lock that is one,
-    so the fence refuses a holder of an earlier grant that resumes too late. Raises `LockLost` if
-    another holder decided since this call began to read: commit again.
-    """
-    if first is not None:
-        yield from first(StateChange(EpochGuard(0), believe))
-    if prepared.transaction.config.mode != FENCED:
-        return (yield from commit(prepared, EpochGuard(0), believe=believe, strategy=strategy))
-    seen = yield from read_fence()
-    guard = EpochGuard((seen.fence.epoch if seen.fence else 0) + newer)
-    decision = yield from decide(
-        prepared, guard, believe=believe, strategy=strategy, ahead=Prefetched(seen)
-    )
-    return (yield from complete(decision))

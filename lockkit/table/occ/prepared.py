@@ -35,11 +35,15 @@ class Prepared:
     """A transaction whose files are written and whose commit's bytes are final."""
 
     transaction: Transaction
+    """The transaction that it ends."""
     stats: tuple[WriteStat, ...]
+    """One row for each file that it wrote."""
     replaced: frozenset[FileGroup]
+    """The file groups that it removes."""
     operation: str
     """Hudi's name for its operation."""
     body: bytes
+    """The content of `T.inflight`, which becomes that of `T.commit`."""
     grows: bool = False
     """Whether its schema has columns that its snapshot has not; other writers then check it."""
     sent_as: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -89,11 +93,19 @@ def prepare(
 ) -> Procedure[Prepared]:
     """Write `T.inflight`, with exactly the bytes that `T.commit` will have; needs no lock.
 
-    The data files must exist before the commit is decided, because a roll-forward needs them. Those
-    in `unsent` are written now, in parallel with `T.inflight`. `schema` comes from `avro_schema`;
-    partitions not in `known_partitions` get their metadata file if it is absent. `replaced` are the
-    file groups that a replacecommit removes. `grows` must be true if `schema` differs from the
-    snapshot's.
+    The data files must exist before the commit is decided, because a roll-forward needs them.
+
+    :param transaction: what `begin` returned.
+    :param stats: one row for each file that was written.
+    :param schema: the table's schema after the commit, from `avro_schema`.
+    :param operation: Hudi's name for it (default: `UPSERT`, or `INSERT` if no slice is rewritten).
+    :param known_partitions: partitions whose metadata file exists; it is written in all others.
+    :param replaced: file groups that a replacecommit removes.
+    :param extra: further metadata of the commit, such as the checkpoint of its source.
+    :param grows: must be true if `schema` has columns that the snapshot's has not.
+    :param unsent: data files to write now, in parallel with `T.inflight`.
+    :raises OutdatedHandle: if a rewritten slice was archived since it was read.
+    :raises RefusedOption: if a file was not written for this transaction and its snapshot.
     """
     stats, base = tuple(stats), transaction.base
     until = transaction.horizon

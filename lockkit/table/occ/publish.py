@@ -30,7 +30,6 @@ from lockkit.table.occ.commit import (
     Guard,
     Prefetched,
     StateChange,
-    commit,
     complete,
     decide,
 )
@@ -64,10 +63,18 @@ def publish(
     fence: bool | None = None,
     first: First | None = None,
 ) -> Committed:
-    """Acquire the lock, commit, release it. Raises `LockBusy`, and what `commit` raises.
+    """Acquire the lock, commit, release it.
 
-    `fence=None` follows the table's mode. Once the commit is decided, nothing but `CommitUnknown`
-    or an interrupt is raised: neither the release nor an observer can fail it.
+    Once the commit is decided, nothing but `CommitUnknown` or an interrupt is raised: neither the
+    release nor an observer can fail it.
+
+    :param prepared: what `prepare` returned.
+    :param lock: the table's lock, not held.
+    :param store, clock: those of the table.
+    :param emit: receives each event (default: none).
+    :param strategy, fence: as for `commit`.
+    :param first: done under the lock before the commit reads anything.
+    :raises LockBusy: if the lock was not free within `acquire_timeout`; and as `commit`.
     """
     fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
     with note_if_interrupted(prepared), deferred(emit) as later:
@@ -94,6 +101,8 @@ def publish_under(
         if first is not None:
             yield from hold.run(first(StateChange(hold.guard, hold.believe)))
         if scout is None:
+            from lockkit.table.occ.committing import commit
+
             committed = yield from hold.run(commit(
                 prepared, hold.guard, believe=hold.believe, fence=False, strategy=strategy
             ))  # fmt: skip

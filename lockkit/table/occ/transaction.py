@@ -112,6 +112,7 @@ class Transaction:
     """A writer's place on the timeline, and the state of the table when it was taken."""
 
     taken: TakenInstant
+    """Its instant, and what proves that the instant is its own."""
     timeline: Timeline
     """Listed after the instant was taken, from `horizon` on."""
 
@@ -156,8 +157,11 @@ def begin(
 ) -> Procedure[Transaction]:  # fmt: skip
     """Take an instant on the timeline; `TableError` if this is no writable table.
 
-    `plan` is the content of its requested file: empty for a commit. `trying` as for `take`; `began`
-    is called with each instant that was taken, before the listing that shows whether it is useful.
+    :param known: what an earlier transaction left (`TableCache.after`); None: read the properties.
+    :param action: Hudi's name of the action.
+    :param plan: the content of its requested file; empty for a commit.
+    :param trying: called with each instant before its file is sent; False: take another instant.
+    :param began: called with each instant that was taken, before the listing that shows its use.
     """
     known = known or TableCache(*(yield from load_config()))
     for tries in range(OVERTAKEN_MAX):

@@ -22,8 +22,11 @@ class Snapshot:
     """The latest slice of every file group, as of a set of completed commits."""
 
     config: TableConfig
+    """The table's properties."""
     covered: CheckedHorizon
+    """The commits that it shows."""
     groups: Mapping[FileGroup, Slice]
+    """The latest slice of each file group."""
     replaced: Mapping[FileGroup, str]
     """Replaced groups, with the instant that replaced them, if that is later than the horizon. (A
     later commit to a group that was replaced before would have failed its conflict check.) Groups

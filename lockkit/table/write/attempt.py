@@ -18,7 +18,7 @@ from lockkit.sinks import Emit
 from lockkit.table.errors import CommitConflict, CommitUnknown, NoTable, RefusedOption
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import FENCED, GROUP, HUDI
-from lockkit.table.occ.commit import Committed, EpochGuard, First, StateChange, commit
+from lockkit.table.occ.commit import Committed, EpochGuard, First, StateChange
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, note_if_interrupted
@@ -97,6 +97,8 @@ class WriteAttempt:
     def _append_under_lock(
         self, host: AttemptHost, held: StateChange, known: TableCache, new: NewRows
     ) -> Procedure[Committed]:
+        from lockkit.table.occ.committing import commit
+
         prepared = yield from self._prepare_append(host, known, new)
         self._first = yield from host.run(self.before_commit(prepared))
         yield from host.run(self._do_first(held))

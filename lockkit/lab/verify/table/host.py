@@ -22,7 +22,7 @@ from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.layout import NO_BASE, NO_COMMIT
 from lockkit.table.format.properties import FENCED, GROUP, HUDI, TableConfig
 from lockkit.table.occ.commit import Committed, EpochGuard, First, StateChange, trust
-from lockkit.table.occ.concurrency import commit_alone
+from lockkit.table.occ.committing import commit_alone
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group_ahead import GroupAppend

@@ -46,7 +46,7 @@ from lockkit.protocol.outcome import Found
 from lockkit.protocol.policy import Policy
 from lockkit.runtime import Procedure
 from lockkit.table.format.properties import FENCED, GROUP, HUDI, TableConfig
-from lockkit.table.occ.concurrency import commit_alone
+from lockkit.table.occ.committing import commit_alone
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence
 from lockkit.table.occ.group import GROUP_WINDOW_MAX

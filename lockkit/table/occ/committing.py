@@ -1,0 +1,150 @@
+"""A whole commit in one call, by a caller that already excludes others.
+
+`publish` overlaps the two halves of a commit with the requests for the table's lock. The callers of
+this module hold another lock, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lockkit.errors import StoreError, Unanswered
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Note, Procedure
+from lockkit.runtime.proven import all_of, create
+from lockkit.table.errors import CommitUnknown
+from lockkit.table.format.properties import FENCED, recheck_config
+from lockkit.table.format.timeline import load_timeline
+from lockkit.table.occ.commit import (
+    Committed,
+    EpochGuard,
+    First,
+    Guard,
+    Prefetched,
+    StateChange,
+    complete,
+    decide,
+    judge,
+    later_than,
+    note_checked,
+    prove_mine,
+    reported,
+    trust,
+)
+from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
+from lockkit.table.occ.decide import completed_key, completion_time, refuse_open
+from lockkit.table.occ.fence import COMMIT, Decided, FenceRead, read_fence
+from lockkit.table.occ.news import CommitProgress, news_listed
+from lockkit.table.occ.prepared import Prepared
+
+COMPLETION = "completion"
+
+
+def commit(
+    prepared: Prepared,
+    guard: Guard,
+    *,
+    believe: Callable[[], None] = trust,
+    fence: bool | None = None,
+    strategy: ConflictStrategy = SIMPLE,
+) -> Procedure[Committed]:
+    """Publish, while holding the lock.
+
+    A refused commit leaves its data files and its requested and inflight files to a table service.
+
+    :param prepared: what `prepare` returned.
+    :param guard: `lock.fence` of the lock that is held.
+    :param believe: raises `LockLost` once the lease is over: `lock.assert_held`.
+    :param fence: None: by the table's mode. False: only create-if-absent of `T.commit`, as in Hudi;
+        then the commit of a writer that was paused too long is accepted.
+    :param strategy: what counts as a conflict with another commit.
+    :raises CommitConflict, LockLost: it is not, and never will be, visible.
+    :raises CommitUnknown: the outcome is not known yet.
+    :raises TableError, StoreError: it was not committed.
+    """
+    fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
+    if not fenced:
+        way = _commit_unfenced(prepared, guard, believe, strategy)
+        return (yield from reported(prepared, guard, way))
+    decision = yield from decide(prepared, guard, believe=believe, strategy=strategy)
+    return (yield from complete(decision))
+
+
+def commit_alone(
+    prepared: Prepared, *, strategy: ConflictStrategy = SIMPLE, believe: Callable[[], None] = trust,
+    newer: int = 0, first: First | None = None,
+) -> Procedure[Committed]:  # fmt: skip
+    """Publish without the table's own lock object: this commit has no epoch of its own.
+
+    It decides with the fence's epoch, raised by `newer`. Under another service's lock that is one,
+    so the fence refuses a holder of an earlier grant that resumes too late. Raises `LockLost` if
+    another holder decided since this call began to read: commit again.
+    """
+    if first is not None:
+        yield from first(StateChange(EpochGuard(0), believe))
+    if prepared.transaction.config.mode != FENCED:
+        return (yield from commit(prepared, EpochGuard(0), believe=believe, strategy=strategy))
+    seen = yield from read_fence()
+    guard = EpochGuard((seen.fence.epoch if seen.fence else 0) + newer)
+    decision = yield from decide(
+        prepared, guard, believe=believe, strategy=strategy, ahead=Prefetched(seen)
+    )
+    return (yield from complete(decision))
+
+
+def _commit_unfenced(
+    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: ConflictStrategy
+) -> Procedure[Committed]:
+    """List, check, publish: safe only while the lock really excludes all other writers."""
+    transaction = prepared.transaction
+    now, config, seen = yield from all_of([
+        load_timeline(prepared.names, after=transaction.covered.listed_after),
+        recheck_config(transaction.config, transaction.taken.known.config_version),
+        read_fence(),
+    ])  # fmt: skip
+    if transaction.config.mode != FENCED:
+        refuse_open(seen)
+    work = CommitProgress(prepared, strategy)
+    found = yield from news_listed(work, now)
+    landed = found.mine
+    if landed is not None:
+        yield from prove_mine(prepared, landed)
+    else:
+        judge(work, found)
+        if transaction.action == "compaction":
+            from lockkit.table.occ.begun_again import refuse_begun_again
+            yield from refuse_begun_again(prepared)
+        if config.metadata:
+            from lockkit.table.occ.metadata_off import switch_metadata_off  # rarely on
+
+            yield from switch_metadata_off(config, believe)
+        nothing = FenceRead(None, None)
+        # A resend after an unknown outcome keeps its time: two names would complete it twice.
+        completion = prepared.sent_as.get(COMPLETION) or (yield from completion_time(
+            prepared.names, nothing, *later_than(prepared), *now.completion.values(),
+            *(each for each, action in now.pending.items() if action == "compaction"),
+        ))  # fmt: skip
+        if transaction.config.mode != FENCED:
+            from lockkit.table.occ.hudi_clocks import wait_out  # only where Hudi writes too
+            yield from wait_out(max(prepared.instant, completion or ""))
+        believe()
+        yield note_checked(prepared, guard, found.covered)
+        landed = Decided(COMMIT, prepared.instant, transaction.action, completion)
+    key = completed_key(prepared.names, landed)
+    try:
+        standing = yield from create(key, prepared.body)
+    except Exception as error:
+        if isinstance(error, Unanswered) and not error.doubt:
+            raise
+        if isinstance(error, StoreError):
+            raise  # refused by configuration, so certainly not applied
+        if landed.completion:
+            prepared.sent_as[COMPLETION] = landed.completion
+        raise CommitUnknown(prepared.instant, str(error), (key,)) from error
+    if isinstance(standing, Found):
+        raise CommitUnknown(
+            prepared.instant, "its completed file is there, and is not what we would have written",
+            (key,),
+        )  # fmt: skip
+    yield Note("published", {"instant": prepared.instant, "epoch": guard.epoch})
+    return Committed(prepared.instant, guard.epoch, 1, (), landed.completion)
