@@ -1,9 +1,9 @@
-"""How long one call to a store may take in all, whatever its server sends.
+"""The total time that one call to a store may take, whatever its server sends.
 
 An SDK's own timeouts bound each wait for bytes, so a server that sends one byte a second can hold a
 request for hours. Here each call has a total time, counted from its first byte on the network:
 `timeout_s`, plus the time that its bodies beyond `FREE_BYTES` take at `RATE_MIN`. So a large body
-may take long while it makes progress, and a slow trickle may not.
+may take long as long as it makes progress; a trickle may not.
 
 Only bytes that the caller wants add time: the request that is sent, and the body of a successful
 answer, up to its Content-Length and to the requested length. Headers, interim answers (1xx), error
@@ -88,10 +88,10 @@ class Deadline:
         self._bytes += counted
 
     def left_s(self) -> float:
-        """Seconds that are left, more than 0.
+        """Seconds that are left for the next read or write, more than 0.
 
-        Raises `DeadlinePassed` if the call's time is over, and `TimeoutError`, which an SDK may
-        retry, if only that of this attempt is.
+        Raises `DeadlinePassed` if the call's time is over. If only this attempt's time is over, it
+        raises `TimeoutError`, after which an SDK may try again.
         """
         if self._ends_ms is None:
             self.begin()
@@ -107,11 +107,12 @@ class Deadline:
         return min(call_ms, attempt_ms) / 1000
 
     def _whole_ms(self) -> float:
+        """The call's time before any addition: all attempts, and the pauses between them."""
         return self._timeout_ms * self._attempts + PAUSE_S * 1000 * (self._attempts - 1)
 
 
 def earned_ms(moved: int) -> float:
-    """The additional time of a call that moved so many bytes."""
+    """The time that a call gains by `moved` bytes."""
     return min(max(0, moved - FREE_BYTES) / RATE_MIN, EARNED_S_MAX) * 1000
 
 
@@ -138,7 +139,7 @@ def deadline(timeout_s: float, attempts: int = 1) -> Iterator[Deadline]:
 def in_time(method: Callable[..., T]) -> Callable[..., T]:
     """Run a store's method as one call with a deadline, through the store's `_endpoint`.
 
-    Its `limit`, if it has one, is all that the call wants to read.
+    If the method is called with a `limit`, bytes beyond that limit add no time.
     """
 
     @wraps(method)

@@ -1,4 +1,4 @@
-"""Azure's blocks: staged one by one; putting their list makes the blob."""
+"""Azure's block blobs: a client stages blocks one by one, then writes their list: the blob."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def _upload(deed: RequestEffect) -> str:
 
 
 def put(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
+    """Put Block: stage one block."""
     deed.method = "part"
     name, upload = call.query.get("blockid", ""), _upload(deed)
     if not 0 < len(name) <= BLOCK_ID_CHARS_MAX:
@@ -37,7 +38,7 @@ def put(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
 def joined(
     objects: Objects, call: DialectRequest, deed: RequestEffect
 ) -> tuple[bytes, list[list[object]]]:
-    """The bytes that the list names, in its order, and the blocks that they consist of now."""
+    """Put Block List: the new blob's bytes, and the name and size of each of its blocks."""
     committed = _committed(objects, deed)
     upload, pieces, blocks = _upload(deed), [], []
     for each in markup.read(call.body, "BlockList", "InvalidXmlDocument"):
@@ -58,6 +59,7 @@ def end(objects: Objects, deed: RequestEffect) -> None:
 
 
 def listed(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
+    """Get Block List: the committed blocks, the staged ones, or both."""
     kind = call.query.get("blocklisttype", "committed").lower()
     present = objects.current(deed.bucket, deed.key)
     staged = objects.parts(_upload(deed))
@@ -82,6 +84,7 @@ def _rows(blocks: Iterable[Sequence[object]]) -> str:
 
 
 def _committed(objects: Objects, deed: RequestEffect) -> dict[str, bytes]:
+    """The bytes of each block of the present blob, by the block's name."""
     present = objects.current(deed.bucket, deed.key)
     blocks = [] if present is None else present.meta.get("blocks", [])
     body = objects.body(present) if present is not None and blocks else b""

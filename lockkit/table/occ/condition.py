@@ -1,7 +1,7 @@
-"""The condition of a table: what is pending, which writers are active, which readers wait.
+"""The condition of a table: its pending instants, their writers, and the readers that wait.
 
 A pending commit holds readers back only on tables of version 6, where incremental reads follow the
-order of the instants (`incremental`).
+order of the instants (`read.incremental`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PendingInstant:
-    """A pending instant."""
+    """An instant that is requested and not completed, with what is known about its writer."""
 
     instant: str
     action: str
-    """`clustering` also in version 6, whose files are named `replacecommit`."""
+    """`clustering` also in version 6, where its files are named `replacecommit`."""
     inflight: bool
     heartbeat: HeartbeatRead
     age_ms: int
-    """Since its last heartbeat; without a heartbeat, since it began."""
+    """Time since its last heartbeat, or since it began if there is no heartbeat."""
     lives: bool
-    """Whether a writer may be working on it, or may resume it as Hudi does its own clusterings.
-    Unknown for a rollback or a clean: any run of a service finishes it."""
+    """Whether a writer may still work on it. True also for a plan of Hudi's: Hudi may resume it. Of
+    no use for a rollback or a clean, because any later run of the service finishes those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TableCondition:
 
 
 def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[TableCondition]:
-    """Reads only; one request for each pending instant."""
+    """Inspect the table. Only reads: one to three requests for each pending instant."""
     config, _version = yield from load_config()
     now = yield from load_timeline(config.names)
     wall_ms, pending = (yield WallMs()), []
@@ -71,7 +71,7 @@ def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[TableCondit
 def unfinished(
     names: TimelineNames, now: Timeline, instant: str, wall_ms: int, rules: HeartbeatRules
 ) -> Procedure[PendingInstant]:
-    """What a pending instant is, and whether a writer works on it: one or two reads."""
+    """Look up one pending instant: its plan if it is a service's, and its heartbeat."""
     action = now.pending[instant]
     alone = replace(now, pending={instant: action})
     plan = (yield from service_plans(names, alone)).get(instant)
@@ -118,7 +118,7 @@ class HeldBack:
         beat = None if self.last_beat_ms is None else clock_time(self.last_beat_ms)
         if self.alive:
             writer = f"alive: last heartbeat {beat}" if beat else "alive: no heartbeat yet"
-            remedy = "reading goes on when that writer has committed or was rolled back"
+            remedy = "reads continue once that writer has committed or is rolled back"
         else:
             writer = f"dead: no heartbeat since {beat or 'it began'}"
             remedy = (
@@ -139,10 +139,7 @@ def held_back(
     names: TimelineNames, now: Timeline, start: str = "", end: str | None = None, *,
     rules: HeartbeatRules = HeartbeatRules(),
 ) -> Procedure[HeldBack | None]:  # fmt: skip
-    """What holds increments of (`start`, `end`] back; None in version 9, or if no commit waits.
-
-    Reads one heartbeat if something does.
-    """
+    """What holds increments of (`start`, `end`] back; None in version 9, or if no commit waits."""
     barrier, waiting = _barrier(names, now, start, end)
     if not waiting:
         return None
@@ -158,7 +155,7 @@ def held_in(found: TableCondition) -> HeldBack | None:
 
 
 def _barrier(names: TimelineNames, now: Timeline, start: str, end: str | None) -> tuple[str, int]:
-    """The first pending commit after `start`, and how many completed ones wait for it."""
+    """The first pending commit after `start`, and how many completed commits wait for it."""
     barrier = first_pending(now, start)
     behind = [each for each in now.commits if each > barrier and (end is None or each <= end)]
     return barrier, len(behind) if names.layout == 1 else 0
