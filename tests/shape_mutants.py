@@ -136,7 +136,7 @@ MISTAKES = (
     Mistake("digits of other scripts make an instant", parse_timeline, any_script,
             "test_a_file_name_without_an_instant_is_no_commit"),
     Mistake("a back-off has no limit", back_off_s, without_a_limit,
-            "test_a_back_off_grows_up_to_its_limit"),
+            "test_a_back_off_stays_within_its_bounds"),
     Mistake("a server may ask for a wait without end", seconds, whatever_is_asked,
             "test_a_wait_that_a_server_requests_is_a_length_of_time"),
     Mistake("a bucket's next file group has an old one's name", generations, how_many_there_were,

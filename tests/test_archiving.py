@@ -363,7 +363,7 @@ def test_the_newest_clean_stays_and_older_ones_leave_with_the_commits() -> None:
     [("null", "a_0-0-0_1.parquet", False, False), (A, "a_0-0-0_1.parquet", False, True),
      (A, f".a_{B}.log.1_0-0-0", True, True)],
 )  # fmt: skip
-def test_a_commit_that_no_clean_has_handled_stays(
+def test_a_commit_leaves_old_files_if_it_rewrote_one_or_wrote_a_log_file(
     previous: str, path: str, merged: bool, leaves: bool
 ) -> None:
     stat = WriteStat(

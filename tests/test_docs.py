@@ -78,7 +78,7 @@ def test_the_examples_of_a_page_run_from_its_top_to_its_bottom(
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.stem)
-def test_an_example_that_is_not_run_imports_what_there_is(page: Path) -> None:
+def test_an_example_that_is_not_run_imports_existing_names(page: Path) -> None:
     for example in examples(page):
         if not example.not_run:
             continue

@@ -96,7 +96,7 @@ def test_a_busy_lock_names_its_holder_and_the_end_of_the_lease() -> None:
     assert LockBusy("l", owner="o", until_ms=10**18, cure="wait").until is None
 
 
-def test_every_error_of_three_parts_is_given_them_apart() -> None:
+def test_no_error_that_takes_what_why_and_cure_gets_one_text_for_all() -> None:
     built = (errors.StatedError.__init__, errors.Unanswered.__init__)
     kinds = {kind.__name__ for kind in KINDS if kind.__init__ in built}
     free = [

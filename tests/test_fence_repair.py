@@ -428,7 +428,7 @@ def fence_of(store: Store) -> Any:
     return fence
 
 
-def test_a_repair_compares_the_digest_of_the_inflight_file(store: Store) -> None:
+def test_the_fence_has_the_digest_of_the_decided_inflight_file(store: Store) -> None:
     late = decided(store, prepare_inserts(store, rows([2])))
     found = store.get(late.prepared.inflight)
     assert isinstance(found, Found)

@@ -203,7 +203,7 @@ def looked_at(scene: Scene) -> tuple[set[Pattern], bool, bool]:
     return named(found.diagnosis), found.troubled, found.standing.holder.breakable
 
 
-def test_each_pattern_has_its_harm_and_its_near_miss() -> None:
+def test_every_pattern_of_the_present_has_cases() -> None:
     assert set(CASES) == PRESENT | {Pattern.CLOCK_SKEW}
 
 

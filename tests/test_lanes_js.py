@@ -90,7 +90,7 @@ def node() -> str:
     return found
 
 
-def test_the_layout_reads_well_and_is_the_one_that_was_looked_at(tmp_path: Path) -> None:
+def test_the_layout_passes_its_javascript_tests_and_equals_the_golden_one(tmp_path: Path) -> None:
     scenes = {name: scene(story_of(recorded(name))) for name in DRAWN}
     for count in (1, 2, 4):
         scenes[f"one call, {count} requests"] = scene(story_of(list(one_call(count))))

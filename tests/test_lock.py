@@ -157,7 +157,7 @@ def test_a_try_returns_at_once_and_a_timeout_when_it_is_over() -> None:
     ("options", "part"),
     [({"timeout": -1}, "None waits for ever"), ({"blocking": False, "timeout": 3}, "no timeout")],
 )
-def test_a_wait_that_means_nothing_is_refused(options: dict[str, Any], part: str) -> None:
+def test_a_contradictory_wait_is_refused(options: dict[str, Any], part: str) -> None:
     with pytest.raises(ValueError, match=part):
         Lock(memory()).acquire(**options)
 

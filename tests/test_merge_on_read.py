@@ -288,7 +288,7 @@ def test_a_compaction_yields_to_an_overwrite_of_its_groups() -> None:
 
 
 @pytest.mark.parametrize("how", [{"version": 6}, {"mode": HUDI}, {"table_type": "MERGED"}])
-def test_a_table_that_is_not_guarded_is_not_made(how: dict[str, Any]) -> None:
+def test_a_merge_on_read_table_needs_version_9_and_mode_fenced(how: dict[str, Any]) -> None:
     with pytest.raises(TableError, match=r"in version 9 and mode fenced"):
         TableConfig(**{"name": "t", "record_key": "id", "table_type": MERGE_ON_READ, **how})
 

@@ -418,7 +418,7 @@ def test_the_next_generation_was_never_used_before(
 
 
 @given(st.integers(0, 10**6), st.floats(0.001, 10), st.floats(0.001, 100), st.floats(1, 4))
-def test_a_back_off_grows_up_to_its_limit(
+def test_a_back_off_stays_within_its_bounds(
     tries: int, first_s: float, longest_s: float, factor: float
 ) -> None:
     wait = back_off_s(tries, Clock(), first_s=first_s, longest_s=longest_s, factor=factor)

@@ -230,7 +230,7 @@ def test_a_batch_and_a_lifecycle_rule_delete_the_lock_too(
     assert f"{who} deleted the lock object" in found.because
 
 
-def test_a_file_that_powershell_wrote_is_read() -> None:
+def test_a_utf_16_log_as_powershell_writes_it_is_read() -> None:
     evidence = take_in([("trail.json", FORMS["CloudTrail"].encode("utf-16"))])
     assert evidence.taken[0].kind == "CloudTrail's data events"
 
