@@ -584,7 +584,7 @@ def test_kill_of_everything_after_so_many_events_loses_no_acknowledged_commit(fl
         ({"writers": 0}, "1 to 8"),
         ({"overlap": 1.5}, "from 0 to 1"),
         ({"ttl_s": 1.0, "renew_interval_s": 0.5}, "at most ttl_s / 10"),
-        ({"rounds": 0}, "1 or more"),
+        ({"rounds": 0}, "at least 1"),
     ],
 )
 def test_an_impossible_fleet_is_refused_by_the_settings_name(tmp_path, wrong, says):

@@ -95,7 +95,7 @@ ORDER = {
         "conflicting covered pending conflict heartbeat_rules "
         "liveness heartbeat locks hudi_clocks "
         "creation decide markers discarding transaction failed prepared news rewriting "
-        "metadata_off outgrown begun_again "
+        "metadata_off outgrown "
         "commit committing condition mode ahead "
         "publish group_ahead group_publish rollback dead concurrency nonblocking contract"
     ),

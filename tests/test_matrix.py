@@ -318,7 +318,7 @@ def test_a_probe_is_of_one_store_or_the_matrix(
     call: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", *call]) == 64
-    assert "name one store (URL), or say --matrix" in capsys.readouterr().err
+    assert "name a store by its URL, or pass --matrix" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("emulator", [{"profile": "spaces"}], indirect=True)

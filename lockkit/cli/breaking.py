@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.force:
         raise CommandError("a table's lock has no --force: type in its --epoch", code=USAGE)
     if args.epoch is not None and args.version is None:
-        raise CommandError("--epoch goes with the --version that was shown", code=USAGE)
+        raise CommandError("--epoch needs the --version that was shown, too", code=USAGE)
     ends = within(watch_s + args.timeout_s)
     with opened(args.url, store_options(args)) as store, ends:
         holder = carry_out(watch(watch_s), store, Clock())

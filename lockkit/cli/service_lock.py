@@ -131,7 +131,7 @@ def break_it(args: argparse.Namespace) -> int:
     if args.epoch is not None:
         raise CommandError("a service's lock has no --epoch: use --version and --force", code=USAGE)
     if args.force and args.version is None:
-        raise CommandError("--force goes with the --version that was shown", code=USAGE)
+        raise CommandError("--force needs the --version that was shown, too", code=USAGE)
     with opened(args, args.url) as lock, _within(args.timeout_s):
         found = lock.holder()
         if not args.json:

@@ -188,7 +188,7 @@ class HiveMetastoreLock(LeasedLock):
             try:
                 ttl_s = seconds(said)
             except ValueError as error:
-                raise StoreError(f"{self}: {TIMEOUT}: {error}; say lease_s") from None
+                raise StoreError(f"{self}: {TIMEOUT}: {error}; pass lease_s") from None
         self._lasts(ttl_s, min(self._interval_s, ttl_s / 3))
         self._wire.answer_s = min(self._answer_s, ttl_s / 3)
 

@@ -103,8 +103,8 @@ def sizes_of(text: str) -> list[int]:
     words = text.split(",")
     if not all(word.isdecimal() and 0 < int(word[:12]) <= SIZE_BYTES_MAX for word in words):
         raise CommandError(
-            f"cannot read --sizes {plain(text)!r}: numbers of bytes up to {SIZE_BYTES_MAX}, with "
-            "commas between", code=USAGE,
+            f"cannot read --sizes {plain(text)!r}: numbers of bytes up to {SIZE_BYTES_MAX}, "
+            "separated by commas", code=USAGE,
         )  # fmt: skip
     return [int(word) for word in words]
 

@@ -87,13 +87,13 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.matrix is bool(args.urls):
-        raise CommandError("name one store (URL), or say --matrix", code=USAGE)
+        raise CommandError("name a store by its URL, or pass --matrix", code=USAGE)
     if len(args.urls) != 1 and (args.also or args.badge):
         raise CommandError("--also and --badge are about one store: name one URL", code=USAGE)
     if args.matrix:
         return show_matrix(args.json)
     if args.also and args.endpoint is None:
-        raise CommandError("--also is a second endpoint: name the first, --endpoint", code=USAGE)
+        raise CommandError("--also is a second endpoint: give the first as --endpoint", code=USAGE)
     if len({args.endpoint, *args.also}) <= len(args.also):
         raise CommandError("--also repeats an endpoint: name each one once", code=USAGE)
     if len(args.urls) > 1:

@@ -86,9 +86,9 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.lab.soak.supervisor import SoakSettings
 
     if not 0 < args.minutes <= 24 * 60:
-        raise CommandError(f"--minutes {args.minutes}: more than 0, at most a day")
+        raise CommandError(f"--minutes must be above 0 and at most 1440, not {args.minutes:g}")
     if not 0 <= args.spark <= args.writers:
-        raise CommandError(f"--spark {args.spark}: 0 to {args.writers}, the number of writers")
+        raise CommandError(f"--spark must be 0 to {args.writers} (--writers), not {args.spark}")
     try:
         soak_plan = SoakPlan.load(located(args.faults) if args.faults else ROOT / PLAN)
     except FaultError as error:
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     plan = fleet_plan(args, run_dir)
     if args.commit == "group":
         if args.spark or args.fence == "off":
-            raise CommandError("--commit group: without --spark, and without --fence off")
+            raise CommandError("--commit group takes neither --spark nor --fence off")
         if not args.faults:
             soak_plan = soak_plan.with_combiner_killed()
     settings = SoakSettings(plan=soak_plan.to_json(), spark=args.spark, commit=args.commit)

@@ -69,20 +69,26 @@ class Plan:
 
     def __post_init__(self) -> None:
         for wrong, what in (
-            (self.kind not in KINDS, f"kind is {self.kind!r}; one of {', '.join(KINDS)}"),
-            (self.provider not in TABLES, f"provider is {self.provider!r}; {', '.join(TABLES)}"),
-            (not 1 <= self.writers <= WRITERS_MAX, f"writers: {self.writers}; 1 to {WRITERS_MAX}"),
-            (not 0 <= self.overlap <= 1, f"overlap is {self.overlap}; a chance from 0 to 1"),
-            (self.ttl_s <= 0, f"ttl_s is {self.ttl_s}; more than 0"),
+            (self.kind not in KINDS, f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}"),
+            (
+                self.provider not in TABLES,
+                f"provider must be {', '.join(TABLES)}, not {self.provider!r}",
+            ),
+            (
+                not 1 <= self.writers <= WRITERS_MAX,
+                f"writers must be from 1 to {WRITERS_MAX}, not {self.writers}",
+            ),
+            (not 0 <= self.overlap <= 1, f"overlap must be from 0 to 1, not {self.overlap}"),
+            (self.ttl_s <= 0, f"ttl_s must be more than 0, not {self.ttl_s}"),
             (
                 not 0 < self.renew_interval_s <= self.ttl_s / 10 * (1 + 1e-9),
-                f"renew_interval_s is {self.renew_interval_s}; more than 0, at most ttl_s / 10",
+                f"renew_interval_s must be > 0, at most ttl_s / 10, not {self.renew_interval_s}",
             ),
             (
                 self.rounds is not None and self.rounds < 1,
-                f"rounds is {self.rounds}; 1 or more, or None",
+                f"rounds must be at least 1, or None, not {self.rounds}",
             ),
-            (self.latency_ms < 0, f"latency_ms is {self.latency_ms}; 0 or more"),
+            (self.latency_ms < 0, f"latency_ms must be at least 0, not {self.latency_ms}"),
         ):
             if wrong:
                 raise FleetError("this fleet", f"cannot be launched: {what}")
@@ -139,9 +145,7 @@ class Fleet:
     ) -> None:
         """`prepared`: takes the processes of that fleet, its id and its folder."""
         self.id: str = prepared.id if prepared else Clock().unique()
-        self.run_dir: Path = (
-            prepared.run_dir if prepared else Path(run_dir or _folder_until_exit())
-        )
+        self.run_dir: Path = prepared.run_dir if prepared else Path(run_dir or _folder_until_exit())
         self.plan = Plan(
             fleet=self.id,
             run_dir=str(self.run_dir),

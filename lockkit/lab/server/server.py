@@ -94,7 +94,7 @@ class Emulator:
         if not _LOOPBACK.fullmatch(host) and not allow_remote:
             raise ValueError(
                 f"{host} can be reached by other machines, and this server is made for one; "
-                "say allow_remote (--allow-remote) if that is meant"
+                "pass allow_remote (--allow-remote) if you want that"
             )
         last = PORT_MAX - len(ADDRESSES) + 1
         if not 0 <= port <= last:

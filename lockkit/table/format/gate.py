@@ -154,7 +154,7 @@ def _fits(values: str, value: str) -> bool:
 
 
 def _in_words(values: str) -> str:
-    kinds = {"flag": "true or false", "whole": "a whole number", "number": "a number"}
+    kinds = {"flag": "true or false", "whole": "a whole number from 0", "number": "a number"}
     return kinds.get(values, values.replace("|", " or "))
 
 

@@ -309,7 +309,7 @@ def load_config() -> Procedure[tuple[TableConfig, Version]]:
             yield from refuse_half_rewritten()
             raise NoTable(
                 PROPERTIES_KEY, "is missing: there is no table here",
-                "make one with create_table, or check the address",
+                "check the address, or make a table with Table.create",
             )  # fmt: skip
 
 

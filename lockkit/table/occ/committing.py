@@ -11,7 +11,7 @@ from collections.abc import Callable
 from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure
-from lockkit.runtime.proven import all_of, create
+from lockkit.runtime.proven import all_of, create, read
 from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import FENCED, recheck_config
 from lockkit.table.format.timeline import load_timeline
@@ -34,7 +34,7 @@ from lockkit.table.occ.commit import (
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.decide import completed_key, completion_time, refuse_open
 from lockkit.table.occ.fence import COMMIT, Decided, FenceRead, read_fence
-from lockkit.table.occ.news import CommitProgress, news_listed
+from lockkit.table.occ.news import CommitProgress, news_listed, taken_back
 from lockkit.table.occ.prepared import Prepared
 
 COMPLETION = "completion"
@@ -112,8 +112,7 @@ def _commit_unfenced(
     else:
         judge(work, found)
         if transaction.action == "compaction":
-            from lockkit.table.occ.begun_again import refuse_begun_again
-            yield from refuse_begun_again(prepared)
+            yield from _refuse_begun_again(prepared)
         if config.metadata:
             from lockkit.table.occ.metadata_off import switch_metadata_off  # rarely on
 
@@ -148,3 +147,15 @@ def _commit_unfenced(
         )  # fmt: skip
     yield Note("published", {"instant": prepared.instant, "epoch": guard.epoch})
     return Committed(prepared.instant, guard.epoch, 1, (), landed.completion)
+
+
+def _refuse_begun_again(compaction: Prepared) -> Procedure[None]:
+    """Raise if another process carries this compaction's plan out anew.
+
+    Hudi's services do so if they find it pending: they delete its files and keep its instant.
+    """
+    match (yield from read(compaction.inflight)):
+        case Found(body, _) if body == compaction.body:
+            return
+    why = "another process took it for dead, and carries the same plan out"
+    raise taken_back(compaction.instant, why)

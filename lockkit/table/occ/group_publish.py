@@ -149,7 +149,7 @@ def publish_together(
             raise  # another table's fence decides nothing that was offered to this one
         if isinstance(error, BrokenFence) and (yield from _is_gone(write, prepared)):
             why = "is gone: the table was deleted under this commit"
-            raise NoTable(FENCE_KEY, why, "make it again with create_table") from error
+            raise NoTable(FENCE_KEY, why, "make it again with Table.create") from error
         open_outcome = CommitUnknown(instant, str(error), _shown_in(write))
         open_outcome.prepared = prepared
         raise open_outcome from error

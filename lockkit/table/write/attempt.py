@@ -15,7 +15,13 @@ from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockBusy, LockLost, StoreError, TableError
 from lockkit.runtime import Procedure
 from lockkit.sinks import Emit
-from lockkit.table.errors import CommitConflict, CommitUnknown, NoTable, RefusedOption
+from lockkit.table.errors import (
+    CommitConflict,
+    CommitUnknown,
+    HeartbeatExpired,
+    NoTable,
+    RefusedOption,
+)
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import FENCED, GROUP, HUDI
 from lockkit.table.occ.commit import Committed, EpochGuard, First, StateChange
@@ -158,9 +164,10 @@ class WriteAttempt:
         self._taken, self._heart, self._paths = taken, None, ()
         self._sent_ms = self.host.boot_ms() - taken.early_ms
         if taken.known.config.mode == HUDI:
-            from lockkit.table.write.first_beat import first_beat  # only where Hudi writes too
             yield from self._finish_spent()
-            self._heart = yield from first_beat(self.host, taken)
+            # Hudi, without the lock, rolls back pending instants that have no heartbeat.
+            with suppress(HeartbeatExpired):  # another writer has one at this instant
+                self._heart = yield from self.host.beat(taken)
         return self._heart is not None or taken.known.config.mode != HUDI
 
     def _begins_quietly(self, taken: TakenInstant) -> Procedure[None]:

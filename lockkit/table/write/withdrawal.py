@@ -71,7 +71,7 @@ def _refuse_deleted(host: AttemptHost, taken: TakenInstant, paths: Paths) -> Pro
         stays += f" and for {LOCK_KEY}: a lock is released, and its object is never deleted"
     raise NoTable(
         PROPERTIES_KEY, f"is gone: the table was deleted under this write. {stays}",
-        "make the table again with create_table, or check the address",
+        "check the address, or make the table again with Table.create",
     )  # fmt: skip
 
 
