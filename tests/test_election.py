@@ -231,7 +231,7 @@ def test_a_body_that_is_not_a_record_never_counts_as_expired(text: bytes) -> Non
         leave(node, epoch_key(7), text)
         assert not node.campaign(acquire_timeout=0)
         assert "is not an epoch's record" in node.because()
-        assert "deleted, its number would come again" in node.because()
+        assert "do not delete it, or its number recurs" in node.because()
         assert len(node.because()) < 500
         leave(node, epoch_key(7), b' {"expired" : true}\n')
         assert node.campaign(acquire_timeout=0)
@@ -271,7 +271,7 @@ def test_a_foreign_value_is_not_overwritten(text: bytes) -> None:
     with closing(Election(memory())) as node:
         leave(node, "plan.json", text)
         assert node.campaign(acquire_timeout=0)
-        with pytest.raises(NotGuarded, match="no guarded value"):
+        with pytest.raises(NotGuarded, match="not a guarded value"):
             node.write("plan.json", lambda was: 1)
         found = node.store.get("plan.json")
         assert isinstance(found, Found)

@@ -411,7 +411,7 @@ def test_a_body_that_is_not_a_record_never_counts_as_free_and_the_error_names_th
     overwrite(lock, body)
     assert lock.locked()
     with pytest.warns(
-        UnexpectedRecord, match=r"no lock record: .*lockkit lock break memory"
+        UnexpectedRecord, match=r"not a lock record: .*lockkit lock break memory"
     ) as reported:
         with pytest.raises(LockBusy, match="never taken as free"):
             with lock:

@@ -149,7 +149,7 @@ def test_the_command_plays_alternatives_from_a_moment(capsys: pytest.CaptureFixt
     said = json.loads(capsys.readouterr().out)
     assert said["moment"] == "lease:9@60" and said["steps"] == 60
     assert said["others"] == {"runs": 5, "wrong": []}
-    for wrong, says in ((["lease:x"], "no moment"), (["lease:9", "--others", "5"], "@57")):
+    for wrong, says in ((["lease:x"], "not a moment"), (["lease:9", "--others", "5"], "@57")):
         assert main(["simulate", "--moment", *wrong]) == 64
         assert says in capsys.readouterr().err
 
@@ -182,7 +182,7 @@ def test_a_link_is_written_as_the_documentation_says(monkeypatch: pytest.MonkeyP
     ("#scenario=lease&seed=1&sede=2", "no field 'sede'"),
     ("#scenario=lease&seed=1&seed=2", "a field twice"),
     ("#scenario=lease&seed=1&way=5", "is written 57.3"),
-    ("#scenario=lease&seed=x", "no moment"),
+    ("#scenario=lease&seed=x", "not a moment"),
     ("#scenario=lease&seed=1&step=x", "is not a number"),
     ("#scenario=least&seed=1", "no scenario 'least'"),
     ("#scenario=lease&seed=1&rule=claim_412", "no mutant 'claim_412'"),

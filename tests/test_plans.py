@@ -242,7 +242,7 @@ PLAN = opened(hudi(ROLLBACK_PLAN)[1])
         (hudi(ROLLBACK_PLAN)[1] + b"\0", "does not end behind its first record"),
         (hudi(CLEAN_PLAN)[1], "it holds a 'HoodieCleanerPlan'"),
         (container(record("int"), b"\x02", count=2), "2 records"),
-        (container(record("int"), b"\x02\x02"), "more in it than its record"),
+        (container(record("int"), b"\x02\x02"), "it contains more than its record"),
         (container(record("int"), b"\x02", codec=b"snappy"), "compressed with b'snappy'"),
         (container(record("int"), b"\x02", codec=b"deflate"), "cut off, or more than"),
         (container(record("bytes"), deflated(bytes(INFLATED_BYTES_MAX + 1)), codec=b"deflate"),

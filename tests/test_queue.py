@@ -99,7 +99,7 @@ GOOD = json.loads(encode(written((Push("a", "tea"),)).file))
 HOSTILE = {
     "truncated": (encode(written((Push("a", "tea"),)).file)[:-20], "truncated"),
     "empty": (b"", "truncated"),
-    "deep": (b"[" * 200_000, "no JSON"),
+    "deep": (b"[" * 200_000, "not JSON"),
     "foreign": (b'{"jobs":[]}', "not a queue of lockkit's"),
     "a list": (b"[]", "not a queue of lockkit's"),
     "10 MB": (b" " * 10_000_001, "longer than 10000000 bytes"),

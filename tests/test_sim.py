@@ -221,8 +221,8 @@ def test_the_command_writes_a_history_that_check_takes(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--seeds", "9..1"], "no range"),
-        (["--seeds", "some"], "no range"),
+        (["--seeds", "9..1"], "not a range"),
+        (["--seeds", "some"], "not a range"),
         (["--scenario", "tea"], "there are: lease"),
         (["--mutant", "tea"], "there are: count_from_send"),
         (["--steps", "0"], "at least 1"),

@@ -358,7 +358,7 @@ def test_sparks_types_come_back_as_they_went(spark: Any, here: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"as.of.instant": "yesterday"}, "no instant"),
+        ({"as.of.instant": "yesterday"}, "not an instant"),
         ({"hoodie.datasource.query.type": "realtime"}, "must be snapshot or"),
         ({"hoodie.datasource.read.begin.instanttime": "0"}, "query.type=incremental"),
         ({"hoodie.datasource.query.type": "incremental", "as.of.instant": "2026"}, "an increment"),

@@ -290,7 +290,7 @@ def test_an_invalid_claim_of_a_stream_batch_is_refused(here: Any, body: bytes) -
     store.put(STREAMS + "q", body, IfAbsent())
     with pytest.raises(TableError, match="is not what lockkit writes"):
         land(*kept(here, ("a", "EU", 1, 1)), ("q", 0))
-    with pytest.raises(TableError, match="no id of a query"):
+    with pytest.raises(TableError, match="not an id of a query"):
         MicroBatch(store, here["url"], "../q", 0)
 
 

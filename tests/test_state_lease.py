@@ -185,7 +185,7 @@ def test_a_busy_lock_and_a_command_line_without_a_command(
 ) -> None:
     to = ("tflock", "run", url, "--endpoint", server.s3)
     assert_says(run(*to), "name a command", code=64)
-    assert_says(run(*to, "--ttl", "0", "--", "true"), "a lease lasts", code=64)
+    assert_says(run(*to, "--ttl", "0", "--", "true"), "a lease must last", code=64)
     with plain:
         busy = run(*to, "--lock-timeout", "0", "--", "true")
         assert_says(busy, "ID ", code=75)

@@ -212,10 +212,10 @@ def test_a_file_that_is_not_a_lock_file_counts_as_a_lock_and_is_never_removed(bo
     assert isinstance(decode(body), ForeignLock)
     with closing(StateLock(memory() + "/s")) as state:
         assert isinstance(state.store.put(state.key, body, IfAbsent()), Applied)
-        with pytest.raises(StateLocked, match="no lock file") as answers:
+        with pytest.raises(StateLocked, match="not a lock file") as answers:
             state.lock(acquire_timeout=3600)
         assert len(str(answers.value)) < 500
-        with pytest.raises(NotLocked, match="no lock file"):
+        with pytest.raises(NotLocked, match="not a lock file"):
             state.force_unlock("")
         found = state.store.get(state.key)
         assert isinstance(found, Found)

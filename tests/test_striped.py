@@ -343,7 +343,7 @@ HOSTILE = {
              "is not a record of stripes"),
     "no number": (b'{"format": 1, "stripes": "8", "hash": "x"}', "is not a record of stripes"),
     "no power of two": (b'{"format": 1, "stripes": 6, "hash": "x"}', "is not a record of stripes"),
-    "far too many": (b'{"format": 1, "stripes": 1073741824, "hash": "x"}', "is no record"),
+    "far too many": (b'{"format": 1, "stripes": 1073741824, "hash": "x"}', "is not a record"),
     "a future format": (b'{"format": 2, "stripes": 8}', "is of format 2, and this version"),
     "another hash": (b'{"format": 1, "stripes": 8, "hash": "crc32"}', "spreads keys by 'crc32'"),
 }  # fmt: skip
