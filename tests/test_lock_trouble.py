@@ -428,7 +428,7 @@ def test_a_waiter_continues_once_the_lock_object_is_repaired() -> None:
     overwrite(lock, b"{")
     with pytest.warns(UnexpectedRecord), ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lock.acquire, timeout=10)
-        until(lambda: "no lock record" in lock.busy_reason())
+        until(lambda: "not a lock record" in lock.busy_reason())
         overwrite(lock, as_hudi(until_ms=1, expired=True))
         assert waiting.result() is True
     lock.release()
