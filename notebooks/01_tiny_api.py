@@ -60,7 +60,8 @@ with Lock(bucket.url, **bucket.of("W1")) as lock:
 
 # %% [markdown]
 # `with` waits up to `acquire_timeout` seconds (60 by default). Then it raises `LockBusy` and does
-# not run the block. The message names the holder, the end of its lease, and what to do next.
+# not run the block. The message names the <abbr title="holder: the client to which the lock was
+# granted last">holder</abbr>, the end of its lease, and what to do next.
 
 # %%
 one, two = (Lock(bucket.url, acquire_timeout=0, **bucket.of(name)) for name in ("W1", "W2"))

@@ -68,12 +68,12 @@ look(bucket)
 # | field | owner | purpose |
 # |---|---|---|
 # | `expired` | Hudi's | true after a release |
-# | `validUntil` | Hudi's | the end of the lease, in ms, by the holder's clock |
+# | `validUntil` | Hudi's | the end of the lease, in ms, by its owner's clock |
 # | `owner` | Hudi's | a UUID for each handle |
 # | `epoch` | lockkit's | rises by one with each grant: a fence compares it |
 # | `attempt` | lockkit's | a unique id of this write, to recognise it after a lost response (03) |
 # | `ttlMs` | lockkit's | the length of the lease, which others count on the *store's* clock (05) |
-# | `holder` | lockkit's | host, process and name, for the person who has to find the holder |
+# | `holder` | lockkit's | host, process and name, for the person who has to find the client |
 #
 # Hudi's writers ignore the last four fields, and drop them when they write. The version is not in
 # the object: the store makes it. Every write after the first is conditional on it: `If-Match:

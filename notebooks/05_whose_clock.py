@@ -13,9 +13,10 @@
 # %% [markdown]
 # # Whose clock says that a lease has ended?
 #
-# A lease ends at a point in time. Whose clock measures it: the holder's, the challenger's or the
-# store's? No two of these clocks agree. What happens if one is three seconds off, and how much does
-# Hudi's buffer of half a second help?
+# A lease ends at a point in time. Whose clock measures it: the <abbr title="holder: the client to
+# which the lock was granted last">holder</abbr>'s, the challenger's or the store's? No two of
+# these clocks agree. What happens if one is three seconds off, and how much does Hudi's buffer of
+# half a second help?
 #
 # This takes about half a minute.
 

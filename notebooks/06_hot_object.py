@@ -77,9 +77,9 @@ count, too.)
 # %% [markdown]
 # ## Those who wait
 #
-# A waiter cannot queue on an object store; it can only poll. If it polled by writing, it would use
-# up the holder's one write per second. So it reads, and each read names the version that it already
-# knows:
+# A waiter cannot queue on an object store; it can only poll. If it polled by writing, it would
+# use up the <abbr title="holder: the client to which the lock was granted last">holder</abbr>'s
+# one write per second. So it reads, and each read names the version that it already knows:
 
 # %%
 waited = wait("gcs")

@@ -15,9 +15,9 @@
 #
 # Apache Hudi can take its lock from ZooKeeper, DynamoDB, a Hive Metastore, a file, or one object
 # beside the table. All of them provide mutual exclusion. They differ in how soon the next writer
-# gets the lock and in what a grant costs. Above all they differ in what happens when the holder
-# pauses, when it dies, or when the service itself is down. Which of them would you want at three in
-# the morning?
+# gets the lock and in what a grant costs. Above all they differ in what happens when the <abbr
+# title="holder: the client to which the lock was granted last">holder</abbr> pauses, when it
+# dies, or when the service itself is down. Which of them would you want at three in the morning?
 #
 # The code takes a minute. The panel runs as long as you like.
 

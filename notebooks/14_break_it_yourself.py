@@ -24,8 +24,9 @@
 # ## Predict
 #
 # The clocks of different computers disagree. A client that takes over an expired lease waits a
-# moment longer, the *drift*, in case the holder's clock is slow. Here that rule is off: no client
-# waits, and clocks differ by up to a second. A lease lasts ten seconds.
+# moment longer, the *drift*, in case the <abbr title="holder: the client to which the lock was
+# granted last">holder</abbr>'s clock is slow. Here that rule is off: no client waits, and clocks
+# differ by up to a second. A lease lasts ten seconds.
 
 # %%
 from lockkit.lab.widgets import Predict

@@ -37,14 +37,16 @@ console
 # %% [markdown]
 # ## See
 #
-# 1. **The label** at the top: held, overdue (not renewed in time, so any writer may take it over),
-#    free, or garbled. Below it is the remaining time *by each clock*: the holder wrote `validUntil`
-#    by its own clock, this machine compares it with its own clock, and the store compares two times
-#    of its own. If they disagree by minutes, a clock is wrong.
+# 1. **The label** at the top: held, overdue (not renewed in time, so any writer may take it
+#    over), free, or garbled. Below it is the remaining time *by each clock*: the <abbr
+#    title="holder: the client to which the lock was granted last">holder</abbr> wrote
+#    `validUntil` by its own clock, this machine compares it with its own clock, and the store
+#    compares two times of its own. If they disagree by minutes, a clock is wrong.
 # 2. **The card** names the pattern that the evidence shows, or *unknown* rather than a guess. It
 #    says what to do, what not to do, and gives the command. Click a line of the evidence to select
 #    it in the diagram.
-# 3. **The folded sections** show the generations of the lock object that the bucket kept, pending
+# 3. **The folded sections** show the <abbr title="generation: one state of the lock object, made
+#    by one successful write">generation</abbr>s of the lock object that the bucket kept, pending
 #    and dead writers, and Hudi's audit log with Hudi's own verdict.
 #
 # The same in code:

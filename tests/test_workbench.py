@@ -611,18 +611,32 @@ def test_a_run_is_saved_as_a_page_by_a_button() -> None:
     assert page.decode() == page_of(events, check(events), title="lockkit: what happened")
 
 
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
 def test_a_term_is_explained_in_a_notebook_as_in_the_picture() -> None:
     script = (ROOT / "lockkit" / "lab" / "widgets" / "lanes.js").read_text()
     terms = dict(re.findall(r'^  "?([a-z -]+)"?: "(.+)",$', script, re.M))
     assert {"holder", "ghost", "roll-forward", "generation", "lease", "epoch"} <= set(terms)
     shown = []
-    for each in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    for each in NOTEBOOKS:
         cells = json.loads(each.read_text())["cells"]
         text = " ".join("".join(cell["source"]) for cell in cells)
         shown += re.findall(r'<abbr title="([^"]+)">(.+?)</abbr>', text)
     for title, word in shown:
         assert " ".join(title.split()) == f"{word}: {terms[word]}"
     assert {word for _, word in shown} == {"holder", "lease", "fence", "generation", "epoch"}
+
+
+@pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_term_is_explained_where_a_notebook_first_names_it(source: Path) -> None:
+    cells = json.loads(source.read_text())["cells"]
+    prose = "\n".join("".join(each["source"]) for each in cells if each["cell_type"] == "markdown")
+    prose = re.sub("`[^`]*`", "", prose)  # names in code
+    prose = re.sub(r'<abbr\s+title="[^"]*">(.+?)</abbr>', r"\1 (explained)", prose)
+    for term in ("holder", "ghost", "roll-forward", "generation"):
+        first = re.search(rf"\b{term}s?\b( \(explained\))?", prose)
+        assert first is None or first[1], f"{term} at {prose[first.start() - 60:][:120]!r}"
 
 
 def test_a_recorded_history_is_replayed_with_its_verdict() -> None:
