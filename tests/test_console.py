@@ -17,14 +17,15 @@ from lockkit.errors import BreakRefused
 from lockkit.events import Event
 from lockkit.lab.course.table_trouble import URL, TroubledTable
 from lockkit.lab.incident.diagnosis import diagnose
-from lockkit.lab.incident.patterns import NOT_SIMULATED, SIMULATED, Pattern
+from lockkit.lab.incident.patterns import NOT_SIMULATED, PRESENT, SIMULATED, Pattern
+from lockkit.lab.incident.present import with_present
 from lockkit.lab.server import Emulator
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Found, over
 from lockkit.protocol.record import Record, decode, encode
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
-from lockkit.table.inspect.standing import watch
+from lockkit.table.inspect.standing import stand, watch
 from lockkit.table.inspect.takeover import BREAKS
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
@@ -335,8 +336,26 @@ def test_every_recorded_incident_is_drawn_with_its_evidence() -> None:
 
 @pytest.mark.parametrize("pattern", SIMULATED)
 def test_a_simulated_run_that_is_named_for_a_pattern_shows_that_pattern(pattern: Pattern) -> None:
-    outcome = play(SeedMoment.of(SIMULATED[pattern]))
-    assert diagnose(outcome.run.world.history()).pattern == pattern
+    world = play(SeedMoment.of(SIMULATED[pattern])).run.world
+    events, world.until = world.history(), None
+    found = diagnose(events)
+    if pattern in PRESENT:
+        found = with_present(found, world.run(stand(watch_s=0.0)), events)
+    assert found.pattern == pattern
+
+
+@pytest.mark.parametrize(("pattern", "last"), [
+    (Pattern.HOLDER_DIED, "killed"), (Pattern.HOLDER_SILENT, "stalled"),
+])  # fmt: skip
+def test_the_holder_in_a_simulated_run_is_dead_or_stalled_as_its_pattern_says(
+    pattern: Pattern, last: str
+) -> None:
+    world = play(SeedMoment.of(SIMULATED[pattern])).run.world
+    events, world.until = world.history(), None
+    record = world.run(stand(watch_s=0.0)).holder.observation.record
+    assert isinstance(record, Record)
+    own = [each.kind for each in events if each.who == record.holder]
+    assert [each for each in own if each in ("stalled", "resumed", "killed", "started")][-1] == last
 
 
 def test_each_pattern_has_a_simulated_run_or_the_reason_why_it_has_none() -> None:

@@ -43,18 +43,20 @@ SIMULATED = {
     Pattern.THROTTLED: "lease:57",
     Pattern.DANGLING: "lease:54",
     Pattern.TWO_BELIEVERS: "lease/claim_412 ours:1",
+    Pattern.HAND_DELETED: "table:2",
+    Pattern.STALE: "commit/fence off:3",
+    Pattern.HOLDER_DIED: "commit:5@38",
+    Pattern.HOLDER_SILENT: "lease:2@21",
+    Pattern.HELD_BACK: "commit:3@303",
 }
 """A simulated run that shows the pattern, as a moment (`lockkit simulate --moment`)."""
-_MANUAL, _STATE, _PLAIN = "manual", "state", "nothing"
 NOT_SIMULATED = {
-    Pattern.HAND_DELETED: _MANUAL, Pattern.HAND_EDITED: _MANUAL, Pattern.GARBLED: _MANUAL,
-    Pattern.HOLDER_DIED: _STATE, Pattern.HOLDER_SILENT: _STATE, Pattern.UNPUBLISHED: _STATE,
-    Pattern.HELD_BACK: _STATE, Pattern.STALE: "unfenced", Pattern.HEALTHY: _PLAIN,
-    Pattern.UNKNOWN: _PLAIN,
+    Pattern.HAND_EDITED: "edited", Pattern.GARBLED: "edited", Pattern.UNPUBLISHED: "soon",
+    Pattern.HEALTHY: "nothing", Pattern.UNKNOWN: "nothing",
 }  # fmt: skip
-"""Why the others have none. manual: no simulated client edits or deletes objects by hand; state: it
-is seen in a bucket's present state, not in a history; unfenced: no simulated table is without its
-fence; nothing: there is nothing to show."""
+"""Why the others have none. edited: no simulated client writes into the lock object by hand; soon:
+a simulated writer publishes what a dead one had decided before half a minute is over; nothing:
+there is nothing to show."""
 
 
 @dataclass(frozen=True, slots=True)
