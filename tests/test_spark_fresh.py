@@ -71,7 +71,7 @@ def test_a_save_is_refused_where_another_commits_after_its_tasks_have_read(
     """One plan, evaluated once: the other commits from within a task, before the save begins."""
     first(spark, url)
     rows = more(load(spark, url)).where(committing(url)("id"))
-    with pytest.raises(OldRows, match=r"1 commits came in between.*read the table anew"):
+    with pytest.raises(OldRows, match=r"1 commits came in between.*read the table again"):
         save(rows, url, mode)
     assert stored({"url": url}) == [("a", "EU", 0), ("b", "EU", 7)]
     save(more(load(spark, url)), url, mode)
@@ -123,7 +123,7 @@ def test_a_statement_does_not_put_a_views_old_rows_back(spark: Any, url: str) ->
     seen(spark.sql(text))
     other(spark, url)
     for into in ("INTO", "OVERWRITE"):
-        with pytest.raises(OldRows, match="read the table anew"), unwrapped():
+        with pytest.raises(OldRows, match="read the table again"), unwrapped():
             spark.sql(f"INSERT {into} orders {text}")
         assert stored({"url": url}) == [("a", "EU", 100), ("b", "EU", 2)]
     spark.sql(f"INSERT INTO orders {view(spark, url)}")

@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 def holding(
     lock: Lock | LeasedLock, timeout_s: float | None, command: Callable[[], int], name: str
 ) -> int:
-    """Take the lock within so many seconds (0: one try; None: for ever), run the command, release.
+    """Take the lock within `timeout_s` (0: one try; None: for ever), run the command, release.
 
     Returns the exit code; raises `CommandError` if another owner held it, or no answer came.
     """

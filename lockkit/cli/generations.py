@@ -22,7 +22,7 @@ from lockkit.stores.within import within
 from lockkit.table.inspect.versions import Generation
 
 OPENING_REQUESTS = 3
-"""Opening a store may take as long as so many requests: it may look for credentials."""
+"""Opening a store may take the time of this many requests: it may look for credentials."""
 
 
 @contextmanager

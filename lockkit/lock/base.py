@@ -379,7 +379,7 @@ def _reporter(us: weakref.ref[BaseLock], client: LeaseClient) -> Callable[[str],
     def call(name: str, callback: Callable[..., None], *arguments: Any) -> None:
         try:
             callback(*arguments)
-        except Exception as error:  # noqa: BLE001 - recorded twice; the lease goes on
+        except Exception as error:  # noqa: BLE001 - recorded twice; renewal continues
             text = f"{name} of the lock of {client.where} raised {error!r}"
             client.emit("note", text=text)
             with suppress(CallbackFailed):  # with -W error nothing here could catch it

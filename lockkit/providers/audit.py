@@ -6,7 +6,7 @@ audit enable`), which is read once per handle, after its first grant. Each grant
 written whole after each event. (`StorageLockProviderAuditService` of Apache Hudi 1.2)
 
 A thread of its own writes, so that a slow store delays no renewal. Only a release waits for its
-line, up to `END_WAIT_S`. A failure is one warning, and the lock goes on.
+line, up to `END_WAIT_S`. A failure causes one warning, and the lock stays held.
 """
 
 from __future__ import annotations

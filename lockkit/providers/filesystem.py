@@ -3,7 +3,7 @@
 The format is that of Hudi's FileSystemBasedLockProvider: a file `lock`, created if there is none,
 judged by its modification time, deleted on release. lockkit differs in four ways. The file appears
 with its whole content (by a link, not an open) and is read-only. A holder renews a file that can
-expire. A file is renewed or deleted only while it is still one's own, and broken only while it is
+expire. A file is renewed or deleted only while it is still ours, and broken only while it is
 still expired. Both happen under an flock on the folder. One race remains: a writer that does not
 use flock (Hudi itself, or another host on a file system that does not share flocks) may replace the
 file between that check and the deletion. (A process that is paused at that point keeps an expired

@@ -69,7 +69,7 @@ def guard_break(found: ServiceHolder, version: str, *, force: bool) -> None:
     if breakable is False and found.version == version and not force:
         raise BreakRefused(
             "the lock", f"was not broken: {why}",
-            "if its holder must lose the lock all the same, confirm it (--force, or the console)",
+            "if you want to end its grant anyway, confirm it (--force, or the console)",
         )  # fmt: skip
 
 

@@ -56,8 +56,8 @@ class ObserverFailed(UserWarning):
 def warn_of(kind: str, error: Exception) -> None:
     """Warn that an observer failed; never raises, even under `-W error`."""
     text = (
-        f"the observer of {kind!r} raised {error!r:.200}; what it observes goes on, and its "
-        "history has a gap"
+        f"the observer of {kind!r} raised {error!r:.200}; the lock or table is not affected; "
+        "its history has a gap"
     )
     with suppress(Warning):
         warnings.warn(ObserverFailed(text), stacklevel=3)

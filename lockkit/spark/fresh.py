@@ -45,7 +45,7 @@ class OldRows(TableError):
             "these rows",
             f"were read from the table before {instant} began, and {commits} commits came in "
             "between: written back, they could undo what those wrote. Nothing was committed",
-            "read the table anew, without cache(), or make its view anew, and write again. (To "
+            "read the table again, without cache(), or create its view again, then write. (To "
             "put back rows of the past, read them with as.of.instant)",
         )
 

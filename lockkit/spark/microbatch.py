@@ -85,7 +85,7 @@ class MicroBatch:
                 f"batch {self.batch} of query {self.query} is passed over: the table has its batch "
                 f"{before.batch} already. Spark sends no batch again after a later one. So either "
                 "another run of this query is behind: stop it; or the query has a new checkpoint, "
-                "and rows are being left out: give it another name and start it anew"
+                "and rows are being left out: restart it under another name"
             )
 
     def _warn(self, text: str) -> None:

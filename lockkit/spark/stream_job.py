@@ -50,7 +50,7 @@ REFUSED = {
     "--commit-on-errors": "a record that cannot be read ends the run: nothing is dropped",
     "--checkpoint": "Spark's checkpoint says what was read: --checkpoint-path FOLDER",
     "--initial-checkpoint-provider": "Spark's checkpoint says what was read: --checkpoint-path",
-    "--retry-on-source-failures": "start it again: it goes on where it ended",
+    "--retry-on-source-failures": "start it again: it continues where it ended",
     "--allow-commit-on-no-checkpoint-change": "an empty batch makes no commit",
     "--post-write-termination-strategy-class": "code of others does not run inside a commit",
     "--ingestion-metrics-class": "code of others does not run inside a commit",
@@ -177,9 +177,9 @@ def parser() -> argparse.ArgumentParser:
     add("--source-ordering-field", "--source-ordering-fields", metavar="COLUMN",
         help="the precombine field")  # fmt: skip
     add("--source-limit", type=_count, metavar="N",
-        help="read about so many bytes of files, or messages of a topic, at a time")  # fmt: skip
+        help="read about this many bytes of files, or messages of a topic, at a time")  # fmt: skip
     add("--filter-dupes", action="store_true", help="insert no row whose key the table has")
-    add("--continuous", action="store_true", help="go on until a signal")
+    add("--continuous", action="store_true", help="run until a signal")
     add("--min-sync-interval-seconds", type=_seconds, default=1.0, metavar="S",
         help="--continuous: look so often (default 1)")  # fmt: skip
     add("--checkpoint-path", metavar="FOLDER", help="for Spark (default FILE.checkpoint)")

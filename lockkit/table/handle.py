@@ -317,7 +317,7 @@ class Table:
     def compact(self, *, retries: int = 0) -> Compacted | None:
         """Merge a merge-on-read table's log files into base files; None if there are none.
 
-        Writers go on. Raises `CommitConflict` if another commit was faster in each attempt.
+        Writers continue. Raises `CommitConflict` if another commit was faster in each attempt.
         """
         with self._alone("compact"):
             return self._upkeep.service.compact(retries=retries)

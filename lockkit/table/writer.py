@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PREFETCH_ROWS_MAX = 10_000
-"""Up to so many rows are looked at twice, to find out early which files are to be read."""
+"""Up to this many rows are examined twice, to find out early which files are to be read."""
 Claim = Callable[[str], None]
 TableState = tuple[TableCache, Snapshot]
 

@@ -175,7 +175,7 @@ def show(args: argparse.Namespace) -> int:
     with opened(args) as state:
         found = state.show().info
         if isinstance(found, ForeignLock):
-            lines = [f"is not a lock file: {plain(found.why)}; it locks all the same"]
+            lines = [f"is not a lock file: {plain(found.why)}; Terraform respects it as a lock"]
         else:
             lines = [f"is held by {found}" if found else "is unlocked"]
             lines += [f"  {plain(found.info)}"] if found and found.info else []
@@ -267,7 +267,7 @@ def unlock(args: argparse.Namespace) -> int:
             raise NotLocked(
                 state.key,
                 f"is held by {found}, and you are {who()}",
-                "if it is yours all the same or its holder is dead: lockkit tflock "
+                "if the lock is yours, or its holder is dead: lockkit tflock "
                 f"force-unlock URL {shlex.quote(plain(args.id))}",
             )
         return removed(args, state)

@@ -1,4 +1,4 @@
-"""A long step shows that it goes on: the seconds so far, in one line that is written over."""
+"""A long step shows its progress: the seconds so far, in one line that is overwritten."""
 
 from __future__ import annotations
 

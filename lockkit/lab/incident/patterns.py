@@ -88,7 +88,7 @@ CARDS = {
     Pattern.HAND_EDITED: RunbookCard(
         "Stop the writer whose lease it was: it does not know of the change. Then break the lock, "
         "which gives it a new epoch, and compare the timeline with what was written meanwhile.",
-        "Do not edit the lock file again: no writer is told, and two may believe in their lease.",
+        "Do not edit the lock file again: no writer notices, and two of them may act on a lease.",
         _BREAK,
     ),
     Pattern.CLOCK_SKEW: RunbookCard(
@@ -99,13 +99,13 @@ CARDS = {
     ),
     Pattern.FALSE_412: RunbookCard(
         "Nothing to repair: the lock was its holder's own. Let the lease end or break it, switch "
-        "the SDK's retries off for the lock (or recognise one's own write), and run the job again.",
+        "the SDK's retries off for the lock (or recognise your own write), and run the job again.",
         "Do not look for the other writer: there was none.",
         _BREAK,
     ),
     Pattern.GHOST: RunbookCard(
         "Wait until the lease ends, or break it: its owner does not know that it has the lock. "
-        "Switch off the SDK's retries for the lock, or recognise one's own write.",
+        "Switch off the SDK's retries for the lock, or recognise your own write.",
         "Do not delete the lock file, and do not restart its owner in the hope that it finds it.",
         _BREAK,
     ),
@@ -147,7 +147,7 @@ CARDS = {
     Pattern.HOLDER_SILENT: RunbookCard(
         "Stop its process, or wait until its lease ends, if it ends by itself: then any writer "
         "takes the lock. Break it only if you know that its process has ended.",
-        "Do not break the lock of a process that is only paused: it goes on writing when it wakes.",
+        "Do not break the lock of a process that is only paused: it writes again when it wakes.",
         "lockkit lock watch {url}",
     ),
     Pattern.UNPUBLISHED: RunbookCard(

@@ -1,4 +1,4 @@
-"""The lock of a service or of a Terraform state, looked at twice: who has it, and does it live.
+"""The lock of a service or of a Terraform state, read twice: who holds it, and is the holder alive.
 
 A service shows less than a bucket: no history, often no time. What it does not show is `unknown`.
 """

@@ -130,7 +130,8 @@ def _bytes(answer: ReadAnswer, url: str) -> int:
             raise NoAnswer(f"{url}: the store was too busy to answer a read; try again later")
         case Missing():
             raise NoAnswer(
-                f"{url}: the probe's own object is gone; is somebody else deleting objects there?"
+                f"{url}: the probe's own object is gone; "
+                "check whether another program deletes objects there"
             )
         case _:
             assert_never(answer)

@@ -116,7 +116,7 @@ class Fleet:
         `url`.
     :param dataset: the folder of the input; None: `datasets/orders`.
     :param pause_s: the pause between two commits, in seconds.
-    :param deadman_s: end the run after so many seconds without a sign from this process; None:
+    :param deadman_s: end the run after this many seconds without a sign from this process; None:
         never.
     :param prepared: a fleet whose prepared processes, id and folder this one takes.
     :raises FleetError: if the settings cannot be launched.

@@ -26,7 +26,7 @@ SVG = (
 
 
 def shown(sent: Sequence[CaseRequest]) -> list[tuple[int, CaseRequest]]:
-    """The numbered requests of the block, at most so many around the struck one."""
+    """The numbered requests of the block: the struck one and those around it, up to a limit."""
     numbered = [(n, each) for n, each in enumerate((s for s in sent if s.counts), 1)]
     at = next((i for i, (_, each) in enumerate(numbered) if each.fault), 0)
     start = max(0, min(at - SHOWN_MAX // 2, len(numbered) - SHOWN_MAX))

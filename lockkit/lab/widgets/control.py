@@ -261,7 +261,7 @@ class Controller:
         self._coming = self._made(settings)
         self._coming.launch()
         self._said = (
-            "PySpark starts in the background, in some 10 to 30 s; these writers go on until then"
+            "PySpark starts in the background, in 10 to 30 s; these writers continue until then"
         )
 
     def _made(self, settings: LaunchSettings, **more: Any) -> Any:

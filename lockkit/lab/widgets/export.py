@@ -18,7 +18,7 @@ SCRIPTS = ("layout.js", "rows.js", "lanes.js")
 """What draws, in the order in which it is read: one module of them all."""
 LOG_LINES_MAX = 300
 LOG_EVENTS_MAX = 10 * LOG_LINES_MAX
-"""Of a long history, at most so many events become sentences."""
+"""The most events of a long history that become sentences."""
 
 # What anywidget provides in a notebook, for a page without it. `#t=16.3` opens the
 # page at that second of the history, `#e=x12` at that event.

@@ -118,7 +118,7 @@ class Workbench(Newest):
         )  # fmt: skip
         self.spark_button = button(
             "PySpark", self._clicked_spark, icon="bolt",
-            tip="Start PySpark writers; the ones that run go on until PySpark is ready",
+            tip="Start PySpark writers; those that run continue until PySpark is ready",
         )  # fmt: skip
         self.stall_buttons = row()
         self.lanes = Lanes(

@@ -50,7 +50,7 @@ was restarted or has ended. Run this cell again."}
 {pointer-events:none;opacity:.5}
 </style>"""
 """A page gives the class `jupyter-widgets-disconnected` to each widget of a kernel that has ended.
-The buttons of the picture go on, because they need no kernel."""
+The buttons of the picture still work, because they need no kernel."""
 
 
 # --- text ---------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class Candidate:
     def _on_wall(self, boot_ms: float) -> float:
         return self.clock.wall_ms() + (boot_ms - self.clock.boot_ms())
 
-    # --- looking, and leading where nobody does --------------------------------------------------
+    # --- looking, and leading if there is no leader -----------------------------------------------
 
     def confirm(self) -> Procedure[bool]:
         """Whether this node leads. If the highest epoch has expired, it creates the next one.

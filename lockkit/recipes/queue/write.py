@@ -177,4 +177,4 @@ def commit(
         seen = None
         share = crc32((yield Unique()).encode()) / 2**32
         yield Sleep(share * pause_s(tries))
-    return NotDone(f"{COMMITS_MAX} times in vain, the last time because {why}")
+    return NotDone(f"failed {COMMITS_MAX} times, the last time because {why}")

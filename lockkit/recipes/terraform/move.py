@@ -6,7 +6,7 @@ procedures of the lock file run on them unchanged.
 
 A move takes the item and never gives it back: it stays as a marker that refuses every run which is
 still configured for the table, and tells it what to set. Then the lock file is taken as well. Once
-it is released, runs that use the lock file go on, and no run can lock by the table alone.
+it is released, runs that use the lock file continue, and no run can lock by the table alone.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class StateMove:
     """The move of one state's lock, from the table to the lock file. `with` holds both.
 
     After the block only the lock file counts; if the block raises, only the table does, as before.
-    A move that was interrupted is repeated: it finds its marker, and goes on from there.
+    An interrupted move may be repeated: it finds its marker, and continues from there.
 
     :param state: the lock file.
     :param table: the table that locked the state until now.

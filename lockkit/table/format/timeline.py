@@ -187,7 +187,7 @@ def refuse_ahead(newest: str, wall_ms: int, accepted: str) -> None:
             newest, f"is the newest instant, and {hours} hours ahead of this clock "
             f"({instant_of(wall_ms)}, UTC); nothing was written",
             "correct this clock if it is wrong. If the clock of that instant's writer was wrong, "
-            f"let the table go on from there: lockkit table accept-instant URL {newest}",
+            f"accept the instant: lockkit table accept-instant URL {newest}",
         )  # fmt: skip
 
 

@@ -174,13 +174,13 @@ def judge(
     renews = True if second.version != first.version else _silent(second, record)
     lives = process_lives(record.holder)
     if renews:
-        safe, why = False, "its holder renews it: it lives, and would go on writing"
+        safe, why = False, "its holder renews it: it is alive, and would continue to write"
     elif lives is False and (over or renews is False):
         safe, why = True, "its process ran on this host and has ended, and it is not renewed"
     elif over and lives:
         safe, why = False, (
-            "its process runs on this host and may go on: stop it first; its lease is over, so any "
-            "writer takes the lock without a break"
+            "its process runs on this host and may continue: stop it first; its lease is over, so "
+            "any writer takes the lock without a break"
         )
     elif over:
         safe, why = True, "its lease is over and was not renewed: any writer may take it"

@@ -71,7 +71,7 @@ def guard(holder: LockHolder, *, shown: Version, epoch: int | None) -> Version:
         raise _refused("the lock object has changed since it was shown", AGAIN)
     if not holder.breakable and epoch is None:
         raise _refused(holder.why, "" if isinstance(record, Garbled) else (
-            "if its holder must be stopped all the same, name the grant by its epoch "
+            "if you want to end its grant anyway, confirm its epoch "
             f"(--epoch {record.epoch})"
         ))  # fmt: skip
     return version

@@ -1,4 +1,4 @@
-"""Instants far in the future, taken by a writer with a wrong clock, and how a table goes on.
+"""Instants far in the future, taken by a writer with a wrong clock, and how a table recovers.
 
 A new instant is later than every completed one. So a commit or a rollback that is days ahead would
 move every later instant ahead too. Writers refuse to follow it until an operator checks it. The
@@ -30,7 +30,7 @@ class FutureInstant:
 
 
 def newest_ahead() -> Procedure[FutureInstant | None]:
-    """None if writers may go on. Reads only."""
+    """The newest such instant; None if writers may continue. Reads only."""
     config, _ = yield from load_config()
     now, wall_ms = (yield from load_timeline(config.names)), (yield WallMs())
     if not is_ahead(now.latest, wall_ms, config.accepted):

@@ -54,7 +54,7 @@ def also_rewrote(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict
     """Both wrote a new slice of one file group: the later one would hide the earlier one's rows."""
     return _on_shared(
         mine.writes, other.writes, unit, other, "also rewrote",
-        "begin again on the table as it is now, and write that file group anew",
+        "begin again on the table as it is now, and write that file group again",
     )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ CONTENDED_FOR = 4
 SURE_MS = 500
 """So long after it was seen a fence counts as that of the same table."""
 FAST_RUN_MAX = 4
-"""After so many commits without a listing a writer lists, and decides what others offered."""
+"""Commits without a listing after which a writer lists, and decides what others offered."""
 
 
 def groups_of(body: bytes) -> frozenset[FileGroup]:
@@ -359,7 +359,7 @@ def is_passed(view: GroupView, instant: str) -> bool:
 
 
 def reserve(client: GroupClient) -> Procedure[GroupWrite]:
-    """An instant of one's own, and a snapshot that was read after it was reserved."""
+    """A client's own instant, and a snapshot that was read after it was reserved."""
     newest = client.known.newest if client.known else NO_INSTANT
     for _ in range(RESERVATIONS_MAX):
         attempt, instant = (yield Unique()), next_group_instant((yield WallMs()), newest)
@@ -560,7 +560,7 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
 def withdraw(
     client: GroupClient, instant: str, *, why: str = "withdrawn", by: str = ""
 ) -> Procedure[str]:
-    """A decision against one's own offer; another client's decision may come first."""
+    """A decision against the client's own offer; another client's decision may come first."""
     for _ in range(TURNS_MAX):
         view = yield from look(client)
         if kind := (yield from outcome(view, instant)):

@@ -40,7 +40,7 @@ class TableChanges:
 
     winners: tuple[Winner, ...]
     covered: tuple[str, ...]
-    """Every commit that this check looked at, or that the transaction began with."""
+    """Every commit that this check examined, or that the transaction began with."""
     mine: Decided | None = None
     """This very commit, if an earlier call decided it."""
     pending: tuple[Pending, ...] = ()

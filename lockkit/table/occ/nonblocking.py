@@ -74,6 +74,6 @@ def refuse_replacing(config: TableConfig, operation: str) -> None:
     if config.hashed and config.mode == HUDI and operation not in (*_APPENDING, "bulk_insert"):
         raise RefusedOption(
             operation, f"is refused in the mode {HUDI} on a table with {INDEX}={BUCKET_INDEX}: "
-            "Hudi's non-blocking writers go on to use the file group that it would replace",
+            "Hudi's non-blocking writers continue to use the file group that it would replace",
             "delete the rows by their keys, or make a new table",
         )  # fmt: skip

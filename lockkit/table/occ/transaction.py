@@ -261,7 +261,7 @@ def survey(
     if taken.known.newest and not now.completed:
         yield from recheck_config(taken.known.config, taken.known.config_version)
     if horizon and horizon not in now.completed:
-        why = "was completed and left the timeline: it was archived or restored, or is made anew"
+        why = "was completed and left the timeline: archived, restored, or the table is new"
         raise OutdatedHandle(horizon, why, "open it again")
     refuse_unreadable(now, taken.known.config, known=frozenset(now.completed))
     useless = now.latest > taken.instant or taken.instant in now.doubled

@@ -97,7 +97,7 @@ def load_increment(
         raise TableChanged(
             end,
             "is gone from the timeline, and an earlier increment ended there: the table was "
-            "restored to an earlier state, or made anew", "read it again from the start",
+            "restored to an earlier state, or created again", "read it again from the start",
         )  # fmt: skip
     return found
 

@@ -55,7 +55,7 @@ FIRST = "19700101000000000"
 COMMITS_AT_ONCE = 2_000
 """Commits whose garbage one clean looks for; the next one continues from there."""
 EMPTY_AFTER = 100
-"""After so many commits without garbage an empty clean is recorded: they are not read again."""
+"""Commits without garbage after which an empty clean is recorded: they are not read again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from lockkit.table.services.rules import LAYOUT_KEY, TARGET_KEY, ClusterRules
 
 INPUTS_MAX = 10_000
 LISTED_APART_MAX = 16
-"""Up to so many partitions are listed one by one; for more, the whole table is listed."""
+"""Up to this many partitions are listed one by one; for more, the whole table is listed."""
 
 
 def action_of(names: TimelineNames) -> str:

@@ -1,6 +1,6 @@
 """Compaction: each file group's log files are merged into its next base file.
 
-The plan is durable before a row is merged. Writers go on meanwhile, because a reader decides by
+The plan is durable before a row is merged. Writers continue meanwhile, because a reader decides by
 completion times: a log file that is completed after the instant T of the compaction stays behind
 the new base file. So the compaction merges exactly the log files that were completed before T. A
 commit that adds one more of those is a conflict (`missed_a_log`): its writer has a slow clock, or

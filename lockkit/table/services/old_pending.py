@@ -33,7 +33,7 @@ class OldPending:
     base: Callable[[TableConfig], str]
     """The table's address, as `roll_back` takes it."""
     failed: Callable[[Exception], None]
-    """Called with the error of a rollback; the commit goes on."""
+    """Called with the error of a rollback; the commit continues."""
     _look_again_ms: dict[str, int] = field(default_factory=dict)
     """When to look again at the heartbeat of an old pending instant whose writer lives."""
 

@@ -61,7 +61,7 @@ class CleanRules:
     commits: int = 10
     """KEEP_LATEST_COMMITS: readers as of any of this many newest commits find their files."""
     hours: int = 24
-    """KEEP_LATEST_BY_HOURS: the same for every commit of the last so many hours."""
+    """KEEP_LATEST_BY_HOURS: the same for every commit of this many last hours."""
     versions: int = 3
     """KEEP_LATEST_FILE_VERSIONS: slices kept of each file group; none of a replaced one."""
 

@@ -118,7 +118,7 @@ class Upkeep:
 
     def _not_rolled_back(self, error: Exception) -> None:
         self.emit("note", text=f"a dead writer was not rolled back: {error}")
-        _warn("this commit goes on; a dead writer was not rolled back", error)
+        _warn("a dead writer was not rolled back; this commit continues", error)
 
     def after_append(self, others: int) -> None:
         """The same as `after_commit`, after new files: rarely due (`AppendsDue`).
@@ -186,7 +186,7 @@ def _warn(what: str, error: Exception) -> None:
 
 
 def clean_may_find(commits: int, rules: ServiceRules) -> bool:
-    """Whether a table with so many commits can have files that its retention does not keep."""
+    """Whether a table with this many commits can have files that its retention does not keep."""
     return rules.explicit or (rules.clean_on and commits > rules.clean.commits)
 
 

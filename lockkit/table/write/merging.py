@@ -263,7 +263,7 @@ def concatenated(parts: list[pa.Table | None]) -> pa.Table | None:
 def _in_turn(
     write: Any, group_targets: Iterator[tuple[TargetGroup, pa.Table]]
 ) -> Iterator[WriteStat | None]:
-    """Some groups at a time, so that memory holds the rows of so many and no more."""
+    """A few groups at a time, so that memory holds no more rows than theirs."""
     coming: deque[Future[WriteStat | None]] = deque()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for group_target, rows in group_targets:

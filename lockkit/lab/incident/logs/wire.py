@@ -22,7 +22,7 @@ NAMES = (
     "if-match", "if-none-match", "x-amz-checksum-crc32", "content-md5", "x-ms-blob-content-md5",
     "etag", "x-goog-generation", "x-goog-hash", "x-ms-error-code", "date", "user-agent",
 )  # fmt: skip
-"""The headers that are read; the others are not looked at."""
+"""The headers that are read; all others are ignored."""
 OTHER_PARTS = {"comp", "restype", "uploads", "uploadId", "delete", "versioning", "tagging", "acl"}
 """Parameters that ask for something else than the object."""
 SHORT_CODES = {"BlobAlreadyExists", "ConditionalRequestConflict"}

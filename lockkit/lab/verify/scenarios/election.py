@@ -1,6 +1,6 @@
 """The scenario `election`: nodes campaign, lead, renew, write, resign, collect, stall and die.
 
-Each runs the same `Candidate` as `Election`. The run is judged while it goes on, by true time,
+Each runs the same `Candidate` as `Election`. The run is judged as it proceeds, by true time,
 which no node can read.
 """
 

@@ -1,7 +1,7 @@
 """The scenario `shared`: readers and writers queue for one lock object, renew, release, and stall.
 
 Clients run the procedures of `StoredGranularLocks`, `attend` and `leave`, and count their leases as
-its handle does. The run is judged while it goes on, by true time.
+its handle does. The run is judged as it proceeds, by true time.
 """
 
 from __future__ import annotations

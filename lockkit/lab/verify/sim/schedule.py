@@ -1,8 +1,8 @@
 """Who moves next: at random, or by random priorities that change at few points (PCT).
 
 PCT (Burckhardt et al., ASPLOS 2010): most mistakes need only a few orderings to be just so, and a
-schedule that lets the first in rank go on until a change point meets them far sooner than one that
-tosses a coin at every move.
+schedule that runs the first in rank until a change point meets them far sooner than one that tosses
+a coin at every move.
 """
 
 from __future__ import annotations

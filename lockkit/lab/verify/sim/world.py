@@ -40,7 +40,7 @@ QUIET_MAX = 200_000
 """Moves of a play that is to come to its end."""
 TICK_MS = 0.001
 JUMPS_MS = (20.0, 500.0, 4_000.0, 15_000.0)
-"""How far time may go on at most in one move, where it does not go on to the next timer."""
+"""The most that time advances in one move, unless it advances to the next timer."""
 
 
 _SENT = frozenset({Put, Get, List, Delete})
@@ -59,7 +59,7 @@ class SimWorld:
 
     seed: str
     steps: int
-    """The change points of the schedule are spread over so many moves."""
+    """Number of moves over which the change points of the schedule are spread."""
     profile: StoreProfile = PROFILES["azure"]
     fault_profile: FaultProfile = CALM
     uniform: bool = False
@@ -121,7 +121,7 @@ class SimWorld:
     # --- moves -----------------------------------------------------------------------------------
 
     def play(self, moves: int) -> None:
-        """Play so many moves, or until no task is left. Raises `Violated`, `Stopped`."""
+        """Play this many moves, or until no task is left. Raises `Violated`, `Stopped`."""
         for _ in range(moves):
             if self.branches and self.moves >= self.branches[0].move:
                 self._vary(self.branches.popleft())

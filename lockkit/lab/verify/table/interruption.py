@@ -15,7 +15,7 @@ from lockkit.protocol.outcome import Unknown
 from lockkit.runtime import Delete, Get, List, Parallel, Procedure, Put, Sleep, relay
 
 REQUESTS_MAX = 40
-"""An attempt is cut short after so many requests at most; early ones are likelier."""
+"""The latest request at which an attempt is cut short; early ones are likelier."""
 AT_ONCE, HANGS_MAX, HANG_PAUSES_S = 0.3, 60, (0.0, 0.1)
 """How often it is at the first request, and for how many moves the process may hang then."""
 OUTAGE = 0.3

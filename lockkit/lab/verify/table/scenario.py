@@ -109,7 +109,7 @@ class TableRun:
     clusters_beside: int = 0
     """How many clusterings may begin beside a decision that is still on its way."""
     warm: bool = False
-    """Whether a writer goes on from its own last commit without reading the table anew."""
+    """Whether a writer continues from its own last commit without reading the table again."""
     window_max: int = GROUP_WINDOW_MAX
     """How many decisions the fence of group commit remembers."""
     foreign: int = 0

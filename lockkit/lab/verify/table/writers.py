@@ -47,7 +47,7 @@ HUDI = {
 @dataclass(slots=True)
 class SimWriter:
     """One process that writes. Its appends are those of a warm handle. Its other writes are cold,
-    as Spark's are; in a run that is `warm`, each goes on from the last commit, as a handle's do.
+    as Spark's are; in a run that is `warm`, each continues from the last commit, as a handle's do.
     """
 
     run: TableRun

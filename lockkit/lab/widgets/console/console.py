@@ -206,7 +206,7 @@ class Console(Shown):
         self.read(*_names(self.panel.paths.value))
 
     def read(self, *names: str) -> Diagnosis:
-        """Read files of any kind, by name or pattern; beside the table, if one was looked at.
+        """Read files of any kind, by name or pattern; beside the table, if one was read.
 
         Raises `NotUnderstood` for a file of an unknown form, and `OSError`.
         """
@@ -235,7 +235,7 @@ class Console(Shown):
             return self.look(*self._at, watch_s=0.0).diagnosis
         panel, found = self.panel, diagnose(evidence.events)
         panel.lock.value = "<p class='lk-note'>No table was inspected: this is from files.</p>"
-        panel.generations.value = html.generations_html((), "no table was looked at")
+        panel.generations.value = html.generations_html((), "no table was read")
         panel.table.value = "<p class='lk-note'>No table was inspected.</p>"
         panel.audit.value = html.audit_html(evidence.validation, evidence.events)
         panel.files.value = html.taken_html(evidence.taken)
@@ -331,7 +331,7 @@ class Console(Shown):
 
     def __repr__(self) -> str:
         if self.diagnosis is None:
-            return "Console(nothing looked at yet)"
+            return "Console(nothing read yet)"
         state = f"{self.found.standing.holder.state}; " if self.found else ""
         state = f"{self.service.state}; " if self.service else state
         return f"Console({state}{self.diagnosis.pattern}: {plain(self.diagnosis.because)})"

@@ -107,7 +107,7 @@ def others(moment: SeedMoment, runs: int = 50) -> OtherOutcomes:
 def others_so_far(moment: SeedMoment, runs: int) -> Iterator[OtherOutcomes]:
     """Yield the outcomes after each run, so that the caller can show them or stop."""
     if moment.step is None:
-        raise ValueError(f"{moment} names no step to go on from: write {moment}@57")
+        raise ValueError(f"{moment} names no step to continue from: write {moment}@57")
     if runs < 1:
         raise ValueError(f"{runs} other ways are none")
     wrong: list[tuple[SeedMoment, str]] = []

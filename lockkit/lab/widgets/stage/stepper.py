@@ -64,7 +64,7 @@ class StageView(Newest):
         )  # fmt: skip
         self._fork = button(
             "Fork here", self._tried(lambda: self.fork(self._past.value)), name="fork",
-            tip="a second run beside this one, which goes on from after this decision",
+            tip="a second run beside this one, which continues after this decision",
         )  # fmt: skip
         self._back = button(
             "Go back to here", self._tried(lambda: self.go_back(self._past.value)), name="back",
@@ -105,7 +105,7 @@ class StageView(Newest):
     def fork(self, decisions: int | None = None) -> Any:
         """Start a second run after that many decisions of the first (None: all of them)."""
         new = fork(self.steps, decisions)
-        self._put(FORK, new, f"The fork goes on from after decision {len(new.decisions)}.")
+        self._put(FORK, new, f"The fork continues after decision {len(new.decisions)}.")
         return new
 
     def drop_fork(self) -> None:
