@@ -465,7 +465,7 @@ def test_a_lock_that_could_not_be_proven_does_not_stay(bucket: str, shared_emula
                 pass
 
 
-def test_two_runs_of_one_user_are_two() -> None:
+def test_two_runs_of_one_user_exclude_each_other() -> None:
     url = f"{memory()}/s"
     with closing(StateLock(url)) as one, closing(StateLock(url)) as other:
         one.lock()

@@ -590,7 +590,7 @@ def test_a_stopped_process_is_found_dead_and_never_comes_back(
         child.join(10)
 
 
-def test_the_procedures_yield_only_requests_that_an_interpreter_implements() -> None:
+def test_each_procedure_begins_with_a_request_that_an_interpreter_implements() -> None:
     known = {Get, Put, List, Delete, Sleep, Unique, WallMs, Note}
     for procedure in (
         beat(HeartbeatState(T, 1)),
