@@ -11,14 +11,14 @@ import ipywidgets as widgets
 
 from lockkit.lab.course.breaking import GUESSES, SCENARIOS, SEEDS, MutantHunt, hunting, rules_of
 from lockkit.lab.widgets.predict import Predict
-from lockkit.lab.widgets.ui import column
+from lockkit.lab.widgets.ui import Shown, column
 
 CLOSED = "This panel was closed because its cell was run again. Use the newer one."
 
 _newest: Breaker | None = None
 
 
-class Breaker:
+class Breaker(Shown):
     """It plays nothing before a guess is picked and Play is pressed; Stop ends a hunt.
 
     Running the cell again closes the earlier panel. `hunt` is the last hunt, or None.
@@ -130,12 +130,6 @@ class Breaker:
     def __repr__(self) -> str:
         found = repr(self.hunt) if self.hunt else "no seed was played yet"
         return f"{self.scenario.value} without {self.rule.value!r}: {found}"
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.view._repr_mimebundle_(**options)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        data["text/plain"] = repr(self)
-        return bundle
 
 
 def _rules(scenario: str) -> list[tuple[str, str]]:

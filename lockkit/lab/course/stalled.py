@@ -17,6 +17,7 @@ from lockkit.lab.processes.fleet import Fleet
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.launch import usual
 from lockkit.lab.widgets.panels import Workbench
+from lockkit.lab.widgets.ui import Shown
 from lockkit.protocol.outcome import Found
 from lockkit.spark.orders import TABLE
 from lockkit.stores import open_store
@@ -205,7 +206,7 @@ def orders(url: str, endpoint: str | None, events: list[Event]) -> tuple[int, in
     return len(reported), len(reported & there)
 
 
-class SideBySide:
+class SideBySide(Shown):
     """Two runs side by side, or one below the other on a narrow page."""
 
     def __init__(self, *runs: StalledRun) -> None:
@@ -232,9 +233,3 @@ class SideBySide:
 
     def __repr__(self) -> str:
         return "\n".join(repr(each) for each in self.runs)
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.view._repr_mimebundle_(**options)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        data["text/plain"] = repr(self)
-        return bundle

@@ -19,7 +19,7 @@ from lockkit.clock import Clock
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, GranularOperation, deadlock, story
-from lockkit.lab.widgets.ui import FAST, column
+from lockkit.lab.widgets.ui import FAST, Shown, column
 from lockkit.lock.handle import Lock
 from lockkit.recipes.granular.operations import BUCKET_OPERATIONS, KEY_OPERATIONS, VOLUME_OPERATIONS
 from lockkit.recipes.striped import StripedLock
@@ -104,7 +104,7 @@ def three_renames(*pairs: tuple[str, str]) -> Trio:
     return Trio(twos, rename_at_once(*pairs, ordered=False))
 
 
-class Deadlocks:
+class Deadlocks(Shown):
     """The shortest story in which a mistake does harm, of all orders of its operations' steps."""
 
     def __init__(self, mistake: str = "") -> None:
@@ -138,9 +138,6 @@ class Deadlocks:
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.view._repr_mimebundle_(**options)
 
 
 # --- one hot object, or many ----------------------------------------------------------------------

@@ -28,7 +28,7 @@ from lockkit.lab.verify.sim.memory_store import PROFILES
 from lockkit.lab.verify.sim.task import Node, Task
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.scene import whole
-from lockkit.lab.widgets.ui import column
+from lockkit.lab.widgets.ui import Shown, column
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Procedure, Put, Sleep
 from lockkit.table.occ import group_commit as group
@@ -228,7 +228,7 @@ def batches(events: Sequence[Event]) -> Batches:
 # --- kill the combiner ----------------------------------------------------------------------------
 
 
-class Combining:
+class Combining(Shown):
     """Writers in virtual time, and a button that kills the one that is about to decide."""
 
     def __init__(self, writers: int = 4, *, seconds: float = 0.6) -> None:
@@ -321,6 +321,3 @@ class Combining:
     def _show(self) -> None:
         self._said.value = f"<div class='lockkit-said'>{self!r}</div>"
         self._lanes.scene = whole(self.play.events)
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.view._repr_mimebundle_(**options)
