@@ -34,14 +34,10 @@ from lockkit.table.format.property_keys import checksum
 from lockkit.table.format.readable import readable
 from lockkit.table.format.timeline import V9, TimelineNames, parse_timeline
 from lockkit.table.read.listed import LogSlice, _with_logs
+from lockkit.table.read.log_entries import LogColumns
+from lockkit.table.read.log_order import DELETE_ALWAYS, ROW
 from lockkit.table.read.log_slice import VisibleInstants
-from lockkit.table.read.merging_logs import (
-    LogEntry,
-    MergeSource,
-    entries,
-    merge,
-    scan_log_slice,
-)
+from lockkit.table.read.merging_logs import MergeSource, log_entries, scan_log_slice
 from lockkit.table.read.reader import Scan, scan_slice
 from lockkit.table.read.table_files import Listed
 
@@ -51,6 +47,7 @@ SCHEMA = {
         {"name": "v", "type": ["null", "int"], "default": None},
     ],
 }  # fmt: skip
+V = LogColumns(pa.schema([("ts", pa.int64())]), pa.schema([("v", pa.int32())]))
 T1, T2, T3 = "20260101000000001", "20260101000000002", "20260101000000003"
 
 
@@ -99,9 +96,10 @@ def seen(*logs: bytes, visible: tuple[str, ...] = (T1, T2, T3), by: tuple[str, .
     """`{key: v}` of the merged logs; None where the key is deleted."""
     named = {f".f_{T1}.log.{n}_0-0-0": body for n, body in enumerate(logs, 1)}
     completed = VisibleInstants(frozenset(visible), frozenset(), T1)
-    of = LogSlice("", "f", "", "", tuple(named), by, completed, V9)
-    found = entries(of, named)
-    return {key: each.row and each.row["v"] for key, each in found.items()}
+    found = log_entries(LogSlice("", "f", "", "", tuple(named), by, completed, V9), named, V if by
+                        else LogColumns(pa.schema([]), V.rows))  # fmt: skip
+    assert not found.rows["v"].filter(pc.not_equal(found.kinds, ROW)).drop_null().to_pylist()
+    return dict(zip(found.keys.to_pylist(), found.rows["v"].to_pylist(), strict=True))
 
 
 def test_the_later_row_wins_and_by_event_time_the_greater_one() -> None:
@@ -128,17 +126,40 @@ def test_a_compacted_log_block_replaces_the_blocks_that_it_merges() -> None:
     assert seen(*logs, visible=(T1, T2, T3, later)) == {"a": 4, "b": 1}
 
 
-def test_a_partial_row_keeps_the_other_columns() -> None:
-    old = LogEntry({"k": "a", "v": 1, "w": 1}, (1,))
-    new = LogEntry({"k": "a", "v": 2}, (2,), partial=True)
-    assert merge(old, new, by_event=True).row == {"k": "a", "v": 2, "w": 1}
+def partial_rows(instant: str, column: str, **of: int) -> bytes:
+    """A block of rows with one column beside their keys and their time, which is 5."""
+    file = io.BytesIO()
+    rows = {"_hoodie_record_key": list(of), "ts": [5] * len(of), column: [*of.values()]}
+    pq.write_table(pa.table(rows), file)
+    return block(PARQUET, file.getvalue(), h0=instant, h7="true")
+
+
+def test_a_partial_row_keeps_the_other_columns_of_the_rows_before_it() -> None:
+    base = [("a", 1, 1), ("b", 1, 1), ("c", 9, 1), ("f", 1, 1)]
+    log = partial_rows(T1, "v", a=2, b=2, c=2, d=2) + partial_rows(T2, "w", b=3, e=3)
+    log += data(T2, ("f", 7, None)) + partial_rows(T3, "w", f=3, b=4)
+    found = merged(base, log, columns=("_hoodie_record_key", "ts", "v", "w"))
+    assert [tuple(each.values()) for each in found] == [
+        ("a", 5, 2, 0), ("b", 5, 2, 4), ("c", 9, 1, 0), ("d", 5, 2, None), ("e", 5, None, 3),
+        ("f", 7, None, None),
+    ]  # fmt: skip
+
+
+def test_of_a_partial_row_that_comes_twice_in_a_block_both_columns_are_kept() -> None:
+    log = partial_rows(T1, "v", a=2) + partial_rows(T2, "w", a=3) + partial_rows(T3, "v", a=4)
+    (found,) = merged([("a", 1, 1)], log, columns=("v", "w"))
+    assert found == {"v": 4, "w": 3}
+    file = io.BytesIO()
+    pq.write_table(pa.table({"_hoodie_record_key": ["a", "a"], "ts": [5, 6], "v": [2, 3]}), file)
+    twice = block(PARQUET, file.getvalue(), h0=T1, h7="true")
+    assert merged([("a", 1, 1)], twice, columns=("v", "w")) == [{"v": 3, "w": 0}]
 
 
 def test_a_delete_without_an_ordering_value_wins_and_a_later_row_wins_over_it() -> None:
-    row, gone = LogEntry({"v": 1}, (5,)), LogEntry(None, ())
-    assert merge(row, gone, by_event=True) is gone
-    assert merge(gone, row, by_event=True) is row
-    assert merge(row, LogEntry(None, (4,)), by_event=True) is row
+    row, gone = data(T1, ("a", 5, 1)), deletes(T2, a=None)
+    assert seen(row, gone, by=("ts",)) == {"a": None}
+    assert seen(gone, row, by=("ts",)) == {"a": 1}
+    assert seen(row, deletes(T2, a=("Long", 4)), by=("ts",)) == {"a": 1}
 
 
 @pytest.mark.parametrize(("value", "wins"), [
@@ -157,9 +178,10 @@ def test_a_delete_that_always_wins_is_ended_by_a_row_and_by_no_other_delete() ->
     logs = deletes(T1, a=None, b=None), later, data(T3, ("b", 1, 1))
     of = LogSlice("", "f", "", "", tuple("xyz"), ("ts",),
                   VisibleInstants(frozenset({T1, T2, T3}), frozenset(), T1), V9)  # fmt: skip
-    found = entries(of, dict(zip("xyz", logs, strict=True)))
-    assert found["a"] == LogEntry(None, ())
-    assert found["b"].row is not None
+    found = log_entries(of, dict(zip("xyz", logs, strict=True)), V)
+    assert dict(zip(found.keys.to_pylist(), found.kinds.to_pylist(), strict=True)) == {
+        "a": DELETE_ALWAYS, "b": ROW,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("cut", [3, 20, 60])
@@ -188,7 +210,7 @@ def test_a_damaged_parquet_block_is_refused_or_read() -> None:
     for at in range(len(whole)):
         damaged = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
         try:
-            entries(of, {"log": block(PARQUET, damaged, h0=T1)})
+            log_entries(of, {"log": block(PARQUET, damaged, h0=T1)}, V)
         except TableError:
             refused += 1
     assert refused
@@ -196,11 +218,13 @@ def test_a_damaged_parquet_block_is_refused_or_read() -> None:
 
 def merged(base: list[tuple[str, int, int]], log: bytes, **scan: Any) -> list[dict[str, Any]]:
     """The rows of a base file and one log file, by event time."""
-    names = ("_hoodie_record_key", "ts", "v")
+    names = ("_hoodie_record_key", "ts", "v", "w")
     file = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in base]), file)
+    stored = [dict(zip(names, (*row, 0), strict=True)) for row in base]
+    pq.write_table(pa.Table.from_pylist(stored), file)
     file.seek(0)
-    schema = pa.schema([(names[0], pa.string()), ("ts", pa.int64()), ("v", pa.int32())])
+    schema = pa.schema([(names[0], pa.string()), ("ts", pa.int64()), ("v", pa.int32()),
+                        ("w", pa.int32())])  # fmt: skip
     wanted = Scan((), schema, scan.get("columns", names), scan.get("where"))
     completed = VisibleInstants(frozenset({T1, T2, T3}), frozenset(), T1)
     of = LogSlice("", "f", T1, "f.parquet", ("log",), ("ts",), completed, V9)

@@ -1,17 +1,14 @@
 """Merge on read: the rows of a file group whose log files are merged into its base file.
 
-Log blocks are applied in the order of their files: of one key the later row wins, or the one with
-the greater ordering value (equal: the later). A delete without an ordering value always wins, and
-only a row ends it. As in Hudi, log files are merged among themselves before the base file: after
-such a delete a row with a smaller value than the base file's brings that one back. The log files'
-rows are in memory; the base file's pass through it batch by batch.
+Log blocks are applied in the order of their files, by the rule of `log_order`. In memory are the
+log files' rows, of the columns that are read, and for a moment the base file's keys. The base
+file's rows pass through it batch by batch.
 """
 
 from __future__ import annotations
 
-import io
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,47 +18,29 @@ from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import all_of, read
 from lockkit.stores import Store
 from lockkit.table.errors import DamagedFile
-from lockkit.table.format.base_file import Slice
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.log_blocks import (
-    AVRO,
     COMMAND,
     CORRUPT,
-    DELETE,
     JOINED,
     KINDS,
-    PARQUET,
-    PARTIAL,
-    SCHEMA,
     TARGET,
     Block,
-    avro_rows,
     blocks,
-    deleted_keys,
     gaps,
 )
 from lockkit.table.format.schema import RECORD_KEY
-from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import TimelineNames
-from lockkit.table.read.log_slice import LogSlice, VisibleInstants
+from lockkit.table.read import log_order
+from lockkit.table.read.log_entries import LogColumns, LogEntries, fill, merged_entries
+from lockkit.table.read.log_slice import LogSlice, VisibleInstants, without_logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DELETED_FLAG, OPERATION = "_hoodie_is_deleted", "_hoodie_operation"
-DELETING = ("D", "-U")
-_STORED: Mapping[str, Any] = {}
-"""Stands for a row of the base file that no log entry needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A block's entry for a key: a row, some columns of it, or None: it is deleted."""
-
-    row: Mapping[str, Any] | None
-    ordering: tuple[Any, ...]
-    partial: bool = False
+Scanning = Callable[..., Iterator["pa.RecordBatch"]]
+"""Reads a base file, as `scan_slice` does."""
 
 
 class MergeSource:
@@ -69,6 +48,8 @@ class MergeSource:
 
     def __init__(self, base: BinaryIO | None, logs: Mapping[str, bytes]) -> None:
         self.base, self.logs = base, logs
+        self.merged: MergedLogs | None = None
+        """What `merge_logs` made of them, ahead of the scan."""
 
     def close(self) -> None:
         if self.base is not None:
@@ -160,124 +141,123 @@ def visible_blocks(logs: Mapping[str, bytes], completed: VisibleInstants) -> lis
     return found
 
 
-def entries(of: LogSlice, logs: Mapping[str, bytes]) -> dict[str, LogEntry]:
-    """The entry of each key, merged over all log files."""
-    found, by_event = dict[str, LogEntry](), bool(of.ordering)
-    for block in visible_blocks(logs, of.completed):
-        try:
-            for key, entry in _entries(block, of.ordering):
-                if by_event and block.kind == DELETE and found.get(key) == LogEntry(None, ()):
-                    continue  # which wins against whatever the base file has
-                found[key] = merge(found.get(key), entry, by_event=by_event)
-        except (
-            LookupError, TypeError, ValueError, OSError, NotImplementedError, EOFError, struct.error
-        ) as error:  # fmt: skip
-            why = f"has a {KINDS[block.kind]} block of {block.instant} that cannot be read"
-            why += f" ({type(error).__name__} {str(error)[:160]})"
-            raise DamagedFile(of.logs[0], why) from None
-    return found
-
-
-def _entries(block: Block, ordering: tuple[str, ...]) -> Iterator[tuple[str, LogEntry]]:
-    if block.kind == DELETE:
-        for each in deleted_keys(block):
-            value = each.ordering if isinstance(each.ordering, tuple) else (each.ordering,)
-            yield each.key, LogEntry(None, () if value == (None,) else value)
-        return
-    rows: Iterable[dict[str, Any]]
-    if block.kind == AVRO:
-        arrow_schema(block.header[SCHEMA])  # refuses one that holds itself, or that is unknown here
-        rows = avro_rows(block)
-    elif block.kind == PARQUET:
-        import pyarrow.parquet as pq
-
-        rows = pq.read_table(io.BytesIO(block.content)).to_pylist()
-    else:
-        raise ValueError("blocks of this type are not read")
-    partial = block.header.get(PARTIAL, "").lower() == "true"
-    for row in rows:
-        gone = row.get(DELETED_FLAG) is True or row.get(OPERATION) in DELETING
-        order = tuple(row.get(name) for name in ordering)
-        yield row[RECORD_KEY], LogEntry(None if gone else row, order, partial)
-
-
 # --- merging --------------------------------------------------------------------------------------
 
 
-def merge(old: LogEntry | None, new: LogEntry, *, by_event: bool) -> LogEntry:
-    """The result of two entries of one key; `old` was written earlier."""
-    if old is None:
-        return new
-    if by_event and _order(new) < _order(old) and (new.row is not None or new.ordering):
-        return old
-    if new.partial and new.row is not None and old.row is not None:
-        return LogEntry({**old.row, **new.row}, new.ordering, old.partial)
-    return new
+@dataclass(frozen=True, slots=True)
+class MergedLogs:
+    """What the log files change: their rows, and which rows of the base file these replace."""
+
+    entries: LogEntries
+    """One for each key."""
+    stays: pa.Array
+    """Of each row of the base file."""
+    meets: pa.Array | None
+    """Of each row of the base file, the partial entry that is to be completed from it."""
+    added: pa.Array
+    """Which entries are rows by themselves."""
 
 
-def _order(entry: LogEntry) -> tuple[Any, ...]:
-    """A sort key: null is the least, and a delete by commit order comes before all."""
-    return tuple((value is not None, value) for value in entry.ordering)
+def merge_logs(wanted: Any, of: LogSlice, source: MergeSource, scan: Scanning) -> MergedLogs:
+    """Merge the log files, and match them with the base file's keys; `TableError`."""
+    import pyarrow as pa
+
+    schema = wanted.schema
+    order = pa.schema([schema.field(name) for name in of.ordering])
+    columns = LogColumns(order, pa.schema([schema.field(name) for name in wanted.needed]))
+    entries = log_entries(of, source.logs, columns)
+    if source.base is None:
+        return MergedLogs(entries, pa.array([], pa.bool_()), None, _is_row(entries))
+    names = (RECORD_KEY, *of.ordering)
+    plain = without_logs(of)
+    keys = replace(wanted, slices=(plain,), columns=names, where=None)
+    stored = pa.Table.from_batches(scan(keys, plain, source.base), keys.result)
+    source.base.seek(0)
+    return _matched(entries, stored)
 
 
-def scan_log_slice(
-    wanted: Any, of: LogSlice, source: MergeSource, scan: Callable[..., Iterator[pa.RecordBatch]]
-) -> Iterator[pa.RecordBatch]:
-    """The rows of `wanted`, a `Scan`: first of the base file, by `scan`, then of the logs."""
+def log_entries(of: LogSlice, logs: Mapping[str, bytes], columns: LogColumns) -> LogEntries:
+    """The entry of each key, merged over all log files."""
+    block: Block | None = None
+
+    def each_block() -> Iterator[Block]:
+        nonlocal block
+        for block in visible_blocks(logs, of.completed):  # noqa: UP028 - `block` is the one at fault
+            yield block
+
+    try:
+        return merged_entries(each_block(), columns)
+    except (
+        LookupError, TypeError, ValueError, OSError, NotImplementedError, EOFError, struct.error
+    ) as error:  # fmt: skip
+        assert block is not None
+        why = f"has a {KINDS[block.kind]} block of {block.instant} that cannot be read"
+        why += f" ({type(error).__name__} {str(error)[:160]})"
+        raise DamagedFile(of.logs[0], why) from None
+
+
+def _is_row(entries: LogEntries) -> pa.Array:
+    import pyarrow.compute as pc
+
+    return pc.equal(entries.kinds, log_order.ROW)
+
+
+def _matched(entries: LogEntries, stored: pa.Table) -> MergedLogs:
+    """`stored` has the base file's keys and ordering values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    changed = entries(of, source.logs)
-    keys = pa.array(list(changed), pa.string())
-    rows: list[Mapping[str, Any]] = []
-    if source.base is not None:
-        for batch in _base(wanted, of, source.base, scan):
-            in_logs = pc.is_in(batch[RECORD_KEY], value_set=keys)
-            yield from _result(wanted, batch.filter(pc.invert(in_logs)))
-            met = batch.filter(in_logs)
-            stays = _beside(met, of.ordering, changed, rows)
-            yield from _result(wanted, met.filter(pa.array(stays, pa.bool_())))
-    rows += [each.row for each in changed.values() if each.row is not None]
-    try:
-        table = pa.Table.from_pylist(rows, wanted.schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        why = f"has rows that do not fit the table's schema: {str(error)[:200]}"
-        raise DamagedFile(of.logs[0], why) from None
-    yield from _result(wanted, table)
+    place = _first_ones(pc.index_in(stored[RECORD_KEY], value_set=entries.keys).combine_chunks())
+    meets = pc.is_valid(place)
+    goes = meets
+    if entries.order:
+        values = [stored.column(n).combine_chunks() for n in range(1, stored.num_columns)]
+        new = [each.take(place) for each in entries.order]
+        wins = log_order.replaces(values, entries.kinds.take(place), new)
+        goes = pc.and_(meets, pc.fill_null(wins, False))
+    lost = place.filter(pc.and_not(meets, goes))
+    partial = None
+    if entries.has is not None:
+        partial = pc.if_else(pc.and_(goes, _is_row(entries).take(place)), place, None)
+        lost = pa.concat_arrays([lost, partial.drop_null()])
+    every = pa.arange(0, len(entries.keys)).cast(pa.int32())
+    added = pc.and_not(_is_row(entries), pc.is_in(every, value_set=lost))
+    return MergedLogs(entries, pc.invert(goes), partial, added)
 
 
-def _beside(
-    met: pa.Table, ordering: tuple[str, ...], changed: dict[str, LogEntry],
-    rows: list[Mapping[str, Any]],
-) -> list[bool]:  # fmt: skip
-    """Which rows of the base file stay. The entries of the others go from `changed` to `rows`.
+def _first_ones(place: pa.Array) -> pa.Array:
+    """Of a key that an insert stored twice, Hudi merges the first row alone."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    Whole rows are made Python's only where some columns of them are replaced.
-    """
-    stays = list[bool]()
-    orders = zip(*(met[name].to_pylist() for name in ordering), strict=True)
-    for place, key in enumerate(met[RECORD_KEY].to_pylist()):
-        order = next(orders) if ordering else ()
-        new, base = changed.pop(key, None), LogEntry(_STORED, order)
-        if new is not None and new.partial:
-            base = LogEntry(met.slice(place, 1).to_pylist()[0], order)
-        kept = base if new is None else merge(base, new, by_event=bool(ordering))
-        stays.append(kept is base)
-        if kept is not base and kept.row is not None:
-            rows.append(kept.row)
-    return stays
+    if pc.count_distinct(place).as_py() == len(place) - place.null_count:
+        return place
+    rows = pa.table({"place": place, "row": pa.arange(0, len(place))})
+    first = rows.group_by("place").aggregate([("row", "min")])["row_min"]
+    return pc.if_else(pc.is_in(rows["row"], value_set=first), place, None).combine_chunks()
 
 
-def _base(
-    wanted: Any, of: LogSlice, file: BinaryIO, scan: Callable[..., Iterator[pa.RecordBatch]]
-) -> Iterator[pa.Table]:
-    """Whole rows of the base file, because any of them may be merged."""
+def scan_log_slice(
+    wanted: Any, of: LogSlice, source: MergeSource, scan: Scanning
+) -> Iterator[pa.RecordBatch]:
+    """The rows of `wanted`, a `Scan`: first of the base file, by `scan`, then of the logs."""
     import pyarrow as pa
 
-    plain = Slice(of.partition, of.file_id, of.instant, of.path)
-    whole = replace(wanted, slices=(plain,), columns=tuple(wanted.schema.names), where=None)
-    for batch in scan(whole, plain, file):
-        yield pa.Table.from_batches([batch])
+    merged, at = source.merged or merge_logs(wanted, of, source, scan), 0
+    entries = merged.entries
+    if source.base is not None:
+        plain = without_logs(of)
+        whole = replace(wanted, slices=(plain,), columns=wanted.needed, where=None)
+        for batch in scan(whole, plain, source.base):
+            rows = pa.Table.from_batches([batch])
+            yield from _result(wanted, rows.filter(merged.stays.slice(at, len(batch))))
+            if merged.meets is not None:
+                place = merged.meets.slice(at, len(batch))
+                met = entries.take(place.drop_null())
+                found = rows.filter(place.is_valid())
+                yield from _result(wanted, fill(met, found, place.drop_null().is_valid()).rows)
+            at += len(batch)
+    yield from _result(wanted, entries.rows.filter(merged.added))
 
 
 def _result(wanted: Any, rows: pa.Table) -> Iterator[pa.RecordBatch]:

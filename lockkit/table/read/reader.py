@@ -33,7 +33,7 @@ from lockkit.table.format.base_file import Slice
 from lockkit.table.format.base_file_reading import read_base_file
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.properties import PROPERTIES_KEY
-from lockkit.table.format.schema import META_COLUMNS
+from lockkit.table.format.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.log_slice import without_logs
@@ -68,6 +68,14 @@ class Scan:
     where: pc.Expression | None
     commits: int = 0
     """How many commits the snapshot has, which shows the older one of two snapshots."""
+    filtered: tuple[str, ...] = ()
+    """The columns that `where` names; none: any column."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns to read for `columns` and `where`."""
+        others = () if self.where is None else self.filtered or self.schema.names
+        return tuple(dict.fromkeys((*self.columns, *others))) or (RECORD_KEY,)
 
     @property
     def result(self) -> pa.Schema:
@@ -116,9 +124,7 @@ def scan(
     """
     clock = clock or Clock()
     found: Snapshot = run(snapshot_to_read(as_of, query), store, clock)
-    yield from _batches(
-        store, clock, plan_scan(found, columns=columns, filters=filters, meta=meta)
-    )
+    yield from _batches(store, clock, plan_scan(found, columns=columns, filters=filters, meta=meta))
 
 
 def snapshot_to_read(as_of: str | None = None, query: str = SNAPSHOT) -> Procedure[Snapshot]:
@@ -184,7 +190,7 @@ def plan_scan(
 ) -> Scan:  # fmt: skip
     """What to read of a snapshot: all its slices or some; `TableError` for an unknown column.
 
-    `where` is a further condition, on any column.
+    `where` is a further condition, on the commit time.
     """
     import pyarrow as pa
 
@@ -206,9 +212,10 @@ def plan_scan(
         condition = where if condition is None else where & condition
     may_hold = partitions_of(filters, snapshot.config, schema)
     slices = snapshot.slices if slices is None else slices
+    filtered = [each[0] for each in filters] + ([] if where is None else [COMMIT_TIME])
     return Scan(
         tuple(each for each in slices if may_hold(each.partition)),
-        schema, tuple(columns), condition, snapshot.covered.count,
+        schema, tuple(columns), condition, snapshot.covered.count, tuple(filtered),
     )  # fmt: skip
 
 
@@ -235,13 +242,13 @@ def _batches(store: Store, clock: Clock, wanted: Scan) -> Iterator[pa.RecordBatc
     with ThreadPoolExecutor(SLICES_AT_ONCE) as pool, ExitStack() as left_over:
         left_over.callback(_close_all, coming)
         for of in islice(waiting, SLICES_AT_ONCE):
-            coming.append((of, pool.submit(open_slice, of, store, clock)))
+            coming.append((of, pool.submit(_arrive, wanted, of, store, clock)))
         while coming:
             of, arriving = coming.popleft()
             with arriving.result() as file:
                 yield from scan_slice(wanted, of, file)
             for following in islice(waiting, 1):
-                coming.append((following, pool.submit(open_slice, following, store, clock)))
+                coming.append((following, pool.submit(_arrive, wanted, following, store, clock)))
 
 
 def _close_all(coming: deque[tuple[Slice, Future[Any]]]) -> None:
@@ -252,6 +259,20 @@ def _close_all(coming: deque[tuple[Slice, Future[Any]]]) -> None:
 
 
 # --- slices ---------------------------------------------------------------------------------------
+
+
+def _arrive(wanted: Scan, of: Any, store: Store, clock: Clock) -> Any:
+    """`open_slice`; log files are merged before the slice's turn comes."""
+    source = open_slice(of, store, clock)
+    if type(of) is not Slice:
+        from lockkit.table.read.merging_logs import merge_logs
+
+        try:
+            source.merged = merge_logs(wanted, of, source, scan_slice)
+        except BaseException:
+            source.close()
+            raise
+    return source
 
 
 def open_slice(of: Any, store: Store, clock: Clock) -> Any:

@@ -36,7 +36,7 @@ from lockkit.protocol.policy import Policy
 from lockkit.table.format.properties import FENCED, HUDI, TableConfig
 from lockkit.table.format.property_keys import BUCKET_INDEX, MERGE_ON_READ
 from lockkit.table.occ.creation import create_table
-from lockkit.table.read import log_slice, merging_logs
+from lockkit.table.read import log_order, log_slice
 from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.services import compact
 
@@ -158,9 +158,10 @@ class Everything:
         return True
 
 
-RIGHT_SLICE, RIGHT_MERGE, RIGHT_SLICE_OF = log_slice.log_slice, merging_logs.merge, compact.slice_of
+RIGHT_SLICE, RIGHT_SLICE_OF = log_slice.log_slice, compact.slice_of
+RIGHT_STANDING, RIGHT_REPLACES = log_order.standing, log_order.replaces
 _L, _C = "lockkit.table.read.log_slice", "lockkit.table.services.compact"
-_O, _M = "lockkit.table.occ", "lockkit.lab.verify.table.merged"
+_R, _O, _M = "lockkit.table.read.log_order", "lockkit.table.occ", "lockkit.lab.verify.table.merged"
 
 
 def by_completion(config: Any, base: Any, logs: Any) -> Any:
@@ -183,20 +184,41 @@ def by_instant(config: Any, standing: Any, commit: Any, stat: Any) -> Any:
 RIGHT_SLICE_AFTER = log_slice.slice_after
 
 
-def deletes_first(old: Any, new: Any, *, by_event: bool) -> Any:
-    """A deletion loses against every row, also an older one."""
-    if old is not None and old.row is not None and new.row is None:
-        return old
-    return RIGHT_MERGE(old, new, by_event=by_event)
+def rows_win(keys: Any, kinds: Any, order: Any) -> Any:
+    """A deletion loses against every row of the log files, also an older one."""
+    import pyarrow.compute as pc
+
+    rows = pc.equal(kinds, log_order.ROW)
+    has_row = pc.is_in(keys, value_set=keys.filter(rows))
+    places = pc.indices_nonzero(pc.or_(rows, pc.invert(has_row)))
+    others = [each.take(places) for each in order]
+    return places.take(RIGHT_STANDING(keys.take(places), kinds.take(places), others))
 
 
-def deletes_win(old: Any, new: Any, *, by_event: bool) -> Any:
-    """A deletion wins against every row, whatever its precombine value."""
-    return new if new.row is None else RIGHT_MERGE(old, new, by_event=by_event)
+def deletes_stand(keys: Any, kinds: Any, order: Any) -> Any:
+    """A deletion wins against every row before it, whatever its precombine value."""
+    return RIGHT_STANDING(keys, _always(kinds), order)
 
 
-def the_later_wins(old: Any, new: Any, *, by_event: bool) -> Any:
-    return RIGHT_MERGE(old, new, by_event=False)
+def deletes_replace(stored: Any, kinds: Any, order: Any) -> Any:
+    """As `deletes_stand`, against the base file."""
+    return RIGHT_REPLACES(stored, _always(kinds), order)
+
+
+def _always(kinds: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    always = pa.scalar(log_order.DELETE_ALWAYS, kinds.type)
+    return pc.if_else(pc.equal(kinds, log_order.DELETE), always, kinds)
+
+
+def the_later_stands(keys: Any, kinds: Any, _order: Any) -> Any:
+    return RIGHT_STANDING(keys, kinds, [])
+
+
+def the_later_replaces(_stored: Any, kinds: Any, _order: Any) -> Any:
+    return RIGHT_REPLACES([], kinds, [])
 
 
 def without_the_last(snapshot: Any, planned: Any) -> Any:
@@ -226,11 +248,11 @@ _SAYS: dict[str, tuple[str, Plants]] = {
     "sliced by instant": ("a log file is put behind a base file by its instant, not its completion",
                           {f"{_L}:slice_after": by_instant}),
     "deletes first": ("a deletion is applied before older rows",
-                      {"lockkit.table.read.merging_logs:merge": deletes_first}),
+                      {f"{_R}:standing": rows_win}),
     "deletes win": ("a deletion removes rows with a greater precombine value",
-                    {"lockkit.table.read.merging_logs:merge": deletes_win}),
+                    {f"{_R}:standing": deletes_stand, f"{_R}:replaces": deletes_replace}),
     "later wins": ("the later row wins, whatever its precombine value",
-                   {"lockkit.table.read.merging_logs:merge": the_later_wins}),
+                   {f"{_R}:standing": the_later_stands, f"{_R}:replaces": the_later_replaces}),
     "one log less": ("a compaction leaves a log file of its plan out",
                      {f"{_M}:slice_of": without_the_last}),
     "stale plan": ("a compaction misses a log file that was completed before its plan",

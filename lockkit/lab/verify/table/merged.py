@@ -38,10 +38,9 @@ from lockkit.table.format.log_writing import log_name
 from lockkit.table.occ.nonblocking import NONBLOCKING
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import Transaction
-from lockkit.table.read import listed, merging_logs
+from lockkit.table.read import listed, log_order
 from lockkit.table.read.bucket_groups import BucketGroups
 from lockkit.table.read.log_slice import LogSlice, instants_of
-from lockkit.table.read.merging_logs import LogEntry
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.compact import after_its_inputs, planned, slice_of, stands
@@ -152,23 +151,35 @@ def merged_rows(slices: Iterable[Slice]) -> Procedure[list[tuple[Slice, MergedRo
 
 
 def _merge(of: Slice) -> Procedure[MergedRows]:
+    import pyarrow as pa
+
     logs = of.logs if isinstance(of, LogSlice) else ()
     bodies = yield from all_of(_read(path) for path in (of.path, *logs) if path)
     base = bodies.pop(0) if of.path else []
-    by_event, last = isinstance(of, LogSlice) and bool(of.ordering), dict[str, LogEntry]()
-    for path, entries in zip(logs, bodies, strict=True):
-        instant = path.rpartition("_")[0].rpartition("_")[2].partition(".")[0]
-        for key, token, value in entries:
-            row = None if token is None else {"row": (token, value, instant)}
-            new = LogEntry(row, (value,) if by_event else ())
-            last[key] = merging_logs.merge(last.get(key), new, by_event=by_event)
-    rows = {}
-    for key, token, value, at in base:
-        standing = LogEntry({"row": (token, value, at)}, (value,) if by_event else ())
-        kept = merging_logs.merge(standing, last.pop(key, standing), by_event=by_event)
-        if kept.row is not None:
-            rows[key] = kept.row["row"]
-    return rows | {key: each.row["row"] for key, each in last.items() if each.row is not None}
+    rows: MergedRows = {key: (token, value, at) for key, token, value, at in base}
+    entries = [
+        (key, token, value, path.rpartition("_")[0].rpartition("_")[2].partition(".")[0])
+        for path, held in zip(logs, bodies, strict=True) for key, token, value in held
+    ]  # fmt: skip
+    if not entries:
+        return rows
+    keys, tokens, values, _ = zip(*entries, strict=True)
+    kinds = pa.array([log_order.DELETE if token is None else log_order.ROW for token in tokens],
+                     pa.uint8())  # fmt: skip
+    by_event = isinstance(of, LogSlice) and bool(of.ordering)
+    order = [pa.array(values, pa.int64())] if by_event else []
+    places = log_order.standing(pa.array(keys, pa.string()), kinds, order)
+    stored = [pa.array([rows.get(keys[n], (0, None))[1] for n in places.to_pylist()], pa.int64())]
+    wins = log_order.replaces(
+        stored if by_event else [], kinds.take(places), [each.take(places) for each in order]
+    )
+    for n, new in zip(places.to_pylist(), wins.to_pylist(), strict=True):
+        key, token, value, at = entries[n]
+        if new and token is None:
+            rows.pop(key, None)
+        elif new:
+            rows[key] = token, value, at
+    return rows
 
 
 def _read(path: str) -> Procedure[Any]:

@@ -1,0 +1,272 @@
+"""The entries of log blocks as Arrow columns: keys, ordering values, and the columns to read.
+
+`log_order` decides which of them stand. A partial row has some columns; the others stay as the
+entry before it, or the base file, has them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from lockkit.table.format.log_blocks import (
+    AVRO,
+    DELETE,
+    PARQUET,
+    PARTIAL,
+    SCHEMA,
+    Block,
+    avro_rows,
+    deleted_keys,
+)
+from lockkit.table.format.schema import RECORD_KEY
+from lockkit.table.format.schema_reading import arrow_schema
+from lockkit.table.read import log_order
+from lockkit.table.read.log_order import DELETE_ALWAYS, FLAGGED, ROW
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DELETED_FLAG, OPERATION = "_hoodie_is_deleted", "_hoodie_operation"
+DELETING = ("D", "-U")
+ROWS_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogColumns:
+    """What is read of each log block: the ordering columns, and the columns of the rows."""
+
+    order: pa.Schema
+    rows: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntries:
+    """Entries in the order in which they were written; the columns have equal lengths."""
+
+    keys: pa.Array
+    kinds: pa.Array
+    """Of `log_order`."""
+    order: tuple[pa.Array, ...]
+    rows: pa.Table
+    """The columns to read; nulls where an entry is a delete."""
+    has: pa.Table | None = None
+    """Of each row, which columns it has; None: all of them."""
+
+    def take(self, place: pa.Array) -> LogEntries:
+        return LogEntries(
+            self.keys.take(place), self.kinds.take(place),
+            tuple(each.take(place) for each in self.order), self.rows.take(place),
+            None if self.has is None else self.has.take(place),
+        )  # fmt: skip
+
+
+def merged_entries(blocks: Iterable[Block], columns: LogColumns) -> LogEntries:
+    """The entry of each key, merged over all these blocks.
+
+    Raises a `LookupError`, `ValueError` or the like for a block that cannot be read.
+    """
+    found = [_entries(each, columns) for each in blocks]
+    if all(each.has is None for each in found):
+        return _standing(_concatenated(found, columns))
+    merged = _concatenated([], columns)
+    for each in found:
+        for part in _of_distinct_keys(each):
+            merged = _onto(merged, part)
+    return merged
+
+
+def _standing(found: LogEntries) -> LogEntries:
+    return found.take(log_order.standing(found.keys, found.kinds, found.order))
+
+
+def _concatenated(found: Sequence[LogEntries], columns: LogColumns) -> LogEntries:
+    import pyarrow as pa
+
+    def joined(arrays: Iterable[Any], kind: pa.DataType) -> pa.Array:
+        return pa.chunked_array(arrays, kind).combine_chunks()
+
+    return LogEntries(
+        joined((each.keys for each in found), pa.string()),
+        joined((each.kinds for each in found), pa.uint8()),
+        tuple(joined((each.order[n] for each in found), field.type)
+              for n, field in enumerate(columns.order)),
+        pa.concat_tables([columns.rows.empty_table(), *(each.rows for each in found)]),
+    )  # fmt: skip
+
+
+# --- partial rows ---------------------------------------------------------------------------------
+
+
+def _of_distinct_keys(found: LogEntries) -> Iterator[LogEntries]:
+    """Parts in which no key comes twice."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    count = len(found.keys)
+    if pc.count_distinct(found.keys, mode="all").as_py() == count:
+        yield found
+        return
+    for place in range(count):
+        yield found.take(pa.array([place]))
+
+
+def _onto(old: LogEntries, new: LogEntries) -> LogEntries:
+    """`new`, whose keys are distinct, merged with what was written before it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    before = pc.index_in(new.keys, value_set=old.keys)
+    rows_meet = pc.and_(pc.equal(new.kinds, ROW), pc.equal(old.kinds.take(before), ROW))
+    completed = fill(new, old.rows.take(before), pc.fill_null(rows_meet, False), _has(old, before))
+    columns = LogColumns(pa.schema([]), old.rows.schema)
+    both = _concatenated([old, completed], columns)
+    order = tuple(
+        pa.concat_arrays([one, two]) for one, two in zip(old.order, new.order, strict=True)
+    )
+    has = pa.concat_tables([_has(old, None), _has(completed, None)])
+    return _standing(LogEntries(both.keys, both.kinds, order, both.rows, has))
+
+
+def _has(of: LogEntries, place: Any) -> pa.Table:
+    import pyarrow as pa
+
+    every = pa.repeat(pa.scalar(True), len(of.keys))
+    has = of.has or pa.table([every] * of.rows.num_columns, of.rows.column_names)
+    return has if place is None else has.take(place)
+
+
+def fill(
+    new: LogEntries, rows: pa.Table, where: pa.Array, has: pa.Table | None = None
+) -> LogEntries:
+    """`new`, with the columns that its rows lack from `rows`, `where` these are to be used.
+
+    `rows` has as many rows as `new`, and `has` says which columns each of them has.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if new.has is None:
+        return new
+    columns, kept = [], []
+    for name in new.rows.column_names:
+        own, known = new.has[name], where if has is None else pc.and_(where, has[name])
+        known = pc.fill_null(known, False)
+        lacks = pc.and_not(known, own)
+        columns.append(pc.if_else(lacks, rows[name], new.rows[name]))
+        kept.append(pc.or_(own, known))
+    names = new.rows.column_names
+    return LogEntries(
+        new.keys, new.kinds, new.order, pa.table(columns, schema=new.rows.schema),
+        pa.table(kept, names),
+    )  # fmt: skip
+
+
+# --- what is in a block ---------------------------------------------------------------------------
+
+
+def _entries(block: Block, columns: LogColumns) -> LogEntries:
+    if block.kind == DELETE:
+        return _deletes(block, columns)
+    if block.kind == AVRO:
+        arrow_schema(block.header[SCHEMA])  # refuses one that holds itself, or that is unknown here
+        names = [each["name"] for each in json.loads(block.header[SCHEMA])["fields"]]
+        read = _avro
+    elif block.kind == PARQUET:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        names = pq.read_schema(pa.BufferReader(block.content)).names
+        read = _parquet
+    else:
+        raise ValueError("blocks of this type are not read")
+    if RECORD_KEY not in names:
+        raise KeyError(RECORD_KEY)
+    rows = read(block, _wanted(columns, names))
+    partial = block.header.get(PARTIAL, "").lower() == "true"
+    return _as_entries(rows, columns, frozenset(names) if partial else None)
+
+
+def _wanted(columns: LogColumns, names: Sequence[str]) -> pa.Schema:
+    """The columns to read of a block that has these."""
+    import pyarrow as pa
+
+    fields = {RECORD_KEY: pa.string()}
+    fields |= {each.name: each.type for each in (*columns.order, *columns.rows)}
+    fields |= {name: kind for name, kind in ((DELETED_FLAG, pa.bool_()), (OPERATION, pa.string()))
+               if name in names}  # fmt: skip
+    return pa.schema(fields)
+
+
+def _as_entries(rows: pa.Table, columns: LogColumns, has: frozenset[str] | None) -> LogEntries:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows, gone = rows.combine_chunks(), pa.repeat(pa.scalar(False), rows.num_rows)
+    if DELETED_FLAG in rows.column_names:
+        gone = pc.or_(gone, pc.fill_null(_one(rows, DELETED_FLAG), False))
+    if OPERATION in rows.column_names:
+        gone = pc.or_(gone, pc.is_in(_one(rows, OPERATION), value_set=pa.array(DELETING)))
+    kinds = pc.if_else(gone, pa.scalar(FLAGGED, pa.uint8()), pa.scalar(ROW, pa.uint8()))
+    order = tuple(_one(rows, each.name) for each in columns.order)
+    known = None
+    if has is not None:
+        known = pa.table({
+            each.name: pa.repeat(pa.scalar(each.name in has), rows.num_rows)
+            for each in columns.rows
+        })  # fmt: skip
+    return LogEntries(_one(rows, RECORD_KEY), kinds, order, rows.select(columns.rows.names), known)
+
+
+def _one(rows: pa.Table, name: str) -> pa.Array:
+    return rows[name].combine_chunks()
+
+
+def _parquet(block: Block, schema: pa.Schema) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    file = pa.BufferReader(block.content)
+    return ds.ParquetFileFormat().make_fragment(file).to_table(schema=schema)
+
+
+def _avro(block: Block, schema: pa.Schema) -> pa.Table:
+    import pyarrow as pa
+
+    rows, parts = avro_rows(block), []
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        parts.append(pa.Table.from_pylist(some, schema))
+    return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def _deletes(block: Block, columns: LogColumns) -> LogEntries:
+    import pyarrow as pa
+
+    keys, kinds, values = list[str](), list[int](), list[tuple[Any, ...]]()
+    nulls, count = (None,) * len(columns.order), len(columns.order)
+    for each in deleted_keys(block):
+        value = each.ordering if isinstance(each.ordering, tuple) else (each.ordering,)
+        always = value == (None,) or not value
+        if count and not always and len(value) != count:
+            raise ValueError(f"a delete with {len(value)} ordering values, of {count}")
+        keys.append(each.key)
+        kinds.append(DELETE_ALWAYS if always else log_order.DELETE)
+        values.append(nulls if always or not count else value)
+    order = tuple(
+        _array([each[n] for each in values], field.type) for n, field in enumerate(columns.order)
+    )
+    rows = pa.table([pa.nulls(len(keys), each.type) for each in columns.rows], schema=columns.rows)
+    return LogEntries(pa.array(keys, pa.string()), pa.array(kinds, pa.uint8()), order, rows)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Ordering values as the column has them; a writer may have wrapped them as another type."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([pa.scalar(each).cast(kind).as_py() for each in values], kind)

@@ -1,0 +1,101 @@
+"""Which entry of a key stands: the rule of merge on read, over Arrow columns.
+
+Of one key the later entry wins, or the one with the greater ordering values (equal: the later;
+null is the least, NaN the greatest). A delete without an ordering value always wins, and only a
+row ends it. As in Hudi, log files are merged among themselves before the base file: after such a
+delete a row with a smaller value than the base file's brings that one back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW, FLAGGED, DELETE, DELETE_ALWAYS = range(4)
+"""What an entry is: a row, a row that says that it is deleted, a delete with ordering values, or
+one without."""
+
+
+def standing(keys: pa.Array, kinds: pa.Array, order: Sequence[pa.Array]) -> pa.Array:
+    """The place of the entry that stands for each key, in rising order.
+
+    `order` are the entries' ordering columns; without them the later entry wins.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    code = keys.dictionary_encode().indices
+    place = pa.arange(0, len(keys))
+    if order:
+        place = place.filter(_after_deletes(code, place, kinds))
+    columns = {"code": code}
+    for number, column in enumerate(order):
+        if column.null_count:
+            columns[f"valid {number}"] = column.is_valid().cast(pa.int8())
+        columns[f"value {number}"] = column
+    rising = [(name, "ascending") for name in columns]
+    entries = pa.table(columns).take(place)
+    place = place.take(pc.sort_indices(entries, sort_keys=rising))  # it keeps equal ones in order
+    ends = pc.run_end_encode(code.take(place), run_end_type=pa.int64()).run_ends
+    last = place.take(pc.subtract(ends, 1))
+    return last.take(pc.array_sort_indices(last))
+
+
+def replaces(stored: Sequence[Any], kinds: pa.Array, order: Sequence[pa.Array]) -> pa.Array:
+    """Whether each entry wins against the base file's row, whose ordering values are `stored`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    less: Any = pa.repeat(pa.scalar(False), len(kinds))
+    equal: Any = pa.repeat(pa.scalar(True), len(kinds))
+    for old, new in zip(stored, order, strict=True):
+        less = pc.or_(less, pc.and_(equal, _is_less(new, old)))
+        equal = pc.and_not(equal, pc.or_(_is_less(new, old), _is_less(old, new)))
+    return pc.or_(pc.invert(less), pc.equal(kinds, DELETE_ALWAYS))
+
+
+def _is_less(one: Any, other: Any) -> Any:
+    import pyarrow.compute as pc
+    import pyarrow.types as is_
+
+    found = pc.fill_null(pc.less(one, other), False)
+    if is_.is_floating(one.type):
+        nan = pc.and_(pc.is_nan(other), pc.invert(pc.is_nan(one)))
+        found = pc.or_(found, pc.fill_null(nan, False))
+    return pc.or_(found, pc.and_(pc.is_null(one), pc.is_valid(other)))
+
+
+def _after_deletes(code: Any, place: Any, kinds: Any) -> Any:
+    """Where entries count: not before a delete that always wins, nor other deletes behind it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    always = pc.equal(kinds, DELETE_ALWAYS)
+    if not pc.any(always).as_py():
+        return pa.repeat(pa.scalar(True), len(place))
+    gone = _looked_up(code, _of_each(code.filter(always), place.filter(always), "max"))
+    later = pc.and_(pc.less_equal(kinds, FLAGGED), pc.fill_null(pc.greater(place, gone), False))
+    ended = _looked_up(code, _of_each(code.filter(later), place.filter(later), "min"))
+    since = pc.coalesce(ended, gone)
+    return pc.case_when(
+        pc.make_struct(pc.is_null(gone), pc.is_valid(ended)),
+        True, pc.greater_equal(place, since), pc.equal(place, since),
+    )  # fmt: skip
+
+
+def _of_each(code: Any, value: Any, which: str) -> tuple[Any, Any]:
+    """Each code, and the `max` or `min` of its values."""
+    import pyarrow as pa
+
+    pairs = pa.table({"code": code, "value": value}).group_by("code", use_threads=False)
+    found = pairs.aggregate([("value", which)])
+    return found["code"].combine_chunks(), found[f"value_{which}"].combine_chunks()
+
+
+def _looked_up(code: Any, found: tuple[Any, Any]) -> Any:
+    import pyarrow.compute as pc
+
+    return found[1].take(pc.index_in(code, value_set=found[0]))
