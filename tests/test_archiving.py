@@ -17,12 +17,13 @@ from lockkit.errors import LockkitError, LockLost, LossReason, TableError
 from lockkit.protocol.outcome import Unknown
 from lockkit.runtime import Delete, Procedure, Put, run
 from lockkit.stores import ListEntry
-from lockkit.table import Table, read_table
+from lockkit.table import Table, read_table, write_inserts
 from lockkit.table.errors import DamagedFile, TableChanged
 from lockkit.table.format.archived import load_archived, load_archived_commits
+from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import CommitFiles, WriteStat
 from lockkit.table.format.properties import load_config
-from lockkit.table.format.timeline import V9, parse_timeline
+from lockkit.table.format.timeline import V9, instant_ms, instant_of, parse_timeline
 from lockkit.table.occ.commit import EpochGuard, StateChange
 from lockkit.table.occ.rollback import RollbackRefused
 from lockkit.table.occ.transaction import TableCache, first_file
@@ -145,6 +146,24 @@ def test_an_increment_may_end_at_an_archived_commit(tmp_path: Path, version: int
         for end, (found, increment) in zip(ends, before, strict=True):
             again, same = table.changes(end=end)
             assert contents(found) == contents(again) != {} and same.end == increment.end
+
+
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_an_increment_may_begin_at_any_archived_commit(
+    tmp_path: Path, version: int, mode: str
+) -> None:
+    table, _ = made(tmp_path, version, mode, commits=0)
+    with table:
+        begins = [""]
+        for v in range(8):
+            table.append(rows(f"n{v}", v=v))
+            newest = table.history()[0]
+            begins.append(newest.completed or newest.instant)
+        done = table.archive(keep_min=3, keep_max=4)
+        assert done is not None and len(done.instants) >= 4
+        for number, begin in enumerate(begins):
+            later = {f"n{v}": v for v in range(number, 8)}
+            assert contents(table.changes(begin)[0]) == later, begin
 
 
 def test_in_mode_hudi_an_archived_instant_is_read_while_its_files_are_there(
@@ -558,3 +577,60 @@ def test_files_of_the_archive_are_merged_and_old_ones_deleted(
         levels = {each[-len("0.parquet"):] for each in names if each.endswith("parquet")}
         assert "1.parquet" in levels and len(names) < 14, names
         assert contents(table.read()) == model == by_hudi_rs(tmp_path)
+
+
+# --- the name of an archived instant, requested again ---------------------------------------------
+
+
+def late_request(folder: Path, table: Table, version: int, instant: str) -> Path:
+    """What a writer with a slow clock leaves in the name of an archived commit: a request, and a
+    data file of its own.
+    """
+    late = folder / ".hoodie" / ("timeline" if version == 9 else "") / f"{instant}.commit.requested"
+    late.write_bytes(first_file("commit", b"", "00000000-0000-4000-8000-000000000001", version))
+    target = Target(instant, table._open().config)
+    file = write_inserts(target, rows("n8", v=8), file_id="00000000-late-0")
+    (folder / file.key).parent.mkdir(exist_ok=True)
+    (folder / file.key).write_bytes(file.body)
+    return late
+
+
+def test_a_late_request_in_an_archived_name_hides_no_row_and_shows_none(
+    tmp_path: Path, version: int
+) -> None:
+    table, model = made(tmp_path, version, "hudi", commits=0)
+    with table:
+        for v in range(6):
+            table.append(rows(f"n{v}", v=v))
+            model[f"n{v}"] = v
+        done = table.archive(keep_min=3, keep_max=4)
+        assert done is not None
+        late = late_request(tmp_path, table, version, done.instants[0])
+        with Table(table.url, options={"hoodie.table.services.enabled": "false"}) as other:
+            assert contents(other.read()) == model
+            found, increment = other.changes()
+            if version == 9:
+                assert contents(found) == model
+            else:  # which waits for every pending instant, and names it
+                held = increment.held_back
+                assert held is not None and held.instant == done.instants[0]
+            other.upsert(rows("n0", v=9))
+            model["n0"] = 9
+            assert contents(other.read()) == model and late.exists()
+        os.utime(late, (0, 0))
+        (outcome,) = table.roll_back_dead()
+        assert isinstance(outcome, RollbackRefused) and not late.exists()
+        assert not list(tmp_path.rglob("00000000-late-0*"))
+        with Table(table.url) as other:
+            assert contents(other.read()) == model == by_hudi_rs(tmp_path)
+
+
+def test_in_mode_hudi_a_failed_writers_late_file_is_not_taken_for_an_archived_commits(
+    tmp_path: Path,
+) -> None:
+    """Its instant is older than the timeline's first commit, and nothing was archived."""
+    table, _ = made(tmp_path, 9, "hudi", commits=2)
+    with table:
+        early = instant_of(instant_ms(table.history()[-1].instant) - 1)
+        late_request(tmp_path, table, 9, early).unlink()
+        assert contents(table.read()) == {"k0": 0, "n0": 0, "k1": 1, "n1": 1}

@@ -361,6 +361,23 @@ def test_an_acknowledged_commit_that_is_not_in_the_store_is_lost() -> None:
     assert "deleted by cleaner" in verdict.because
 
 
+@pytest.mark.parametrize(("at_ms", "archive", "expected"), [
+    (290, "timeline/history/manifest_1", Kind.VALID), (310, "timeline/history/manifest_1",
+    Kind.INVALID), (290, "archived/.commits_.archive.1_1-0-1", Kind.UNKNOWN),
+    (310, "archived/.commits_.archive.1_1-0-1", Kind.INVALID),
+])  # fmt: skip
+def test_a_commit_may_be_deleted_once_the_archive_has_it(
+    at_ms: float, archive: str, expected: Kind
+) -> None:
+    file = f"{TIMELINE}{FIRST}.commit"
+    deleted = request(300, "A1", file, "c1", "", method="DELETE", condition="", attempt="")
+    body = {"files": [{"fileName": f"{FIRST}_{FIRST}_0.parquet", "fileLen": 1}]}
+    named = {"body": body} if "manifest" in archive else {}
+    kept = request(at_ms, "A1", f"{TIMELINE}{archive}", "", "m1", **named)
+    verdict = spoilt(same, deleted, kept)
+    assert verdict.kind is expected, verdict.because
+
+
 @pytest.mark.parametrize("error", ["CommitConflict", "LockLost"])
 def test_a_refused_commit_that_is_visible_is_found(error: str) -> None:
     refused = event(230, "W2", "refused", instant=SECOND, epoch=2, error=error, why="")

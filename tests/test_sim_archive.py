@@ -36,7 +36,7 @@ def test_archived_commits_are_seen_once_by_every_reader(seed: int) -> None:
     """Seed 30 found that a transaction without a horizon did not read the archive. Seed 1 found an
     increment that did not, because the checkpoint's last commit was archived.
     """
-    outcome = simulate(SCENARIO, seed, judge=False)
+    outcome = simulate(SCENARIO, seed)
     assert outcome.violation is None and "archive" in outcome.run.world.reached
 
 

@@ -120,7 +120,7 @@ def roll_back(
             files = yield from _files_to_delete(target, known, paths)
             if files is None:
                 believe()
-                yield from _forget_archived(target, own, names)
+                yield from _forget_archived(target, own, known.config)
                 return RollbackRefused(target)
             plan = yield from _write_plan(target, own, known, base, files)
         if not fenced:
@@ -196,13 +196,21 @@ def _files_to_delete(
     return (yield from written_by(target, known.config))
 
 
-def _forget_archived(target: str, own: Timeline, names: TimelineNames) -> Procedure[None]:
-    """Remove what a writer with a slow clock requested in the name of an archived commit.
+def _forget_archived(target: str, own: Timeline, config: TableConfig) -> Procedure[None]:
+    """Remove what a writer with a slow clock requested and wrote in the name of an archived commit.
 
     The commit and its files stay. Later instants are complete, so every survey of that writer fails
-    without these files.
+    without these files. Its data files go first: without the request, Hudi's readers show them.
     """
-    action = own.pending.get(target, "commit")
+    from lockkit.table.format.archived import load_archived_commits  # rarely needed
+
+    action, names = own.pending.get(target, "commit"), config.names
+    named = {stat.path for each in (yield from load_archived_commits(config))
+             if each.instant == target for stat in each.stats}  # fmt: skip
+    paths, _ = yield from _listed(target)
+    theirs = sorted(path for path in paths - named  # layout 1 names log files by their base file
+                    if named and (names.layout == 2 or path.endswith(".parquet")))  # fmt: skip
+    yield from all_of(delete(path) for path in theirs)
     yield from delete(names.inflight(target, action))
     yield from delete(names.requested(target, action))
     yield from forget(target)
@@ -237,18 +245,23 @@ def written_by(
     """
     paths = {each.path for each in (yield from files_of(target)) if _is_data_of(each.path, target)}
     if not paths:
-        everything: list[ListEntry] = yield from listing("")
-        keys = [each.key for each in everything]
-        # Another table under this one's folder may have the same instant.
-        others = tuple(key.removesuffix(PROPERTIES_KEY) for key in keys
-                       if key.endswith("/" + PROPERTIES_KEY))  # fmt: skip
-        paths = {key for key in keys if _is_data_of(key, target) and not key.startswith(others)}
+        paths, keys = yield from _listed(target)
         if paths and config and any(key.startswith(config.archive_prefix) for key in keys):
             from lockkit.table.format.archived import load_archived  # rarely needed
 
             if any(each.instant == target for each in (yield from load_archived(config))):
                 return None
     return _with_partitions(paths)
+
+
+def _listed(target: str) -> Procedure[tuple[set[str], list[str]]]:
+    """The data files with this instant in their names, and every key of the table."""
+    everything: list[ListEntry] = yield from listing("")
+    keys = [each.key for each in everything]
+    # Another table under this one's folder may have the same instant.
+    others = tuple(key.removesuffix(PROPERTIES_KEY) for key in keys
+                   if key.endswith("/" + PROPERTIES_KEY))  # fmt: skip
+    return {key for key in keys if _is_data_of(key, target) and not key.startswith(others)}, keys
 
 
 def _with_partitions(paths: Collection[str]) -> tuple[tuple[str, str], ...]:

@@ -79,7 +79,7 @@ def load_archived_base(
     if cleaned := sorted(_cleans(later) - _cleans(now)):
         # It may have deleted a slice that the earlier listing of the timeline still needs.
         raise TableChanged(cleaned[0], "(a clean) ran while the folders were listed", "try again")
-    archived = VisibleInstants(frozenset(), frozenset(now.pending), first)
+    archived = VisibleInstants(frozenset(), frozenset(found.now.pending), first)
     groups: dict[FileGroup, Slice] = {}
     for each in found.bases:
         group = (each.partition, each.file_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import listing
@@ -28,6 +28,8 @@ class Listed:
     bases: tuple[Slice, ...]
     logs: tuple[tuple[FileGroup, str, int, str, str], ...]
     """(file group, instant, version, write token, key)."""
+    archives: bool = True
+    """Whether instants may have left the timeline. In layout 2 the archive shows it."""
 
     @property
     def commits(self) -> list[str]:
@@ -36,8 +38,12 @@ class Listed:
 
     @property
     def first(self) -> str:
-        """Older instants are archived, but a savepoint keeps its commit in the timeline."""
-        return first_active(self.commits, self.now)
+        """Older instants are archived, but a savepoint keeps its commit in the timeline.
+
+        "" if the table has no archive: an older instant in a file's name is a failed writer's then,
+        whose file arrived after the rollback.
+        """
+        return first_active(self.commits, self.now) if self.archives else ""
 
     def order(self, instant: str) -> str:
         """What orders an active instant in increments."""
@@ -56,9 +62,13 @@ def load_listed() -> Procedure[Listed]:
 
 
 def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
-    """Every data file; `now` must be listed before."""
+    """Every data file; `now` must be listed before.
+
+    A request in the name of an archived commit hides none of its files: see `_without_late`.
+    """
     bases, logs = [], []
-    for entry in (yield from listing("")):
+    entries, prefix = (yield from listing("")), table.config.archive_prefix
+    for entry in entries:
         if entry.key.startswith(HOODIE) or not is_inside(entry.key):
             continue
         partition, _, name = entry.key.rpartition("/")
@@ -67,4 +77,33 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
         elif table.merged and (found := LOG_FILE.fullmatch(name)):
             group = (partition, found[1])
             logs.append((group, found[2], int(found[3]), found[4] or "", entry.key))
-    return Listed(table, now, tuple(bases), tuple(sorted(logs)))
+    archives = table.config.names.layout == 1 or any(
+        each.key.startswith(prefix) and not each.key.endswith("/") for each in entries
+    )
+    found = Listed(table, now, tuple(bases), tuple(sorted(logs)), archives)
+    if any(each < found.first for each in now.pending):
+        found = yield from _without_late(found)
+    return found
+
+
+def _without_late(found: Listed) -> Procedure[Listed]:
+    """The same without requests in the names of archived commits, and without their files.
+
+    The name of an archived instant is free, so a request that arrives late, or a writer whose clock
+    is far behind, can take it again. It never completes. Hudi's readers hide the commit's own files
+    until the request is deleted. Here they count, and any other file of that instant does not.
+    """
+    from lockkit.table.format.archived import load_archived_commits  # rarely needed
+
+    own = {
+        each.instant: {stat.path for stat in each.stats}
+        for each in (yield from load_archived_commits(found.table.config))
+        if each.instant in found.now.pending
+    }
+    pending = {each: its for each, its in found.now.pending.items() if each not in own}
+    named = own if found.table.config.names.layout == 2 else {}  # else by its base file's instant
+    return replace(
+        found, now=replace(found.now, pending=pending),
+        bases=tuple(of for of in found.bases if of.path in own.get(of.instant, (of.path,))),
+        logs=tuple(log for log in found.logs if log[4] in named.get(log[1], (log[4],))),
+    )  # fmt: skip

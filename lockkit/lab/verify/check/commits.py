@@ -6,12 +6,12 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator
 
 from lockkit.events import Event
-from lockkit.lab.verify.check.lanes import HistoryIndex, Publication, client_of
+from lockkit.lab.verify.check.lanes import HistoryIndex, Publication, archived, client_of
 from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
 
 
 def acknowledged_is_there(lanes: HistoryIndex) -> Iterator[Finding]:
-    """No acknowledged commit is lost or doubled: its completed file is in the store, and stays."""
+    """No acknowledged commit is lost or doubled: its completed file stays until it is archived."""
     name, first = "no acknowledged commit is lost", dict[str, Event]()
     for reported in lanes.by_kind["published"]:
         instant = str(reported["instant"])
@@ -32,6 +32,12 @@ def acknowledged_is_there(lanes: HistoryIndex) -> Iterator[Finding]:
             return
         if instant in lanes.removed:
             gone = lanes.removed[instant]
+            kept = archived(lanes, instant, gone)
+            if kept:
+                continue
+            if kept is None:
+                yield unknown(name, f"whether {instant} was archived before it was deleted", gone)
+                return
             because = f"{instant} was published by {reported.who}, and deleted by {client_of(gone)}"
             yield Finding(name, Kind.INVALID, because, (reported, lanes.visible[instant], gone))
             return
@@ -60,6 +66,7 @@ def no_stale_commit(lanes: HistoryIndex) -> Iterator[Finding]:
             covered = {str(instant) for instant in check["covered"]}
             later = before[bisect_right(before, str(check.get("horizon") or "")) :]
             missed = next((instant for instant in later if instant not in covered
+                           and not archived(lanes, instant, each.event)
                            and not _are_apart(check, checks.get(instant))), None)  # fmt: skip
             if missed is not None:
                 yield _stale(name, each, lanes.published[missed], checks)

@@ -17,6 +17,9 @@ OFFERS = (".offer", ".append")
 _OFFER = re.compile(r"(\d{17})\.(?:offer|[0-9a-f]*-[0-9a-f]{64}\.append)")
 # `T.commit` of table version 6, `T_<completion time>.commit` of version 9.
 _COMPLETED = re.compile(r"(\d{14}|\d{17})(?:_\d+)?\.(?:commit|deltacommit|replacecommit)")
+# What makes instants archived: a manifest that names files, or in version 6 a log.
+_ARCHIVE = re.compile(r"/timeline/history/manifest_\d+$|/archived/\.commits_\.archive\.[^/]+$")
+_SPAN = re.compile(r"(\d{17})_(\d{17})_\d+\.parquet")
 
 
 @dataclass(slots=True)
@@ -62,6 +65,8 @@ class HistoryIndex:
     visible: dict[str, Event] = field(default_factory=dict)
     """By instant: the applied write of its completed file."""
     removed: dict[str, Event] = field(default_factory=dict)
+    archives: list[tuple[Event, tuple[tuple[str, str], ...]]] = field(default_factory=list)
+    """Each write that archived instants, and the spans that it names (version 6: none)."""
     taken_back: dict[str, Event] = field(default_factory=dict)
     """By instant: the write of the fence that decided that it is rolled back."""
 
@@ -84,6 +89,8 @@ def sort(events: Iterable[Event]) -> HistoryIndex:
             lanes.published.setdefault(instant, Publication(instant, place, each))
         elif instant:
             lanes.removed[instant] = each
+        elif _ARCHIVE.search(each["key"]) and each["version"]:
+            lanes.archives.append((each, _spans(each)))
         elif name == FENCE_NAME and (made := decisions(each)):
             for instant, kind in made:
                 if kind == "commit":
@@ -114,6 +121,22 @@ def offered(key: object) -> str:
     """The instant that an object with this key offers to be decided; '' for another object."""
     found = _OFFER.fullmatch(name_of(key)) if str(key).endswith(OFFERS) else None
     return found[1] if found else ""
+
+
+def archived(lanes: HistoryIndex, instant: str, until: Event) -> bool | None:
+    """Whether the archive had this instant at `until`; None: an archive without names had begun."""
+    before = [spans for write, spans in lanes.archives if write.at_ms <= until.at_ms]
+    if any(low <= instant <= high for spans in before for low, high in spans):
+        return True
+    return None if not all(before) else False
+
+
+def _spans(manifest: Event) -> tuple[tuple[str, str], ...]:
+    match manifest.get("body"):
+        case {"files": [*files]}:
+            found = (_SPAN.fullmatch(str(each.get("fileName"))) for each in files)
+            return tuple((each[1], each[2]) for each in found if each)
+    return ()
 
 
 def _decided(fence: Event) -> tuple[str, str | None]:

@@ -15,7 +15,6 @@ from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.table.host import EXPECTED
 from lockkit.lab.verify.table.ledger import NEEDED, TrackedAttempt
 from lockkit.lab.verify.table.merged_judge import MergedAttempt
-from lockkit.lab.verify.table.merged_judge import log_name as log_of
 from lockkit.lab.verify.table.reader import TableRow
 from lockkit.lab.verify.table.rows import SCHEMA, SnapshotFileGone, put_files
 from lockkit.lab.verify.table.services import RETAINED, ROUNDS_MAX, SimService
@@ -279,11 +278,6 @@ def read_merged(run: TableRun) -> Procedure[None]:
         else:
             if folders and len(ledger.commits) - since >= RETAINED.commits:
                 continue  # a file of this snapshot may have been cleaned before it was listed
-            first = min((each.instant for each in ledger.commits), default="~")
-            names = [log_of(log) for of in snapshot.slices if isinstance(of, LogSlice)
-                     for log in of.logs]  # fmt: skip
-            if folders and any(each and each.instant < first for each in names):
-                continue  # by Hudi's rule it is archived; a dead writer's file was applied late
             rows = [TableRow(of.partition, key, (token,), at)
                     for of, merged in found for key, (token, _, at) in merged.items()]  # fmt: skip
             ledger.read(rows, since)
