@@ -15,7 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -390,10 +391,15 @@ def table_of(stories: dict[Story, list[Row]]) -> str:
 class Nursery:
     """One process that imports everything once, and forks those that will be killed."""
 
+    def __init__(self, program: str = __file__) -> None:
+        self._program = program
+        """It defines the victims and calls `main` with them."""
+
     def __enter__(self) -> Nursery:
         self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, self._program],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -415,7 +421,7 @@ class Nursery:
         return int(self._process.stdout.readline())
 
 
-def main() -> None:
+def main(victims: Mapping[str, Any]) -> None:
     for each in ("boto3", "pyarrow.parquet"):
         import_module(each)
     for line in sys.stdin:
@@ -424,8 +430,11 @@ def main() -> None:
         if not child:
             status = 1
             try:
-                globals()[victim](*place)
+                victims[victim](*place)
                 status = 0
+            except BaseException:
+                traceback.print_exc()
+                raise
             finally:
                 os._exit(status)
         print(child, flush=True)
@@ -433,4 +442,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(globals())

@@ -1,0 +1,32 @@
+"""A killed process of a merge-on-read table: no acknowledged row is lost, no other one is read."""
+
+from __future__ import annotations
+
+import pytest
+from kill_points import Nursery
+from kill_points_merged import ARCHIVER, BOTH, COMPACTION, UPSERT, Deed, kill, points_of
+from kill_points_merged import __file__ as VICTIMS
+
+from lockkit.lab.server import Emulator
+
+pytestmark = [pytest.mark.xdist_group("kill points"), pytest.mark.timeout(1200)]
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("deed", [
+    UPSERT, pytest.param(COMPACTION, marks=pytest.mark.soak),
+    pytest.param(ARCHIVER, marks=pytest.mark.soak),
+], ids=lambda each: each.victim.__name__ if isinstance(each, Deed) else "")  # fmt: skip
+def test_whoever_is_killed_at_any_write_the_others_go_on_and_hudi_rs_reads_their_rows(
+    deed: Deed, every: int
+) -> None:
+    with Emulator() as server, Nursery(VICTIMS) as nursery:
+        points = points_of(server, nursery, deed)
+        assert deed.first in [each.label for each in points], points
+        ways = [(point, when) for point in points for when in BOTH][::every]
+        outcomes = [kill(server, nursery, deed, *way) for way in ways]
+        sent = [each for each in outcomes if each is not None]
+        assert len(sent) > 0.8 * len(ways)
+        if deed.dead:
+            first_visible = sent.index(True)
+            assert first_visible > 0 and all(sent[first_visible:]), (ways, outcomes)
