@@ -190,3 +190,37 @@ def test_an_archiver_may_die_at_any_request_beside_a_writer_and_no_instant_is_lo
         if not died[0]:
             break
     assert outcomes == {True, False}
+
+
+# --- the next writer ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table_type", [
+    "MERGE_ON_READ", pytest.param("COPY_ON_WRITE", marks=pytest.mark.soak),
+])  # fmt: skip
+def test_the_first_write_after_a_dead_writer_is_not_refused_wherever_it_died(
+    table_type: str, tmp_path: Path
+) -> None:
+    """Also if it was decided and not published: then the next one publishes it and begins again."""
+    outcomes, mine = set(), rows(("a", "EU", 2, 2), ("b", "EU", 2, 2))
+    for most in range(REQUESTS_MAX):
+        folder = tmp_path / f"t{most}"
+        with Table.create(
+            f"file://{folder}", record_key="id", precombine="ts", table_type=table_type, buckets=1
+        ) as table:  # fmt: skip
+            table.upsert(rows(("a", "EU", 1, 1), ("b", "EU", 1, 1)))
+            victim = Table(table.url)
+            victim._open()
+            victim.store = Mortal(victim.store, most, sent=True)  # type: ignore[assignment]
+            died = dies(lambda v=victim: v.upsert(mine))
+            hoodie = folder / ".hoodie"
+            for each in (*hoodie.glob(".heartbeat/*"), *hoodie.glob("timeline/*.requested")):
+                os.utime(each, (0, 0))
+            assert table.upsert(rows(("a", "EU", 3, 3))) is not None
+            found = shown(table.read())
+            assert found == theirs(folder)
+            assert found in ([("a", "EU", 3, 3), ("b", "EU", v, v)] for v in (1, 2))
+            outcomes.add((died, found[1][2]))
+            if not died:
+                break
+    assert outcomes == {(True, 1), (True, 2), (False, 2)}

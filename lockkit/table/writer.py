@@ -43,6 +43,7 @@ from lockkit.table.services.context import StoreHost
 from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.attempt import WriteAttempt, retried
 from lockkit.table.write.contract import AttemptHeartbeat
+from lockkit.table.write.decided_before import publish_decided
 from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, write_rows
 from lockkit.table.write.merge import refuse_other_key
 from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
 PREFETCH_ROWS_MAX = 10_000
 """Up to this many rows are examined twice, to find out early which files are to be read."""
+BEGINS_MAX = 3
+"""How often one attempt begins, each time after publishing what another writer had decided."""
 Claim = Callable[[str], None]
 TableState = tuple[TableCache, Snapshot]
 
@@ -84,7 +87,8 @@ class TableWrite(ABC):
         """Try until an attempt commits, or the last one conflicts."""
         return retried(self.once, self.requested.retries, self.clock, self.emit)
 
-    def once(self) -> Committed | None:
+    def once(self, begins: int = BEGINS_MAX) -> Committed | None:
+        """One attempt; it begins up to `begins` times, if it meets decided commits."""
         incoming = self.incoming()
         found, self.found = self.found, None
         before = None if found is None else found[1].covered.count
@@ -110,9 +114,13 @@ class TableWrite(ABC):
             StoreHost(context, self.requested.rules), strategy, self.upkeep.before_commit
         )
 
+        again = False
+
         def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
-            yield from ()
+            nonlocal again
             assert isinstance(heart, Heartbeat)
+            if begins > 1 and (again := (yield from publish_decided(transaction))):
+                return None
             snapshot: Snapshot = run(snapshot_for(transaction, seen), self.store, self.clock)
             prepared = self._written(incoming, snapshot, transaction, heart)
             if prepared is not None:
@@ -126,7 +134,7 @@ class TableWrite(ABC):
             )  # fmt: skip
             committed = run(way, self.store, self.clock)
         if committed is None:
-            return None
+            return self.once(begins - 1) if again else None
         with after_commit(committed):
             if self.requested.early:
                 with suppress(Exception):  # leftover markers are cleaned up later
