@@ -10,6 +10,7 @@ pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from lockkit.lab.course.merging import LOST, SEEN, WRITERS, Overlap, compact_beside
 from lockkit.lab.course.staged_upserts import NON_BLOCKING, OPTIMISTIC, PENDING, StagedUpserts
+from lockkit.lab.widgets.charts import HUES
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -57,3 +58,9 @@ def test_buttons_follow_what_each_writer_may_do_and_refused_writers_may_begin_ag
 def test_a_reader_that_places_log_files_by_their_instants_loses_a_row() -> None:
     assert str(compact_beside(completion=False)) == LOST
     assert str(compact_beside(completion=True)) == SEEN
+
+
+def test_a_writer_has_the_colour_that_it_has_in_every_chart() -> None:
+    page = compact_beside(completion=True)._repr_html_()
+    for name, colour in zip(WRITERS, HUES, strict=False):
+        assert f".{name}{{border-left-color:{colour}}}" in page

@@ -24,6 +24,7 @@ from lockkit.lab.course.staged_upserts import (
 )
 from lockkit.lab.verify.planting import planted
 from lockkit.lab.verify.scenarios.mor import by_instant
+from lockkit.lab.widgets.charts import HUES
 from lockkit.lab.widgets.ui import Shown, Status, button, column, row, row_layout
 from lockkit.table.format.log_blocks import KINDS, avro_rows, blocks
 from lockkit.table.format.property_keys import MERGE_ON_READ
@@ -172,11 +173,14 @@ STYLE = """<style>
 .lockkit-files div{border:1px solid var(--jp-border-color1,#999);border-left:6px solid #777;
 padding:3px 8px;margin:0 0 3px;font-size:12px;line-height:1.45;overflow-wrap:anywhere}
 .lockkit-files .log{margin-left:18px}.lockkit-files .gone{opacity:.6}
-.lockkit-files .W1{border-left-color:#0072B2}.lockkit-files .W2{border-left-color:#E69F00}
 .lockkit-overlap td{line-height:1.45;font-size:12px;vertical-align:top;overflow-wrap:anywhere}
 .lockkit-overlap td:first-child{white-space:nowrap}
 .lockkit-files .pending{border-style:dashed;border-left-style:solid}
 </style>"""
+STYLE += "".join(
+    f"<style>.lockkit-files .{writer}{{border-left-color:{hue}}}</style>"
+    for writer, hue in zip(WRITERS, HUES, strict=False)
+)
 
 
 def _drawn(files: Any) -> str:

@@ -33,6 +33,7 @@ body[data-jp-theme-light=false]{--lk-bad:#ff8a80;--lk-warn:#f0b43c;--lk-good:#6f
 .lk-table td,.lk-table th{padding:2px 12px 2px 0;text-align:left;vertical-align:top;font-size:12px;
 line-height:1.45}
 .lk-table tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
+.lk-panel .widget-html-content{line-height:1.5}
 .lk-panel :is(.widget-dropdown,.widget-text,.widget-slider){max-width:calc(100% - 4px)}
 .lk-panel .js-plotly-plot{max-width:100%;overflow:hidden}
 .lk-wide{overflow-x:auto}
