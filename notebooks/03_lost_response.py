@@ -59,7 +59,7 @@ lose_answer("gcs")
 # %% jupyter={"source_hidden": true}
 retried.explain("""
 Azure's SDK does it, too. Its answer is 409, after 15 seconds: the first pause of its default
-retry policy is longer than many leases. (This cell really waits that long.)
+retry policy is longer than many leases. (This run really waits that long.)
 """)
 
 # %%

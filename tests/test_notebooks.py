@@ -66,6 +66,13 @@ def made_again(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @each_notebook
+def test_no_text_speaks_of_cells_because_an_app_has_none(source: Path) -> None:
+    prose = ["".join(each["source"]) for each in cells(source) if each["cell_type"] == "markdown"]
+    shown = prose + [each for each in code(source) if ".explain(" in each]
+    assert [each for each in shown if re.search(r"\bcells?\b", each, re.I)] == []
+
+
+@each_notebook
 @pytest.mark.xdist_group("notebooks made again")
 def test_the_stored_notebook_is_the_source_and_nothing_else(
     source: Path, made_again: Path

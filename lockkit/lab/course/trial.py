@@ -134,7 +134,7 @@ def _raised(name: str, error: Exception) -> str:
         if at.tb_frame.f_code.co_name == name:
             lines.append(at.tb_lineno)
         at = at.tb_next
-    where = f" in line {lines[-1]} of its cell" if lines else ""
+    where = f" in line {lines[-1]} of its code" if lines else ""
     return f"{name}() raised {type(error).__name__}{where}: {error}"
 
 
