@@ -53,6 +53,9 @@ OPERATIONS: dict[str, Callable[[Table], object]] = {
     "lockkit table mode": lambda table: command("table", "mode", table.url, "hudi", "--yes"),
     "lockkit table repair-fence": lambda table: command("table", "repair-fence", table.url),
     "lockkit table archive": lambda table: command("table", "archive", table.url),
+    "savepoint": lambda table: table.savepoint(),
+    "delete_savepoint": lambda table: table.delete_savepoint("20260101000000000"),
+    "restore": lambda table: table.restore("20260101000000000"),
 }
 
 

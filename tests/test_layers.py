@@ -88,7 +88,7 @@ ORDER = {
         "spark_hash java_hash data_files schema schema_reading property_keys refusals properties "
         "partition row_partitions composite_keys layout base_file base_file_reading plans "
         "compaction_plan hudi_options gate readable log_blocks log_writing archived "
-        "archive_writing"
+        "archive_writing savepoint_files"
     ),
     "table.occ": (
         "fence group group_fence group_commit group_tail "

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli import adopt, fence, upkeep
+from lockkit.cli import adopt, fence, savepoint, upkeep
 from lockkit.cli.pending import is_left, looked_up, pending_lines
 from lockkit.cli.terminal import (
     FOUND,
@@ -59,6 +59,7 @@ def add(commands: Any) -> None:
     upkeep.add(verbs, _verb)
     fence.add(verbs, _verb)
     adopt.add(verbs, _verb)
+    savepoint.add(verbs, _verb)
 
 
 def _verb(verbs: Any, name: str, help: str, about: str, example: str) -> argparse.ArgumentParser:
@@ -97,6 +98,8 @@ def show(args: argparse.Namespace) -> int:
         times = found.timeline.completion
         rows = [(each, action, times.get(each, "")) for each, action in newest]
         say("", *table(("newest", "action", "completed"), rows) if rows else ["no instants yet"])
+        if saved := sorted(found.timeline.savepoints):
+            say("", f"savepoints: {', '.join(saved)}")
         if found.pending:
             say("", *pending_lines(found.pending))
         if held:
@@ -142,6 +145,7 @@ def _as_json(
         "newest": [
             {"instant": each, "action": action, "completion": found.timeline.completion.get(each)}
             for each, action in newest],
+        "savepoints": sorted(found.timeline.savepoints),
         "pending": [
             {"instant": each.instant, "action": each.action, "inflight": each.inflight,
              "lives": each.lives, "ended": each.heartbeat.ended, "age_ms": each.age_ms,

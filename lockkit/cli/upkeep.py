@@ -130,7 +130,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
 
 def clean(args: argparse.Namespace) -> int:
     options = {"hoodie.clean.commits.retained": args.commits}
-    with _service(args, options) as service:
+    with serving(args, options) as service:
         if args.dry_run:
             plan = service.preview_clean()
             _say_files(args, "would be deleted", [path for _, path in plan.files])
@@ -150,7 +150,7 @@ def cluster(args: argparse.Namespace) -> int:
     options = {
         SMALL_KEY: args.small_mb * MB, TARGET_KEY: args.target_mb * MB, LAYOUT_KEY: args.layout
     }  # fmt: skip
-    with _service(args, options) as service:
+    with serving(args, options) as service:
         if args.dry_run:
             plan = service.preview_cluster()
             _say_files(
@@ -178,7 +178,7 @@ def cluster(args: argparse.Namespace) -> int:
 def compact(args: argparse.Namespace) -> int:
     if args.retries < 0:
         raise CommandError("--retries must be a whole number from 0", code=USAGE)
-    with _service(args, {}) as service:
+    with serving(args, {}) as service:
         if args.dry_run:
             plan = service.preview_compact()
             _say_files(
@@ -208,7 +208,7 @@ def archive(args: argparse.Namespace) -> int:
 
     rules = checked(ArchiveRules(keep_min=args.keep_min, keep_max=args.keep_max), 0)
     instants, kept_for = list[str](), ""
-    with _service(args, {}) as service:
+    with serving(args, {}) as service:
         if args.dry_run:
             plan = service.preview_archive(rules)
             instants, kept_for = list(plan.instants), plan.kept_for
@@ -256,7 +256,7 @@ def rollback(args: argparse.Namespace) -> int:
         dead = [named] if named else [each for each in found.pending if is_left(each)]
         say(*(pending_lines(dead) if dead else ["no writer left anything behind"]))
         return OK
-    with _service(args, {}) as service:
+    with serving(args, {}) as service:
         done = service.take_back(only=None if named is None else {named.instant})
     if named and not done:
         raise CommandError(
@@ -314,7 +314,7 @@ def services(args: argparse.Namespace) -> int:
             raise CommandError(wrong, code=USAGE)
         options[key] = value
     clock = Clock()
-    with _service(args, options) as service:
+    with serving(args, options) as service:
         _say_served(args, service.run())  # a permanent error ends the command here
         while True:
             clock.sleep(args.every_s)
@@ -348,7 +348,7 @@ def _say_served(args: argparse.Namespace, served: ServiceRun) -> None:
 
 
 @contextmanager
-def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[TableService]:
+def serving(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[TableService]:
     """The services in a process of their own; prints their progress."""
     from lockkit.cli.generations import opened
     from lockkit.errors import LockBusy

@@ -60,7 +60,9 @@ if TYPE_CHECKING:
     from lockkit.table.services.archive import Archived
     from lockkit.table.services.clean import Cleaned
     from lockkit.table.services.compact import Compacted
+    from lockkit.table.services.restore import Restored
     from lockkit.table.services.rewrite import Clustered
+    from lockkit.table.services.savepoint import Savepoint
     from lockkit.table.writer import TableState
 
 
@@ -334,6 +336,31 @@ class Table:
                         self._upkeep.context.rules.clean.listed)  # fmt: skip
         with self._alone("archive"):
             return self._upkeep.service.archive(rules)
+
+    def savepoint(self, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:
+        """Keep the files of a commit, by default of the newest one, so that `restore` finds them.
+
+        Cleans and archiving spare them until `delete_savepoint`. Raises `TableError` if they are
+        not all there any more.
+        """
+        with self._alone("savepoint"):
+            return self._upkeep.service.save(instant, comment=comment, user=user)
+
+    def delete_savepoint(self, instant: str) -> bool:
+        """Let cleans delete its files again; False if there is no such savepoint."""
+        with self._alone("delete a savepoint"):
+            return self._upkeep.service.delete_savepoint(instant)
+
+    def restore(self, savepoint: str) -> Restored:
+        """Take back every commit after this savepoint's, for all readers and for good.
+
+        Stop the table's writers first: a pending commit is refused with `TableBlocked`. If it is
+        interrupted, nobody can read or write the table until it is called again.
+        """
+        with self._alone("restore"):
+            done = self._upkeep.service.restore(savepoint)
+            self._known = self._left = None
+            return done
 
     def roll_back_dead(self) -> tuple[RolledBack | RollbackRefused, ...]:
         """Roll back the pending instants of dead writers now, not with the next write."""

@@ -25,6 +25,7 @@ Files = tuple[tuple[str, str], ...]
 """(partition, path) of each file; the path contains the partition."""
 
 POLICY = "KEEP_LATEST_COMMITS"
+SAVEPOINTED = "savepointed_timestamps"
 OURS = "lockkit.service"
 """A plan's parameter: lockkit made this plan, so any lockkit process may roll it back."""
 # What a service of Hudi runs a clustering plan with that names no class of its own.
@@ -54,6 +55,8 @@ class CleanPlan:
     policy: str = POLICY
     files: Files = ()
     base: str = NO_BASE
+    saved: frozenset[str] = frozenset()
+    """The savepoints whose files it spares: once one is deleted, a clean looks there again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ def format_clean_plan(plan: CleanPlan) -> bytes:
         "version": 2,
         "filePathsToBeDeletedPerPartition": files,
         "partitionsToBeDeleted": [],
-        "extraMetadata": {},
+        "extraMetadata": _saying(plan.saved),
     })  # fmt: skip
 
 
@@ -186,7 +189,17 @@ def parse_clean_plan(key: str, body: bytes) -> CleanPlan:
             policy=word(fields["policy"]),
             files=inside,
             base=base,
+            saved=_said(fields),
         )
+
+
+def _saying(saved: frozenset[str]) -> dict[str, str]:
+    return {SAVEPOINTED: ",".join(sorted(saved))} if saved else {}
+
+
+def _said(fields: Mapping[str, Any]) -> frozenset[str]:
+    said = (fields.get("extraMetadata") or {}).get(SAVEPOINTED) or ""
+    return frozenset(_instant(each) for each in said.split(",") if each)
 
 
 def format_clean(plan: CleanPlan, *, took_ms: int, failed: frozenset[str] = frozenset()) -> bytes:
@@ -211,7 +224,7 @@ def format_clean(plan: CleanPlan, *, took_ms: int, failed: frozenset[str] = froz
         "partitionMetadata": of_partition,
         "version": 2,
         "bootstrapPartitionMetadata": {},
-        "extraMetadata": {},
+        "extraMetadata": _saying(plan.saved),
     })  # fmt: skip
 
 
@@ -231,6 +244,7 @@ def parse_clean(key: str, body: bytes) -> CleanPlan:
                 for partition, of_partition in cleaned
                 for name in of_partition["successDeleteFiles"]
             )[1],
+            saved=_said(fields),
         )
 
 

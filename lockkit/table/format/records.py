@@ -23,7 +23,7 @@ from lockkit.table.format.commit_records import REPLACE_COMMIT as REPLACE_COMMIT
 
 # --- rollbacks ------------------------------------------------------------------------------------
 
-_INSTANT = record("HoodieInstantInfo", commitTime=STRING, action=STRING)
+INSTANT = record("HoodieInstantInfo", commitTime=STRING, action=STRING)
 _ROLLBACK_REQUEST = record(
     "HoodieRollbackRequest",
     partitionPath=STRING, fileId=TEXT, latestBaseInstant=TEXT, filesToBeDeleted=listed(STRING),
@@ -31,7 +31,7 @@ _ROLLBACK_REQUEST = record(
 )  # fmt: skip
 ROLLBACK_PLAN = top(
     "HoodieRollbackPlan",
-    instantToRollback=optional(_INSTANT),
+    instantToRollback=optional(INSTANT),
     RollbackRequests=optional(listed(_ROLLBACK_REQUEST)),
     version=VERSION,
 )
@@ -44,7 +44,7 @@ ROLLBACK = top(
     "HoodieRollbackMetadata",
     startRollbackTime=STRING, timeTakenInMillis="long", totalFilesDeleted="int",
     commitsRollback=listed(STRING), partitionMetadata=mapped(_ROLLED_BACK), version=VERSION,
-    instantsRollback=listed(_INSTANT),
+    instantsRollback=listed(INSTANT),
 )  # fmt: skip
 
 # --- cleaning -------------------------------------------------------------------------------------

@@ -82,11 +82,12 @@ class Timeline:
 
     @property
     def latest(self) -> str:
-        """The greatest instant of a completed commit or rollback; "" if there is none.
+        """The greatest instant of a completed commit, rollback or restore; "" if there is none.
 
         A new instant before it could never commit: every `survey` refuses it."""
-        return max((*self.commits, *(each for each, done in self.rollbacks.items() if done)),
-                   default="")  # fmt: skip
+        restored = (each for each, action in self.completed.items() if action == "restore")
+        return max((*self.commits, *(each for each, done in self.rollbacks.items() if done),
+                    *restored), default="")  # fmt: skip
 
     @property
     def commits(self) -> list[str]:

@@ -56,9 +56,9 @@ def refuse_closed(seen: FenceRead) -> None:
     if seen.fence is not None and seen.fence.head.kind == CLOSED:
         raise TableBlocked(
             "the table", "is no longer in fenced mode; nothing was committed",
-            "begin again. If its properties still say fenced, a switch of the mode was "
-            "interrupted: finish it with lockkit table mode URL hudi --yes, or undo it with "
-            "lockkit table mode URL fenced --yes",
+            "begin again. If its properties still say fenced, a restore or a switch of the mode "
+            "was interrupted: run the restore again, finish the switch with lockkit table mode URL "
+            "hudi --yes, or undo it with lockkit table mode URL fenced --yes",
         )  # fmt: skip
 
 

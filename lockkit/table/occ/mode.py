@@ -68,27 +68,29 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
             f"has archived commits: in the mode {FENCED} a file counts only if a commit of the "
             "timeline names it", f"leave the table in the mode {HUDI}, or copy it to a new one",
         )  # fmt: skip
+    yield from set_fence(config, guard, believe, closed=mode == HUDI)
+    return (yield from _say_in_properties(mode, believe))
+
+
+def set_fence(
+    config: TableConfig, guard: Guard, believe: Callable[[], None], *, closed: bool
+) -> Procedure[None]:
+    """Close the fence after its last decision is visible, or open it, while holding the lock."""
     for _ in range(ROUNDS_MAX):
         seen = yield from read_fence()
         now = yield from load_timeline(config.names)
-        if mode == FENCED and config.mode == HUDI:
+        if not closed and config.mode == HUDI:
             _refuse_under_way(now)
-        closed = seen.fence is not None and seen.fence.head.kind == CLOSED
-        if closed == (mode == HUDI) and seen.fence is not None:
-            break
-        if mode == HUDI:
-            entry = yield from _closing(config, seen, now, guard)
-        else:
-            entry = yield from _opening(config, seen, now, guard)
+        if seen.fence is not None and (seen.fence.head.kind == CLOSED) == closed:
+            return
+        entry = yield from (_closing if closed else _opening)(config, seen, now, guard)
         believe()
         if (yield from replace_fence(config.names, seen, entry)):
-            break
-    else:
-        raise Unanswered(
-            f"the switch to {mode}", f"lost the race for the fence {ROUNDS_MAX} times", "try again",
-            doubt=False,
-        )  # fmt: skip
-    return (yield from _say_in_properties(mode, believe))
+            return
+    raise Unanswered(
+        f"{'closing' if closed else 'opening'} the fence",
+        f"lost the race for it {ROUNDS_MAX} times", "try again", doubt=False,
+    )  # fmt: skip
 
 
 def _closing(config: TableConfig, seen: FenceRead, now: Timeline, guard: Guard) -> Procedure[Fence]:

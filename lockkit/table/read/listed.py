@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import MappingProxyType
 
 from lockkit.protocol.outcome import Found
@@ -65,6 +65,11 @@ def list_snapshot(*, as_of: str | None = None, query: str = SNAPSHOT) -> Procedu
     until_ms = instant_ms(known_instant(as_of))
     wanted = [each for each in found.commits if instant_ms(each) <= until_ms]
     return (yield from _snapshot(found, wanted, as_of, query))
+
+
+def snapshot_of(commits: Collection[str]) -> Procedure[Snapshot]:
+    """The table if of its timeline there were only these commits."""
+    return (yield from _snapshot((yield from load_listed()), sorted(commits), None))
 
 
 def _snapshot(

@@ -38,6 +38,7 @@ from lockkit.table.format.plans import (
     parse_clean,
     parse_clean_plan,
 )
+from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import (
     Timeline,
     TimelineNames,
@@ -146,6 +147,11 @@ def plan_clean(
         return found
     later = replace(known, newest=max(known.newest, found.last_completed))
     taken = yield from take(later, action="clean", plan=format_clean_plan(found))
+    if known.config.mode == FENCED and found.files:  # a savepoint may have come before the plan
+        now = yield from load_timeline(known.config.names)
+        if not now.savepoints <= found.saved:
+            yield from delete(taken.requested, taken.version)
+            return replace(found, files=())
     return replace(found, instant=taken.instant)
 
 
@@ -179,14 +185,23 @@ def _look(
     if not by_commits:  # no earlier clean shows which files are gone
         work.older |= work.lineages.keys()
     files = yield from work.files()
+    if now.savepoints and files:  # a commit older than a savepoint may complete after it
+        from lockkit.table.services.savepoint import saved_files  # few tables have any
+
+        kept = yield from all_of(saved_files(names, each) for each in sorted(now.savepoints))
+        spared = frozenset().union(*filter(None, kept))
+        files = tuple(each for each in files if each[1] not in spared)
     return CleanPlan(
         instant="", retain_from=retain_from if by_commits else "", last_completed=newest,
-        policy=rules.policy, files=files, base=base,
+        policy=rules.policy, files=files, base=base, saved=now.savepoints,
     ), len(wanted) if by_commits else 0  # fmt: skip
 
 
 def cleaned_until(names: TimelineNames, now: Timeline) -> Procedure[str]:
-    """What the last clean retained from: it has handled everything superseded before."""
+    """What the last clean retained from: it has handled everything superseded before.
+
+    Earlier, if it spared the files of a savepoint that is deleted by now.
+    """
     cleans = [each for each, action in now.completed.items() if action == "clean"]
     for instant in sorted(cleans, reverse=True):
         key = names.completed(instant, "clean", now.completion.get(instant))
@@ -194,7 +209,7 @@ def cleaned_until(names: TimelineNames, now: Timeline) -> Procedure[str]:
             case Found(body, _) if body:
                 done = parse_clean(key, body)
                 if done.retain_from:
-                    return done.retain_from
+                    return min({done.retain_from, *(done.saved - now.savepoints)})
             case _:
                 continue
     return ""

@@ -8,8 +8,9 @@ file inside the retention is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost, StoreError, TableError
@@ -20,8 +21,10 @@ from lockkit.stores import Store
 from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.compaction_plan import CompactionPlan
 from lockkit.table.format.plans import CleanPlan, ReplacePlan
-from lockkit.table.format.properties import FENCED
+from lockkit.table.format.properties import FENCED, load_config
+from lockkit.table.format.savepoint_files import RestorePlan
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline, parse_timeline
+from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.contract import ConcurrencyControl
 from lockkit.table.occ.covered import CheckedHorizon, read_commit
 from lockkit.table.occ.failed import failed_writes, half_done, leftovers
@@ -39,11 +42,14 @@ from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview
 from lockkit.table.services.compact import Compacted, compact, compact_due
 from lockkit.table.services.compact import plan_for as plan_compact
 from lockkit.table.services.context import ServiceContext
+from lockkit.table.services.restore import Restored, plan_restore, restore
 from lockkit.table.services.rewrite import Clustered, cluster, plan_for
 from lockkit.table.services.rules import ServiceRules
+from lockkit.table.services.savepoint import Savepoint, delete_savepoint, save
 from lockkit.table.services.view import TableView, look_at
 from lockkit.table.write.attempt import retried
 
+T = TypeVar("T")
 FAILURES = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
 """The errors of a run."""
 
@@ -208,10 +214,45 @@ class TableService:
                 since=self._since,
             ))  # fmt: skip
         if not plan.instant:
-            self._looked_at, self._since = plan.last_completed, plan.retain_from
+            self._looked_at = plan.last_completed
+            self._since = "" if plan.saved else plan.retain_from  # a savepoint may be deleted
             return ()
         self.context.report(f"deleting {len(plan.files)} files", plan.instant)
         return (self.context.run(carry_out(plan, known.config.names)),)
+
+    # --- savepoints ------------------------------------------------------------------------------
+
+    def save(self, instant: str, *, user: str, comment: str) -> Savepoint:
+        """Keep the files of a commit; "": of the newest one."""
+        return self._under_lock(lambda known, held: save(
+            known, held, instant, user=user, comment=comment
+        ))  # fmt: skip
+
+    def delete_savepoint(self, instant: str) -> bool:
+        """False if there was no such savepoint."""
+        return self._under_lock(lambda known, held: delete_savepoint(known, held, instant))
+
+    def restore(self, savepoint: str) -> Restored:
+        """Take back every commit after the savepoint, once dead writers are rolled back."""
+        config, _ = self.context.run(load_config())
+        now = self.context.run(load_timeline(config.names))
+        if "restore" not in now.pending.values():  # else nobody may look at the table
+            self._resume_cleans(self._without_dead())
+        done = self._under_lock(lambda known, held: restore(known, held, savepoint))
+        self._snapshot, self._looked_at, self._since = None, "", ""
+        return done
+
+    def preview_restore(self, savepoint: str) -> RestorePlan:
+        """What a restore would take back."""
+        config, _ = self.context.run(load_config())
+        plan: RestorePlan = self.context.run(plan_restore(config, savepoint))
+        return plan
+
+    def _under_lock(self, way: Callable[[TableCache, StateChange], Procedure[T]]) -> T:
+        with self.context.concurrency_control.hold() as held:
+            known = TableCache(*self.context.run(load_config()))
+            done: T = self.context.run(way(known, held))
+            return done
 
     # --- archiving -------------------------------------------------------------------------------
 

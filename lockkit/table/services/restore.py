@@ -1,0 +1,256 @@
+"""Restores a table to a savepoint: the commits after it are taken back, as in Hudi.
+
+The order keeps every writer and reader out until the table is consistent again. The plan is on the
+timeline first; each writer and reader of lockkit that lists it stops. In the mode `fenced` the
+fence is closed next, so that a writer that listed the timeline earlier is refused. Then a second
+listing shows whether anything was committed, or is pending, that the plan does not know; if so,
+the restore is withdrawn. Only then files and instants are deleted, the newest commit first. If the
+process crashes, the same call carries the plan out.
+
+In the mode `hudi` only the lock keeps others out, as in Hudi: stop Hudi's writers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Note, Procedure, Unique, WallMs
+from lockkit.runtime.proven import all_of, create, delete, listing, read
+from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, UnsupportedTable
+from lockkit.table.format.archived import load_archived
+from lockkit.table.format.avro import stamp
+from lockkit.table.format.layout import ATTEMPT, is_written_by
+from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, TableConfig, recheck_config
+from lockkit.table.format.savepoint_files import (
+    RestorePlan,
+    format_restore,
+    format_restore_plan,
+    parse_restore_plan,
+)
+from lockkit.table.format.timeline import (
+    COMMITS,
+    HOODIE,
+    Timeline,
+    TimelineNames,
+    instant_ms,
+    instant_of,
+    load_timeline,
+    next_instant_ms,
+)
+from lockkit.table.occ.commit import StateChange
+from lockkit.table.occ.covered import CheckedHorizon, has_archived
+from lockkit.table.occ.markers import unmark
+from lockkit.table.occ.mode import set_fence
+from lockkit.table.occ.transaction import TableCache
+from lockkit.table.read.checkpoint import CHECKPOINT_KEY
+from lockkit.table.read.listed import snapshot_of
+from lockkit.table.read.opening import load_snapshot
+from lockkit.table.services.savepoint import (
+    own_keys,
+    paths_of,
+    place,
+    refuse_gone,
+    refuse_group,
+    saved_files,
+)
+
+BESIDE = tuple(f".{action}{state}" for action in ("clean", "rollback", "savepoint")
+               for state in ("", ".inflight", ".requested"))  # fmt: skip
+"""The endings of files that another action of the same millisecond has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The table is as it was at the savepoint."""
+
+    instant: str
+    savepoint: str
+    taken_back: tuple[str, ...]
+    """The commits that are gone, newest first."""
+    files: int
+    """Number of deleted files."""
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+def plan_restore(config: TableConfig, savepoint: str) -> Procedure[RestorePlan]:
+    """What `restore` would take back; reads only. Raises `TableError` where it cannot be right."""
+    refuse_group(config)
+    now = yield from load_timeline(config.names)
+    saved = yield from saved_files(config.names, savepoint)
+    if saved is None or savepoint not in now.commits:
+        raise RefusedOption(
+            "savepoint", "is no savepoint of this table; nothing was changed",
+            f"its savepoints: {', '.join(sorted(now.savepoints)) or 'none'}", value=savepoint[:40],
+        )  # fmt: skip
+    _refuse_pending(now, savepoint)
+    if later := sorted(each for each in now.savepoints if each > savepoint):
+        raise TableBlocked(
+            later[0], f"is a savepoint later than {savepoint}, whose commit would go",
+            "delete that savepoint first",
+        )  # fmt: skip
+    since = place(now, savepoint)
+    gone = sorted((each for each in now.commits if place(now, each) > since),
+                  key=lambda each: place(now, each), reverse=True)  # fmt: skip
+    if (yield from has_archived(config.archive_prefix)):
+        for each in (yield from load_archived(config)):
+            if each.action in COMMITS and (each.completed or each.instant) > since:
+                raise UnsupportedTable(
+                    each.instant, f"is archived, and later than the savepoint {savepoint}: it "
+                    "cannot be taken back",
+                )  # fmt: skip
+    yield from _refuse_other_files(config, now, savepoint, frozenset(gone), saved)
+    return RestorePlan(savepoint, tuple((each, now.completed[each]) for each in gone))
+
+
+def _refuse_pending(now: Timeline, savepoint: str) -> None:
+    pending = {each: action for each, action in now.pending.items() if action != "savepoint"}
+    for instant, action in pending.items():
+        raise TableBlocked(
+            instant, f"({action}) is pending, so the table is not restored to {savepoint}",
+            "let its writer finish, or stop it and run: lockkit table rollback URL",
+        )  # fmt: skip
+
+
+def _refuse_other_files(
+    config: TableConfig, now: Timeline, savepoint: str, gone: frozenset[str],
+    saved: frozenset[str],
+) -> Procedure[None]:  # fmt: skip
+    """Raise unless the commits that stay show exactly the savepoint's files, and all exist."""
+    left = frozenset(now.commits) - gone
+    if config.mode == FENCED:
+        after = yield from load_snapshot(covering=CheckedHorizon(later=left))
+    else:
+        after = yield from snapshot_of(left)
+    shown = paths_of(after.slices)
+    if other := sorted(shown ^ saved):
+        raise UnsupportedTable(
+            other[0], f"is not both in the savepoint {savepoint} and in the commits that would "
+            "stay: another commit was completed while it was made", "restore it with Hudi",
+        )  # fmt: skip
+    yield from refuse_gone(savepoint, shown)
+
+
+# --- carrying it out ------------------------------------------------------------------------------
+
+
+def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[Restored]:
+    """Under the table's lock: take back every commit after `savepoint`.
+
+    Raises `TableError`, and then nothing was changed unless a pending restore is on the timeline;
+    run it again to finish that one. `StoreError`, `LockLost`: likewise.
+    """
+    config = yield from recheck_config(known.config, known.config_version)
+    refuse_group(config)
+    names = config.names
+    now = yield from load_timeline(names)
+    begun = [each for each, action in now.pending.items() if action == "restore"]
+    if begun:
+        instant, plan = begun[0], (yield from _load(names, begun[0]))
+        if plan.savepoint != savepoint:
+            why = f"is a restore to {plan.savepoint} that is not finished"
+            raise TableBlocked(instant, why, "finish that one first")
+    else:
+        plan = yield from plan_restore(config, savepoint)
+        if not plan.instants:  # perhaps an earlier restore ended before it had opened the fence
+            if config.mode == FENCED:
+                yield from set_fence(config, held.guard, held.believe, closed=False)
+            return Restored("", savepoint, (), 0)
+        held.believe()
+        instant = yield from _request(names, now, plan)
+    if config.mode == FENCED:
+        yield from set_fence(config, held.guard, held.believe, closed=True)
+    if names.inflight(instant, "restore") not in (yield from own_keys(names, instant)):
+        yield from _refuse_news(config, instant, plan, held)
+    if config.metadata:
+        from lockkit.table.occ.metadata_off import switch_metadata_off
+
+        yield from switch_metadata_off(config, held.believe)
+    held.believe()
+    done = yield from _carry_out(names, instant, plan, held.believe)
+    yield from delete(CHECKPOINT_KEY)
+    if config.mode == FENCED:
+        yield from set_fence(config, held.guard, held.believe, closed=False)
+    yield Note("note", {"text": f"restored to {savepoint}: {len(plan.instants)} commits are gone",
+                        "instant": instant})  # fmt: skip
+    return done
+
+
+def _request(names: TimelineNames, now: Timeline, plan: RestorePlan) -> Procedure[str]:
+    """Write the plan, at an instant that is later than everything on the timeline."""
+    body = stamp(format_restore_plan(plan), ATTEMPT, (yield Unique()))
+    newest = max((*now.completed, *now.completion.values()), default="")
+    while True:
+        instant = instant_of(next_instant_ms(newest, (yield WallMs()), "rollback"))
+        if not isinstance((yield from create(names.requested(instant, "restore"), body)), Found):
+            return instant
+        newest = instant
+
+
+def _load(names: TimelineNames, instant: str) -> Procedure[RestorePlan]:
+    key = names.requested(instant, "restore")
+    match (yield from read(key, limit=None)):
+        case Found(body, _):
+            return parse_restore_plan(key, body)
+        case _missing:
+            raise TableChanged(key, "is gone: another process finished it", "begin again")
+
+
+def _refuse_news(
+    config: TableConfig, instant: str, plan: RestorePlan, held: StateChange
+) -> Procedure[None]:
+    """Withdraw the restore, and raise, if a commit is pending or unknown to the plan."""
+    now = yield from load_timeline(config.names)
+    known = {each for each, _ in plan.instants}
+    since = place(now, plan.savepoint)
+    new = [each for each in now.commits if each not in known and place(now, each) > since]
+    new += [each for each, action in now.pending.items()
+            if each != instant and action not in ("savepoint", "clean", "rollback")]  # fmt: skip
+    if not new:
+        yield from create(config.names.inflight(instant, "restore"), b"")
+        return
+    held.believe()
+    yield from delete(config.names.requested(instant, "restore"))
+    if config.mode == FENCED:
+        yield from set_fence(config, held.guard, held.believe, closed=False)
+    raise TableChanged(
+        min(new), "was begun or committed while the restore was planned; nothing was changed",
+        "stop the table's writers, and run it again",
+    )  # fmt: skip
+
+
+def _carry_out(
+    names: TimelineNames, instant: str, plan: RestorePlan, believe: Callable[[], None]
+) -> Procedure[Restored]:
+    """Delete, the newest commit first; of each its data, then its files on the timeline."""
+    began_ms = yield WallMs()
+    every = [each.key for each in (yield from listing(""))]
+    # Another table under this one's folder may have the same instant.
+    others = tuple(key.removesuffix(PROPERTIES_KEY) for key in every
+                   if key.endswith("/" + PROPERTIES_KEY))  # fmt: skip
+    data = [key for key in every if not key.startswith((HOODIE, *others))]
+    deleted = {each: [key for key in data if is_written_by(key, each)]
+               for each, _ in plan.instants}  # fmt: skip
+    for each, _ in plan.instants:
+        believe()
+        yield from all_of(delete(key) for key in deleted[each])
+        yield from unmark(each)
+        for key in sorted((yield from own_keys(names, each)), key=_last_requested):
+            if not key.endswith(BESIDE):
+                yield from delete(key)
+    now = yield from load_timeline(names)
+    took_ms = (yield WallMs()) - began_ms
+    latest = max((instant, *now.completion.values()))
+    done = instant_of(max((yield WallMs()), instant_ms(latest) + 1)) if names.layout == 2 else None
+    body = format_restore(plan, instant, deleted, took_ms=took_ms)
+    yield from create(names.completed(instant, "restore", done), body)
+    files = sum(map(len, deleted.values()))
+    return Restored(instant, plan.savepoint, tuple(each for each, _ in plan.instants), files)
+
+
+def _last_requested(key: str) -> int:
+    """Completed, inflight, requested: until the last one, the next run finds what is left."""
+    return 2 if key.endswith(".requested") else int(key.endswith("inflight"))
