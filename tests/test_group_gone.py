@@ -13,7 +13,7 @@ from test_group_table import HOW, before_fence, judged, published, rows, spy, va
 
 from lockkit.table import CommitUnknown, NoTable, Table
 from lockkit.table.errors import TableChanged
-from lockkit.table.occ import group_ahead
+from lockkit.table.occ import group_ahead, group_commit
 from lockkit.table.occ.fence import FENCE_KEY
 
 
@@ -166,6 +166,18 @@ def test_what_was_decided_before_its_table_was_deleted_is_not_published_into_the
     assert len(notes) == 1 and instant in notes[0]
     assert values(url) == {}
     assert not [each for each in left(url) if instant in each]
+
+
+def test_what_is_published_into_a_table_that_was_made_a_moment_ago_is_deleted_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "SURE_MS", 600_000)
+    notes, instant = publish_late(url, lambda: made_again(url))
+    assert len(notes) == 1 and instant in notes[0]
+    assert not [each for each in left(url) if instant in each]
+    with Table(url) as table:
+        table.append(rows("c"))
+    assert values(url) == judged(url) == {"c": 0}
 
 
 def test_a_publisher_says_that_the_table_is_gone(url: str) -> None:

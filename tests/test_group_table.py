@@ -25,7 +25,7 @@ from lockkit.runtime.proven import delete
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table, TableConfig
 from lockkit.table.errors import BrokenFence, NewerFence
-from lockkit.table.occ import group_ahead
+from lockkit.table.occ import group_ahead, group_gone
 from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group import GroupFence, Offer, decide
@@ -98,6 +98,7 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
+    monkeypatch.setattr(group_gone, "SURE_MS", 600_000)
     done = threading.Event()
 
     def tell(kind: str, **_fields: Any) -> None:
@@ -112,9 +113,10 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
             done.clear()
             table.append(rows(f"{number}"))
             assert done.wait(30)
-    assert [each for each in asked if "lock" in each] == [f"put {FENCE_KEY}"] * 8
+    fence = [each for each in asked if "lock" in each]
+    assert fence == [f"put {FENCE_KEY}"] * 8 + [f"get {FENCE_KEY}"], "the last one is confirmed"
     kinds = Counter(each.partition(" ")[0] for each in asked)
-    assert kinds == {"put": 8 * 5, "list": 2, "delete": 1}, asked
+    assert kinds == {"put": 8 * 5, "list": 2, "delete": 1, "get": 1}, asked
     folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
     assert len(list(folder.glob("*.requested"))) == 10, "what was reserved and not used is deleted"
 

@@ -97,7 +97,8 @@ ORDER = {
         "creation decide markers discarding transaction failed prepared news rewriting "
         "metadata_off outgrown "
         "commit committing condition mode ahead "
-        "publish group_ahead group_publish rollback dead concurrency nonblocking contract"
+        "publish group_ahead group_gone group_publish rollback dead concurrency nonblocking "
+        "contract"
     ),
 }
 # Cycles of modules that stand, each with its reason.

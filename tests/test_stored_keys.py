@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,38 @@ def test_a_commit_that_adds_a_key_is_read_and_one_that_adds_none_is_not(tmp_path
         assert kept.of(found[1]) is None, "it may have fewer keys"
         assert not kept.lacks(found[0], config, [pa.array(["a"])])
         assert stored_keys(table.store) is kept
+
+
+def test_a_handle_reads_again_what_was_restored_to_an_earlier_state(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "orders", tmp_path / "copy"
+    url = f"file://{folder}"
+    Table.create(url, record_key="id", partition_by="region").close()
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a", "b"))
+        shutil.copytree(folder, copy)
+        one.delete(rows("a"))
+        one.upsert(rows("b", v=1))  # reads the file that has no "a"
+        shutil.rmtree(folder)
+        copy.rename(folder)
+        other.upsert(rows("b", v=2))
+        one.upsert(rows("a", v=3))
+    assert values(url) == {"a": 3, "b": 2}
+
+
+def test_a_slice_names_so_many_files_before_it_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lockkit.table.read import snapshot
+
+    monkeypatch.setattr(snapshot, "KEYS_IN_MAX", 2)
+    url = f"file://{tmp_path}/orders"
+    Table.create(url, record_key="id", partition_by="region", buckets=1).close()
+    with Table(url) as table:
+        lengths = []
+        for v in range(6):
+            table.upsert(rows("a", v=v))
+            lengths.append(len(table.refresh().slices[0].keys_in))
+    assert lengths == [0, 1, 2, 0, 1, 2]
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

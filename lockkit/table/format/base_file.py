@@ -66,8 +66,8 @@ class Slice:
     """The commit that wrote the file."""
     path: str
     """The file's key below the table's folder."""
-    keys_in: str = field(default="", compare=False, kw_only=True)
-    """An earlier file that has all of its keys; "": none is known."""
+    keys_in: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
+    """Earlier files that each have all of its keys, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
 INSTANT_DIGITS = 17
 CONTENDED_FOR = 4
 SURE_MS = 500
-"""So long after it was seen a fence counts as that of the same table."""
+"""So long after it was seen a fence counts as that of the same table, until `confirmed`."""
 FAST_RUN_MAX = 4
 """Commits without a listing after which a writer lists, and decides what others offered."""
 
@@ -160,7 +160,7 @@ class GroupClient:
         """Of a table that is gone nothing counts any more."""
         self.known, self.version, self.timeline = None, "", None
         self.wins = self.contended = self.checked_ms = 0
-        for each in (self.won, self.proven, self.bodies, self.behind, self.ahead):
+        for each in (self.won, self.proven, self.bodies, self.behind, self.ahead, self.read):
             each.clear()
 
 
@@ -752,10 +752,15 @@ def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -
         if (yield from are_published(client, before)):
             break
     view = GroupView(fence, client.version, {}, frozenset(), client.horizon)
-    if not (yield from is_there(client, fence.table)):
+    if not (yield from is_there(client, fence.table, client.boot_ms() - SURE_MS)):
         return False
     yield from publish(client, view, until=last)
-    if (yield from is_there(client, fence.table)):  # a request only if all that took long
+    return (yield from stays(client, fence, client.boot_ms() - SURE_MS))
+
+
+def stays(client: GroupClient, fence: GroupFence, since_ms: int) -> Procedure[bool]:
+    """Whether what was published since then is in the table of this fence; else delete it again."""
+    if (yield from is_there(client, fence.table, since_ms)):
         return True
     for each in fence.window:
         found = yield from read(completed_key(each))
@@ -764,17 +769,16 @@ def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -
     return False
 
 
-def is_there(client: GroupClient, table: str) -> Procedure[bool]:
-    """Whether the table is still there, by its fence if that was not seen lately.
+def is_there(client: GroupClient, table: str, since_ms: int) -> Procedure[bool]:
+    """Whether the table is still there, by its fence if that was not seen since then.
 
-    A paused publisher must not put a commit into the table that was made in its place. Within
-    `SURE_MS` no client has deleted a table, made it again and opened it.
+    A paused publisher must not put a commit into the table that was made in its place.
     """
     known, version = client.known, client.version
     same = known is not None and known.table == table
-    began_ms = client.boot_ms()
-    if same and began_ms - client.knew_ms <= SURE_MS:
+    if same and client.knew_ms >= since_ms:
         return True
+    began_ms = client.boot_ms()
     found = yield from read(FENCE_KEY, unless=version if same else None, limit=FENCE_BYTES_MAX)
     if isinstance(found, Found):
         same = parse_group_fence(found.body).table == table

@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeVar, cast
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
-from lockkit.protocol.outcome import Found, Missing
+from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Sleep, WallMs, run
-from lockkit.runtime.proven import all_of, delete, listing, read
+from lockkit.runtime.proven import all_of, listing, read
 from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.errors import (
@@ -34,7 +34,6 @@ from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.fence import (
     COMMIT,
-    FENCE_BYTES_MAX,
     FENCE_KEY,
     ROLLBACK,
     digest,
@@ -58,6 +57,7 @@ from lockkit.table.occ.group_commit import (
     view_beside,
 )
 from lockkit.table.occ.group_fence import read_group_fence
+from lockkit.table.occ.group_gone import confirmed, is_gone, note_gone
 from lockkit.table.occ.news import taken_back
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred, note_if_interrupted
@@ -147,7 +147,7 @@ def publish_together(
     except Exception as error:
         if isinstance(error, TableChanged) or (not write.sent and _is_not_done(error)):
             raise  # another table's fence decides nothing that was offered to this one
-        if isinstance(error, BrokenFence) and (yield from _is_gone(write, prepared)):
+        if isinstance(error, BrokenFence) and (yield from is_gone(write, prepared)):
             why = "is gone: the table was deleted under this commit"
             raise NoTable(FENCE_KEY, why, "make it again with Table.create") from error
         open_outcome = CommitUnknown(instant, str(error), _shown_in(write))
@@ -191,10 +191,11 @@ def _publish_later(context: GroupContext) -> None:
         if context.lingering is None:
             _publish_now(context, see_published(client, mine))
         else:
-            _linger(context, publish_behind(client, mine), f"publish-{mine.instant}")
+            way = confirmed(client, mine, publish_behind(client, mine))
+            _linger(context, way, f"publish-{mine.instant}")
 
 
-def _linger(context: GroupContext, way: Procedure[None], name: str) -> None:
+def _linger(context: GroupContext, way: Procedure[Any], name: str) -> None:
     lingering = context.lingering if context.lingering is not None else []
     lingering[:] = [each for each in lingering if each.is_alive()]
     thread = threading.Thread(target=_publish_now, args=(context, way), name=f"lockkit-{name}")
@@ -205,7 +206,7 @@ def _linger(context: GroupContext, way: Procedure[None], name: str) -> None:
         _publish_now(context, way)
 
 
-def _publish_now(context: GroupContext, way: Procedure[None]) -> None:
+def _publish_now(context: GroupContext, way: Procedure[Any]) -> None:
     with suppress(TableError, StoreError):  # decided: the next client publishes it
         run(way, context.store, context.clock, context.emit)
 
@@ -287,12 +288,13 @@ def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDe
 def see_published(
     client: GroupClient, mine: GroupDecision, *, patience_s: float | None = None,
     fence: GroupFence | None = None,
-) -> Procedure[None]:  # fmt: skip
+) -> Procedure[bool]:  # fmt: skip
     """Until the completed file exists: then readers that know nothing of the fence see the commit.
 
     The client that decided it publishes it, with all others that it decided. A commit that another
     client decided waits for that client, so that not all publish the same files: `patience_s`, or
     the time of a few round trips. `fence` has it: by default the one that the client knows.
+    Returns whether it is published by this call.
     """
     fence = fence or client.known
     assert fence is not None
@@ -307,21 +309,22 @@ def see_published(
                 (yield from read(completed_key(mine))), Found
             ):
                 client.proven.add(mine.seq)
-                return
+                return False
             if patience_s is None:
                 yield Sleep(trip_s)
     if not (yield from publish_round(client, fence, mine)):
-        text = (f"{mine.instant} was decided, and its table was deleted before it was published: "
-                "it is in no table")  # fmt: skip
-        yield Note("note", {"text": text, "instant": mine.instant, "table_gone": True})
-        return
+        yield from note_gone(mine)
+        return False
     batch = sum(each.round == mine.round for each in fence.window)
     decided = {"batch": batch} if mine.round in client.won else {}
     yield Note("published", {"instant": mine.instant, "epoch": 0} | decided)
+    return True
 
 
-def publish_behind(client: GroupClient, mine: GroupDecision) -> Procedure[None]:
+def publish_behind(client: GroupClient, mine: GroupDecision) -> Procedure[int | None]:
     """What a writer leaves to a thread of its own once its commit is acknowledged.
+
+    Returns when it published the commit, if it did, by `boot_ms`.
 
     If it fails, or its process ends, the next writer or reader publishes it. When the thread runs,
     the client may know the fence of another table already.
@@ -331,34 +334,16 @@ def publish_behind(client: GroupClient, mine: GroupDecision) -> Procedure[None]:
 
 def _publish_behind(
     client: GroupClient, mine: GroupDecision, fence: GroupFence | None
-) -> Procedure[None]:
+) -> Procedure[int | None]:
+    published_ms = None
     try:
-        yield from see_published(client, mine, patience_s=OWNER_PATIENCE_S, fence=fence)
+        if (yield from see_published(client, mine, patience_s=OWNER_PATIENCE_S, fence=fence)):
+            published_ms = client.boot_ms()
     except (TableError, StoreError) as error:
         text = f"is left to the next client to be published: {error}"
         yield Note("note", {"text": text, "instant": mine.instant})
     yield from give_back(client)
-
-
-def _is_gone(write: GroupWrite, prepared: Prepared) -> Procedure[bool]:
-    """Whether the table was deleted, and what was sent can decide nothing any more.
-
-    Its offer is deleted first, so that no writer of a table that is made here finds it. Without an
-    answer to a replacement of the fence nothing is certain.
-    """
-    if write.doubtful:
-        return False
-    if write.offered:
-        yield from delete(offered_as(write.offer())[0])
-    transaction = prepared.transaction
-    try:
-        yield from recheck_config(transaction.config, transaction.taken.known.config_version)
-    except NoTable:
-        found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
-        return isinstance(found, Missing)
-    except TableError:
-        return False
-    return False
+    return published_ms
 
 
 def _is_not_done(error: Exception) -> bool:

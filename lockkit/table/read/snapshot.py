@@ -16,6 +16,9 @@ from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import instant_ms
 from lockkit.table.occ.covered import CheckedHorizon
 
+KEYS_IN_MAX = 32
+"""After so many updates without an insert a slice names none of the files before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -65,7 +68,8 @@ def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
                 groups[stat.group] = slice_after(before.config, standing, commit, stat)
             elif standing is None or instant_ms(standing.instant) < instant_ms(commit.instant):
                 same = standing and not stat.inserts and stat.previous == standing.instant
-                keys_in = (standing.keys_in or standing.path) if standing and same else ""
+                keys_in = (*standing.keys_in, standing.path) if standing and same else ()
+                keys_in = keys_in if len(keys_in) <= KEYS_IN_MAX else ()
                 groups[stat.group] = Slice(*stat.group, commit.instant, stat.path, keys_in=keys_in)
     return replace(
         before,

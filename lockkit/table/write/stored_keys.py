@@ -22,15 +22,14 @@ KEPT_BYTES_MAX = 32 << 20
 
 @dataclass(slots=True)
 class StoredKeys:
-    """Of one store. Each entry: the instant of the slice that was read, and its keys."""
+    """Of one store: the keys of each file that was read, by its path."""
 
-    _kept: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    _kept: dict[str, Any] = field(default_factory=dict)
     _bytes: int = 0
 
     def of(self, at: Slice) -> Any | None:
         """The keys of this very slice, if they are known."""
-        instant, keys = self._kept.get(_first(at), ("", None))
-        return keys if instant == at.instant else None
+        return self._kept.get(at.path)
 
     def lacks(self, at: Slice, config: TableConfig, rows: Iterable[Any]) -> bool:
         """Whether the slice certainly has none of these record keys; `rows` has some at a time.
@@ -39,8 +38,8 @@ class StoredKeys:
         """
         import pyarrow.compute as pc
 
-        instant, keys = self._kept.get(_first(at), ("~", None))
-        if instant > at.instant or config.mode != FENCED or config.switches or config.merged:
+        keys = next((self._kept[path] for path in _files(at) if path in self._kept), None)
+        if keys is None or config.mode != FENCED or config.switches or config.merged:
             return False
         return not any(pc.any(pc.is_in(each, value_set=keys)).as_py() for each in rows)
 
@@ -48,16 +47,18 @@ class StoredKeys:
         """What a read of this slice found; everything older is dropped once it is too much."""
         if keys.nbytes > KEPT_BYTES_MAX:
             return
-        _, before = self._kept.pop(_first(at), ("", None))
-        self._bytes += keys.nbytes - (before.nbytes if before is not None else 0)
+        for path in _files(at):
+            self._bytes -= self._kept.pop(path).nbytes if path in self._kept else 0
+        self._bytes += keys.nbytes
         if self._bytes > KEPT_BYTES_MAX:
             self._kept.clear()
             self._bytes = keys.nbytes
-        self._kept[_first(at)] = at.instant, keys
+        self._kept[at.path] = keys
 
 
-def _first(at: Slice) -> str:
-    return at.keys_in or at.path
+def _files(at: Slice) -> tuple[str, ...]:
+    """Its own file, then those that have all of its keys, the latest first."""
+    return at.path, *reversed(at.keys_in)
 
 
 _OF_STORE: WeakKeyDictionary[Store, StoredKeys] = WeakKeyDictionary()

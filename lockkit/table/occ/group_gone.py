@@ -1,0 +1,62 @@
+"""Group commit where the table was deleted under it, or another one was made in its place."""
+
+from __future__ import annotations
+
+from lockkit.protocol.outcome import Missing
+from lockkit.runtime import Note, Procedure, Sleep
+from lockkit.runtime.proven import delete, read
+from lockkit.table.errors import NoTable, TableError
+from lockkit.table.format.properties import recheck_config
+from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY
+from lockkit.table.occ.group import GroupDecision, GroupFence
+from lockkit.table.occ.group_commit import SURE_MS, GroupClient, GroupWrite, offered_as, stays
+from lockkit.table.occ.prepared import Prepared
+
+
+def confirmed(
+    client: GroupClient, mine: GroupDecision, way: Procedure[int | None]
+) -> Procedure[None]:
+    """Publish by `way`, and delete what it published if the table was made again before.
+
+    The client's next commit shows that for nothing. If there is none for a while, the fence is
+    read. Until then readers of the other table may meet a commit whose files are gone.
+    """
+    return _confirmed(client, mine, client.known, way)
+
+
+def _confirmed(
+    client: GroupClient, mine: GroupDecision, fence: GroupFence | None, way: Procedure[int | None]
+) -> Procedure[None]:
+    published_ms = yield from way
+    if published_ms is None or fence is None:
+        return
+    yield Sleep(max(0, published_ms + SURE_MS - client.boot_ms()) / 1000, client.closing)
+    if not (yield from stays(client, fence, published_ms)):
+        yield from note_gone(mine)
+
+
+def note_gone(mine: GroupDecision) -> Procedure[None]:
+    text = (f"{mine.instant} was decided, and its table was deleted before it was published: "
+            "it is in no table")  # fmt: skip
+    yield Note("note", {"text": text, "instant": mine.instant, "table_gone": True})
+
+
+def is_gone(write: GroupWrite, prepared: Prepared) -> Procedure[bool]:
+    """Whether the table was deleted, and what was sent can decide nothing any more.
+
+    Its offer is deleted first, so that no writer of a table that is made here finds it. Without an
+    answer to a replacement of the fence nothing is certain.
+    """
+    if write.doubtful:
+        return False
+    if write.offered:
+        yield from delete(offered_as(write.offer())[0])
+    transaction = prepared.transaction
+    try:
+        yield from recheck_config(transaction.config, transaction.taken.known.config_version)
+    except NoTable:
+        found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
+        return isinstance(found, Missing)
+    except TableError:
+        return False
+    return False
