@@ -210,7 +210,8 @@ def test_a_mark_says_which_faults_a_test_is_for_and_the_option_narrows_it(run: R
     ("option", "says"),
     [
         ("--lockkit-faults=lots", "no fault is called 'lots'; there are lost, late"),
-        ("--lockkit-cases-max=0", "a whole number from 1, not '0'"),
+        ("--lockkit-cases-max=0", "a whole number from 1 to 1000000, not '0'"),
+        ("--lockkit-block-s-max=1.5", "a whole number from 1 to 1000000, not '1.5'"),
         ("--lockkit-case=put claim", "a case begins with its fault and a colon"),
     ],
 )
@@ -218,6 +219,39 @@ def test_an_option_that_means_nothing_is_refused(run: Run, option: str, says: st
     result = run(RIGHT, option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert says in result.stderr.str()
+
+
+def test_a_mark_without_the_fixture_is_not_passed_over(run: Run) -> None:
+    result = run("@pytest.mark.lost_responses('lost')\ndef test_claim(lake): pass")
+    assert "has no effect, since the test does not use the fixture" in result.stdout.str()
+    result.assert_outcomes(errors=1)
+    run("pytestmark = pytest.mark.lost_responses('lost')\ndef test_other(): pass" + RIGHT)
+
+
+@pytest.mark.parametrize("wrong", ["'OSError'", "OSError()", ""])
+def test_allowing_takes_classes_of_errors(run: Run, wrong: str) -> None:
+    result = run(f"def test_it(lost_responses):\n    lost_responses.allowing({wrong})")
+    result.stdout.fnmatch_lines(["*FaultError: allowing*is no class of errors*"])
+
+
+def test_a_block_that_never_ends_fails_with_its_case_and_its_picture(run: Run) -> None:
+    program = """
+import time
+
+def test_claim(lost_responses, lake):
+    with lost_responses:
+        while claim(lake) == 412:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                pass
+"""
+    result = run(program, "--lockkit-block-s-max=1", "--lockkit-faults=lost,throttle")
+    result.assert_outcomes(passed=1, failed=1)
+    said = result.stdout.str()
+    assert "the block of lost_responses did not end in the time of --lockkit-block-s-max" in said
+    assert "--lockkit-case=lost:put claim" in said
+    assert ".svg" in said
 
 
 def test_a_case_that_no_test_has_is_not_passed_over(run: Run) -> None:

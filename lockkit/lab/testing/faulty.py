@@ -11,9 +11,10 @@ from typing import Any
 from lockkit.errors import LockkitError
 from lockkit.lab.faults.armed import ArmedFaults, EndRequest, RelayAnswer, SendRequest, Step
 from lockkit.lab.faults.hooks import Faulty, SdkAttempt, outcome_of, whole
-from lockkit.lab.faults.plan import Fault, RequestFacts
+from lockkit.lab.faults.plan import Fault, FaultError, RequestFacts
 from lockkit.lab.faults.proxy import Proxy
 from lockkit.lab.testing.cases import STRIKES, Case, CaseRequest, Occurrences, name_of
+from lockkit.lab.testing.limit import BlockLimit
 
 LANDING_S_MAX = 30.0
 NOTHING = "nothing"
@@ -133,8 +134,9 @@ class LostResponses:
     fault was made, and never in the run without one; `error` is what it ended with.
     """
 
-    def __init__(self, script: FaultScript | None) -> None:
+    def __init__(self, script: FaultScript | None, *, limit_s: float) -> None:
         self._script = script
+        self._limit_s, self._limits = limit_s, list[BlockLimit]()
         self._allowed: tuple[type[BaseException], ...] = ()
         self._faulty: CaseFaulty | None = None
         self.error: BaseException | None = None
@@ -155,6 +157,9 @@ class LostResponses:
 
     def allowing(self, *errors: type[BaseException]) -> LostResponses:
         """The errors that the block may end with because of a fault."""
+        for each in errors or ("nothing",):
+            if not (isinstance(each, type) and issubclass(each, BaseException)):
+                raise FaultError("allowing:", f"{each!r} is no class of errors", "pass OSError, say")
         self._allowed = errors
         return self
 
@@ -171,6 +176,7 @@ class LostResponses:
     def __enter__(self) -> LostResponses:
         self.error = None
         self._running.enter()
+        self._limits.append(BlockLimit(self._limit_s))
         return self
 
     def __exit__(
@@ -179,6 +185,7 @@ class LostResponses:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
+        self._limits.pop().stop()
         self._running.leave()
         self.error, allowed, self._allowed = error, self._allowed, ()
         return self._running.struck is not None and isinstance(error, allowed)

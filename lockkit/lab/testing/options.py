@@ -17,6 +17,8 @@ FAULTS = {
 }
 DEFAULT = "lost,late,throttle"
 CASES_MAX = 200
+BLOCK_S_MAX = 600
+WHOLE_MAX = 1_000_000
 RUN = pytest.StashKey[Any]()
 """The `CaseRun` of a test that is under way."""
 PROPERTY = "lockkit"
@@ -38,9 +40,18 @@ def faults_of(text: str, where: str) -> list[str]:
 
 
 def cases_max(config: pytest.Config) -> int:
-    number = said(config, "lockkit_cases_max") or str(CASES_MAX)
-    if not (number.isascii() and number.isdigit() and int(number) >= 1):
-        raise pytest.UsageError(f"--lockkit-cases-max: a whole number from 1, not {number!r}")
+    return _whole(config, "lockkit_cases_max", CASES_MAX)
+
+
+def block_s_max(config: pytest.Config) -> int:
+    return _whole(config, "lockkit_block_s_max", BLOCK_S_MAX)
+
+
+def _whole(config: pytest.Config, name: str, default: int) -> int:
+    number = said(config, name) or str(default)
+    if not (number.isascii() and number.isdigit() and 1 <= int(number) <= WHOLE_MAX):
+        option = f"--{name.replace('_', '-')}"
+        raise pytest.UsageError(f"{option}: a whole number from 1 to {WHOLE_MAX}, not {number!r}")
     return int(number)
 
 

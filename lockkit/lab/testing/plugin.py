@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lockkit.lab.testing.options import (
+    BLOCK_S_MAX,
     CASES_MAX,
     DEFAULT,
     FAULTS,
     FIXTURE,
     PROPERTY,
     RUN,
+    block_s_max,
     cases_max,
     faults_of,
     kinds_of,
@@ -48,8 +50,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--lockkit-cases-max", metavar="N",
         help=f"at most N cases of a test and fault, writes first (default: {CASES_MAX})",
     )  # fmt: skip
+    group.addoption(
+        "--lockkit-block-s-max", metavar="S",
+        help=f"a block of lost_responses fails after S seconds (default: {BLOCK_S_MAX})",
+    )  # fmt: skip
     parser.addini("lockkit_faults", f"as --lockkit-faults (default: {DEFAULT})")
     parser.addini("lockkit_cases_max", f"as --lockkit-cases-max (default: {CASES_MAX})")
+    parser.addini("lockkit_block_s_max", f"as --lockkit-block-s-max (default: {BLOCK_S_MAX})")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     faults_of(said(config, "lockkit_faults") or DEFAULT, "--lockkit-faults")
     cases_max(config)
+    block_s_max(config)
     case = config.getoption("lockkit_case")
     if case is not None and not kinds_of(case):
         raise pytest.UsageError(
@@ -68,9 +76,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each kind of fault, so that xdist can share them out."""
-    if FIXTURE not in metafunc.fixturenames:
-        return
     config, marker = metafunc.config, metafunc.definition.get_closest_marker(FIXTURE)
+    if FIXTURE not in metafunc.fixturenames:
+        if marker in metafunc.definition.own_markers:
+            raise pytest.UsageError(
+                f"the mark lost_responses of {metafunc.function} has no effect, since the test "
+                "does not use the fixture lost_responses"
+            )
+        return
     kinds = faults_of(said(config, "lockkit_faults") or DEFAULT, "--lockkit-faults")
     if marker is not None:
         own = faults_of(",".join(marker.args), f"the mark lost_responses of {metafunc.function}")
@@ -190,7 +203,8 @@ def lost_responses(request: pytest.FixtureRequest) -> Iterator[LostResponses]:
     from lockkit.lab.testing.faulty import LostResponses
 
     run = request.node.stash.get(RUN, None)
-    each = LostResponses(None if run is None else run.script)
+    limit_s = block_s_max(request.config)
+    each = LostResponses(None if run is None else run.script, limit_s=limit_s)
     yield each
     each.close()
 

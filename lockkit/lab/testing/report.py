@@ -35,19 +35,20 @@ def shown(sent: Sequence[CaseRequest]) -> list[tuple[int, CaseRequest]]:
 
 def as_text(sent: Sequence[CaseRequest]) -> str:
     """One line for each request: what the store did with it, and the client's answer."""
-    head = f"{'':4} {'request':{KEY_CHARACTERS_MAX + 7}} {'the store':10} the client was told"
-    lines = [head, *(_line(number, each) for number, each in shown(sent))]
+    rows = shown(sent)
+    width = max((len(_request(each)) for _, each in rows), default=0) + 2
+    head = f"{'':4} {'request':{width}} {'the store':10} the client was told"
+    lines = [head, *(_line(number, each, width) for number, each in rows)]
     late = [each for each in sent if each.landed]
     lines += [f"     at the end of the block, {_request(each)} arrived: {plain(each.landed)}"
               for each in late]  # fmt: skip
-    hidden = sum(each.counts for each in sent) - len(shown(sent))
+    hidden = sum(each.counts for each in sent) - len(rows)
     return "\n".join([*lines, *([f"     and {hidden} more requests"] if hidden else [])])
 
 
-def _line(number: int, each: CaseRequest) -> str:
-    strike = f"  <-- {each.fault}" if each.fault else ""
-    request = f"{_request(each):{KEY_CHARACTERS_MAX + 7}}"
-    return f"{number:4} {request} {_stored(each):10} {each.answer or NOTHING}{strike}"
+def _line(number: int, each: CaseRequest, width: int) -> str:
+    answer = (each.answer or NOTHING) + (f"  <-- {each.fault}" if each.fault else "")
+    return f"{number:4} {_request(each):{width}} {_stored(each):10} {answer}"
 
 
 def _request(each: CaseRequest) -> str:
