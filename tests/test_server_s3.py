@@ -245,6 +245,31 @@ def test_the_checksum_of_a_write_comes_back_with_a_head_and_a_read(s3: Any, buck
     assert "ChecksumCRC32" in s3.head_object(**at, **asked), "boto3 sends it unasked"
 
 
+def test_an_upload_is_aborted_again_without_an_error_and_without_effect(
+    s3: Any, bucket: str
+) -> None:
+    at = {"Bucket": bucket, "Key": "aborted"}
+    upload = {**at, "UploadId": s3.create_multipart_upload(**at)["UploadId"]}
+    s3.upload_part(**upload, PartNumber=1, Body=b"x")
+    for _ in range(2):
+        s3.abort_multipart_upload(**upload)
+    gone = (404, "NoSuchUpload")
+    assert refused(s3.upload_part, **upload, PartNumber=1, Body=b"x") == gone
+    assert refused(s3.list_parts, **upload) == gone
+    assert refused(s3.abort_multipart_upload, **{**upload, "UploadId": "s3-never"}) == gone
+    assert refused(s3.abort_multipart_upload, **{**upload, "Key": "another"}) == gone
+
+    done = {**at, "UploadId": s3.create_multipart_upload(**at)["UploadId"]}
+    tag = s3.upload_part(**done, PartNumber=1, Body=b"y")["ETag"]
+    parts = {"Parts": [{"PartNumber": 1, "ETag": tag}]}
+    assert refused(s3.complete_multipart_upload, **upload, MultipartUpload=parts) == gone
+    first = s3.complete_multipart_upload(**done, MultipartUpload=parts)["VersionId"]
+    s3.abort_multipart_upload(**done)
+    assert s3.complete_multipart_upload(**done, MultipartUpload=parts)["VersionId"] == first
+    assert s3.get_object(**at)["Body"].read() == b"y"
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
+
+
 def test_parts_have_a_checksum_of_their_checksums(s3: Any, bucket: str) -> None:
     at = {"Bucket": bucket, "Key": "parts"}
     started = s3.create_multipart_upload(**at, ChecksumAlgorithm="SHA256")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Any
 
 from lockkit.lab.server import markup, s3_copy, s3_lists
 from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect, number
@@ -59,9 +60,12 @@ def put_part(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Rep
 
 
 def abort(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
-    deed.method = "abort"
-    known(objects, call, deed)
-    objects.end_upload(call.query["uploadId"])
+    """Amazon takes it again for hours, also for a completed upload (minio/minio, issue 2250)."""
+    deed.method, upload = "abort", call.query["uploadId"]
+    if _over(objects, call, deed) is None:
+        known(objects, call, deed)
+        objects.end_upload(upload)
+        objects.start_upload(upload, deed.bucket, deed.key, {"done": None})
     deed.answer = "applied"
     return Reply(204, deed=deed)
 
@@ -105,16 +109,20 @@ def completed(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Ob
     Amazon answers as it did the first time (adobe/S3Mock, issue 2586). That it does not judge the
     condition again is unverified.
     """
-    bucket, key, kept = objects.upload(call.query["uploadId"]) or ("", "", {})
-    if (bucket, key) != (deed.bucket, deed.key) or "done" not in kept:
-        return None
-    found = objects.at(bucket, key, kept["done"])
+    done = (_over(objects, call, deed) or {}).get("done")
+    found = None if done is None else objects.at(deed.bucket, deed.key, done)
     if found is None:
         return None
     if _etag(_listed(call)) != found.etag:
         raise DialectError(400, "InvalidPart", "the upload was completed with other parts")
     deed.method, deed.answer = "part", "found"
     return found
+
+
+def _over(objects: Objects, call: DialectRequest, deed: RequestEffect) -> dict[str, Any] | None:
+    """Of an upload that was completed or aborted: the object that it became, or None."""
+    bucket, key, kept = objects.upload(call.query["uploadId"]) or ("", "", {})
+    return kept if (bucket, key) == (deed.bucket, deed.key) and "done" in kept else None
 
 
 def finish(objects: Objects, call: DialectRequest, after: Object) -> None:

@@ -32,6 +32,7 @@ from lockkit.lab.server.sigv4 import Credentials, verify
 
 ADDRESSES = ("s3", "gcs", "azure")
 PORT_MAX = 65_535
+LATENCY_MS_MAX = 60_000
 BODY_BYTES_MAX = 512 << 20
 RECEIVED_BYTES_MAX = 256 * 1024
 SAVE_INTERVAL_S = 0.25
@@ -58,8 +59,8 @@ class Emulator:
     wants requests signed by them; the other two take any. Buckets are made on first use, unless
     `strict_buckets`. `policy` applies to each address whose kind of document it has.
     `on_request` is called from the server's thread and must not wait. Raises `ValueError` for an
-    unknown profile, an impossible port or an address that others could reach, `OSError` if the port
-    or the file cannot be used.
+    unknown profile, an impossible port or latency, or an address that others could reach,
+    `OSError` if the port or the file cannot be used.
 
     :param db: the SQLite file; by default in memory.
     :param profile: the provider to imitate, one of `PROFILES`.
@@ -96,6 +97,8 @@ class Emulator:
                 f"{host} can be reached by other machines, and this server is made for one; "
                 "pass allow_remote (--allow-remote) if you want that"
             )
+        if not 0 <= latency_ms <= LATENCY_MS_MAX:
+            raise ValueError(f"no latency of {latency_ms:g} ms: it may be 0 to {LATENCY_MS_MAX}")
         last = PORT_MAX - len(ADDRESSES) + 1
         if not 0 <= port <= last:
             raise ValueError(
