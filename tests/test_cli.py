@@ -221,6 +221,11 @@ def test_serve_reports_why_it_cannot_start(tmp_path: Path) -> None:
     assert_says(run("serve", "--host", "0.0.0.0"), "--allow-remote")
     for port in ("65534", "70000", "-1"):  # three addresses, one behind the other
         assert_says(run("serve", "--port", port), port, "65533")
+    for latency in ("-1", "nan", "inf"):
+        assert_says(run("serve", "--latency-ms", latency), latency, "60000")
+    alone = run("serve", "--secret-key", "verysecret")
+    assert_says(alone, "--secret-key needs --access-key")
+    assert "verysecret" not in alone.stderr
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])

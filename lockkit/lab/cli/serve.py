@@ -68,7 +68,7 @@ def add(commands: Any) -> None:
         "its --secret-key (default: any credentials)",
     )  # fmt: skip
     parser.add_argument(
-        "--secret-key", metavar="SECRET", default=os.environ.get("LOCKKIT_SECRET_KEY", ""),
+        "--secret-key", metavar="SECRET", default="",
         help="the secret of --access-key; safer in the environment variable LOCKKIT_SECRET_KEY",
     )  # fmt: skip
     parser.add_argument(
@@ -86,8 +86,11 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from lockkit.lab.server import Credentials, Emulator
 
-    if args.access_key and not args.secret_key:
+    secret = args.secret_key or os.environ.get("LOCKKIT_SECRET_KEY", "")
+    if args.access_key and not secret:
         raise CommandError("--access-key needs its secret: --secret-key, or LOCKKIT_SECRET_KEY")
+    if args.secret_key and not args.access_key:
+        raise CommandError("--secret-key needs --access-key: alone, it would verify no signature")
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
@@ -100,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
             latency_ms=args.latency_ms,
             policy=policy_of(args.policy),
             strict_buckets=args.strict_buckets,
-            credentials=Credentials(args.access_key, args.secret_key) if args.access_key else None,
+            credentials=Credentials(args.access_key, secret) if args.access_key else None,
         ) as emulator:
             say_json({"s3": emulator.s3, "gcs": emulator.gcs, "azure": emulator.azure})
             over.wait()
