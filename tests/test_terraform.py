@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from lock_world import until
+from terraform_world import Terraform
 
 from lockkit.recipes.errors import StateLocked
 from lockkit.recipes.terraform import StateLock
@@ -21,53 +20,11 @@ TERRAFORM = shutil.which("terraform")
 pytestmark = pytest.mark.skipif(
     TERRAFORM is None, reason="terraform (1.10 or later) is not on PATH: developer.hashicorp.com"
 )
-# `terraform_data` and `local-exec` are built in: nothing is downloaded.
-MAIN = """
-terraform {
-  backend "s3" {
-    bucket = "%s"
-    key = "prod/terraform.tfstate"
-    region = "us-east-1"
-    use_lockfile = true
-    access_key = "x"
-    secret_key = "x"
-    skip_credentials_validation = true
-    skip_metadata_api_check = true
-    skip_requesting_account_id = true
-    use_path_style = true
-  }
-}
-resource "terraform_data" "work" {
-  provisioner "local-exec" {
-    command = "touch begun; for n in $(seq 2400); do [ -e may_end ] && exit; sleep 0.05; done"
-  }
-}
-"""
-
-
-class Terraform:
-    """A configuration in a folder, whose state is in a bucket of the embedded server."""
-
-    def __init__(self, folder: Path, endpoint: str, bucket: str) -> None:
-        self.folder = folder
-        (folder / "main.tf").write_text(MAIN % bucket)
-        self._env = os.environ | {"AWS_ENDPOINT_URL_S3": endpoint, "CHECKPOINT_DISABLE": "1"}
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [TERRAFORM or "", *arguments, "-no-color"], cwd=self.folder, env=self._env, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-
-    def run(self, *arguments: str) -> tuple[int, str]:
-        with self.start(*arguments) as process:
-            said, _ = process.communicate(timeout=100)
-            return process.returncode, said
 
 
 @pytest.fixture
 def terraform(tmp_path: Path, shared_emulator: Any, bucket: str) -> Terraform:
-    found = Terraform(tmp_path, shared_emulator.s3, bucket)
+    found = Terraform(tmp_path, shared_emulator.s3, bucket, program=TERRAFORM or "")
     code, said = found.run("init")
     if "use_lockfile" in said:
         pytest.skip("this terraform has no lock file: 1.10 or later has")

@@ -159,7 +159,8 @@ class LostResponses:
         """The errors that the block may end with because of a fault."""
         for each in errors or ("nothing",):
             if not (isinstance(each, type) and issubclass(each, BaseException)):
-                raise FaultError("allowing:", f"{each!r} is no class of errors", "pass OSError, say")
+                why = f"{each!r} is no class of errors"
+                raise FaultError("allowing:", why, "pass classes, such as OSError")
         self._allowed = errors
         return self
 
