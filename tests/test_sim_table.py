@@ -18,7 +18,7 @@ from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.table import ledger as judge
 from lockkit.lab.verify.table.ledger import AttemptLedger, Stream, TrackedAttempt
 from lockkit.lab.verify.table.reader import PARTITION, PROPERTIES, TableRow
-from lockkit.lab.verify.table.scenario import SCENARIO
+from lockkit.lab.verify.table.scenario import BESIDE_HUDI, SCENARIO
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Delete, Put
 from lockkit.table.occ import commit
@@ -207,6 +207,15 @@ def test_the_table_is_right_in_twenty_worlds() -> None:
     assert any(each.faults for each in outcomes) and not all(each.faults for each in outcomes)
     assert {each.run.locked for each in outcomes} == {False, True}
     assert {each.run.config.version for each in outcomes} == {6, 9}
+
+
+def test_a_batch_whose_instant_hudi_takes_later_is_refused_and_the_checker_says_valid() -> None:
+    """One name, two commits: the refused batch's, and that of a Hudi writer with a slow clock."""
+    outcome = simulate(BESIDE_HUDI, 1)
+    assert outcome.violation is None
+    world = outcome.run.world
+    refused = {(e.who, e["instant"]) for e in world.history() if e.kind == "refused"}
+    assert {who for who, instant in refused if instant in world.taken_again} == {"Q1"}
 
 
 @pytest.mark.parametrize("name", FOUND)

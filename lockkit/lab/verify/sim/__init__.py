@@ -100,7 +100,10 @@ def simulate(
         except Violated as violated:
             violation = str(violated)
     if judge:
-        verdict = check(world.history())
+        verdict = check(
+            each for each in world.history()
+            if each.kind != "refused" or each["instant"] not in world.taken_again
+        )  # fmt: skip
         restarted = {"restart"} if any(node.life for node in world.nodes) else set()
         reached = tuple(dict.fromkeys([*verdict.reached, *sorted(world.reached | restarted)]))
         known = not (world.by_hand or world.switches)

@@ -70,6 +70,9 @@ class SimWorld:
     """Whether the lock object was removed by hand: then two clients may act as its holder."""
     switches: bool = False
     """Whether the table's mode is switched, which the checker of histories does not model."""
+    taken_again: set[str] = field(default_factory=set)
+    """Instants that a writer gave up and one of Hudi's, by a slow clock, took: two commits, whose
+    events have one name in a history."""
     dice: random.Random = field(init=False)
     time: Time = field(default_factory=Time)
     memory_store: SimStore = field(init=False)

@@ -91,5 +91,6 @@ class SlowHudiWriter(HudiWriter):
         if self.wanted in self.taken:
             return (yield from HudiWriter._new_instant(self))
         self.taken.add(self.wanted)
+        self.run.world.taken_again.add(self.wanted)
         yield Sleep(SKEW_MS / 1000)
         return self.wanted
