@@ -574,7 +574,7 @@ def test_a_broker_that_loses_a_write_reports_it_to_its_clients_and_ends(
         assert link.ask(Push("a", "tea")) == Done()
         q.push("past the broker", id="b")
         assert link.ask(Push("c", "tea")) == NotDone("its broker lost a write, and ends")
-        assert ending.result(30) == "another one wrote the file first"
+        assert ending.result(30) == "another broker wrote the file first"
         link.close()
         assert [each.id for each in q.jobs()] == ["a", "b"]
 
@@ -586,7 +586,7 @@ def test_of_two_brokers_the_one_named_in_the_file_continues(place: tuple[str, St
         assert [type(link.ask(Push(f"{n}", ""))).__name__ for n, link in enumerate(links)] == [
             "NotDone", "Done"
         ]  # fmt: skip
-        assert ending.result(30) == "another one wrote the file first"
+        assert ending.result(30) == "another broker wrote the file first"
         with pytest.raises(WriterDeposed, match="took over already"):
             BrokerServer(url, endpoint=store.options.endpoint, instead_of=one.id)
         for link in links:

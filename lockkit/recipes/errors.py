@@ -48,7 +48,7 @@ class SameEpoch(WalError):
         super().__init__(
             f"slot {slot} is of another writer with this one's epoch, {epoch}; its manifest was "
             "set back, or its store ignores conditions (lockkit probe tells)",
-            slot=slot, cure="append no more here",
+            slot=slot, cure="do not append here",
         )  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def enlist(
             yield Sleep(interval_s)
             return now
         case WriteLanded() | WriteLost():
-            raise WriterDeposed("another one wrote the file first")
+            raise WriterDeposed("another broker wrote the file first")
         case NotDone(why) | Unsure(why):
             raise QueueError(
                 "the broker", f"could not be entered into the file: {why}", "try again"
@@ -153,7 +153,7 @@ def broker_commit(
         case WriteLanded(now):
             acknowledge(tickets, new.answers)
             if now.file.attempt != new.file.attempt:
-                raise WriterDeposed("another one wrote the file next")
+                raise WriterDeposed("another broker wrote the file next")
             if new.changed:
                 yield Sleep(interval_s)
             return now
@@ -177,7 +177,7 @@ def written(
 
 def after_loss(_seen: QueueRead, _now: QueueRead) -> QueueRead:
     """A broker that lost a write is no longer the only writer: it exits."""
-    raise WriterDeposed("another one wrote the file first")
+    raise WriterDeposed("another broker wrote the file first")
 
 
 def acknowledge(tickets: Sequence[WriteTicket], answers: Sequence[Answer]) -> None:

@@ -55,7 +55,7 @@ def read_line(file: BinaryIO, most: int = LINE_BYTES_MAX) -> dict[str, Any]:
         raise EOFError
     fields = json.loads(line) if line.endswith(b"\n") else None
     if not isinstance(fields, dict):
-        raise ValueError(f"no line of JSON: {line[:SHOWN]!r}")
+        raise ValueError(f"not a line of JSON: {line[:SHOWN]!r}")
     return fields
 
 
@@ -147,7 +147,7 @@ def connect(broker: Broker) -> BrokerConnection:
     try:
         greeting = read_line(file, GREETING_BYTES_MAX)
         if greeting.get("proof") != proof("broker", broker.id):
-            raise ValueError("its proof is of another broker")
+            raise ValueError("its proof belongs to another broker")
         number = count_of(greeting.get("number"))
         made.sendall(to_line({"proof": proof("client", broker.id)}))
         made.settimeout(ANSWER_S)

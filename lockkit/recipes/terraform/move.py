@@ -67,7 +67,7 @@ class DynamoItems:
     ) -> None:  # fmt: skip
         at = split(url)
         if at.scheme != "dynamodb" or not at.host:
-            raise ValueError(f"a lock table is named as {TABLE_URL}, not {url!r:.200}")
+            raise ValueError(f"the URL of a lock table is {TABLE_URL}, not {url!r:.200}")
         (name,) = at.parts("table")
         endpoint = at.query(endpoint=str).get("endpoint")
         self.url, self.server = f"dynamodb://{at.host}/{name}", endpoint or ""

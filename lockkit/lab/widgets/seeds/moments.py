@@ -109,7 +109,7 @@ def others_so_far(moment: SeedMoment, runs: int) -> Iterator[OtherOutcomes]:
     if moment.step is None:
         raise ValueError(f"{moment} names no step to continue from: write {moment}@57")
     if runs < 1:
-        raise ValueError(f"{runs} other ways are none")
+        raise ValueError(f"the number of other ways must be at least 1, not {runs}")
     wrong: list[tuple[SeedMoment, str]] = []
     for number in range(1, runs + 1):
         way = moment.way(number)
