@@ -42,7 +42,6 @@ TICK_MS = 0.001
 JUMPS_MS = (20.0, 500.0, 4_000.0, 15_000.0)
 """The most that time advances in one move, unless it advances to the next timer."""
 
-
 _SENT = frozenset({Put, Get, List, Delete})
 
 
@@ -71,8 +70,7 @@ class SimWorld:
     switches: bool = False
     """Whether the table's mode is switched, which the checker of histories does not model."""
     taken_again: set[str] = field(default_factory=set)
-    """Instants that a writer gave up and one of Hudi's, by a slow clock, took: two commits, whose
-    events have one name in a history."""
+    """Instants that a writer gave up and Hudi took by a slow clock: two commits of one name."""
     dice: random.Random = field(init=False)
     time: Time = field(default_factory=Time)
     memory_store: SimStore = field(init=False)
