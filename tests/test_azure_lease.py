@@ -136,7 +136,7 @@ def test_a_lease_is_broken_only_with_confirmation_and_its_holder_learns_of_it(
     for_ever.assert_held()
     other.break_lease()
     until(lambda: tale.of("lost"))
-    with pytest.raises(LockLost, match="over, broken or another's"):
+    with pytest.raises(LockLost, match="over, broken or another owner's"):
         for_ever.assert_held()
     assert other.acquire(timeout=0)
     with pytest.raises(LockLost):

@@ -555,7 +555,7 @@ def test_probe_races_over_all_endpoints_of_a_store_and_draws_a_badge(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--also", "http://h:1"), "name the first, --endpoint"),
+        (("--also", "http://h:1"), "give the first as --endpoint"),
         (("--endpoint", "http://h:1", "--also", "http://h:1"), "repeats an endpoint"),
         (
             (

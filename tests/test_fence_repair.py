@@ -399,7 +399,7 @@ def test_of_two_repairs_at_once_one_is_made(store: Store) -> None:
     damage(store, truncated(fence_body(store)))
     plans = [run(plan_repair(NO_VERSIONS, rules=DEAD), store, CLOCK) for _ in range(2)]
     run(carry_out(plans[0], Holder(50)), store, CLOCK)
-    with pytest.raises(TableError, match="has changed since it was looked at"):
+    with pytest.raises(TableError, match="has changed since it was examined"):
         run(carry_out(plans[1], Holder(50)), store, CLOCK)
 
 

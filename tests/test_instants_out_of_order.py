@@ -152,7 +152,7 @@ def test_after_a_commit_days_ahead_writes_continue_once_its_instant_is_accepted(
     with pytest.raises(TableError, match=f"{wrong} .* 7[12] hours ahead.*accept-instant") as raised:
         append(url, 2)
     assert pending(store, config.names) == []
-    line = str(raised.value).partition("there: lockkit ")[2].replace("URL", url).split()
+    line = str(raised.value).partition("the instant: lockkit ")[2].replace("URL", url).split()
     assert main(line) == 0
     assert f"commit {wrong}" in capsys.readouterr().out
     with pytest.raises(TableError, match="hours ahead"):
@@ -182,7 +182,7 @@ def test_a_rollback_days_ahead_can_be_accepted_as_well(tmp_path: Path, version: 
     run(withdraw(run(begin(), store, ahead).taken, EpochGuard(0)), store, ahead)
     with pytest.raises(TableError, match="accept-instant URL") as raised:
         append(url, 1)
-    line = str(raised.value).partition("there: lockkit ")[2].replace("URL", url).split()
+    line = str(raised.value).partition("the instant: lockkit ")[2].replace("URL", url).split()
     assert main([*line, "--yes"]) == 0
     append(url, 1)
     assert keys(store) == ["k0", "k1"]

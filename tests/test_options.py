@@ -367,7 +367,7 @@ def test_a_custom_mergers_property_is_refused_whatever_its_name() -> None:
 
 
 def test_an_option_that_no_component_takes_is_refused() -> None:
-    with pytest.raises(TableError, match=r"mode is none of Hudi's"):
+    with pytest.raises(TableError, match=r"mode is not an option of Hudi"):
         check_options({"mode": "fenced"})
     with pytest.raises(TableError, match=r"did you mean lockkit\.commit\.mode"):
         check_options({"lockkit.comit.mode": "fenced"})

@@ -722,11 +722,11 @@ def test_open_lock_takes_urls(tmp_path: Path) -> None:
         ("dynamodb:///locks/orders", "needs a region"),
         ("hive://h:9083/orders", "needs database/table after its host"),
         ("azure-lease://container", "needs a container and a blob"),
-        ("process://x?ttl=1", "knows no [?]ttl=; known: none"),
+        ("process://x?ttl=1", "has no option [?]ttl=; known: none"),
         ("filesystem:///x?expire_minutes=s3cret", "expire_minutes= must be a number"),
         ("process://user:s3cret@host", "carries no password"),
         ("zookeeper://user:s3c/s3cret@h:2181/base/key", "carries no password"),
-        ("zookeeper://h:2181/base/key?auth=s3cret", "knows no [?]auth=; known: session"),
+        ("zookeeper://h:2181/base/key?auth=s3cret", "has no option [?]auth=; known: session"),
         ("dynamodb://us-east-1/table/key?lease_s=s3cret", "lease_s= must be a number"),
         ("dynamodb://us-east-1/table/key?endpoint=http://u:s3cret@h", "carries no password"),
         (

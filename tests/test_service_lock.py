@@ -155,7 +155,7 @@ def test_an_acquire_that_is_never_answered_raises_and_withdraws() -> None:
 def test_a_grant_that_is_answered_too_late_is_released() -> None:
     lock = Scripted(ttl_s=0.2)
     lock.script["take"] = lambda: ServiceGrant("grant", 7, lock.clock.boot_ms() - 1_000)
-    with pytest.raises(NoAnswer, match="over before"):
+    with pytest.raises(NoAnswer, match="before the answer came"):
         lock.acquire(timeout=0)
     assert "give back" in lock.asked and not lock.owned()
 

@@ -215,7 +215,7 @@ def test_an_error_of_a_save_is_shown_by_its_first_line_and_leaves_nothing(
 
 
 def test_an_unknown_option_is_named(here: Any) -> None:
-    with pytest.raises(TableError, match="mergeschema is none of Hudi's"):
+    with pytest.raises(TableError, match="mergeschema is not an option of Hudi"):
         saver(here, mergeSchema="true")
 
 

@@ -490,7 +490,7 @@ def test_a_write_that_contradicts_the_tables_configuration_is_refused(
         ({RETRIES: "-1"}, "must be a whole number"),
         ({"hoodie.datasource.write.insert.drop.duplicates": "yes"}, "must be true or false"),
         ({"hoodie.combine.before.upsert": "false"}, "one key would be written twice"),
-        ({"path": "x"}, "path is none of Hudi's or lockkit's"),
+        ({"path": "x"}, "path is not an option of Hudi or lockkit"),
     ],
 )
 def test_an_invalid_option_is_named(options: dict[str, Any], why: str) -> None:

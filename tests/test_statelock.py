@@ -511,7 +511,7 @@ def test_the_command_identifies_a_foreign_file(tmp_path: Path) -> None:
     (tmp_path / "t.tfstate.tflock").write_bytes(b"\x00" * 1_000)
     shown: subprocess.CompletedProcess[str] = run("tflock", "show", f"file://{tmp_path}/t.tfstate")
     assert shown.returncode == 1
-    assert "no lock file" in shown.stdout
+    assert "not a lock file" in shown.stdout
 
 
 @pytest.mark.parametrize("landed", [False, True])

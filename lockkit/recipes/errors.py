@@ -115,7 +115,7 @@ class ElectionError(StatedError):
 
 
 class StateLocked(StatedError):
-    """Another owner holds the state's lock, or the object there is no lock file."""
+    """Another owner holds the state's lock, or the object there is not a lock file."""
 
 
 class NotLocked(StatedError):
