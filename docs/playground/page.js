@@ -34,6 +34,7 @@ function themed() {
 // --- the worker: one request at a time, the newest; a new one replaces what is under way ---
 
 let [worker, ready, asked, waiting] = [null, false, 0, null];
+const fetched = new Map();
 
 function load() {
   if (!data.python) return fail("This copy of the documentation was built without Python for the browser (npm was not there), so only the prepared picture can be shown. With npm installed, make docs builds all of it.");
@@ -53,6 +54,7 @@ function started() {
   place.dataset.ready = "true";
   state.textContent = `Python runs in this page (loaded in ${((performance.now() - began) / 1000).toFixed(1)} s). Nothing that you enter leaves it.`;
   if (waiting) { const [request, given, act] = waiting; ask(request, given, act); }
+  for (const name of data.incidents) published(name).catch(() => {});   // it is tried again when it is chosen
 }
 
 function fail(why) {
@@ -379,15 +381,23 @@ function reader() {
   const { file, known } = panels.incident.elements;
   option(known, "", "choose");
   for (const name of data.incidents) option(known, name, name);
-  known.addEventListener("change", async () => {
-    if (!known.value) return;
-    const answer = await fetch(new URL(known.value, new URL(data.incidents_at, document.baseURI)));
-    if (answer.ok) incidents([new File([await answer.blob()], known.value)]);
-    else say(`${known.value} is not there: ${answer.status}`, true);
+  known.addEventListener("change", () => {
+    const name = known.value;
+    if (name) published(name).then((found) => incidents([found]), (error) => say(`${name} could not be loaded: ${error.message}`, true));
   });
   file.addEventListener("change", () => incidents(file.files));
   panels.incident.addEventListener("submit", () => incidents(file.files));
   droppable(panels.incident, incidents);
+}
+
+/** A published incident. All of them are fetched with Python, so that they are there offline. */
+async function published(name) {
+  if (!fetched.has(name)) {
+    const answer = await fetch(new URL(name, new URL(data.incidents_at, document.baseURI)));
+    if (!answer.ok) throw new Error(String(answer.status));
+    fetched.set(name, await answer.blob());
+  }
+  return new File([fetched.get(name)], name);
 }
 
 function droppable(panel, take) {

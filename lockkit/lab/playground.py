@@ -119,7 +119,7 @@ def _run(moment: SeedMoment) -> Answer:
     step = whole.steps if moment.step is None else min(moment.step, whole.steps)
     moment = replace(moment, step=step)
     outcome = whole if step == whole.steps else play(moment)
-    wrong = outcome.violation
+    wrong = outcome.violation and f"a rule is broken: {outcome.violation}"
     over = "nothing went wrong" if step == whole.steps else "nothing is wrong so far"
     events = outcome.run.world.history()
     drawn = replayed(events, check(events) if wrong else None)
@@ -183,7 +183,7 @@ def _counted(search: Generator[int, None, SearchRow]) -> Generator[Answer, None,
 
 
 def _row(found: SearchRow, step: int) -> Answer:
-    name, because = found.scenario.name, found.violation
+    name, because = found.scenario.name, found.violation and f"a rule is broken: {found.violation}"
     reply: Answer = {"link": fragment(search=name), "row": name, "story": []}
     if because is None:
         whole = "all of them" if found.exhausted else "and there are more, which were not searched"

@@ -104,4 +104,11 @@ def test_a_link_opens_the_moment_that_is_played_everywhere(
     page.set_input_files("#pg-incident [name=file]", str(
         ROOT / "datasets" / "incidents" / "hudi-14373-renewal-retried.jsonl"))
     page.wait_for_selector(".pg-card >> text=renewal met a false 412", timeout=LOADED_MS)
+    page.wait_for_load_state("networkidle")
+    page.context.set_offline(True)
+    try:
+        page.select_option("#pg-incident [name=known]", "hudi-18438-release-429.jsonl")
+        page.wait_for_selector(".pg-card >> text=throttled release", timeout=LOADED_MS)
+    finally:
+        page.context.set_offline(False)
     assert elsewhere(page, site) == [] and page.trouble == []

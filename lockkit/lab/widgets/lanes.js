@@ -367,7 +367,7 @@ class View {
     if (any) this.paint(scene);
     else { this.canvas.replaceChildren(); this.plan = this.hay = this.times = null; }
     this.mode();
-    this.rows.caption.textContent = scene.caption || GENERATIONS;
+    this.rows.name(scene.caption || GENERATIONS);
     this.rows.fill(scene.rows || [], this.live, ended);
     this.root.dataset.ready = "true";
   }

@@ -29,6 +29,12 @@ class Rows {
     this.body.addEventListener("keydown", (event) => this.key(event));
   }
 
+  /** What its rows are: the caption, and the name of the button that folds it. */
+  name(caption) {
+    this.caption.textContent = caption;
+    this.caption.setAttribute("aria-label", caption);
+  }
+
   /** Unfold the table, or fold it. */
   open(on) {
     this.box.hidden = !on;

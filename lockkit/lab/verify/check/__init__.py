@@ -61,7 +61,7 @@ def check(events: Iterable[Event]) -> Verdict:
 def _all_is_well(lanes: HistoryIndex, reached: tuple[str, ...]) -> str:
     holders = len({each.who for each in lanes.grants})
     grants = f"{_count(len(lanes.grants), 'grant')} to {_count(holders, 'client')}"
-    said = [f"{grants}, never two holders at once"]
+    said = [f"{grants}, never two holders at once"] if lanes.grants else []
     if lanes.published:
         said.append(f"{_count(len(lanes.published), 'commit')}, none stale and none lost")
     if lanes.by_kind["saw"]:
@@ -70,7 +70,7 @@ def _all_is_well(lanes: HistoryIndex, reached: tuple[str, ...]) -> str:
         said.append(f"exercised: {', '.join(reached)}")
     if missing := never(lanes, reached):
         said.append(f"not exercised: {', '.join(missing)}")
-    return "; ".join(said)
+    return "; ".join(said) or "nothing happened that could be judged"
 
 
 def _count(number: int, noun: str) -> str:

@@ -101,7 +101,8 @@ def sort(events: Iterable[Event]) -> HistoryIndex:
             kind, decided = _decided(each)
             decided = decided or lanes.instant_of.get(each["attempt"])
             if decided and kind == "rollback":
-                lanes.taken_back[decided] = each
+                if each["condition"] != "if-absent":  # the fence of a new table decides nothing
+                    lanes.taken_back[decided] = each
             elif decided:
                 lanes.published.setdefault(decided, Publication(decided, place, each))
     return lanes
