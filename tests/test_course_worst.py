@@ -20,6 +20,7 @@ from lockkit.lab.course.worst import (
     WORST,
     play,
 )
+from lockkit.lab.widgets.stage.picture import name_of
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
@@ -29,7 +30,7 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
     [
         ("election", UNLOOKED, "what the leader of epoch 2 wrote was replaced in epoch 1"),
         ("wal", AS_NO, "a reader finds it twice"),
-        ("wal", AS_YES, "a reader finds it never"),
+        ("wal", AS_YES, "a reader never finds it"),
         ("queue", FORGETFUL, "once in the queue, once done"),
         ("statelock", UNASKED, "refused by its own lock"),
         ("statelock", UNGUARDED, "its lock file is gone"),
@@ -63,3 +64,11 @@ def test_the_answers_shown_for_an_actor_are_escaped() -> None:
     hostile = replace(play("wal"), ended={HOSTILE: HOSTILE}, because=HOSTILE, mistake=HOSTILE)
     words = hostile.view.children[0].value
     assert "<img" not in words and words.count("&lt;img") == 4
+
+
+@pytest.mark.parametrize(("key", "shown"), [
+    ("wal/00000000000000000000.json", "…0"), ("wal/00000000000000000012.json", "…12"),
+    ("lock_0000000001.json", "lock_…1"), ("queue.json", "queue"),
+])  # fmt: skip
+def test_a_numbered_object_is_named_in_a_picture_by_its_number(key: str, shown: str) -> None:
+    assert name_of(key) == shown

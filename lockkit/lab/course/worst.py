@@ -66,9 +66,8 @@ class WorstCase(Shown):
     @property
     def view(self) -> widgets.VBox:
         """The same in words, and its picture."""
-        return widgets.VBox([
-            widgets.HTML(self._html()), Lanes(scene=self.scene, status={"state": "replay"}),
-        ])  # fmt: skip
+        said = widgets.HTML(f"<div style='line-height:1.5'>{self._html()}</div>")
+        return widgets.VBox([said, Lanes(scene=self.scene, status={"state": "replay"})])
 
 
 def play(pattern: str, mistake: str = "") -> WorstCase:

@@ -37,7 +37,8 @@ class LockInfo:
 
     def __str__(self) -> str:
         said = f"{_shown(self.who) or 'somebody'}, ID {_shown(self.id)}"
-        return f"{said}, {_shown(self.operation) or 'no operation'}, since {_shown(self.created)}"
+        since = f", since {_shown(self.created)}" if self.created else ""
+        return f"{said}, {_shown(self.operation) or 'no operation'}{since}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,8 @@ def _replayed(steps: PatternSteps) -> Judgement:
     for name, said in steps.results.items():
         count = records.count(f"{name} was here")
         if count != 1:
-            return Judgement(False, f"{name} {said}, and a reader finds it {times_of(count)}")
+            found = f"finds it {times_of(count)}" if count else "never finds it"
+            return Judgement(False, f"{name} {said}, and a reader {found}")
     for name, actor in steps.actors.items():
         if actor.ended.startswith("Fenced") and f"{name} was here" in records:
             return Judgement(False, f"a reader sees what {name} was refused")
