@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -497,6 +498,54 @@ def test_an_archiver_may_die_at_each_write_and_every_instant_is_shown_once(
         here = set(table._upkeep.service.inspect().now.commits)
         archived = [each.instant for each in run(load_archived(config), table.store, clock)]
         assert len(here) == 3 and not here & set(archived) and len(set(archived)) == len(archived)
+
+
+def test_an_archiver_that_dies_between_two_deletions_leaves_no_hole_in_the_timeline(
+    tmp_path: Path, version: int, serial: None
+) -> None:
+    """A commit that left while an older one stayed would look pending to readers of the folders:
+    each commit has file groups of its own here.
+    """
+    table, model = made(tmp_path / "t", version, commits=0)
+    with table:
+        for v in range(6):
+            table.append(rows(f"n{v}", v=v))
+            model[f"n{v}"] = v
+    for after in range(1, 40):
+        folder = tmp_path / f"t{after}"
+        shutil.copytree(tmp_path / "t", folder)
+        with Table(f"file://{folder}") as copied:
+            died = False
+            try:
+                run(interrupted(archiver(copied), after), copied.store, Clock())
+            except Crash:
+                died = True
+            assert contents(read_table(copied.store)) == model == by_hudi_rs(folder), after
+        if not died:
+            break
+    assert not died and after > 9, "it deleted at most one instant"
+
+
+def test_log_files_that_no_clean_has_deleted_keep_their_commits(tmp_path: Path) -> None:
+    """Otherwise the clean would not find them any more."""
+    options = {**OPTIONS, "hoodie.clean.automatic": "false"}
+    table = Table.create(f"file://{tmp_path}", record_key="id", table_type="MERGE_ON_READ",
+                         index="BUCKET", buckets=1, options=options)  # fmt: skip
+    with table:
+        for v in range(4):
+            table.upsert(pa.table({"id": ["a0"], "v": [v]}))
+        table.compact()
+        old = list(tmp_path.glob("*.log.*"))
+        for v in range(4, 8):
+            table.upsert(pa.table({"id": ["a0"], "v": [v]}))
+            table.compact()
+        done = table.archive(keep_min=3, keep_max=4)
+        assert done is None or "no clean has deleted" in done.kept_for
+        table.clean()
+        assert old and not any(each.exists() for each in old)
+        table.upsert(pa.table({"id": ["a0"], "v": [8]}))
+        assert table.archive(keep_min=3, keep_max=4) is not None
+        assert table.read().to_pylist() == [{"id": "a0", "v": 8}]
 
 
 def test_of_two_archivers_one_writes_the_archive_and_the_other_deletes_nothing(
