@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,21 @@ from lockkit.runtime.proven import delete
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table, TableConfig
 from lockkit.table.errors import BrokenFence, NewerFence
-from lockkit.table.occ import group_ahead, group_gone
+from lockkit.table.occ import group_ahead, group_gone, group_tail
 from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group import GroupFence, Offer, decide
 from lockkit.table.occ.group_commit import (
+    PATIENCE_MAX,
     GroupClient,
+    GroupWrite,
     inflight_key,
     look,
+    offered,
     offered_as,
     open_offers,
     prove_data,
+    take_turn,
 )
 from lockkit.table.occ.group_fence import (
     format_group_fence,
@@ -182,6 +187,58 @@ def test_an_offer_is_read_once(url: str) -> None:
     assert run(open_offers(view), store, Clock()) == [mine]
     run(delete(key), store, Clock())
     assert run(open_offers(view), store, Clock()) == [mine], "it was read again"
+
+
+def test_who_waits_for_the_owner_of_an_older_offer_does_not_read_it(url: str) -> None:
+    asked: list[str] = []
+    with Table(url) as table:
+        spy(table, asked.append)
+        store, client = table.store, GroupClient()
+        older = Offer(T1, 0, table=run(read_group_fence(), store, Clock())[0].table)
+        for each in (older, replace(older, instant=T2)):
+            key, body = offered_as(each)
+            files = {key: body, inflight_key(each.instant, "commit"): b"{}"}
+            run(prove_data(files), store, Clock())
+        view = run(look(client), store, Clock())
+        mine = GroupWrite(T2, "mine", 0, frozenset(), table=older.table)
+        asked.clear()
+        assert run(take_turn(client, view, mine, 0), store, Clock()) == ""
+        assert not [each for each in asked if each.endswith(".offer")], asked
+        assert run(take_turn(client, view, mine, PATIENCE_MAX), store, Clock()) == "commit"
+        assert f"get .hoodie/timeline/{T1}.offer" in asked
+    assert [each.instant for each in client.known.window] == [T1, T2] if client.known else False
+
+
+def test_what_was_read_and_is_no_offer_is_not_read_again(url: str) -> None:
+    store, client = open_store(url), GroupClient()
+    run(prove_data({offered_as(Offer(T1, 0))[0]: tombstone(T1),
+                    inflight_key(T1, "commit"): b"{}"}), store, Clock())  # fmt: skip
+    view = run(look(client), store, Clock())
+    assert run(open_offers(view), store, Clock()) == []
+    assert offered(run(look(client), store, Clock())) == ([], [])
+
+
+@pytest.mark.parametrize("overwritten", [True, False])
+def test_an_append_that_begins_after_an_overwrite_lets_it_go_first(
+    url: str, monkeypatch: pytest.MonkeyPatch, overwritten: bool
+) -> None:
+    monkeypatch.setattr(group_tail, "WAY_MS", 600_000 if overwritten else 0)
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        other.append(rows("b"))
+        beside = threading.Thread(target=lambda: other.append(rows("c")))
+        left = [beside]
+
+        def before(request: str) -> None:
+            if request.endswith(".inflight") and left:
+                left.pop().start()
+                beside.join(3 if overwritten else 60)
+
+        spy(one, before)
+        with nullcontext() if overwritten else pytest.raises(CommitConflict):
+            one.overwrite(rows("d"))
+        beside.join()
+    assert values(url) == judged(url) == dict.fromkeys("cd" if overwritten else "abc", 0)
 
 
 def test_columns_of_two_writers_do_not_shrink_the_table(url: str) -> None:

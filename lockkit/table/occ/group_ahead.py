@@ -20,6 +20,7 @@ from lockkit.table.format.timeline import Timeline, instant_of, next_instant_ms,
 from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY
 from lockkit.table.occ.group_commit import FAST_RUN_MAX, GroupClient, ListedBeside, decision_in
 from lockkit.table.occ.group_fence import parse_group_fence
+from lockkit.table.occ.group_tail import give_way
 from lockkit.table.occ.transaction import (
     TakenInstant,
     Transaction,
@@ -66,6 +67,8 @@ class GroupAppend:
         self.listed = ListedBeside(client.known, client.known, client.version)
         (transaction, now), _ = yield Parallel((survey(taken), read_beside(client, self.listed)))
         client.timeline = now
+        if transaction is not None:
+            yield from give_way(taken.names, taken.instant, taken.action, now)
         return transaction, now
 
 

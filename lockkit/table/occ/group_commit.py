@@ -504,9 +504,11 @@ def take_turn(
     client: GroupClient, view: GroupView, write: GroupWrite, turn: int
 ) -> Procedure[str]:
     """Decide what is open, or wait for the owner of an older offer; '' if nothing was decided."""
-    others = yield from open_offers(view)
-    if turn < PATIENCE_MAX and min((each.instant for each in others), default="~") < write.instant:
+    blind, keys = offered(view)
+    oldest = min([*(each.instant for each in blind), *map(instant_in, keys)], default="~")
+    if turn < PATIENCE_MAX and oldest < write.instant:
         return (yield from await_decision(client, write.instant))
+    others = yield from open_offers(view)
     if (yield from decide_once(client, view, [write.offer(), *others], write)):
         return decision_in(client.known, write.instant)
     if turn >= PATIENCE_MAX:
@@ -577,19 +579,30 @@ def withdraw(
 
 def open_offers(view: GroupView) -> Procedure[list[Offer]]:
     """Offers that no decision in the windows, no completed file and no tombstone has ended."""
+    found, keys = offered(view)
+    listed = {key: (key, view.versions.get(key)) for key in keys}
+    unread = [key for key in keys if listed[key] not in view.read]
+    for key, each in zip(unread, (yield from all_of([read(key) for key in unread])), strict=True):
+        if isinstance(each, Found):
+            listed[key] = key, each.version
+            view.read[listed[key]] = parse_offer(each.body)
+    return found + [offer for key in keys if (offer := view.read.get(listed[key]))]
+
+
+def offered(view: GroupView) -> tuple[list[Offer], list[str]]:
+    """The open offers that say all by their names, and the keys of those that must be read.
+
+    Without those that were read before, and were no offer: a tombstone stays one.
+    """
     found, keys = list[Offer](), list[str]()
     for key in sorted(view.keys):
         if key.endswith(".offer") and is_open(view, instant_in(key)):
-            keys.append(key)
+            ended = view.read.get((key, view.versions.get(key)), key) is None
+            keys += [] if ended else [key]
         elif key.endswith(".append") and (by_name := blind_offer(key[len(GROUP_TIMELINE) :])):
             refused = timeline_key(by_name.instant, "offer") in view.keys
             found += [by_name] if is_open(view, by_name.instant) and not refused else []
-    known = {key: view.read.get((key, view.versions.get(key))) for key in keys}
-    unread = [key for key in keys if known[key] is None]
-    for key, each in zip(unread, (yield from all_of([read(key) for key in unread])), strict=True):
-        if isinstance(each, Found):
-            known[key] = view.read[key, each.version] = parse_offer(each.body)
-    return found + [each for each in known.values() if each]
+    return found, keys
 
 
 def is_open(view: GroupView, instant: str) -> bool:

@@ -12,13 +12,29 @@ from dataclasses import replace
 from lockkit.errors import StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Parallel, Procedure, Sleep, WallMs
-from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
+from lockkit.runtime.proven import listing
+from lockkit.table.format.timeline import (
+    Timeline,
+    TimelineNames,
+    instant_ms,
+    load_timeline,
+    parse_timeline,
+)
 from lockkit.table.occ.fence import COMMIT
 from lockkit.table.occ.group import GroupDecision, GroupFence
-from lockkit.table.occ.group_commit import GroupClient, GroupView, are_published, publish
+from lockkit.table.occ.group_commit import (
+    GROUP_TIMELINE,
+    OVERWRITE,
+    GroupClient,
+    GroupView,
+    are_published,
+    publish,
+)
 from lockkit.table.occ.group_fence import read_group_fence
 
 WAITS_MAX, WAIT_LEAST_S, WAIT_MOST_S = 8, 0.02, 0.1
+WAY_MS, WAY_POLL_S = 5_000, 0.1
+"""So long after an instant began, an overwrite waits for it, or it for an earlier overwrite."""
 
 
 def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
@@ -40,6 +56,36 @@ def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline
         if isinstance(error, Unanswered):
             raise
     return replace((yield from load_timeline(names, after=after)), fence=read)
+
+
+def list_in_turn(
+    names: TimelineNames, instant: str, action: str, after: str
+) -> Procedure[Timeline]:
+    """`load_decided` once it is this instant's turn."""
+    now: Timeline = yield from load_decided(names, after=after)
+    if (yield from give_way(names, instant, action, now)):
+        now = yield from load_decided(names, after=after)
+    return now
+
+
+def give_way(names: TimelineNames, instant: str, action: str, now: Timeline) -> Procedure[bool]:
+    """Wait for an earlier overwrite, or with an overwrite for every earlier commit; True: it did.
+
+    Each commit that an overwrite has not seen refuses it, so under steady appends it would never be
+    decided. It is a courtesy: whoever does not wait, or waits in vain, breaks nothing.
+    """
+    meets = (OVERWRITE, COMMIT) if action == OVERWRITE else (OVERWRITE,)
+    sooner = [each for each, of in now.pending.items() if each < instant and of in meets]
+    began_ms, waited = (yield WallMs()), False
+    for each in sooner:
+        until_ms = min(began_ms, instant_ms(each)) + WAY_MS
+        while (yield WallMs()) < until_ms:
+            waited = True
+            yield Sleep(WAY_POLL_S)
+            its = parse_timeline((yield from listing(GROUP_TIMELINE + each)), names)
+            if each not in its.pending:
+                break
+    return waited
 
 
 def shows_all(fence: GroupFence, now: Timeline, after: str) -> bool:

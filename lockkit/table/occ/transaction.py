@@ -242,7 +242,8 @@ def survey(
 ) -> Procedure[tuple[Transaction | None, Timeline]]:
     """The state of the table now that the instant is taken; no transaction if it is useless.
 
-    With `decided` (group commit), the listing waits for what is decided and not yet published.
+    With `decided` (group commit), the listing waits for what is decided and not yet published, and
+    for an earlier overwrite (`give_way`).
 
     An instant is useless
     - if a later instant is completed (`Timeline.latest`): a rewrite must sort after every slice
@@ -254,10 +255,12 @@ def survey(
     Then the caller deletes what it wrote (`discard`) and takes another one.
     """
     horizon = taken.known.horizon
-    load, after = load_timeline, CheckedHorizon(horizon).listed_after
+    after = CheckedHorizon(horizon).listed_after
+    way = load_timeline(taken.names, after=after)
     if decided:
-        from lockkit.table.occ.group_tail import load_decided as load
-    now = yield from load(taken.names, after=after)
+        from lockkit.table.occ.group_tail import list_in_turn
+        way = list_in_turn(taken.names, taken.instant, taken.action, after)
+    now = yield from way
     if taken.known.newest and not now.completed:
         yield from recheck_config(taken.known.config, taken.known.config_version)
     if horizon and horizon not in now.completed:
