@@ -173,7 +173,8 @@ def test_the_output_of_a_run_is_escaped() -> None:
     ladder.last = replace(ladder.last, harm=HOSTILE)
     page = ladder._repr_html_()
     assert "<img" not in page and "&lt;img" in page
-    assert "<script" not in ScenarioSurvey("lease", 1, (("drift", 1),))._repr_html_()
+    surveyed = ScenarioSurvey("lease", 1, (("drift", 1),))._repr_html_()
+    assert "<script" not in surveyed and surveyed.count("style='text-align:left'") == 7
 
 
 def test_the_fault_free_profile_has_no_fault_no_pause_and_no_crash() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-LEFT = "text-align:left"  # a page strips style sheets from output
+_LEFT = "text-align:left"
+LEFT = f"style='{_LEFT}'"  # a page strips style sheets from output
 WORD_MAX = 10
 """A longer word, such as an id, is broken rather than cut in a narrow notebook."""
 
 
 def grid(name: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """HTML; every cell is escaped. `name` is its class, `lockkit-` before it."""
-    heads = "".join(f"<th style='{LEFT}'>{escape(each)}</th>" for each in head)
+    heads = "".join(f"<th {LEFT}>{escape(each)}</th>" for each in head)
     lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<table class='lockkit-{name}'><tr>{heads}</tr>{lines}</table>"
 
@@ -20,5 +21,5 @@ def grid(name: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> st
 def _cell(value: object) -> str:
     text = str(value)
     long = any(len(word) > WORD_MAX for word in text.split())
-    style = f"{LEFT};overflow-wrap:anywhere" if long else LEFT
-    return f"<td style='{style}'>{escape(text)}</td>"
+    style = f"style='{_LEFT};overflow-wrap:anywhere'" if long else LEFT
+    return f"<td {style}>{escape(text)}</td>"
