@@ -145,7 +145,8 @@ class CommitRates:
 
     def __repr__(self) -> str:
         rows = [
-            f"{number:>2} writers: {rate:5.1f} commits/s, longest {self.longest_s[number]:4.1f} s"
+            f"{number:>2} writer{'s:' if number > 1 else ': '} {rate:5.1f} commits/s, "
+            f"longest {self.longest_s[number]:4.1f} s"
             for number, rate in self.rates.items()
         ]
         return "\n".join([self.name, *rows])

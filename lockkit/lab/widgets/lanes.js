@@ -435,8 +435,9 @@ class View {
       const title = html(writer ? "button" : "div", `lk-title ${writer ? `lk-w${lane.hue % 6}` : "lk-truth"}`, "", strip);
       title.style.left = `${lane.x}px`;
       const beside = [lane.x - (lanes[i - 1]?.x ?? -lane.x), (lanes[i + 1]?.x ?? 2 * width - lane.x) - lane.x];
-      title.style.maxWidth = `${Math.min(140, ...beside) - 4}px`;
-      html("b", "", lane.title, title);
+      const room = Math.min(140, ...beside) - 4;
+      title.style.maxWidth = `${room}px`;
+      html("b", "", lane.title === "lock object" && room < 82 ? "lock" : lane.title, title);
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, lane.state, title);
       else html("i", "", lane.id === "lock" ? "the truth" : "what readers see", title);
       if (writer) this.folds(title, lane, `Hide the lane of ${lane.title}`);
