@@ -245,7 +245,7 @@ def test_a_data_file_goes_to_the_store_and_back_as_it_is(store: Any) -> None:
         assert file.read() == body
     # An answer that was lost, and the SDK's own retry: the name is ours, and so is the file.
     put_data_file(store, "p=1/f.parquet", io.BytesIO(body), len(body), Clock())
-    with pytest.raises(TableError, match="its name is spent"):
+    with pytest.raises(TableError, match="its name is used"):
         put_data_file(store, "p=1/f.parquet", io.BytesIO(b"other"), 5, Clock())
     with pytest.raises(TableError, match=r"p=1/g\.parquet is gone"):
         open_data_file(store, "p=1/g.parquet", Clock())

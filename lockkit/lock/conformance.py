@@ -30,7 +30,7 @@ from lockkit.stores import Store, split_url
 from lockkit.stores.within import left_s
 
 KEY = ".lockkit/conditions.json"
-"""The scratch object for everything else."""
+"""The scratch object of all but locks and tables (`creation_check.TABLE_KEY`)."""
 MISMATCHES_MAX = 2
 """Refused writes over the current version that prove a mismatch; one might be a stale read."""
 
@@ -102,11 +102,11 @@ def place_of(store: Store) -> ProofScope | None:
 
 
 def prove(name: str, key: str, interval_s: float = 0.0) -> Procedure[str | None]:
-    """Three conditional writes to a scratch object: two that must fail, one that must succeed.
+    """Write a scratch object three times: create it again, overwrite it, overwrite the old version.
 
-    Returns why the result is open; None if it is not. Several processes may do this at once: a
-    write that failed because another process changed the object proves as much as one that
-    succeeded.
+    The store must refuse the first and the third write, and accept the second. Returns None if it
+    did, otherwise why that is still open. Several processes may do this at once: a write that was
+    refused because another process changed the object proves as much as one that succeeded.
     """
     current = yield from _current(key, interval_s)
     if not isinstance(current, str):
@@ -148,7 +148,7 @@ def never_matches(name: str, version: Version) -> UnsafeStore:
 
 
 def _current(key: str, interval_s: float) -> Procedure[Version | object]:
-    """The scratch object's version, after creating it if need be; any other answer as it came."""
+    """The scratch object's version, created if it is missing; or the answer that prevented it."""
     answer: object = yield Get(key)
     if isinstance(answer, Missing):
         answer = yield from write_uniquely(key, IfAbsent(), interval_s)
@@ -158,4 +158,5 @@ def _current(key: str, interval_s: float) -> Procedure[Version | object]:
 
 
 def _said(answer: object) -> str:
+    """What an answer that proves nothing was."""
     return answer.why if isinstance(answer, Unknown) else type(answer).__name__

@@ -33,6 +33,7 @@ KEPT = (
     "spark.ui.enabled", "spark.log.level", "spark.sql.session.timeZone",
     "spark.sql.execution.arrow.maxRecordsPerBatch",
 )  # fmt: skip
+"""The settings of the fleet's writers (`CONF`) that a streamer has, too."""
 JVM_END_S = 20.0
 ERROR_MAX = 1_000
 
@@ -51,7 +52,7 @@ class Streamer:
         self._batch = threading.Lock()
 
     def whole(self) -> int:
-        """Returns the exit code."""
+        """Run until all is read or a signal came; returns the exit code."""
         while True:
             try:
                 return self._query()
@@ -59,7 +60,7 @@ class Streamer:
                 self._take_in(found)
 
     def _take_in(self, found: NewColumns) -> None:
-        """Go on if the schema, read again, has the new columns; else raise `TableError`."""
+        """Continue if the schema, read again, has the new columns; else raise `TableError`."""
         schema = source_schema(self.spark, self.work)
         missing = [each for each in found.columns or ["?"] if each not in schema.names]
         if missing or self.work.kind == "csv":
@@ -96,7 +97,7 @@ class Streamer:
         with unwrapped():
             while not self._ending.is_set() and not query.awaitTermination(POLL_S):
                 pass
-        with self._batch:  # finishes the batch under way, and begins no other
+        with self._batch:  # waits for the batch in progress; no other begins
             pass
         query.stop()
         one.close()

@@ -1,7 +1,7 @@
 """Copies data files to and from the store without holding them in memory.
 
 Only one writer uses a data file's name, which has its instant and attempt. So a repeated request
-decides nothing, and the SDK may retry, which it may not for the lock and the timeline.
+does no harm, and the SDK may retry it (it may not retry requests for the lock and the timeline).
 """
 
 from __future__ import annotations
@@ -112,8 +112,7 @@ def put_data_file(store: Store, key: str, source: BinaryIO, size: int, clock: Cl
                     if [(each.key, each.size) for each in store.list(key)] == [(key, size)]:
                         return
                     raise TableChanged(
-                        key, "is there already, and is not what was to be written",
-                        "begin again: its name is spent",
+                        key, "is there already, with other bytes", "begin again: its name is used",
                     )  # fmt: skip
                 why = "refused, and it could not be listed"
             case Throttled(after_s):
