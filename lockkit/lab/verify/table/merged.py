@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ from lockkit.table.read.log_slice import LogSlice, instants_of
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.compact import after_its_inputs, planned, slice_of, stands
-from lockkit.table.services.view import TableView, look_at
+from lockkit.table.services.view import TableView
 from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.contract import AttemptHeartbeat
 from lockkit.table.writer import without
@@ -196,42 +196,23 @@ def _read(path: str) -> Procedure[Any]:
 class MergedService(SimService):
     """One process that compacts, cleans and rolls back dead writers."""
 
-    def live(self) -> Procedure[None]:
-        dice = self.run.world.dice
-        for self.rounds in range(ROUNDS_MAX):
-            yield Sleep(dice.random() * (1 if self.run.hasty else 4))
-            if not self.run.busy():
-                return
-            self.run.ledger.begins(self.node.name)
-            try:
-                view, _ = yield from look_at(None, 0)
-                ways = (self._tidy, self.clean, self.compact, self.compact)
-                yield from dice.choice(ways)(view)
-            except EXPECTED:
-                pass
+    def ways(self) -> tuple[Callable[[TableView], Procedure[None]], ...]:
+        return self._tidy, self.clean, self.compact, self.compact
 
     def compact(self, view: TableView) -> Procedure[None]:
         """Like `lockkit.table.services.compact`, which merges parquet and Avro."""
         plan = yield from planned(view)
         if plan is None:
             return
-        token = f"{self.node.name}.{self.node.life}/{self.rounds}"
-        mine = MergedAttempt(token, token, "compact")
+        mine = MergedAttempt(self.token, self.token, "compact")
 
         def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             return self._compacted(view, plan, transaction, heart, mine)
 
-        try:
-            committed = yield from WriteAttempt(self.host).write(
-                after_its_inputs(view), files, action="compaction",
-                plan=format_compaction_plan(plan),
-            )  # fmt: skip
-        except EXPECTED as error:
-            self.run.ledger.refused(mine, type(error).__name__)
-            raise
-        if committed is not None:
-            self.run.ledger.acknowledged(mine)
-            self.run.world.reached.add("compaction")
+        done = WriteAttempt(self.host).write(
+            after_its_inputs(view), files, action="compaction", plan=format_compaction_plan(plan)
+        )
+        yield from self.tracked(mine, done, "compaction")
 
     def _compacted(
         self, view: TableView, plan: CompactionPlan, transaction: Transaction,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from lockkit.table.format.base_file import BaseFile
 from lockkit.table.format.plans import ReplacePlan, format_cluster_plan
 from lockkit.table.format.properties import GROUP
 from lockkit.table.format.timeline import load_timeline
+from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.failed import about_to_go, failed_writes, half_done
 from lockkit.table.occ.heartbeat_rules import Policy
 from lockkit.table.occ.liveness import end, forget
@@ -61,9 +63,13 @@ class SimService:
             self.run.ledger.begins(self.node.name)
             try:
                 view, _ = yield from look_at(None, 0)
-                yield from dice.choice((self._tidy, self.clean, self.cluster))(view)
+                yield from dice.choice(self.ways())(view)
             except EXPECTED:
                 pass
+
+    def ways(self) -> tuple[Callable[[TableView], Procedure[None]], ...]:
+        """What one round may do, each as likely as the others."""
+        return self._tidy, self.clean, self.cluster
 
     def cluster_once(self) -> Procedure[None]:
         self.run.ledger.begins(self.node.name)
@@ -123,24 +129,33 @@ class SimService:
         plan = yield from plan_cluster(view.snapshot, rules, busy=busy, base=base)
         if plan is None:
             return
-        token = f"{self.node.name}.{self.node.life}/{self.rounds}"
-        mine = TrackedAttempt(token, token, "cluster")
-        attempt = WriteAttempt(self.host)
+        mine = TrackedAttempt(self.token, self.token, "cluster")
 
         def files(transaction: Transaction, _heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             return self._clustered(view, plan, transaction, mine)
 
+        done = WriteAttempt(self.host).write(
+            view.known, files, action=action_of(view.config.names), plan=format_cluster_plan(plan)
+        )
+        yield from self.tracked(mine, done, "clustering")
+
+    @property
+    def token(self) -> str:
+        """The name of the attempt that this round makes."""
+        return f"{self.node.name}.{self.node.life}/{self.rounds}"
+
+    def tracked(
+        self, mine: TrackedAttempt, done: Procedure[Committed | None], reached: str
+    ) -> Procedure[None]:
+        """Carry an attempt out, and record its answer."""
         try:
-            committed = yield from attempt.write(
-                view.known, files, action=action_of(view.config.names),
-                plan=format_cluster_plan(plan),
-            )  # fmt: skip
+            committed = yield from done
         except EXPECTED as error:
             self.run.ledger.refused(mine, type(error).__name__)
             raise
         if committed is not None:
             self.run.ledger.acknowledged(mine)
-            self.run.world.reached.add("clustering")
+            self.run.world.reached.add(reached)
 
     def _clustered(
         self, view: TableView, plan: ReplacePlan, transaction: Transaction, mine: TrackedAttempt
