@@ -18,7 +18,7 @@ from lockkit import open_store
 from lockkit.cli.main import main
 from lockkit.errors import TableError
 from lockkit.runtime import run
-from lockkit.table import CommitConflict, Table
+from lockkit.table import CommitConflict, Table, read_table
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.properties import PROPERTIES_KEY
@@ -95,10 +95,24 @@ def test_a_table_that_hudi_made_is_written_once_it_is_adopted(table_of: Any, cap
     assert adopt(capsys, folder)[1]["fixes"] == [], "a second time there is nothing to do"
 
 
-@pytest.mark.parametrize(
-    ("name", "reasons"),
-    [("cow9_keyless", ["no keys of their own"]), ("mor8", ["MERGE_ON_READ", "upgrade it"])],
-)
+def test_rows_are_appended_to_a_table_of_hudis_without_keys_and_have_keys_then(
+    table_of: Any, capsys: Any
+) -> None:
+    folder = table_of("cow9_keyless")
+    assert adopt(capsys, folder)[0] == 0
+    with Table(f"file://{folder}") as table:
+        rows = table.read()
+        instant = table.append(rows).instant
+        found = read_table(table.store, table.clock, meta=True)
+    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
+    theirs = pa.Table.from_batches(map(pa.record_batch, hudi.HudiTable(str(folder)).read()))
+    made = set(found["_hoodie_record_key"].to_pylist())
+    assert made == set(theirs["_hoodie_record_key"].to_pylist())
+    assert len(made) == found.num_rows == 2 * rows.num_rows
+    assert sum(each.startswith(f"{instant}_0_") for each in made) == rows.num_rows
+
+
+@pytest.mark.parametrize(("name", "reasons"), [("mor8", ["MERGE_ON_READ", "upgrade it"])])
 def test_nothing_is_changed_if_the_table_could_not_be_written_then(
     table_of: Any, capsys: Any, name: str, reasons: list[str]
 ) -> None:

@@ -85,8 +85,9 @@ SDKS = {
 ORDER = {
     "table.format": (
         "timeline java_properties option_values avro avro_decoding commit_records records "
-        "spark_hash java_hash data_files schema schema_reading property_keys refusals properties "
-        "partition row_partitions composite_keys layout base_file base_file_reading plans "
+        "spark_hash java_hash data_files schema schema_reading property_keys timestamp_keys "
+        "refusals properties partition row_partitions composite_keys layout base_file "
+        "base_file_reading plans "
         "compaction_plan hudi_options gate readable log_blocks log_writing archived "
         "archive_writing savepoint_files"
     ),

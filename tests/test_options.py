@@ -163,7 +163,7 @@ def test_a_lease_request_takes_at_most_its_time_limit_and_a_fifth_of_the_lease()
     [
         ("hoodie.index.type", "GLOBAL_SIMPLE"),
         ("hoodie.index.type", "RECORD_INDEX"),
-        (WRITE + "keygenerator.class", "org.apache.hudi.keygen.CustomKeyGenerator"),
+        (WRITE + "keygenerator.class", "org.apache.hudi.keygen.GlobalDeleteKeyGenerator"),
         (WRITE + "payload.class", "org.apache.hudi.common.model.PartialUpdateAvroPayload"),
         ("hoodie.record.merge.mode", "CUSTOM"),
         ("hoodie.table.cdc.enabled", "true"),

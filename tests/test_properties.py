@@ -76,7 +76,7 @@ def test_where_the_later_commit_wins_nothing_is_compared() -> None:
         (9, {"hoodie.timeline.layout.version": "1"}, "upgrade may have stopped half-way"),
         (9, {"hoodie.table.version": "10"}, "is not known, only 6 and 9"),
         (9, {"hoodie.table.metadata.partitions": "files"}, "metadata table"),
-        (9, {"hoodie.table.keygenerator.type": "CUSTOM"}, "would not match ours"),
+        (9, {"hoodie.table.keygenerator.type": "USER_PROVIDED"}, "would not match ours"),
         (
             9,
             {

@@ -33,6 +33,7 @@ from lockkit.table.arguments import refuse_wrong
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.refusals import refuse_outside_arrow
 from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import control_of
@@ -179,6 +180,7 @@ class SparkWrite(TableWrite):
         return incoming_schema(self.frame)
 
     def check(self, config: TableConfig) -> None:
+        refuse_outside_arrow(config)
         check_columns(self.frame, config, self.requested)
 
     @contextmanager

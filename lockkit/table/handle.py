@@ -30,6 +30,7 @@ from lockkit.table.format.base_file import (
     refuse_unfit,
     write_inserts,
 )
+from lockkit.table.format.layout import TaskId
 from lockkit.table.format.properties import FENCED, SERIAL, TableConfig
 from lockkit.table.format.property_keys import COPY_ON_WRITE
 from lockkit.table.format.row_partitions import by_partition
@@ -338,11 +339,7 @@ class Table:
             return self._upkeep.service.archive(rules)
 
     def savepoint(self, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:
-        """Keep the files of a commit, by default of the newest one, so that `restore` finds them.
-
-        Cleans and archiving spare them until `delete_savepoint`. Raises `TableError` if they are
-        not all there any more.
-        """
+        """Keep a commit's files, by default the newest one's; cleans and archiving spare them."""
         with self._alone("savepoint"):
             return self._upkeep.service.save(instant, comment=comment, user=user)
 
@@ -354,13 +351,11 @@ class Table:
     def restore(self, savepoint: str) -> Restored:
         """Take back every commit after this savepoint's, for all readers and for good.
 
-        Stop the table's writers first: a pending commit is refused with `TableBlocked`. If it is
-        interrupted, nobody can read or write the table until it is called again.
+        Stop the writers first. If it is interrupted, only another call opens the table again.
         """
         with self._alone("restore"):
-            done = self._upkeep.service.restore(savepoint)
             self._known = self._left = None
-            return done
+            return self._upkeep.service.restore(savepoint)
 
     def roll_back_dead(self) -> tuple[RolledBack | RollbackRefused, ...]:
         """Roll back the pending instants of dead writers now, not with the next write."""
@@ -501,7 +496,6 @@ class Table:
         return snapshot
 
     def _files(self, target: Target, rows: pa.Table) -> list[BaseFile]:
-        return [
-            write_inserts(target, part, file_id=free_file_id(self.clock))
-            for _, part in by_partition(target.config, rows)
-        ]
+        parts = enumerate(by_partition(target.config, rows))
+        return [write_inserts(target, part, file_id=free_file_id(self.clock), task=TaskId(number))
+                for number, (_, part) in parts]  # fmt: skip

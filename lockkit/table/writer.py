@@ -25,6 +25,7 @@ from lockkit.table.format.base_file import Target, refuse_unfit
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.refusals import refuse_keyless
 from lockkit.table.format.schema import META_COLUMNS, avro_schema, conform, evolve
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.commit import Committed
@@ -98,6 +99,7 @@ class TableWrite(ABC):
         known, seen = found
         self.check(known.config)
         refuse_replacing(known.config, self.requested.operation)
+        refuse_keyless(known.config, self.requested.operation)
         strategy = self.requested.strategy
         if self.requested.nonblocking:
             refuse_blocking(known.config, self.requested.concurrency)

@@ -118,12 +118,12 @@ class BaseFileWriter:
 
     def add(self, rows: pa.Table, keys: Any = None) -> None:
         """Add new rows; `keys` are their record keys if known. `TableError` if a row has no key."""
-        keys = record_keys(self.target.config, rows) if keys is None else keys
         first, count = self.added, rows.num_rows
+        numbers = sequence_numbers(self.target, self.task, first, count)
+        keys = record_keys(self.target.config, rows, numbers) if keys is None else keys
         self.added += count
         rows = conform(rows, self.columns)
         rows = rows.add_column(0, RECORD_KEY, keys)
-        numbers = sequence_numbers(self.target, self.task, first, count)
         rows = rows.add_column(0, COMMIT_SEQNO, numbers)
         self._hold(rows.add_column(0, COMMIT_TIME, constant(self.target.instant, count)))
 
@@ -274,11 +274,13 @@ def plain(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([name for name in META_COLUMNS if name in rows.column_names])
 
 
-def record_keys(config: TableConfig, rows: pa.Table) -> Any:
-    """Each row's record key as a string; `TableError` if one has none."""
+def record_keys(config: TableConfig, rows: pa.Table, new: Any = None) -> Any:
+    """Each row's record key as a string, or `new` ones; `TableError` if a row has none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if not config.record_key and new is not None:
+        return new
     if config.composite:
         from lockkit.table.format.composite_keys import composite_keys
 

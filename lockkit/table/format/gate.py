@@ -28,6 +28,7 @@ from lockkit.table.format.property_keys import (
     EVENT_PAYLOAD,
     INDEX,
     KEY_CLASSES,
+    KEY_TYPE,
     LATEST_PAYLOAD,
 )
 from lockkit.table.format.refusals import key_types
@@ -255,6 +256,7 @@ def says_complex(options: Mapping[str, Any]) -> bool:
 def _refuse_other_keys(options: Mapping[str, Any], config: TableConfig) -> None:
     """Raise `TableError` if a key generator would make other keys or paths than the table has."""
     fitting = key_types(config.record_key, config.partition_by, config.named)
+    fitting = [dict(config.generator)[KEY_TYPE]] if config.generator else fitting
     fine = {name.lower() for each in fitting for name in (each, KEY_CLASSES[each])}
     for key in _KEYGEN:
         said = str(options.get(key) or "")

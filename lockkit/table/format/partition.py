@@ -58,6 +58,9 @@ def partition_path(config: TableConfig, value: object) -> str:
 
 
 def _folder(config: TableConfig, field: str, value: object) -> str:
+    if config.generator:
+        from lockkit.table.format.timestamp_keys import folder_of  # few tables have one
+        value = folder_of(config, field, value)
     text = _text(field, value) or NO_VALUE
     folder = escape(text) if config.urlencode else text
     return f"{field}={folder}" if config.hive_style else folder
@@ -65,10 +68,10 @@ def _folder(config: TableConfig, field: str, value: object) -> str:
 
 def partition_value(config: TableConfig, path: str, field: str | None = None) -> str | None:
     """The value of the only partition field in a path; None for null, without partitions, or if
-    it is ambiguous.
+    it is ambiguous or a formatted time.
     """
     fields = config.partition_fields
-    if not fields:
+    if not fields or config.generator:
         return None
     folders = path.split("/") if len(fields) > 1 else [path]
     field = field or fields[0]

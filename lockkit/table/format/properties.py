@@ -105,6 +105,8 @@ class TableConfig:
     """Mode `hudi`: Hudi's metadata table is on; a commit switches it off (`metadata_off.py`)."""
     named: bool = False
     """Whether keys of one field are `id:7`, as `ComplexKeyGenerator` makes them."""
+    generator: tuple[tuple[str, str], ...] = ()
+    """Of Hudi's CustomKeyGenerator and TimestampBasedKeyGenerator: its type and its settings."""
 
     def __post_init__(self) -> None:
         if self.commit != SERIAL:
@@ -118,7 +120,7 @@ class TableConfig:
             refuse_index(self.index, self.table_type)
         for fine, option, value, why in (
             *(_plain_names(what, name) for what, name in (
-                ("record key", self.record_key), ("partition field", self.partition_by),
+                ("record key", self.record_key or None), ("partition field", self.partition_by),
                 ("precombine field", self.precombine))),
             (self.name and self.name.isprintable(), "name", self.name, "be printable characters"),
             (str(self.version) in LAYOUTS, "version", self.version, "be 6 or 9"),
@@ -137,7 +139,7 @@ class TableConfig:
 
     @property
     def record_keys(self) -> list[str]:
-        return self.record_key.split(",")
+        return self.record_key.split(",") if self.record_key else []
 
     @property
     def partition_fields(self) -> list[str]:
@@ -146,7 +148,8 @@ class TableConfig:
     @property
     def composite(self) -> bool:
         """Whether a row's key names its fields: `id:7,kind:a` instead of `7`."""
-        return self.named or "," in self.record_key + (self.partition_by or "")
+        fields = "" if self.generator else self.partition_by or ""
+        return self.named or "," in self.record_key + fields
 
     @property
     def merged(self) -> bool:
@@ -244,12 +247,18 @@ def from_properties(keys: Mapping[str, str]) -> TableConfig:
 
 def _config(keys: Mapping[str, str]) -> TableConfig:
     version = int(keys["hoodie.table.version"])
-    record_key = keys["hoodie.table.recordkey.fields"].replace(" ", "")
+    record_key = keys.get("hoodie.table.recordkey.fields", "").replace(" ", "")
     partition_by = keys.get("hoodie.table.partition.fields", "").replace(" ", "")
-    complex_keys = {COMPLEX, KEY_CLASSES[COMPLEX]} & {keys.get(KEY_TYPE), keys.get(KEY_CLASS)}
+    said = {keys.get(KEY_TYPE), keys.get(KEY_CLASS)}
+    complex_keys = {COMPLEX, KEY_CLASSES[COMPLEX]} & said
+    generator: tuple[tuple[str, str], ...] = ()
+    if re.search("CUSTOM|TIMESTAMP", " ".join(filter(None, said)), re.IGNORECASE):
+        from lockkit.table.format.timestamp_keys import generator_of  # few tables have one
+        generator, partition_by = generator_of(keys, partition_by)
     return TableConfig(
         name=keys["hoodie.table.name"], record_key=record_key, partition_by=partition_by or None,
-        named=bool(complex_keys) and "," not in record_key + partition_by,
+        named=bool(complex_keys and record_key) and "," not in record_key + partition_by,
+        generator=generator,
         precombine=_precombine(keys),
         database=keys.get("hoodie.database.name", ""),
         version=version, table_type=keys[TYPE], mode=keys.get(MODE, HUDI),

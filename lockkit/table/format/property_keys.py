@@ -23,9 +23,11 @@ KEY_TYPE = "hoodie.table.keygenerator.type"
 SIMPLE_KEYS = "org.apache.hudi.keygen.SimpleKeyGenerator"
 NO_PARTITION = "org.apache.hudi.keygen.NonpartitionedKeyGenerator"
 SIMPLE, COMPLEX, UNPARTITIONED = "SIMPLE", "COMPLEX", "NON_PARTITION"
+TIMESTAMP, CUSTOM = "TIMESTAMP", "CUSTOM"
 KEY_CLASSES = {
     SIMPLE: SIMPLE_KEYS, COMPLEX: "org.apache.hudi.keygen.ComplexKeyGenerator",
-    UNPARTITIONED: NO_PARTITION,
+    UNPARTITIONED: NO_PARTITION, CUSTOM: "org.apache.hudi.keygen.CustomKeyGenerator",
+    TIMESTAMP: "org.apache.hudi.keygen.TimestampBasedKeyGenerator",
 }  # fmt: skip
 """The class of each type of key generator."""
 PRECOMBINE = "hoodie.table.precombine.field"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from lockkit.table.errors import RefusedOption
+from lockkit.table.errors import RefusedOption, UnsupportedTable
 from lockkit.table.format.property_keys import (
     BUCKET_INDEX,
     BY_COMMIT,
     BY_EVENT,
     COMPLEX,
     COPY_ON_WRITE,
+    CUSTOM,
     DROP_COLUMNS,
     EVENT_PAYLOAD,
     FENCED,
@@ -30,12 +32,16 @@ from lockkit.table.format.property_keys import (
     PRECOMBINE,
     SERIAL,
     SIMPLE,
+    TIMESTAMP,
     TIMEZONE,
     TYPE,
     UNPARTITIONED,
     checksum,
     key_type,
 )
+
+if TYPE_CHECKING:
+    from lockkit.table.format.properties import TableConfig
 
 Says = Callable[..., str]
 
@@ -48,7 +54,7 @@ def reasons(keys: Mapping[str, str]) -> Iterator[str]:
 
     yield from _not_a_table(says)
     yield from _not_known(says)
-    yield from _not_written(says)
+    yield from _not_written(says, keys)
 
 
 def _not_a_table(says: Says) -> Iterator[str]:
@@ -57,9 +63,9 @@ def _not_a_table(says: Says) -> Iterator[str]:
         if not says(key):
             yield (f"{key} is missing, so this is not a table that can be understood; restore the "
                    "file (Hudi keeps hoodie.properties.backup beside it)")  # fmt: skip
-    if not says("hoodie.table.recordkey.fields"):
-        yield ("hoodie.table.recordkey.fields is missing: its rows have no keys of their own, and "
-               "Hudi makes some that lockkit does not; copy them to a table with keys")  # fmt: skip
+    if not says("hoodie.table.recordkey.fields") and says(TYPE) == MERGE_ON_READ:
+        yield ("hoodie.table.recordkey.fields is missing: its rows have no keys of their own, by "
+               "which a log file is merged; copy them to a table with keys")  # fmt: skip
     wanted = checksum(says("hoodie.table.name"), says("hoodie.database.name"))
     if says("hoodie.table.checksum", str(wanted)) != str(wanted):
         yield ("hoodie.table.checksum does not match the table's name; the file is damaged or was "
@@ -78,7 +84,7 @@ def _not_known(says: Says) -> Iterator[str]:
                "upgrade may have stopped half-way: finish it with Hudi")  # fmt: skip
 
 
-def _not_written(says: Says) -> Iterator[str]:
+def _not_written(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     if says(TYPE) == MERGE_ON_READ:
         fenced = says(MODE) == FENCED or says(INDEX) == BUCKET_INDEX
         if not fenced or says("hoodie.table.version") != "9":
@@ -103,7 +109,7 @@ def _not_written(says: Says) -> Iterator[str]:
     for key in (ORDERING, PRECOMBINE):
         if "," in says(key):
             yield f"{key}={says(key)[:80]}: only one field is written here"
-    yield from _other_keys(says)
+    yield from _other_keys(says, every)
     if says("hoodie.bootstrap.base.path"):
         yield "a bootstrapped table keeps columns elsewhere, and is not written here"
     for key, known, why in _ONE_OF:
@@ -120,9 +126,30 @@ def key_types(record_key: str, partition_by: str | None, named: bool = False) ->
     return [inferred, COMPLEX if "," in record_key else SIMPLE]
 
 
-def _other_keys(says: Says) -> Iterator[str]:
+def _timed(keys: str, fields: str, every: Mapping[str, str]) -> Iterator[str]:
+    from lockkit.table.format import timestamp_keys  # few tables have any
+
+    if "," in keys or "," in fields or not fields:
+        yield f"{KEY_TYPE}={TIMESTAMP} is for one record key and one partition field"
+    yield from timestamp_keys.reasons(timestamp_keys.settings_in(every))
+
+
+def _custom(keys: str, fields: str, every: Mapping[str, str]) -> Iterator[str]:
+    kinds = [each.partition(":")[2].strip().upper() for each in fields.split(",")]
+    if fields and set(kinds) != {"SIMPLE"}:
+        why = "each writer of Hudi's has the format of its times, and the table does not say it"
+        if "" in kinds:
+            why = "they do not say which are times"
+        yield f"{KEY_TYPE}={CUSTOM} with the partition fields {fields[:120]}: {why}"
+
+
+def _other_keys(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     """Why the keys or the partition paths of new rows would not match those of the stored rows."""
     keys, fields = says("hoodie.table.recordkey.fields"), says("hoodie.table.partition.fields")
+    for kind in (TIMESTAMP, CUSTOM):
+        if says(KEY_TYPE) == kind or says(KEY_CLASS) == KEY_CLASSES[kind]:
+            yield from (_timed if kind == TIMESTAMP else _custom)(keys, fields, every)
+            return
     fine = key_types(keys, fields)
     if "," not in keys and (says(KEY_TYPE) == COMPLEX or says(KEY_CLASS) == KEY_CLASSES[COMPLEX]):
         fine = [COMPLEX]
@@ -135,7 +162,7 @@ def _other_keys(says: Says) -> Iterator[str]:
             yield (f"{key}={says(key)[:120]}: this key generator makes keys that would not match "
                    f"ours (of {names[inferred]})")  # fmt: skip
     encoding = says("hoodie.table.complex.keygen.encoding", "FIELD_PREFIXED")
-    if inferred == COMPLEX and "," not in keys:
+    if inferred == COMPLEX and keys and "," not in keys:
         unsure = says("hoodie.table.version") == "6" and not says(MODE)
         if encoding != "FIELD_PREFIXED" or unsure:
             yield (f"of one record key ({keys[:80]}), versions of Hudi's ComplexKeyGenerator write "
@@ -168,6 +195,26 @@ _MUST_BE = (
      "a date is one folder here"),
     *TIMELINE_MUST_BE,
 )  # fmt: skip
+
+
+def refuse_keyless(config: TableConfig, operation: str) -> None:
+    """Raise if a write needs the keys that a table does not have."""
+    if not config.record_key and operation != "delete_partition":
+        raise RefusedOption(
+            operation, "is refused: the table has no record keys, so no row is found again",
+            "append, delete partitions, or copy the table to one with keys",
+        )  # fmt: skip
+
+
+def refuse_outside_arrow(config: TableConfig) -> None:
+    """Raise for a table that `Table` writes, and Spark through lockkit does not."""
+    if config.generator or not config.record_key:
+        kind = dict(config.generator).get(KEY_TYPE)
+        what = f"the key generator {kind}" if kind else "no record keys"
+        raise UnsupportedTable(
+            config.name, f"has {what}, which lockkit writes from Arrow only",
+            "use lockkit.table.Table, or Hudi's own format in Spark",
+        )  # fmt: skip
 
 
 def refuse_index(index: str, table_type: str) -> None:

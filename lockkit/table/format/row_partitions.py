@@ -30,7 +30,10 @@ def partition_numbers(config: TableConfig, rows: pa.Table) -> tuple[pa.Array, li
         values = [(*values[pair // len(own)], own[pair % len(own)])
                   for pair in coded.dictionary.to_pylist()]  # fmt: skip
         numbers = coded.indices.cast(pa.int64())
-    return numbers, [partition_path(config, each) for each in values]
+    paths = [partition_path(config, each) for each in values]
+    places = {path: place for place, path in enumerate(dict.fromkeys(paths))}
+    # Several values may have one path: a day's times, null and "".
+    return pa.array([places[path] for path in paths], pa.int64()).take(numbers), list(places)
 
 
 def partition_of(config: TableConfig, rows: pa.Table) -> str:

@@ -85,9 +85,9 @@ class Timeline:
         """The greatest instant of a completed commit, rollback or restore; "" if there is none.
 
         A new instant before it could never commit: every `survey` refuses it."""
-        restored = (each for each, action in self.completed.items() if action == "restore")
-        return max((*self.commits, *(each for each, done in self.rollbacks.items() if done),
-                    *restored), default="")  # fmt: skip
+        ends = [each for each, action in self.completed.items() if action in (*COMMITS, "restore")]
+        return max((*ends, *(each for each, done in self.rollbacks.items() if done)),
+                   default="")  # fmt: skip
 
     @property
     def commits(self) -> list[str]:

@@ -64,7 +64,8 @@ def parse_checkpoint(body: bytes) -> Snapshot:
         table = fields["table"]
         if fields["sha256"] != digest(table):
             raise ValueError("its digest is of something else")
-        config = TableConfig(**table["config"])
+        made_by = tuple(map(tuple, table["config"].pop("generator", ())))
+        config = TableConfig(**table["config"], generator=made_by)
         slices = [_slice(config, partition, files)
                   for partition, each in table["slices"].items() for files in each]  # fmt: skip
         replaced: dict[FileGroup, str] = {(p, f): _instant(at) for p, f, at in table["replaced"]}
