@@ -7,6 +7,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -548,6 +549,28 @@ def test_processes_that_append_at_once_lose_and_double_nothing(url: str) -> None
     assert set(values(url)) == set(judged(url)) == expected
     fence, _ = run(read_group_fence(), open_store(url), Clock())
     assert sum(each.kind == "commit" for each in fence.window) == 16
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_threads_of_one_process_with_a_handle_each_lose_and_double_nothing(
+    url: str, awaited: bool
+) -> None:
+    """Not awaited: nobody joins the threads that publish, as in the streams of a Spark driver."""
+    with Table(url) as table:
+        table.append(rows("first"))
+
+    def work(name: str) -> None:
+        with Table(url) as table:
+            if not awaited:
+                table._upkeep.context.lingering = None
+            for number in range(3):
+                table.append(rows(f"{name}{number}"), retries=3)
+                table.upsert(rows(f"{name}{number}", v=number), retries=8)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, "abcd"))
+    expected = {f"{name}{number}": number for name in "abcd" for number in range(3)}
+    assert values(url) == judged(url) == {"first": 0} | expected
 
 
 # --- the simulator --------------------------------------------------------------------------------

@@ -823,6 +823,30 @@ def test_a_loopback_endpoint_is_reached_without_the_machines_proxy(
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("text", [
+    "2026-11-26T13:34:04.123Z", "2026-11-26T13:34:04+02:00", "2026-11-26",
+    "Thu, 26 Nov 2026 13:34:04 GMT", "1700000000", 1700000000.5,
+])  # fmt: skip
+def test_a_time_in_an_answer_is_the_one_that_botocore_reads(text: Any) -> None:
+    from botocore.utils import parse_timestamp
+
+    from lockkit.stores.aws import time_of
+
+    assert time_of(text) == parse_timestamp(text)
+
+
+def test_the_times_in_a_listing_do_not_go_through_the_slow_parser(
+    servers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*_: Any, **__: Any) -> Any:
+        raise AssertionError("dateutil")
+
+    with closing(open_store("s3://s3-bucket/times/table", endpoint=servers.s3)) as store:
+        written(store.put("a", b"1", IfAbsent()))
+        monkeypatch.setattr("dateutil.parser.parse", slow)
+        assert [each.key for each in store.list("")] == ["a"]
+
+
 def test_opening_a_store_loads_no_other_providers_sdk() -> None:
     code = (
         "import sys, lockkit.stores as s; s.open_store('memory://m'); s.open_store('file:///tmp');"

@@ -6,6 +6,7 @@ It uses botocore directly, because boto3's transfers and resources take time to 
 from __future__ import annotations
 
 import inspect
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ import botocore.exceptions
 import botocore.loaders
 import botocore.parsers
 import botocore.session
+import botocore.utils
 from botocore.config import Config
 
 from lockkit.protocol.outcome import Unknown
@@ -123,6 +125,7 @@ def client(
     opening = tokens.opening(options.timeout_s)
     session = botocore.session.Session(profile=extra.pop("profile_name", None))
     _share_loader(session)
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=time_of)
     endpoint = endpoint or _configured(session, service, extra)
     if endpoint:
         own = own.merge(elsewhere)
@@ -180,6 +183,16 @@ class _TimedAwsCredentials:
         if self._inner.refresh_needed(self._inner._mandatory_refresh_timeout):
             return renewal.within(call)
         return self._inner._frozen_credentials
+
+
+def time_of(text: Any) -> datetime:
+    """As botocore's own parser, which took two thirds of a listing's time (60 us a key)."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found if found.tzinfo else botocore.utils.parse_timestamp(text)
+    except (TypeError, ValueError):  # a header's time, or a number
+        parsed: datetime = botocore.utils.parse_timestamp(text)
+        return parsed
 
 
 def _share_loader(session: botocore.session.Session) -> None:
