@@ -42,7 +42,10 @@ def seconds(name: str, value: Any, most: float = math.inf, least: float = SECOND
     is_bool: bool = isinstance(value, bool)  # mypy takes a bool for no Real
     real: Any = value if isinstance(value, Real | int) and not is_bool else math.nan
     if least <= real <= most:
-        return math.inf if isinstance(real, int) and real > 10**300 else float(real)
+        try:
+            return float(real)
+        except OverflowError:  # of an int or a fraction beyond every float
+            return math.inf
     raise refusals().wrong_number(name, value, least, most)
 
 
@@ -64,7 +67,7 @@ def request_timeout_s(ttl_s: float, requested_s: float | None = None) -> float:
 
 def limit_s(blocking: Any, timeout: float | None, name: str = "timeout") -> float | None:
     """How long `acquire(blocking, timeout)` may wait; None: for ever."""
-    if blocking not in (True, False):  # `acquire(5)` would wait for ever
+    if not isinstance(blocking, bool):  # `acquire(5)` would wait for ever, `acquire(1)` too
         raise refusals().wrong_kind("blocking", blocking)
     if timeout is not None:
         timeout = seconds(name, timeout, least=0.0)

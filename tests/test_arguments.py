@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ import pytest
 
 from lockkit import AsyncLock, Lock, LockkitError, StoreError, open_lock, open_store
 from lockkit.cli.main import main
+from lockkit.config import seconds
+from lockkit.lock.handle import LOCK_KEY
 from lockkit.providers.azure_lease import AzureBlobLease
 from lockkit.providers.both import DoubleLock
 from lockkit.providers.dynamodb import DynamoDBLock
@@ -23,6 +27,7 @@ from lockkit.providers.hive import HiveMetastoreLock
 from lockkit.providers.process import ProcessLock
 from lockkit.providers.zookeeper import ZookeeperLock
 from lockkit.stores.arguments import RefusedArgument
+from lockkit.table import Table
 
 NUMBERED = count()
 NAN, INF = float("nan"), float("inf")
@@ -103,14 +108,18 @@ def test_a_time_is_a_number_in_its_range_numpys_too(make: Callable[..., Any], op
     for value in NO_NUMBERS:
         said = refused(lambda value=value: make(**{option: value}), option)  # type: ignore[misc]
         assert said.startswith(f"{option}=") and "must be a number of" in said
-    for value in (np.int64(20), np.float64(20.0), np.float32(20)):
+    for value in (np.int64(20), np.float64(20.0), np.float32(20), Fraction(20)):
         make(**{option: value}).close()
 
 
-@pytest.mark.parametrize("value", [0, INF, 10**400])
+@pytest.mark.parametrize("value", [0, INF, 10**400, Fraction(10**400)])
 def test_a_lease_is_longer_than_0_and_ends(value: Any) -> None:
     refused(lambda: lock(ttl_s=value), "ttl_s")
     refused(lambda: dynamodb(lease_s=value), "lease_s")
+
+
+def test_a_wait_beyond_every_float_is_one_for_ever() -> None:
+    assert seconds("timeout", Fraction(10**400)) == seconds("timeout", 10**400) == INF
 
 
 @pytest.mark.parametrize(("make", "option"), TEXTS)
@@ -147,9 +156,9 @@ def test_a_policy_and_a_store_are_what_they_are_called() -> None:
 def test_the_first_argument_of_acquire_is_no_timeout() -> None:
     """`acquire(5)` waited for ever."""
     wrong: Any
-    for wrong in (5, 1.5, "x", None, -1):
+    for wrong in (5, 1.5, "x", None, -1, 1, 0):
         refused(lambda wrong=wrong: lock().acquire(wrong), "blocking")  # type: ignore[misc]
-    assert lock().acquire(1) and lock().acquire(0)  # type: ignore[arg-type]
+    assert lock().acquire(True) and lock().acquire(False)
     for wrong in NO_NUMBERS:
         refused(lambda wrong=wrong: lock().acquire(timeout=wrong), "timeout")  # type: ignore[misc]
 
@@ -212,11 +221,33 @@ def test_an_endpoint_is_an_address_that_requests_can_be_sent_to(endpoint: Any, w
     refused(lambda: dynamodb(endpoint_url=endpoint), why, StoreError)
 
 
-@pytest.mark.parametrize("given", [3, None, b"s3://b/t", Path("/t"), "", "x", "s3://", "file:"])
+@pytest.mark.parametrize(
+    "given", [3, None, b"s3://b/t", Path("/\udcff"), "", "x", "s3://", "file:"]
+)
 def test_a_store_needs_a_url(given: Any) -> None:
     refused(lambda: open_store(given), "cannot open", StoreError)
     with pytest.raises(LockkitError):
         Lock(given)
+
+
+def test_a_path_is_the_folder_of_a_lock_a_store_and_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "a b%20#"
+    for each in (folder, Path("a b%20#")):
+        held = Lock(each, ttl_s=5)
+        assert open_store(each).url == held.url == folder.as_uri()
+        assert held.acquire(timeout=0) and (folder / LOCK_KEY).exists()
+        held.release()
+    with Table.create(folder, record_key="id") as table:
+        assert Table(folder).url == table.url == folder.as_uri()
+
+    async def by_a_task() -> bool:
+        async with AsyncLock(folder, ttl_s=5) as task:
+            return task.owned() and held.locked()
+
+    assert asyncio.run(by_a_task())
 
 
 def test_a_name_that_no_file_system_takes_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from os import PathLike
 from typing import Any, Protocol, TypeVar
 
 from lockkit import config as settings
@@ -47,18 +48,21 @@ class AsyncLock:
     and are called from a thread: use `loop.call_soon_threadsafe`. The constructor opens the store's
     client, which may take a moment.
 
-    :param lock: the URL of a `Lock`, or the handle of any lock (`open_lock`, `Both`); nothing else
-        may use that handle.
+    :param lock: the URL or the path of a `Lock`, or the handle of any lock (`open_lock`, `Both`);
+        nothing else may use that handle.
     :param options: the keywords of `Lock`; only with a URL.
     :raises TypeError: for an unknown option, or an option together with a handle.
     """
 
-    def __init__(self, lock: str | ProcedureHandle, **options: Any) -> None:
-        if not isinstance(lock, str) and not hasattr(lock, "acquiring"):
+    def __init__(self, lock: str | PathLike[str] | ProcedureHandle, **options: Any) -> None:
+        if isinstance(lock, str | PathLike):
+            self._lock: ProcedureHandle = Lock(lock, **options)
+            return
+        if not hasattr(lock, "acquiring"):
             raise wrong_kind("lock", lock)
-        if not isinstance(lock, str) and options:
+        if options:
             raise TypeError(f"{lock} is open already, and takes no {min(options)}=")
-        self._lock: ProcedureHandle = Lock(lock, **options) if isinstance(lock, str) else lock
+        self._lock = lock
 
     # --- acquire and release ----------------------------------------------------------------------
 

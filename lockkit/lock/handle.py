@@ -8,6 +8,7 @@ writers and Hudi writers exclude each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from os import PathLike
 from typing import Any
 
 from lockkit import config as settings
@@ -23,7 +24,7 @@ from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, is_believed
 from lockkit.protocol.state import Identity, LastObservation, Observation
 from lockkit.sinks import Emit, EventSink, silent
-from lockkit.stores import Store, open_store
+from lockkit.stores import Store, open_store, url_of
 from lockkit.stores.within import within
 
 __all__ = ["LOCK_KEY", "FencingToken", "LateLoss", "Lock", "UnprovenRelease"]
@@ -37,7 +38,7 @@ class Lock(BaseLock):
     time; not reentrant. `on_danger` and `on_lost` are called from a thread that no request can
     delay. A loss that `release` finds is raised. Times are in seconds, defaults Hudi's.
 
-    :param url: the table's folder (s3://, gs://, az://, file://, memory://).
+    :param url: the table's folder: s3://, gs://, az://, file://, memory://, or a local path.
     :param ttl_s: the length of the lease.
     :param renew_interval_s: at most `ttl_s` / 10, Hudi's rule; None: a tenth of `ttl_s`.
     :param owner, client: names: in the lock object (None: a fresh UUID); in events and requests.
@@ -54,7 +55,7 @@ class Lock(BaseLock):
 
     def __init__(
         self,
-        url: str,
+        url: str | PathLike[str],
         *,
         ttl_s: float = 300.0,
         renew_interval_s: float | None = None,
@@ -70,6 +71,7 @@ class Lock(BaseLock):
         store: Store | None = None,
         **store_options: Any,
     ) -> None:
+        url = url_of(url)
         settings.check(
             url=url, owner=owner, client=client, policy=policy, on_danger=on_danger,
             on_lost=on_lost, emit=emit, clock=clock, store=store,
@@ -109,15 +111,10 @@ class Lock(BaseLock):
 
         Raises `ValueError` for a missing or invalid key; warns (`UnknownKey`) of an unused one.
         """
-        from lockkit.lock import hudi_keys as hudi
+        from lockkit.lock.hudi_keys import of_storage_lock
 
-        config = hudi.checked(config, stacklevel=3)
-        if not config.get(hudi.PROVIDER, hudi.STORAGE).endswith(hudi.STORAGE):
-            raise ValueError(
-                f"{hudi.PROVIDER} names another lock than a {hudi.STORAGE}; call open_lock"
-            )
-        hudi.warn_of_unused(config, "pass them as options, or call open_lock", stacklevel=3)
-        return cls(hudi.storage_url(config), **hudi.storage_lock(config, options))
+        url, known = of_storage_lock(config, options, stacklevel=4)
+        return cls(url, **known)
 
     # --- the public face -----------------------------------------------------------------------
 

@@ -147,6 +147,17 @@ def warn_of_unused(given: Iterable[str], why: str, *, stacklevel: int) -> None:
 # --- the settings of a storage lock ---------------------------------------------------------------
 
 
+def of_storage_lock(
+    config: Mapping[str, str], options: Mapping[str, Any], *, stacklevel: int
+) -> tuple[str, dict[str, Any]]:
+    """The URL and the keywords of the `Lock` that the keys describe; `options` override them."""
+    config = checked(config, stacklevel=stacklevel)
+    if not config.get(PROVIDER, STORAGE).endswith(STORAGE):
+        raise ValueError(f"{PROVIDER} names another lock than a {STORAGE}; call open_lock")
+    warn_of_unused(config, "pass them as options, or call open_lock", stacklevel=stacklevel)
+    return storage_url(config), storage_lock(config, options)
+
+
 def storage_url(config: Mapping[str, str]) -> str:
     """Raises `ValueError` if the key of the table's URL is missing."""
     base = config.get(BASE_PATH)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.errors import utc
 
 if TYPE_CHECKING:
     from lockkit.events import Event
@@ -77,7 +76,10 @@ class EventSink:
     _failed: list[str] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, kind: str, **fields: Any) -> None:
-        log_event(self.url, self.who, kind, fields)
+        if LOG.isEnabledFor(logging.INFO):
+            from lockkit.sinks.log_lines import log_event
+
+            log_event(LOG, self.url, self.who, kind, fields)
         try:
             self._emit(kind, fields)
         except Exception as error:  # noqa: BLE001 - an observer may raise anything
@@ -100,46 +102,8 @@ class EventSink:
 
 LOG = logging.getLogger("lockkit")
 LOG.addHandler(logging.NullHandler())
-WHY_CHARS_MAX = 500
-
-# For each event: the level, the text and the event's fields of its log line.
-LINES: dict[str, tuple[int, str, tuple[str, ...]]] = {
-    "waiting": (logging.INFO, "waits for the lock", ("owner", "epoch", "until_ms")),
-    "held": (logging.INFO, "acquired the lock", ("epoch", "until_ms")),
-    "renewed": (logging.INFO, "renewed the lock", ("epoch", "until_ms")),
-    "danger": (logging.INFO, "may lose the lock", ("epoch", "until_ms")),
-    "lost": (logging.INFO, "lost the lock", ("epoch", "why")),
-    "released": (logging.INFO, "released the lock", ("epoch", "proven")),
-    "began": (logging.INFO, "began a commit", ("instant",)),
-    "published": (logging.INFO, "committed", ("instant", "epoch")),
-    "refused": (logging.INFO, "was refused a commit", ("instant", "epoch", "error", "why")),
-    "ask": (logging.DEBUG, "asks", ("request", "op", "key")),
-    "answer": (logging.DEBUG, "is answered", ("request", "op", "outcome", "why")),
-    "note": (logging.DEBUG, "notes", ("instant", "text")),
-}
-
-
-def log_event(url: str, who: str, kind: str, fields: Mapping[str, Any]) -> None:
-    """One line for an event of the handle at `url`, whose lane is `who`."""
-    line = LINES.get(kind)
-    if line is None:
-        return
-    level, what, shown = line
-    if kind == "note" and "instant" in fields:
-        level = logging.INFO  # a rollback, or what it found
-    if LOG.isEnabledFor(level):
-        facts = "".join(_fact(name, fields.get(name)) for name in shown)
-        LOG.log(level, "%s [%s] %s%s", url, who, what, facts)
 
 
 def log_request(url: str, request: str, key: str, outcome: str) -> None:
     """One DEBUG line for a request of a table that was carried out."""
     LOG.debug("%s %s %s: %s", url, request, key, outcome)
-
-
-def _fact(name: str, value: Any) -> str:
-    if value is None or value == "":
-        return ""
-    if name == "until_ms":
-        return f" until {utc(value)}"
-    return f" {name}={str(value)[:WHY_CHARS_MAX]}"

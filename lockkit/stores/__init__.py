@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote
@@ -182,7 +183,7 @@ _ADAPTERS = {
 
 
 def open_store(
-    url: str,
+    url: str | PathLike[str],
     *,
     endpoint: str | None = None,
     timeout_s: float = 10.0,
@@ -193,10 +194,12 @@ def open_store(
 ) -> Store:
     """The store at `url`.
 
-    :param url: its scheme selects the adapter (`StoreError` if there is none for it).
+    :param url: its scheme selects the adapter (`StoreError` if there is none for it); or a folder's
+        path.
     :param endpoint, timeout_s, client, attempts, faults: as in `StoreOptions`.
     :param extra: goes to the SDK's client; `TypeError` names a keyword that it does not take.
     """
+    url = url_of(url)
     options = StoreOptions(endpoint, timeout_s, client, attempts, faults, extra)
     sound = (type(url), type(timeout_s), type(client), type(attempts)) == (str, float, str, int)
     sound = sound and 0 < timeout_s <= TIMEOUT_S_MAX and attempts >= 1
@@ -205,6 +208,14 @@ def open_store(
 
         options = checked_options(url, options)
     return _open(url, options)
+
+
+def url_of(place: str | PathLike[str]) -> str:
+    """The URL of a local folder's path. Everything else as it is: a URL, or what is refused."""
+    folder: Any = fspath(place) if isinstance(place, PathLike) else None
+    if not isinstance(folder, str) or folder.encode(errors="ignore").decode() != folder:
+        return place  # type: ignore[return-value]
+    return Path(folder).absolute().as_uri()
 
 
 def shown(store: Store) -> str:

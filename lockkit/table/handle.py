@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.sinks import Emit, EventSink, silent
-from lockkit.stores import Store, open_store
+from lockkit.stores import Store, open_store, url_of
 from lockkit.table.errors import OutdatedHandle, RefusedOption
 from lockkit.table.format.base_file import (
     BaseFile,
@@ -84,7 +85,7 @@ class Table:
     Raises `TypeError` for an unknown keyword, `TableError` for a refused option or a table that
     cannot be written, and `StoreError` if the store cannot be used.
 
-    :param url: the table's folder (s3://, gs://, az://, file://).
+    :param url: the table's folder: s3://, gs://, az://, file://, or a local path.
     :param lock: any lock's handle, which the caller closes, or keywords of `Lock`.
     :param options: Hudi's options; docs/options.md lists what each does. None: Hudi's defaults.
     :param strategy: which commits conflict, and which writer gives way.
@@ -95,7 +96,7 @@ class Table:
 
     def __init__(
         self,
-        url: str,
+        url: str | PathLike[str],
         *,
         lock: LockHandle | Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -105,6 +106,7 @@ class Table:
         client: str = "",
         **store_options: Any,
     ) -> None:
+        url = url_of(url)
         passed, usual = (lock, strategy, emit, clock), (None, SIMPLE, silent, None)
         if (
             store_options or not type(url) is type(client) is str
@@ -150,7 +152,7 @@ class Table:
 
     @classmethod
     def create(
-        cls, url: str, *, record_key: str | Sequence[str],
+        cls, url: str | PathLike[str], *, record_key: str | Sequence[str],
         partition_by: str | Sequence[str] | None = None,
         precombine: str | None = None, name: str | None = None, version: int = 9,
         mode: str = FENCED, commit: str = SERIAL, table_type: str = COPY_ON_WRITE, index: str = "",
@@ -182,6 +184,7 @@ class Table:
         from lockkit.table.arguments import fields_of, refuse_mistyped
         from lockkit.table.occ.creation import create_table
 
+        url = url_of(url)
         texts = {"precombine": precombine, "name": name, "mode": mode, "table_type": table_type,
                  "commit": commit, "index": index, "url": url}  # fmt: skip
         refuse_mistyped(texts, (buckets, version), hive_style=hive_style, urlencode=urlencode)
