@@ -30,6 +30,8 @@ POLICIES = Path(__file__).parents[1] / "datasets" / "policies"
 PROVIDERS = {"s3": ("Amazon S3", "s3"), "gcs": ("Google Cloud Storage", "gs"),
              "azure": ("Azure Blob Storage", "az")}  # fmt: skip
 PORTS = {"s3": 9000, "gcs": 9001, "azure": 9002}
+HOLDER = "host-4/8121@2026-11-24T01:10:07Z~5e01c7a2.90341"
+OPERATOR = "laptop/977@2026-11-24T03:02:31Z~17b3f09c.20188"
 OWNER = "7f3c0b1e-2d6a-4a54-9a3e-5b1f0c8d9e21"
 TAKEN_S, RENEWED_S, DIED_S = 90, 20, 400
 """So many seconds ago: the lock was taken, and last renewed; and a holder took it and died."""
@@ -107,10 +109,8 @@ def story(kind: str) -> str:
             part(Terminal(kind, str(Path(folder) / "objects.sqlite"), lines))
     said = "\n".join(lines).rstrip()
     said = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{PORTS[kind]}", said)
-    said = re.sub(r"[^\s(]+/spark-orders", "host-4/8121@2026-11-24T01:10:07Z/spark-orders", said)
-    said = re.sub(
-        rf"{re.escape(gethostname())}/\d+@[^\s)]+", "laptop/977@2026-11-24T03:02:31Z", said
-    )
+    said = re.sub(r"[^\s(]+/spark-orders", f"{HOLDER}/spark-orders", said)
+    said = re.sub(rf"{re.escape(gethostname())}/\d+@[^\s)]+", OPERATOR, said)
     return said.replace(operator_name(), "anna@laptop")
 
 

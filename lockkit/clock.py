@@ -12,6 +12,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from zlib import crc32
 
 from lockkit.errors import utc as utc
 from lockkit.protocol.state import Now
@@ -61,17 +62,27 @@ class Clock:
 
 
 def process_name(client: str = "") -> str:
-    """`host/pid@start/client`: this process, as a holder's record names it for people."""
+    """`host/pid@start~table.ticks/client`: this process, as a holder's record names it."""
     return f"{socket.gethostname()}/{(pid := os.getpid())}@{_started(pid)}/{client}".rstrip("/")
 
 
 @cache
 def _started(pid: int) -> str:
-    clock, age_ms = Clock(), 0.0  # outside Linux: when it was first called
+    clock, age_ms, mark = Clock(), 0.0, ""  # outside Linux: when it was first called
     with suppress(OSError, ValueError, IndexError, AttributeError), open("/proc/self/stat") as file:
-        ticks = int(file.read().rpartition(")")[2].split()[19])  # proc(5): since boot
+        number, _, said = file.read().partition(" ")
+        ticks = int(said.rpartition(")")[2].split()[19])  # proc(5): since boot
         age_ms = max(0.0, clock.boot_ms() - ticks * 1000 / os.sysconf("SC_CLK_TCK"))
-    return f"{utc(clock.wall_ms() - age_ms)[:19]}Z"
+        mark = f"~{_process_table()}.{ticks}" if number == str(pid) else ""
+    return f"{utc(clock.wall_ms() - age_ms)[:19]}Z{mark}"
+
+
+def _process_table() -> str:
+    """Which processes /proc shows: those of this boot, and of this container's namespaces."""
+    names = ["/proc/self/ns/pid", "/proc/self/ns/time"]  # Linux before 5.6 has no second one
+    spaces = [os.readlink(each) for each in names if os.path.islink(each)]
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{crc32(f'{file.read()}{spaces}'.encode()):08x}"
 
 
 def back_off_s(

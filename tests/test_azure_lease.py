@@ -207,7 +207,7 @@ def test_the_holders_record_leaves_the_blobs_own_metadata_and_is_replaced(
             shown = lock().holder()
             assert shown is not None
             assert (shown.owner, shown.version) == (owner, held.lease_id)
-            assert shown.process == process_name() and shown.lives
+            assert shown.process == process_name() and shown.process_state.lives
     kept = blob.get_blob_properties().metadata
     assert kept["team"] == "lake" and len(kept) == 4
     assert blob.download_blob().readall() == b"precious"

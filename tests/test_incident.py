@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from process_world import ended_process
 from table_world import CLOCK, new_table
 
 from lockkit.cli.main import main
@@ -396,7 +394,7 @@ ENDED, RUNS, ELSEWHERE = "ended", "runs", "another-host/41@2026-01-01T00:00:00Z/
 @pytest.mark.parametrize(
     ("holder", "age_ms", "version", "pattern", "breakable"),
     [
-        (ENDED, 1_000, "v1", Pattern.HOLDER_SILENT, False),  # it may be a container's namesake
+        (ENDED, 1_000, "v1", Pattern.HOLDER_SILENT, False),  # it may be a cloned machine's
         (ENDED, 10_000, "v1", Pattern.HOLDER_DIED, True),
         (ENDED, 1_000, "v2", None, False),
         (RUNS, 40_000, "v1", Pattern.HOLDER_SILENT, False),
@@ -408,10 +406,8 @@ ENDED, RUNS, ELSEWHERE = "ended", "runs", "another-host/41@2026-01-01T00:00:00Z/
 def test_the_process_of_a_holder_on_this_host_counts_beside_its_renewals(
     holder: str, age_ms: int, version: str, pattern: Pattern | None, breakable: bool
 ) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        child.wait()
-    ended = f"{socket.gethostname()}/{child.pid}@2026-01-01T00:00:00Z/W1"
-    theirs = record(holder={ENDED: ended, RUNS: process_name("W1")}.get(holder, holder))
+    names = {ENDED: f"{ended_process()}/W1", RUNS: process_name("W1")}
+    theirs = record(holder=names.get(holder, holder))
     found = judge(
         seen_as(theirs), seen_as(theirs, version, age_ms=age_ms),
         watched_ms=3_000, wall_ms=NOW_MS, policy=Policy(),

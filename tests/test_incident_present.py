@@ -276,6 +276,23 @@ def test_the_command_exits_with_1_if_a_holder_missed_its_renewals(
     assert ("healthy" in capsys.readouterr().out) == (code == 0)
 
 
+@pytest.mark.parametrize(
+    ("scene", "code"),
+    [(died, 1), (silent_for_long, 1), (no_record, 1), (in_time, 0), (written_by_hudi, 0),
+     (released, 0), (released_late, 0)],
+)  # fmt: skip
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_lock_show_exits_with_1_if_a_holder_missed_its_renewals(
+    scene: Scene, code: int, form: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, store = table()
+    scene(url, store)
+    assert main(["lock", "show", url, *form]) == code
+    said = capsys.readouterr().out
+    if scene is silent_for_long:
+        assert "missed several renewals" in said or json.loads(said)["renews"] is False
+
+
 @pytest.mark.parametrize(("fast_s", "early_s"), [
     ({"b": 20.0}, 19.5), ({"b": 2.0}, 1.5), ({"b": 1.2}, None),
     ({"a": 20.0, "b": 20.0}, None), ({}, None),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lock_world import until
+from process_world import ended_process, named_process
 
 from lockkit import open_lock
 from lockkit.cli.main import main
@@ -21,7 +21,8 @@ from lockkit.lab.incident.patterns import CARDS, Pattern
 from lockkit.lab.incident.service import _is_unchanged, judge
 from lockkit.lab.server import Emulator
 from lockkit.providers.filesystem import NAME, FilesystemLock
-from lockkit.providers.holder import ServiceHolder, process_in, process_lives
+from lockkit.providers.holder import ServiceHolder
+from lockkit.providers.process_state import ProcessState
 from lockkit.recipes.terraform.lease import StateLease
 from lockkit.recipes.terraform.lockinfo import time_ms
 
@@ -32,27 +33,7 @@ HELD = ServiceHolder("etl", "v1", "60 s after its last renewal", lease_s=60.0, o
 
 @pytest.fixture
 def ended() -> str:
-    """A process of this host that has ended."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        child.wait()
-    return f"{socket.gethostname()}/{child.pid}@2026-01-01T00:00:00Z"
-
-
-def test_the_name_of_a_process_has_host_process_and_start() -> None:
-    host, rest = process_name("spark").split("/", 1)
-    assert host == socket.gethostname() and rest.startswith(f"{os.getpid()}@20")
-    assert rest.endswith("Z/spark") and process_name() == process_name("")
-    assert process_in(f"lease of 60 s, {process_name()}, more") == process_name()
-    assert process_in("path/12") == ""
-
-
-def test_a_process_lives_unless_it_ended_or_its_number_was_given_again(ended: str) -> None:
-    assert process_lives(process_name()) is True
-    assert process_lives(ended) is False
-    again = process_name().partition("@")[0] + "@2001-01-01T00:00:00Z"
-    assert process_lives(again) is False, "this process began later"
-    assert process_lives(ELSEWHERE) is None and process_lives("") is None
-    assert process_lives(f"{socket.gethostname()}/0") is None, "0 is no process, but a group"
+    return ended_process()
 
 
 def test_terraforms_times_have_up_to_nine_digits() -> None:
@@ -95,6 +76,26 @@ def test_an_ended_process_is_a_dead_holder_whatever_the_service_reports(ended: s
     renews, found = judge(held, held, watched_ms=0, wall_ms=WALL_MS)
     assert (renews, found.pattern) == (False, Pattern.HOLDER_DIED)
     assert judge(held, None, watched_ms=0, wall_ms=WALL_MS)[1].because == "the lock is free"
+
+
+def test_a_stopped_process_is_named_stopped_and_not_healthy_and_is_not_broken() -> None:
+    with named_process() as (child, name):
+        child.send_signal(signal.SIGSTOP)
+        held = replace(HELD, process=name)
+        until(lambda: held.process_state is ProcessState.STOPPED, 10)
+        for each in (held, replace(held, kept_alive="its session lives")):
+            renews, found = judge(each, each, watched_ms=1_000, wall_ms=WALL_MS)
+            assert (renews, found.pattern) == (False, Pattern.HOLDER_SILENT)
+            assert "it is stopped on this host" in found.because
+            assert each.breakable[0] is False and "end it first" in each.breakable[1]
+
+
+def test_a_container_that_has_this_hosts_name_is_not_called_ended(ended: str) -> None:
+    """Its processes are not those of this machine's table."""
+    table = ended.partition("~")[2][:8]
+    held = replace(HELD, process=ended.replace(table, f"{int(table, 16) ^ 1:08x}"))
+    renews, found = judge(held, held, watched_ms=0, wall_ms=WALL_MS)
+    assert (renews, found.pattern, held.breakable[0]) == (None, Pattern.UNKNOWN, None)
 
 
 def test_clients_that_queue_up_do_not_end_a_watch_and_renewals_do() -> None:

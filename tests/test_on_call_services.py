@@ -119,6 +119,7 @@ def test_a_killed_holder_is_dead_at_once_and_its_grant_can_be_broken(
     # The watch is not used up: the first look shows that the process has ended.
     found = said(capsys, "incident", url, "--watch-s", "3600", code=1)
     assert found["diagnosis"]["pattern"] == "holder died" and found["breakable"] is True
+    assert said(capsys, "lock", "show", url, code=1)["process_lives"] is False
     found = said(capsys, "lock", "break", url, code=0)
     assert found["broken"] is False and found["breakable"] is True
     assert said(capsys, "lock", "break", url, "--version", found["version"], code=0)["broken"]
@@ -126,6 +127,30 @@ def test_a_killed_holder_is_dead_at_once_and_its_grant_can_be_broken(
     assert said(capsys, "incident", url, "--watch-s", "0", code=0)["state"] == "free"
     with open_lock(url, acquire_timeout=10):
         pass
+
+
+@pytest.mark.parametrize("url", SERVICES, indirect=True)
+def test_a_stopped_holder_is_shown_as_stopped_and_is_not_broken(
+    url: str, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    holder.send_signal(signal.SIGSTOP)
+    found = said(capsys, "lock", "show", url, code=1)
+    assert "stopped on this host" in found["process_state"] and found["breakable"] is False
+    found = said(capsys, "incident", url, "--watch-s", "0", code=1)
+    assert found["diagnosis"]["pattern"] == "holder stopped renewing"
+    assert said(capsys, "lock", "break", url, code=75)["broken"] is False
+    holder.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("url", SERVICES, indirect=True)
+def test_a_holder_that_cannot_be_judged_is_no_success(
+    url: str, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("socket.gethostname", lambda: "another-machine")
+    assert said(capsys, "lock", "show", url, code=2)["process_lives"] is None
+    found = said(capsys, "incident", url, "--watch-s", "0", code=2)
+    assert found["diagnosis"]["pattern"] == "unknown"
 
 
 @pytest.mark.parametrize("url", SERVICES, indirect=True)

@@ -37,7 +37,7 @@ def test_on_call_staff_see_the_holder_and_only_a_writer_breaks_the_lock_of_a_dea
         "show",
     ]
     exits = [re.findall(r"^\[exit (\d+)\]$", each, re.MULTILINE) for each in steps]
-    assert exits == [["0"], ["75"], ["0"], ["0"], ["3"], ["0"], ["0"], ["0"]]
+    assert exits == [["0"], ["75"], ["1"], ["0"], ["3"], ["0"], ["0"], ["0"]]
     lives, refused, died, preview, denied, broken, _, after = steps
     assert re.search(r"  held: 7f3c0b1e-\S+ \(host-4/8121@\S+/spark-orders\), epoch 2\n", lives)
     taken, renewed = (

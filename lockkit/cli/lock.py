@@ -34,6 +34,7 @@ VERSION_RIGHTS = {
 if TYPE_CHECKING:
     from lockkit.protocol.record import Garbled, Record
     from lockkit.protocol.state import Observation
+    from lockkit.table.inspect.standing import LockHolder
     from lockkit.table.inspect.versions import Generation
 
 NEWEST = 10
@@ -41,7 +42,9 @@ SHOW = """\
 Shows who holds the table's lock, since when, until when and by which clock. If the bucket keeps
 versions, it also shows the newest versions of the lock object. For a service's lock (zookeeper://,
 dynamodb://, hive://, azure-lease://, filesystem://) it shows what the service reports. It only
-reads. Exit 0; 1 if the object is not a lock record."""
+reads. Exit 0: the lock is free, or its holder is in time; 1: the object is not a lock record, or
+its holder missed its renewals (its lease is over, or its process has ended or is stopped); 2: a
+service's lock is held, and one look does not show whether its holder is alive."""
 
 SHOW_EXAMPLE = """\
 lockkit lock show s3://bucket/table
@@ -123,10 +126,11 @@ def show(args: argparse.Namespace) -> int:
             kept, untold = list(generations(store, newest=newest)), ""
         except StoreError as error:  # perhaps because these credentials may not list versions
             kept, untold = [], plain(error, limit=300)
-    now = standing(observation)
+    now, holder = standing(observation), _judged(observation)
     if args.json:
         say_json(
             {"url": args.url, "key": LOCK_KEY, "state": now.state, **_fields(observation.record)}
+            | {"renews": holder.renews, "process_state": holder.process_state.value}
             | {"version": observation.version, "modified_ms": observation.modified_ms}
             | {"date_ms": observation.date_ms}
             | {"granted_ms": granted_ms(kept)}
@@ -139,7 +143,7 @@ def show(args: argparse.Namespace) -> int:
     else:
         say(
             f"{plain(args.url)} {LOCK_KEY}",
-            *(f"  {line}" for line in _sentences(observation, kept)),
+            *(f"  {line}" for line in _sentences(observation, kept, holder)),
         )
         rows = [_row(each.number.version, each.number.modified_ms, each.record) for each in kept]
         if len(rows) > 1:
@@ -147,10 +151,21 @@ def show(args: argparse.Namespace) -> int:
         if untold:
             needs = VERSION_RIGHTS.get(args.url.partition(":")[0], "")
             say("", f"its earlier versions cannot be shown{needs}: {untold}")
-    return FOUND if isinstance(observation.record, Garbled) else OK
+    return FOUND if isinstance(observation.record, Garbled) or holder.missed else OK
 
 
-def _sentences(observation: Observation, kept: Sequence[Generation] = ()) -> list[str]:
+def _judged(observation: Observation) -> LockHolder:
+    """What this one look shows of the holder."""
+    from lockkit.protocol.policy import Policy
+    from lockkit.table.inspect.standing import judge
+
+    wall_ms = Clock().wall_ms()
+    return judge(observation, observation, watched_ms=0, wall_ms=wall_ms, policy=Policy())
+
+
+def _sentences(
+    observation: Observation, kept: Sequence[Generation] = (), holder: LockHolder | None = None
+) -> list[str]:
     """The content of the object, in words. `kept` shows when its holder got it."""
     from lockkit.cli.generations import standing
     from lockkit.protocol.record import Garbled
@@ -179,10 +194,13 @@ def _sentences(observation: Observation, kept: Sequence[Generation] = ()) -> lis
         lines[1] = f"since    {clock_time(granted)}{earlier} (the store's clock)"
         lines.append(f"renewed  {clock_time(observation.modified_ms)} (the store's clock)")
     if now.state != "released":
-        from lockkit.providers.holder import process_lives
         from lockkit.table.inspect.words import process_fact
 
-        lines += [f"{name:8} {value}" for name, value in process_fact(process_lives(record.holder))]
+        if holder is not None:
+            facts = process_fact(holder.process_state)
+            lines += [f"{name:8} {value}" for name, value in facts]
+            if holder.renews is False:
+                lines.append("renews   no: it missed several renewals")
         lines.append(f"until    {clock_time(record.valid_until_ms)} (the holder's clock)")
         left_s = (now.takeable_in_ms or 0) / 1000
         takeable = f"in {left_s:.1f} s, unless it is renewed" if left_s else "now"

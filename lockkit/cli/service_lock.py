@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import (
     BUSY,
+    FOUND,
     OK,
+    UNKNOWN,
     USAGE,
     CommandError,
     clock_time,
@@ -90,7 +92,8 @@ def show(args: argparse.Namespace) -> int:
         found = lock.holder()
     lines = (f"  {line}" for line in holder_lines(found))
     report(args, holder_fields(found), plain(args.url), *lines)
-    return OK
+    missed = found is not None and found.missed(Clock().wall_ms())
+    return {False: OK, True: FOUND, None: UNKNOWN}[missed]
 
 
 def watch(args: argparse.Namespace) -> int:
@@ -126,7 +129,6 @@ def watch(args: argparse.Namespace) -> int:
 def break_it(args: argparse.Namespace) -> int:
     """Show it, or, with the version that was shown, end that grant."""
     from lockkit.errors import BreakRefused
-    from lockkit.providers.holder import guard_break
 
     if args.epoch is not None:
         raise CommandError("a service's lock has no --epoch: use --version and --force", code=USAGE)
@@ -142,8 +144,7 @@ def break_it(args: argparse.Namespace) -> int:
         if args.version is None:
             return _preview(args, found)
         try:
-            guard_break(found, args.version, force=args.force)
-            lock.break_lock(args.version)
+            lock.break_lock(args.version, force=args.force)
         except BreakRefused as refused:
             raise CommandError(plain(refused, limit=600), code=BUSY) from None
     report(args, {"broken": True, "version": args.version}, "broken: the lock is free now")
@@ -170,7 +171,8 @@ def holder_fields(found: ServiceHolder | None) -> dict[str, Any]:
         "state": "held", "owner": found.owner, "since_ms": found.since_ms,
         "renewed_ms": found.renewed_ms, "clock": found.clock, "ends": found.ends,
         "version": found.version, "waiting": list(found.waiting), "process": found.process,
-        "process_lives": found.lives, "breakable": breakable, "why": why,
+        "process_lives": found.process_state.lives, "process_state": found.process_state.value,
+        "breakable": breakable, "why": why,
     }  # fmt: skip
 
 
@@ -178,9 +180,8 @@ def holder_facts(found: ServiceHolder) -> list[tuple[str, str]]:
     """(name, value) of each fact that the service reports, the owner first."""
     facts = [("held", plain(found.owner, limit=300))]
     if found.process:
-        lives = {True: "; it runs on this host", False: "; it ran on this host and has ended"}
-        said = "" if found.lives is None else lives[found.lives]
-        facts.append(("process", plain(found.process, limit=300) + said))
+        said = found.process_state.value
+        facts.append(("process", plain(found.process, limit=300) + (said and f"; {said}")))
     for name, at_ms in (("since", found.since_ms), ("renewed", found.renewed_ms)):
         if at_ms is not None:
             facts.append((name, f"{clock_time(at_ms)} ({found.clock})"))

@@ -26,8 +26,9 @@ from typing import Any, TypeVar
 from lockkit.clock import process_name, utc
 from lockkit.config import seconds
 from lockkit.errors import LockBusy, NoAnswer, StoreError
-from lockkit.providers.holder import ServiceHolder, process_lives
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
+from lockkit.providers.process_state import ProcessState, process_state
 from lockkit.stores import folder_of
 from lockkit.stores.arguments import check_texts
 from lockkit.stores.local import SCRATCH
@@ -84,7 +85,7 @@ class LockFileContent:
 
     def left_behind(self) -> bool:
         """Whether its process ran on this host and has ended."""
-        return process_lives(self.process or f"{self.host}/{self.pid}") is False
+        return process_state(self.process) is ProcessState.ENDED
 
 
 class FilesystemLock(LeasedLock):

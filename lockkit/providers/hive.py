@@ -28,6 +28,8 @@ TIMEOUT, TIMEOUT_DEFAULT = "hive.txn.timeout", "300s"
 GRANTED, WAITING = 1, 2
 SILENT_SHARE = 1 / 3
 """A holder that was silent for this share of its lease may be dead; waiters are shown this."""
+PROCESS_CHARS = 80
+"""Of our process's name: the metastore keeps 128 characters, and our id comes after it."""
 UNITS_S = {
     "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9,
 }  # fmt: skip
@@ -84,7 +86,7 @@ class HiveMetastoreLock(LeasedLock):
         self._wire = MetastoreConnection(at, answer_s=answer_s, events=self._events)
         # Part of each of our requests: it identifies one that got no answer.
         # Before the id: its process, for people.
-        self._agent = f"{process_name()[-60:]} lockkit/{self.clock.unique()}"
+        self._agent = f"{process_name()[-PROCESS_CHARS:]} lockkit/{self.clock.unique()}"
         self._id: int | None = None
         self._unsettled = self._releasing = False
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
-import socket
 from dataclasses import dataclass
 
 from lockkit.clock import process_name
 from lockkit.errors import BreakRefused
-
-_PROCESS = re.compile(
-    r"(?P<host>[^/\s]{1,255})/(?P<pid>\d{1,9})(@(?P<start>[0-9TZ:-]{1,30}))?", re.ASCII
-)
+from lockkit.providers.process_state import ProcessState, process_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +26,7 @@ class ServiceHolder:
     certain: bool = True
     """False: `version` may stay the same from one grant to the next."""
     process: str = ""
-    """`host/pid@start`, where the holder's record has it."""
+    """`host/pid@start~table.ticks`, where the holder's record has it."""
     lease_s: float | None = None
     """How long the grant lasts after its holder's last sign of life; None: for ever."""
     overdue_s: float | None = None
@@ -43,21 +37,36 @@ class ServiceHolder:
     """By which clock the times are."""
 
     @property
-    def lives(self) -> bool | None:
-        """Whether its process runs on this host; None: it is another host's, or not named."""
-        return process_lives(self.process)
+    def process_state(self) -> ProcessState:
+        """What this machine shows of its process."""
+        return process_state(self.process)
 
     @property
     def breakable(self) -> tuple[bool | None, str]:
         """Whether a break is safe by what one look shows (None: it does not show that), and why."""
-        match self.lives:
-            case False:
+        match self.process_state:
+            case ProcessState.ENDED:
                 return True, "its process ran on this host and has ended"
-            case True:
+            case ProcessState.RUNS:
                 return False, "its process runs on this host: stop it first"
+            case ProcessState.STOPPED:
+                return False, "its process is stopped, and goes on if it is resumed: end it first"
         if self.kept_alive:
             return False, f"{self.kept_alive}; if its holder has died, it ends by itself"
         return None, "the service does not stop its holder: make sure first that it is dead"
+
+    def silent_ms(self, wall_ms: float, watched_ms: float = 0.0) -> float:
+        """How long it was not renewed: the time of the watch, or longer by this machine's clock."""
+        return max(watched_ms, wall_ms - self.renewed_ms if self.renewed_ms is not None else 0.0)
+
+    def missed(self, wall_ms: float) -> bool | None:
+        """Whether one look shows that its holder no longer renews it; None: it does not show it."""
+        state, limit_s = self.process_state, self.overdue_s or self.lease_s
+        if state in (ProcessState.ENDED, ProcessState.STOPPED):
+            return True
+        if limit_s and not self.kept_alive and self.silent_ms(wall_ms) > limit_s * 1000:
+            return True
+        return False if state is ProcessState.RUNS else None
 
 
 def guard_break(found: ServiceHolder, version: str, *, force: bool) -> None:
@@ -76,26 +85,3 @@ def guard_break(found: ServiceHolder, version: str, *, force: bool) -> None:
 def description(unique: str) -> str:
     """The default name of a holder: unique, with its host, process and start, for people."""
     return f"{unique[:12]} on {process_name()}"
-
-
-def process_in(said: str) -> str:
-    """The `host/pid@start` within a text; "" if there is none."""
-    found = _PROCESS.search(said)
-    return found[0] if found is not None and found["start"] else ""
-
-
-def process_lives(said: str) -> bool | None:
-    """Whether the process that `said` names runs on this host; None: another host's, or unknown."""
-    found = _PROCESS.search(said)
-    if found is None or found["host"] != socket.gethostname() or int(found["pid"]) < 1:
-        return None
-    try:
-        os.kill(int(found["pid"]), 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return None
-    ours = _PROCESS.search(process_name())
-    if ours is not None and found["pid"] == ours["pid"] and found["start"]:
-        return found["start"] == ours["start"]  # else the number was given again
-    return True

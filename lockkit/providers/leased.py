@@ -35,7 +35,7 @@ from lockkit.protocol.state import (
     Renewed,
     Tick,
 )
-from lockkit.providers.holder import ServiceHolder, description
+from lockkit.providers.holder import ServiceHolder, description, guard_break
 from lockkit.providers.lease_events import LeaseEvents, during
 from lockkit.runtime import BlockingCall, Procedure, Request, Sleep
 from lockkit.sinks import Emit, EventSink, silent
@@ -483,13 +483,16 @@ class LeasedLock(BaseLock):
         self._guard_process()
         return self._holder()
 
-    def break_lock(self, version: str) -> None:
+    def break_lock(self, version: str, *, force: bool = False) -> None:
         """End the grant that `holder()` showed under `version`. lockkit never does so by itself.
 
-        Its holder is not told before its next renewal. Raises `BreakRefused` if another grant has
-        followed, `NoAnswer` if the service did not confirm the end.
+        Its holder does not learn of it before its next renewal. Raises `BreakRefused` if another
+        grant has followed, or if its holder lives by what the service shows and `force` is not set;
+        `NoAnswer` if the service did not confirm the end.
         """
-        self._guard_process()
+        found = self.holder()
+        if found is not None:
+            guard_break(found, version, force=force)
         if not self._break_grant(version):
             raise BreakRefused(f"{self}", "changed since it was shown", "look again")
 

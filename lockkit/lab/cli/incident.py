@@ -25,7 +25,7 @@ from lockkit.cli.terminal import (
     store_options,
 )
 from lockkit.events import plain
-from lockkit.lab.incident.patterns import SIMULATED
+from lockkit.lab.incident.patterns import SIMULATED, Pattern
 from lockkit.lab.incident.words import audit_facts, command_of, proof
 from lockkit.lab.widgets.links import link
 from lockkit.table.inspect.words import lock_lines, table_facts
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lockkit.lab.incident.diagnosis import Diagnosis
     from lockkit.lab.incident.dropped import Evidence
     from lockkit.lab.incident.examine import Examination
+    from lockkit.lab.incident.service import ServiceExamination
     from lockkit.table.inspect.standing import LockInspection
 
 ABOUT = """\
@@ -51,7 +52,8 @@ The lock of a service
 (.../NAME.tfstate) is read twice. The result names its holder and the holder's process, and says
 whether the holder is alive.
 Exit 0: healthy; 1: a known pattern (a holder that missed its renewals is one), or something that a
-writer left behind; 2: only files were given, and they show no known pattern."""
+writer left behind; 2: unknown. Files show no known pattern, the table cannot be judged, or a
+service's lock was not watched for long enough."""
 
 EXAMPLE = """\
 lockkit incident s3://bucket/table
@@ -111,7 +113,13 @@ def _of_service(args: argparse.Namespace) -> int:
     else:
         say(plain(url), *(f"  {line}" for line in holder_lines(found.holder)))
         say(*_diagnosis_lines(found.diagnosis, url))
-    return FOUND if found.troubled else OK
+    return _code(found)
+
+
+def _code(found: Examination | ServiceExamination) -> int:
+    if found.troubled:
+        return FOUND
+    return UNKNOWN if found.diagnosis.pattern is Pattern.UNKNOWN else OK
 
 
 # --- a table -------------------------------------------------------------------------------------
@@ -134,7 +142,7 @@ def _of_table(args: argparse.Namespace) -> int:
         say(f"  {len(found.kept)} generations of the lock object are kept{untold}")
         say(*_audit_lines(found.validation), *_taken_lines(found.evidence))
         say(*_diagnosis_lines(found.diagnosis, url))
-    return FOUND if found.troubled else OK
+    return _code(found)
 
 
 def _table_lines(standing: LockInspection) -> list[str]:

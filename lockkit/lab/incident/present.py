@@ -11,6 +11,7 @@ from lockkit.events import Event, clock_time, plain
 from lockkit.lab.incident.diagnosis import NO_PATTERN, SKEW_MS, Diagnosis
 from lockkit.lab.incident.patterns import Pattern
 from lockkit.protocol.record import Record
+from lockkit.providers.process_state import ProcessState
 from lockkit.table.format.properties import FENCED
 from lockkit.table.inspect.standing import LockInspection
 from lockkit.table.inspect.versions import Generation
@@ -102,11 +103,14 @@ def holder_died(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
     who = plain(record.owner, limit=60)
     described = f" ({plain(record.holder, limit=120)})" if record.holder else ""
     written = clock_time(holder.observation.modified_ms)
-    if holder.lives is False:
+    process = holder.process_state
+    if process is ProcessState.ENDED:
         because = f"{who}{described}: its process ran on this host and has ended; last write "
-        sure = holder.breakable  # a container can have this host's name, and processes of its own
+        sure = holder.breakable  # a clone of a machine has its name and its boot
         yield Pattern.HOLDER_DIED if sure else Pattern.HOLDER_SILENT, because + written
-    elif holder.state == "overdue" and holder.lives:
+    elif process is ProcessState.STOPPED:
+        yield Pattern.HOLDER_SILENT, f"{who}{described}: {process.value}; last write {written}"
+    elif holder.state == "overdue" and process is ProcessState.RUNS:
         because = f"{who}{described} did not renew its lease, and it is over; its process runs on "
         yield Pattern.HOLDER_SILENT, f"{because}this host, perhaps paused; last write {written}"
     elif holder.state == "overdue":

@@ -13,6 +13,7 @@ from lockkit.events import plain
 from lockkit.lab.incident.diagnosis import Diagnosis
 from lockkit.lab.incident.patterns import Pattern
 from lockkit.providers.holder import ServiceHolder
+from lockkit.providers.process_state import ProcessState
 from lockkit.sinks import Emit, silent
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def examine_service(
 
 def _is_unchanged(first: ServiceHolder, last: ServiceHolder | None) -> bool:
     """Whether it was neither renewed nor granted again, and its process may still live."""
-    return last is not None and last.lives is not False and (
+    return last is not None and last.process_state is not ProcessState.ENDED and (
         (last.version, last.renewed_ms) == (first.version, first.renewed_ms)
     )  # fmt: skip
 
@@ -69,20 +70,22 @@ def judge(
     if last is None:
         return None, Diagnosis(Pattern.HEALTHY, "the lock is free")
     who = plain(last.owner, limit=200)
-    if last.lives is False:
-        because = f"{who}: its process ({plain(last.process)}) ran on this host and has ended"
-        return False, Diagnosis(Pattern.HOLDER_DIED, because)
+    state = last.process_state
+    process = f"{who}: its process ({plain(last.process)})"
+    if state is ProcessState.ENDED:
+        return False, Diagnosis(Pattern.HOLDER_DIED, f"{process} ran on this host and has ended")
     if first is not None and last.version != first.version:
         because = f"{who} renewed it, or was granted it, while it was watched"
         return True, Diagnosis(Pattern.HEALTHY, because)
     if last.renewed_ms is not None and first is not None and first.renewed_ms is not None:
         if last.renewed_ms > first.renewed_ms:
             return True, Diagnosis(Pattern.HEALTHY, f"{who} renewed it while it was watched")
+    if state is ProcessState.STOPPED:
+        return False, Diagnosis(Pattern.HOLDER_SILENT, f"{process}: {state.value}")
     if last.kept_alive:
         return _kept_alive(last, who, watched_ms)
-    silent_ms, clock = float(watched_ms), "while it was watched"
-    if last.renewed_ms is not None and wall_ms - last.renewed_ms > silent_ms:
-        silent_ms, clock = wall_ms - last.renewed_ms, "by this machine's clock"
+    silent_ms = last.silent_ms(wall_ms, watched_ms)
+    clock = "by this machine's clock" if silent_ms > watched_ms else "while it was watched"
     silent = f"was not renewed for {silent_ms / 1000:.0f} s, {clock}"
     if last.lease_s is not None and silent_ms > last.lease_s * 1000:
         because = f"{who}: it {silent}, which is longer than its lease of {last.lease_s:g} s"
@@ -90,9 +93,8 @@ def judge(
     if last.overdue_s is not None and silent_ms > last.overdue_s * 1000:
         because = f"{who}: it {silent}; a holder that lives renews it within {last.overdue_s:g} s"
         return False, Diagnosis(Pattern.HOLDER_SILENT, because)
-    if last.lives:
-        because = f"{who}: its process ({plain(last.process)}) runs on this host"
-        return None, Diagnosis(Pattern.HEALTHY, because)
+    if state is ProcessState.RUNS:
+        return None, Diagnosis(Pattern.HEALTHY, f"{process} runs on this host")
     if last.overdue_s is None:
         because = f"{who} holds it, and nothing there shows whether its process lives"
     else:
@@ -105,7 +107,7 @@ def judge(
 
 def _kept_alive(last: ServiceHolder, who: str, watched_ms: float) -> tuple[bool | None, Diagnosis]:
     """The service ends the grant of a holder that died, `lease_s` after that at the latest."""
-    if last.lives:
+    if last.process_state is ProcessState.RUNS:
         because = f"{who}: its process ({plain(last.process)}) runs on this host"
         return None, Diagnosis(Pattern.HEALTHY, because)
     assert last.lease_s is not None

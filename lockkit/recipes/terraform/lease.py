@@ -26,8 +26,9 @@ from lockkit.protocol.outcome import (
     Throttled,
     Version,
 )
-from lockkit.providers.holder import ServiceHolder, process_in
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
+from lockkit.providers.process_state import process_in
 from lockkit.recipes.errors import LockUnknown, NotLocked
 from lockkit.recipes.terraform.lockinfo import LockInfo, encode, time_ms, who
 from lockkit.recipes.terraform.statelock import (

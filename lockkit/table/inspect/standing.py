@@ -13,7 +13,7 @@ from lockkit.protocol.outcome import Found, Missing
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record
 from lockkit.protocol.state import Observation
-from lockkit.providers.holder import process_lives
+from lockkit.providers.process_state import ProcessState, process_state
 from lockkit.runtime import Note, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import listing, read
 from lockkit.table.format.properties import PROPERTIES_KEY
@@ -66,10 +66,17 @@ class LockHolder:
     """Why it may or may not be broken."""
 
     @property
-    def lives(self) -> bool | None:
-        """Whether its process runs on this host; None: it is another host's, or not named."""
+    def process_state(self) -> ProcessState:
+        """What this machine shows of its process."""
         record = self.observation.record
-        return process_lives(record.holder) if isinstance(record, Record) else None
+        return process_state(record.holder if isinstance(record, Record) else "")
+
+    @property
+    def missed(self) -> bool:
+        """Whether its holder no longer renews it."""
+        dead = self.process_state in (ProcessState.ENDED, ProcessState.STOPPED)
+        silent = self.state == "overdue" or self.renews is False or dead
+        return self.state in ("held", "overdue") and silent and self.renews is not True
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +179,16 @@ def judge(
     decides = left.store_ms if record.ttl_ms and left.store_ms is not None else left.ours_ms
     over = decides is not None and decides <= 0
     renews = True if second.version != first.version else _silent(second, record)
-    lives = process_lives(record.holder)
+    process = process_state(record.holder)
     if renews:
         safe, why = False, "its holder renews it: it is alive, and would continue to write"
-    elif lives is False and (over or renews is False):
+    elif process is ProcessState.ENDED and (over or renews is False):
         safe, why = True, "its process ran on this host and has ended, and it is not renewed"
-    elif over and lives:
+    elif over and process.lives:
+        verb = "is stopped" if process is ProcessState.STOPPED else "runs"
         safe, why = False, (
-            "its process runs on this host and may continue: stop it first; its lease is over, so "
-            "any writer takes the lock without a break"
+            f"its process {verb} on this host and may continue: end it first; its lease is over, "
+            "so any writer takes the lock without a break"
         )
     elif over:
         safe, why = True, "its lease is over and was not renewed: any writer may take it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lockkit.events import clock_time, plain
 from lockkit.protocol.record import Record
+from lockkit.providers.process_state import ProcessState
 from lockkit.table.inspect.standing import LockHolder, LockInspection
 from lockkit.table.occ.condition import PendingInstant
 
@@ -26,7 +27,7 @@ def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[
     renews = {True: "yes", False: "no: it missed several renewals", None: "not seen"}[holder.renews]
     return [
         ("state", f"{holder.state}: {who}, {epoch}"),
-        *process_fact(holder.lives),
+        *process_fact(holder.process_state),
         *since,
         ("written", f"{written}: its grant, or its last renewal"),
         ("until", f"{clock_time(record.valid_until_ms)} (the holder's clock)"),
@@ -37,10 +38,9 @@ def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[
     ]
 
 
-def process_fact(lives: bool | None) -> list[tuple[str, str]]:
-    """Whether the holder's process runs, if this host can see it; otherwise nothing."""
-    said = {True: "it runs on this host", False: "it ran on this host and has ended"}
-    return [] if lives is None else [("process", said[lives])]
+def process_fact(state: ProcessState) -> list[tuple[str, str]]:
+    """What this machine shows of the holder's process; nothing of another host's."""
+    return [("process", state.value)] if state.value else []
 
 
 def _seconds(ms: int) -> str:

@@ -31,7 +31,7 @@ from lockkit.lab.widgets.console.panel import Panel
 from lockkit.lab.widgets.console.picture import picture
 from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.ui import Shown, button
-from lockkit.providers.holder import ServiceHolder, guard_break
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import LeasedLock
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
@@ -308,10 +308,7 @@ class Console(Shown):
         if self._grant is not None:
             grant, self._grant = self._grant, None
             with closing(self._open_service(*self._at)) as lock:
-                now = lock.holder()
-                if now is not None:
-                    guard_break(now, grant.version, force=force)
-                lock.break_lock(grant.version)
+                lock.break_lock(grant.version, force=force)
             self.look(*self._at, watch_s=0.0)
             self.panel.say("Broken: the service ended that grant.")
             return None

@@ -17,6 +17,7 @@ from lockkit.lab.widgets.links import link, playground
 from lockkit.lab.widgets.ui import shown, table
 from lockkit.protocol.record import Garbled, Record, encode
 from lockkit.providers.holder import ServiceHolder
+from lockkit.providers.process_state import ProcessState
 from lockkit.table.inspect.standing import LockHolder, LockInspection
 from lockkit.table.inspect.takeover import PlannedBreak
 from lockkit.table.inspect.versions import Generation
@@ -68,7 +69,7 @@ def lock_html(holder: LockHolder, since_ms: float | None = None) -> str:
     """The state, the owner, the lease's start and end (by whose clock), and whether to break it."""
     (_, state), *facts = lock_facts(holder, since_ms)
     silent = holder.renews is False and holder.state == "held"
-    died = holder.lives is False and holder.breakable
+    died = holder.process_state is ProcessState.ENDED and holder.breakable
     name = "renewed" if holder.renews else "died" if died else "silent" if silent else holder.state
     sign, colour, said = PILLS[name]
     pill = f"<span class='lc-pill {colour}' data-state='{holder.state}'>{sign} {said}</span>"
