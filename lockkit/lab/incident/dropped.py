@@ -20,6 +20,7 @@ from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
 FILE_BYTES_MAX = 10_000_000
 FILES_MAX = 200
 NAME_MAX = 80
+CHUNK_BYTES = 1 << 16
 
 
 class NotUnderstood(StatedError, ValueError):
@@ -81,13 +82,15 @@ def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[SeenVersion] = (
 
 
 def _sort(pile: _Pile, name: str, content: bytes) -> None:
-    content = _unpacked(name, content)
+    content, cut = _unpacked(name, content)
     if len(content) > FILE_BYTES_MAX:
         raise NotUnderstood(
             name,
             f"is longer than {FILE_BYTES_MAX // 1_000_000} MB",
             "cut out what is around the incident (of a log, the lines with the lock's name)",
         )
+    if not content.strip():
+        raise NotUnderstood(name, "is empty")
     wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")  # as PowerShell redirects a command's output
     text = content.decode("utf-16" if wide else "utf-8-sig", "replace")
     first = next((line for line in text.splitlines() if line.strip()), "")
@@ -104,7 +107,7 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
         pile.taken.append(ParsedFile(name, f"{listing.provider}'s listing of versions", said))
     elif (stored := store_logs.read_store_log(text)) is not None:
         pile.stores.append(stored)
-        pile.taken.append(ParsedFile(name, stored.form, _stored(stored)))
+        pile.taken.append(ParsedFile(name, stored.form, _stored(stored) + cut))
     elif first.startswith("{"):
         events = _history(name, text)
         pile.events += events
@@ -112,7 +115,7 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
     elif is_log(text):
         log = read_log(text, name.rpartition("/")[2].removesuffix(".log"))
         pile.logs.append(log)
-        pile.taken.append(ParsedFile(name, log.form, _said(log)))
+        pile.taken.append(ParsedFile(name, log.form, _said(log) + cut))
     else:
         raise NotUnderstood(
             name,
@@ -123,15 +126,23 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
         )
 
 
-def _unpacked(name: str, content: bytes) -> bytes:
-    """Unpack a gzip file, as CloudTrail delivers it, up to one byte more than is allowed."""
+def _unpacked(name: str, content: bytes) -> tuple[bytes, str]:
+    """Unpack a gzip file, as CloudTrail delivers it, up to one byte more than is allowed.
+
+    Also what is wrong with it: of a damaged file the beginning is read, up to its last whole line.
+    """
     if content[:2] != b"\x1f\x8b":
-        return content
+        return content, ""
+    found = bytearray()
     try:
         with gzip.open(io.BytesIO(content)) as file:
-            return file.read(FILE_BYTES_MAX + 1)
+            while len(found) <= FILE_BYTES_MAX and (part := file.read1(CHUNK_BYTES)):
+                found += part
     except (OSError, EOFError, zlib.error) as error:
-        raise NotUnderstood(name, f"cannot be unpacked: {plain(error)}") from None
+        if not found:
+            raise NotUnderstood(name, f"cannot be unpacked: {plain(error)}") from None
+        return bytes(found), "; the file is damaged, and only its beginning was read"
+    return bytes(found), ""
 
 
 def _stored(log: store_logs.StoreLog) -> str:

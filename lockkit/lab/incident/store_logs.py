@@ -19,8 +19,11 @@ from urllib.parse import unquote, urlsplit
 from lockkit.events import STORE, Event, event
 from lockkit.lab.incident.listings import moment_ms
 from lockkit.lab.verify.check.lanes import FENCE_NAME, LOCK_NAME, name_of
+from lockkit.stores.secret import carries_secret
 
 TEXT_MAX = 1_024
+BLANKS_MAX = 1_000
+"""Between two records of an array."""
 LISTED_WITHIN_MS = 1_500.0
 """A log's time and a listing's are both to the second, and may be of the two ends of a request."""
 WRITES = ("PUT", "DELETE")
@@ -41,6 +44,8 @@ class LoggedRequest:
     condition: str = ""
     version: str = ""
     took_ms: float = 0.0
+    id: str = ""
+    """The store's own number of the record or the request: a log may be delivered twice."""
 
 
 @dataclass(slots=True)
@@ -94,11 +99,25 @@ def _records(text: str) -> Iterator[dict[str, Any]]:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
-        whole = [_record(line) for line in text.splitlines() if line.strip()]
+        whole = [_record(line) for line in text.split("\n") if line.strip()]
+        if not any(isinstance(each, dict) for each in whole):
+            whole = [*_begun(text), None]
     if isinstance(whole, dict):
         whole = whole.get("Records") or whole.get("records") or whole.get("entries") or [whole]
     for each in whole if isinstance(whole, list) else ():
         yield each if isinstance(each, dict) else {}
+
+
+def _begun(text: str) -> Iterator[Any]:
+    """The whole records of an array whose end is missing."""
+    decoder, at = json.JSONDecoder(), text.find("[") + 1
+    while at:
+        at += len(text[at : at + BLANKS_MAX]) - len(text[at : at + BLANKS_MAX].lstrip(" ,\t\r\n"))
+        try:
+            found, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return
+        yield found
 
 
 def _record(line: str) -> Any:
@@ -111,7 +130,7 @@ def _record(line: str) -> Any:
 # --- one record of each form ----------------------------------------------------------------------
 
 _ACCESS = re.compile(
-    r'\S+ \S+ \[(?P<at>[^\]]{20,40})\] (?P<ip>\S+) (?P<who>\S+) \S+ '
+    r'\S+ \S+ \[(?P<at>[^\]]{20,40})\] (?P<ip>\S+) (?P<who>\S+) (?P<id>\S+) '
     r'(?P<op>(?:REST|BATCH|S3|WEBSITE)\.\S+) (?P<key>\S+) (?P<request>"[^"]*"|-) '
     r"(?P<status>\d{3}|-) (?P<code>\S+) \S+ \S+ (?P<took>\d+|-)"
 )  # fmt: skip
@@ -140,7 +159,7 @@ def _access(line: str) -> LoggedRequest | str | None:
     return _request(
         moment, ("a lifecycle rule" if rule else who, found["ip"]), method,
         unquote(unquote(found["key"])), 204 if rule else int(found["status"]),
-        took_ms=0 if found["took"] == "-" else int(found["took"]),
+        took_ms=0 if found["took"] == "-" else int(found["took"]), id=found["id"],
     )  # fmt: skip
 
 
@@ -162,7 +181,7 @@ def _trail(record: Mapping[str, Any]) -> LoggedRequest | str | None:
     name = who.get("arn") or who.get("userName") or who.get("principalId")
     return _request(
         record.get("eventTime"), (name, record.get("sourceIPAddress")), method,
-        parameters.get("key"), status,
+        parameters.get("key"), status, id=record.get("eventID"),
     )  # fmt: skip
 
 
@@ -180,7 +199,7 @@ def _audit(record: Mapping[str, Any]) -> LoggedRequest | str | None:
     name = str(said.get("resourceName")).partition("/objects/")[2]
     return _request(
         record.get("timestamp"), (who, _dict(said, "requestMetadata").get("callerIp")), method,
-        name, _GRPC.get(code, 500) if type(code) is int else 500,
+        name, _GRPC.get(code, 500) if type(code) is int else 500, id=record.get("insertId"),
     )  # fmt: skip
 
 
@@ -209,6 +228,7 @@ def _blob(record: Mapping[str, Any]) -> LoggedRequest | str | None:
         int(status) if status.isdecimal() else 0, condition=_used(fields.get("conditionsused")),
         version=str(fields.get("etag") or ""),
         took_ms=float(took) if isinstance(took, int | float) else 0.0,
+        id=fields.get("correlationid"),
     )  # fmt: skip
 
 
@@ -232,7 +252,7 @@ _FORMS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], LoggedRequest | str 
 
 def _request(
     at: object, who: Sequence[object], method: str, key: object, status: int, *,
-    condition: str = "", version: str = "", took_ms: float = 0.0,
+    condition: str = "", version: str = "", took_ms: float = 0.0, id: object = "",
 ) -> LoggedRequest | None:  # fmt: skip
     at_ms = moment_ms(at)
     took_ms = took_ms if math.isfinite(took_ms) else 0.0
@@ -240,13 +260,13 @@ def _request(
         return None
     return LoggedRequest(
         at_ms, _name(*who), method, key[:TEXT_MAX], status, condition, version[:TEXT_MAX],
-        min(max(took_ms, 0.0), 600_000.0),
+        min(max(took_ms, 0.0), 600_000.0), id[:TEXT_MAX] if isinstance(id, str) else "",
     )  # fmt: skip
 
 
 def _name(who: object, ip: object) -> str:
     """The last part of a principal's name, and its address: several clients may share either."""
-    name = "" if who == "-" else str(who or "").rpartition("/")[2]
+    name = "" if who == "-" or carries_secret(str(who)) else str(who or "").rpartition("/")[2]
     name = name or "somebody"
     return f"{name[:60]}@{str(ip)[:45]}" if ip and ip != "-" else name[:60]
 
@@ -262,7 +282,12 @@ def _dict(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def as_events(logs: Iterable[StoreLog]) -> list[Event]:
     """The requests in the truth lane. A version that the log lacks is `?1`, `?2`, ..."""
     events, standing = list[Event](), dict[str, str]()
-    requests = sorted((each for log in logs for each in log.requests), key=lambda each: each.at_ms)
+    requests = [each for log in logs for each in log.requests]
+    # Two equal records are one request that was delivered twice, or a file that was given twice.
+    requests = list(dict.fromkeys(each for each in requests if each.id or each.version)) + [
+        each for each in requests if not (each.id or each.version)
+    ]
+    requests.sort(key=lambda each: each.at_ms)
     for number, each in enumerate(requests, 1):
         applied = each.method in WRITES and each.status < 300
         before, version = standing.get(each.key, ""), each.version
