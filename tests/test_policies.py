@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,7 +14,9 @@ from urllib.request import urlopen
 import boto3
 import pyarrow as pa
 import pytest
+from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
+from urllib3 import HTTPResponse
 
 from lockkit import Lock, StoreError, open_store
 from lockkit.cli.main import main
@@ -67,6 +70,57 @@ def test_dynamodbs_policy_names_the_operations_that_a_lock_sends_and_their_keys(
     assert sent == actions(said)
     keys = said["Statement"][0]["Condition"]["ForAllValues:StringEquals"]["dynamodb:LeadingKeys"]
     assert keys == ["orders", f"orders{COUNTER}"]
+
+
+def denying(lock: DynamoDBLock, right: str, sent: set[str]) -> None:
+    """As IAM without this permission: such a request is answered with AccessDeniedException."""
+    body = json.dumps({"__type": "com.amazon.coral.service#AccessDeniedException",
+                       "Message": f"not authorized to perform: {right}"}).encode()  # fmt: skip
+
+    def refuse(request: Any, event_name: str, **_: Any) -> AWSResponse | None:
+        name = f"dynamodb:{event_name.rpartition('.')[2]}"
+        sent.add(name)
+        if name != right:
+            return None
+        raw = HTTPResponse(io.BytesIO(body), preload_content=False)
+        return AWSResponse(request.url, 400, {"content-type": "application/x-amz-json-1.0"}, raw)
+
+    lock._table._client.meta.events.register("before-send.dynamodb", refuse)
+
+
+@pytest.mark.xdist_group("dynamodb")
+@pytest.mark.parametrize("right", sorted(actions(policy("dynamodb"))))
+def test_a_lock_of_dynamodb_needs_each_permission_of_its_document(
+    dynamodb: Any, right: str
+) -> None:
+    table, sent = f"needs-{right.partition(':')[2]}", set[str]()
+    locks = [DynamoDBLock(table, "orders", endpoint_url=dynamodb.endpoint) for _ in range(2)]
+    for each in locks:
+        denying(each, right, sent)
+    with pytest.raises(StoreError, match="AccessDenied"):
+        lives(*locks)
+    assert right in sent
+
+
+@pytest.mark.xdist_group("dynamodb")
+def test_on_call_staff_need_one_permission_to_see_who_holds_a_lock_of_dynamodb(
+    dynamodb: Any,
+) -> None:
+    """`lock show`, `watch` and `incident` call `holder`; a break needs more."""
+    (right,) = actions(policy("dynamodb_on_call"))
+    writer, reader, nobody = (
+        DynamoDBLock("on-call", "orders", endpoint_url=dynamodb.endpoint) for _ in range(3)
+    )
+    sent = set[str]()
+    denying(reader, "dynamodb:DeleteItem", sent)
+    denying(nobody, right, set())
+    with writer:
+        found = reader.holder()
+        assert found is not None and sent == {right}
+        with pytest.raises(StoreError, match="AccessDenied"):
+            nobody.holder()
+        with pytest.raises(StoreError, match="AccessDenied"):
+            reader.break_lock(found.version, force=True)
 
 
 def test_on_call_staff_read_the_table_and_its_lock_with_the_documented_rights(
