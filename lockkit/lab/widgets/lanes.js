@@ -437,7 +437,7 @@ class View {
       const beside = [lane.x - (lanes[i - 1]?.x ?? -lane.x), (lanes[i + 1]?.x ?? 2 * width - lane.x) - lane.x];
       const room = Math.min(140, ...beside) - 4;
       title.style.maxWidth = `${room}px`;
-      html("b", "", lane.title === "lock object" && room < 82 ? "lock" : lane.title, title);
+      html("b", "", lane.title === "lock object" && room < 92 ? "lock" : lane.title, title);
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, lane.state, title);
       else html("i", "", lane.id === "lock" ? "the truth" : "what readers see", title);
       if (writer) this.folds(title, lane, `Hide the lane of ${lane.title}`);
