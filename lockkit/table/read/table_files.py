@@ -80,10 +80,10 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
     archives = table.config.names.layout == 1 or any(
         each.key.startswith(prefix) and not each.key.endswith("/") for each in entries
     )
-    found = Listed(table, now, tuple(bases), tuple(sorted(logs)), archives)
-    if any(each < found.first for each in now.pending):
-        found = yield from _without_late(found)
-    return found
+    listed = Listed(table, now, tuple(bases), tuple(sorted(logs)), archives)
+    if any(each < listed.first for each in now.pending):
+        listed = yield from _without_late(listed)
+    return listed
 
 
 def _without_late(found: Listed) -> Procedure[Listed]:
