@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 from lockkit.errors import TableError
 from lockkit.table import Table
-from lockkit.table.errors import NotWritable, RefusedOption, RefusedRows
+from lockkit.table.errors import NotWritable, RefusedOption, RefusedRows, UnsupportedTable
 from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.property_keys import KEY_CLASS, KEY_CLASSES, KEY_TYPE
 
@@ -174,3 +175,17 @@ def test_a_merge_on_read_table_without_keys_is_refused(tmp_path: Path) -> None:
     made = {"hoodie.table.recordkey.fields": None, "hoodie.table.type": "MERGE_ON_READ"}
     with hudis(tmp_path, **made) as table, pytest.raises(TableError, match="have no keys of their"):
         table.append(rows(("a", 1)))
+
+
+@pytest.mark.parametrize("write", ["append", "upsert", "delete", "overwrite"])
+def test_file_groups_of_hudis_bucket_index_are_not_written_as_if_they_were_others(
+    tmp_path: Path, write: str
+) -> None:
+    """Hudi's properties do not say that a table has its index; its file ids do."""
+    hudis_id = "00000001-643b-4939-8fde-6bcbc893444a-0"
+    with hudis(tmp_path) as table, patch("lockkit.table.handle.free_file_id", lambda _: hudis_id):
+        table.append(rows(("a", 1)))
+    with Table(table.url) as other:
+        with pytest.raises(UnsupportedTable, match="a file group of Hudi's bucket index"):
+            getattr(other, write)(rows(("a", 1)))
+        assert other.read().num_rows == 1

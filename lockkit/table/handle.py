@@ -32,7 +32,7 @@ from lockkit.table.format.base_file import (
     write_inserts,
 )
 from lockkit.table.format.layout import TaskId
-from lockkit.table.format.properties import FENCED, SERIAL, TableConfig
+from lockkit.table.format.properties import FENCED, HUDI, SERIAL, TableConfig
 from lockkit.table.format.property_keys import COPY_ON_WRITE
 from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.schema import avro_schema, conform, evolve
@@ -486,12 +486,13 @@ class Table:
         self._known, snapshot = self._left
         if self._described:
             from lockkit.table.format.gate import refuse_other
-
             refuse_other(self._described, self._known.config)
+        if self._known.config.mode == HUDI:
+            from lockkit.table.read.bucket_groups import refuse_unsaid
+            refuse_unsaid(snapshot)
         self._schema = None
         if snapshot.schema:
             from lockkit.table.format.schema_reading import arrow_schema
-
             self._schema = arrow_schema(snapshot.schema)
         self._schema_at = snapshot.covered.newest
         self._partitions = frozenset(partition for partition, _ in snapshot.groups)

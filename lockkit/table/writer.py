@@ -38,6 +38,7 @@ from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.publish import after_commit
 from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.options import WriteOptions, known_config, refuse_another
+from lockkit.table.read.bucket_groups import refuse_unsaid
 from lockkit.table.read.opening import look_over, snapshot_for
 from lockkit.table.read.snapshot import Snapshot, advance
 from lockkit.table.services.context import StoreHost
@@ -100,6 +101,7 @@ class TableWrite(ABC):
         self.check(known.config)
         refuse_replacing(known.config, self.requested.operation)
         refuse_keyless(known.config, self.requested.operation)
+        refuse_unsaid(seen)
         strategy = self.requested.strategy
         if self.requested.nonblocking:
             refuse_blocking(known.config, self.requested.concurrency)

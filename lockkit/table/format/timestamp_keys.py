@@ -38,8 +38,6 @@ _PER_UNIT_US = {
 _UNIT_OF = {"EPOCHMILLISECONDS": "MILLISECONDS", "EPOCHMICROSECONDS": "MICROSECONDS",
             "UNIX_TIMESTAMP": "SECONDS"}  # fmt: skip
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
-_WORDS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "SSS": ""}
-_DIGITS = {"yyyy": r"\d{4}", "SSS": r"\d{3}"}
 _FIELD = {"yyyy": "year", "MM": "month", "dd": "day", "HH": "hour", "mm": "minute", "ss": "second",
           "SSS": "microsecond"}  # fmt: skip
 
@@ -114,10 +112,8 @@ def folder_of(config: TableConfig, field: str, value: object) -> object:
 
 
 def _parsed(settings: Mapping[str, str], field: str, value: str) -> datetime:
-    found: dict[str, int] = {}
     pattern = "".join(
-        f"(?P<{_FIELD[word]}>{_DIGITS.get(word, chr(92) + 'd{2}')})" if word in _FIELD
-        else re.escape(literal)
+        rf"(?P<{_FIELD[word]}>\d{{{len(word)}}})" if word else re.escape(literal)
         for word, literal in _tokens(settings[IN])
     )  # fmt: skip
     if match := re.fullmatch(pattern, value, re.ASCII):
@@ -132,12 +128,9 @@ def _parsed(settings: Mapping[str, str], field: str, value: str) -> datetime:
 
 
 def _formatted(pattern: str, at: datetime) -> str:
-    return "".join(
-        f"{at.microsecond // 1000:03d}" if word == "SSS"
-        else f"{at.year:04d}" if word == "yyyy"
-        else at.strftime(_WORDS[word]) if word in _WORDS else literal
-        for word, literal in _tokens(pattern)
-    )  # fmt: skip
+    at = at.replace(microsecond=at.microsecond // 1_000)
+    return "".join(f"{getattr(at, _FIELD[word]):0{len(word)}d}" if word else literal
+                   for word, literal in _tokens(pattern))  # fmt: skip
 
 
 def _tokens(pattern: str) -> Iterator[tuple[str, str]]:
@@ -154,9 +147,8 @@ def _other_tokens(pattern: str) -> Iterator[str]:
     parts = list(_TOKEN.finditer(pattern))
     if "".join(each[0] for each in parts) != pattern:
         yield pattern
-    yield from (each[0] for each in parts if each[2] and each[0] not in _WORDS)
     words = [each[0] for each in parts if each[2]]
-    yield from (each for each in words if words.count(each) > 1)
+    yield from (each for each in words if each not in _FIELD or words.count(each) > 1)
 
 
 def _zone(name: str) -> tzinfo:

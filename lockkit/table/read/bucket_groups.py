@@ -6,10 +6,12 @@ a conflict. With Hudi's bucket index both write log files of one file group.
 
 from __future__ import annotations
 
+import re
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
-from lockkit.table.format.properties import TableConfig
+from lockkit.table.errors import UnsupportedTable
+from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.read.buckets import is_bucketed
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from lockkit.table.read.snapshot import Snapshot
 
 _HASHED = "-0000-0000-0000-"
+_HUDIS = re.compile(r"0000[0-9]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}-")
+"""A bucket's number and the rest of a UUID, which alone begins so once in 100,000 times."""
 
 
 def buckets_of(config: TableConfig, keys: Any) -> Any:
@@ -39,6 +43,19 @@ def bucket_file_id(partition: str, bucket: int, generation: int = 0) -> str:
 def hashed_file_id(bucket: int, generation: int = 0) -> str:
     """As Hudi's non-blocking writers name it (`BucketIdentifier`); Hudi has generation 0 alone."""
     return f"{bucket:08d}{_HASHED}{generation:012d}-0"
+
+
+def refuse_unsaid(snapshot: Snapshot) -> None:
+    """Raise if the file groups are buckets of Hudi's index, and the table's properties do not say
+    so: Hudi's writers look for a key in its bucket alone, and would add a row of ours once more.
+    """
+    found = [file_id for _, file_id in snapshot.groups if _HUDIS.match(file_id)]
+    if found and snapshot.config.mode == HUDI and not snapshot.config.hashed:
+        raise UnsupportedTable(
+            found[0], "is a file group of Hudi's bucket index, and the table's properties do not "
+            "say how many buckets it has: its rows would be looked for in other places",
+            "write it with Hudi, or copy it to a table made with index='BUCKET'",
+        )  # fmt: skip
 
 
 def generations(snapshot: Snapshot) -> dict[FileGroup, int]:

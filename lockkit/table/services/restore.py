@@ -192,11 +192,8 @@ def _request(names: TimelineNames, now: Timeline, plan: RestorePlan) -> Procedur
 
 def _load(names: TimelineNames, instant: str) -> Procedure[RestorePlan]:
     key = names.requested(instant, "restore")
-    match (yield from read(key, limit=None)):
-        case Found(body, _):
-            return parse_restore_plan(key, body)
-        case _missing:
-            raise TableChanged(key, "is gone: another process finished it", "begin again")
+    found = yield from read(key, limit=None)
+    return parse_restore_plan(key, found.body if isinstance(found, Found) else b"")
 
 
 def _refuse_news(
