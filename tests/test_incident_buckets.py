@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import boto3
 import pyarrow as pa
 import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
 from pages import section
+from test_incident_files import debugging
 
 from lockkit import Lock, open_store
 from lockkit.cli.main import main
 from lockkit.clock import Clock
+from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.incident.audit import AUDIT
 from lockkit.lab.incident.patterns import Pattern
 from lockkit.lab.server import Emulator
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Found
+from lockkit.protocol.record import Record, encode
 from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table import begin
@@ -108,12 +114,18 @@ class Bucket:
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "anybody")
+    with versioned(request.param) as made:
+        yield made
+
+
+@contextmanager
+def versioned(kind: str, profile: str = "aws") -> Iterator[Bucket]:
     clock = Clock()
-    with Emulator(clock=clock) as server:
+    with Emulator(clock=clock, profile=profile) as server:
         on = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
         urlopen(Request(f"{server.s3}/lake", method="PUT")).close()
         urlopen(Request(f"{server.s3}/lake?versioning", data=on, method="PUT")).close()
-        yield Bucket(request.param, server, clock)
+        yield Bucket(kind, server, clock)
 
 
 # --- situations -----------------------------------------------------------------------------------
@@ -317,12 +329,101 @@ SITUATIONS: dict[Pattern, tuple[list[Situation], list[Situation]]] = {
     Pattern.HEALTHY: ([in_time, released, writer_at_work], [died, no_record, dead_instant]),
     Pattern.UNKNOWN: ([unreadable_table], [in_time, died]),
 }
+
+# --- with the debug log of boto3 beside the bucket ------------------------------------------------
+
+RETRIES = Config(retries={"mode": "standard", "max_attempts": 2})
+LOCK = "table_lock.json"
+
+
+def record(attempt: str, **fields: Any) -> bytes:
+    until_ms = Clock().wall_ms() + 290_000
+    fields = {"epoch": 1, "ttl_ms": 300_000, "attempt": attempt, **fields}
+    return encode(Record("W1", until_ms, **fields))
+
+
+@dataclass
+class Client:
+    """boto3 as it comes, through a proxy that injects faults."""
+
+    bucket: Bucket
+    proxy: Proxy
+
+    def put(self, body: bytes, **condition: str) -> str:
+        """The ETag; "" if the write was refused or got no answer."""
+        s3 = boto3.client(
+            "s3", endpoint_url=self.proxy.url, region_name="us-east-1", config=RETRIES,
+            aws_access_key_id="a", aws_secret_access_key="b",
+        )  # fmt: skip
+        try:
+            done = s3.put_object(Bucket="lake", Key=f"orders/{LOCK_KEY}", Body=body, **condition)
+        except ClientError:
+            return ""
+        return str(done["ETag"])
+
+    def get(self) -> None:
+        s3 = boto3.client(
+            "s3", endpoint_url=self.proxy.url, region_name="us-east-1",
+            aws_access_key_id="a", aws_secret_access_key="b",
+        )  # fmt: skip
+        s3.get_object(Bucket="lake", Key=f"orders/{LOCK_KEY}")["Body"].read()
+
+
+def renewed(client: Client, when: str) -> None:
+    etag = client.put(record("1"), IfNoneMatch="*")
+    client.proxy.inject(Fault("drop", when=when, operation="put", key=LOCK))
+    client.put(record("2"), IfMatch=etag)
+
+
+def renewal_answer_lost(client: Client) -> None:
+    """boto3 lost the answer to a renewal, sent it again, and took the 412 for a loss"""
+    renewed(client, "after")
+
+
+def renewal_lost(client: Client) -> None:
+    """boto3's renewal was lost before it arrived, and the second copy landed"""
+    renewed(client, "before")
+
+
+def claimed(client: Client, when: str) -> None:
+    client.proxy.inject(Fault("drop", when=when, operation="put", key=LOCK))
+    client.put(record("1"), IfNoneMatch="*")
+    client.get()
+
+
+def claim_answer_lost(client: Client) -> None:
+    """boto3 lost the answer to a claim, sent it again, and waits for itself after the 412"""
+    claimed(client, "after")
+
+
+def claim_lost(client: Client) -> None:
+    """boto3's claim was lost before it arrived, and the second copy landed"""
+    claimed(client, "before")
+
+
+def both_replaced(client: Client) -> None:
+    """two writes with one If-Match were both applied: the server ignores conditions"""
+    one_replaced(client)
+
+
+def one_replaced(client: Client) -> None:
+    """the second of two writes with one If-Match was refused"""
+    etag = client.put(record("1"), IfNoneMatch="*")
+    for attempt in ("2", "3"):
+        client.put(record(attempt), IfMatch=etag)
+
+
+LOGGED: dict[Pattern, tuple[Callable[[Client], None], Callable[[Client], None]]] = {
+    Pattern.NO_CAS: (both_replaced, one_replaced),
+    Pattern.FALSE_412: (renewal_answer_lost, renewal_lost),
+    Pattern.GHOST: (claim_answer_lost, claim_lost),
+}
 NOT_LISTED = {
     Pattern.NO_CAS: "a bucket keeps no write's condition: a client's log or Azure's resource log",
     Pattern.FALSE_412: "a refused write leaves no version: the client's log",
     Pattern.GHOST: "the version looks like any grant, its client does not know of it: its log",
-    Pattern.THROTTLED: "a refused release leaves no version: the client's log, or the store's",
-    Pattern.DANGLING: "a release that never landed leaves no version: the client's log",
+    Pattern.THROTTLED: "a refused release leaves no version: a log with bodies (boto3's has none)",
+    Pattern.DANGLING: "a release that never landed leaves no version: such a log",
     Pattern.STALE: "a bucket does not show when a writer lost its lease: the writers' events",
 }
 """Why a bucket alone does not show it, and what does."""
@@ -330,10 +431,12 @@ HARMS = [(pattern, each) for pattern, (harms, _) in SITUATIONS.items() for each 
 NEARLY = [(pattern, each) for pattern, (_, nearly) in SITUATIONS.items() for each in nearly]
 
 
-def named(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> tuple[set[str], int]:
+def named(
+    bucket: Bucket, capsys: pytest.CaptureFixture[str], *files: str
+) -> tuple[set[str], int]:
     """The patterns that `lockkit incident` names, and its exit code."""
     capsys.readouterr()
-    at = [bucket.url, "--endpoint", bucket.endpoint, "--watch-s", "0", "--json"]
+    at = [bucket.url, *files, "--endpoint", bucket.endpoint, "--watch-s", "0", "--json"]
     code = main(["incident", *at])
     said = json.loads(capsys.readouterr().out)["diagnosis"]
     return {said["pattern"], *(each["pattern"] for each in said["also"])}, code
@@ -357,6 +460,24 @@ def test_a_bucket_that_nearly_shows_a_pattern_does_not_show_it(
     assert str(pattern) not in named(bucket, capsys)[0]
 
 
+@pytest.mark.parametrize("pattern", LOGGED)
+@pytest.mark.parametrize("harm", [True, False])
+def test_a_bucket_and_a_clients_debug_log_show_the_pattern_together(
+    pattern: Pattern, harm: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "anybody")
+    profile = "spaces" if harm and pattern is Pattern.NO_CAS else "aws"
+    with versioned("s3", profile) as bucket:
+        assert str(pattern) not in named(bucket, capsys)[0]
+        with Proxy(bucket.server.s3) as proxy, debugging() as out:
+            LOGGED[pattern][0 if harm else 1](Client(bucket, proxy))
+        (log := tmp_path / "W1.log").write_text(out.getvalue())
+        assert (str(pattern) in named(bucket, capsys, str(log))[0]) == harm
+        assert str(pattern) not in named(bucket, capsys)[0], "the bucket alone does not show it"
+
+
 @pytest.mark.parametrize(
     ("situation", "code"),
     [(died, 1), (silent, 1), (no_record, 1), (in_time, 0), (released, 0), (held_by_hudi, 0)],
@@ -374,7 +495,12 @@ def test_the_page_for_on_call_staff_lists_each_pattern_with_its_near_miss() -> N
     lines = ["| pattern | a bucket shows it | it does not show it |", "|---|---|---|"]
     for pattern in Pattern:
         if pattern in NOT_LISTED:
-            lines.append(f"| {pattern} | never alone | {NOT_LISTED[pattern]} |")
+            beside = LOGGED.get(pattern)
+            shown, near = "", ""
+            if beside is not None:
+                shown, near = (f"; {each.__doc__}" for each in beside)
+                shown = f"; beside boto3's log: {shown[2:]}"
+            lines.append(f"| {pattern} | never alone{shown} | {NOT_LISTED[pattern]}{near} |")
         else:
             harms, nearly = (
                 "; ".join(str(each.__doc__) for each in several) for several in SITUATIONS[pattern]
