@@ -1,9 +1,9 @@
 """What well-known libraries do when a response is lost, a write is late or a request is refused.
 
-Into an environment of its own, `pip install deltalake pylance "pyiceberg[sql-sqlite]" s3fs obstore
-boto3 pyarrow pytest` and lockkit, then
+Into an environment of its own, `pip install deltalake pylance "pyiceberg[sql-sqlite]" "s3fs[boto3]"
+obstore icechunk zarr smart_open pyarrow pytest` and lockkit, then
 
-    SURVEY=found.jsonl pytest -p lockkit.lab.testing.plugin tests/libraries/survey.py
+    SURVEY=found.jsonl pytest -c /dev/null --noconftest tests/libraries/survey.py
     python tests/libraries/survey.py found.jsonl
 
 prints the table of `docs/concepts/lost_responses.md`. Every library is used with its own defaults.
@@ -314,10 +314,88 @@ def test_obstore_rename(lost_responses: Lost, lake: Lake) -> None:
     judge_move("obstore: rename", lost_responses, lake, error)
 
 
+# --- icechunk: each commit is a snapshot, and one conditional write of the branch -----------------
+
+
+def repository(place: Lake, what: str) -> Any:
+    import icechunk
+
+    storage = icechunk.s3_storage(
+        bucket=place.name, prefix="r", endpoint_url=place.s3, region="us-east-1", allow_http=True,
+        force_path_style=True, access_key_id="any", secret_access_key="any",
+    )  # fmt: skip
+    return getattr(icechunk.Repository, what)(storage)
+
+
+def test_icechunk_commit(lost_responses: Lost, lake: Lake) -> None:
+    import zarr
+
+    session = repository(lake.direct, "create").writable_session("main")
+    zarr.create_array(session.store, name="n", shape=2, chunks=1, dtype="i8")[:] = 0
+    session.commit("first")
+
+    def action() -> None:
+        session = repository(lake, "open").writable_session("main")
+        array = zarr.open_array(session.store, path="n", mode="r+")
+        array[1] = array[1] + 1
+        session.commit("add one")
+
+    error = attempt(lost_responses, action)
+    there = repository(lake.direct, "open")
+    commits = [each.message for each in there.ancestry(branch="main")].count("add one")
+    added = zarr.open_array(there.readonly_session("main").store, path="n", mode="r")[1]
+    assert commits == added
+    judge("icechunk: commit, n = n + 1", lost_responses, commits, error)
+
+
+def test_icechunk_create(lost_responses: Lost, lake: Lake) -> None:
+    import icechunk
+
+    error = attempt(lost_responses, lambda: repository(lake, "create"))
+    try:
+        done = len(list(repository(lake.direct, "open").list_branches()))
+    except icechunk.IcechunkError:
+        done = 0
+    judge("icechunk: create a repository", lost_responses, done, error)
+
+
+# --- smart_open and zarr --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [b"new", b"x" * (11 * MEGABYTES)], ids=["small", "in parts"])
+def test_smart_open_write(lost_responses: Lost, lake: Lake, body: bytes) -> None:
+    import boto3
+    import smart_open
+
+    def action() -> None:
+        how = {"client": boto3.client("s3", **lake.boto3), "min_part_size": 5 * MEGABYTES}
+        with smart_open.open(f"s3://{lake.name}/file", "wb", transport_params=how) as file:
+            file.write(body)
+
+    error = attempt(lost_responses, action)
+    what = "write" if len(body) < MEGABYTES else "write in parts"
+    judge(f"smart_open: {what}", lost_responses, int(content(lake, "file") == body), error)
+
+
+def test_zarr_append(lost_responses: Lost, lake: Lake) -> None:
+    import zarr
+    from zarr.storage import ObjectStore
+
+    zarr.create_array(ObjectStore(objects(lake.direct)), shape=2, chunks=1, dtype="i8")[:] = 1
+    error = attempt(lost_responses, lambda: zarr.open_array(
+        ObjectStore(objects(lake)), mode="r+").append([2]))  # fmt: skip
+    values = zarr.open_array(ObjectStore(objects(lake.direct)), mode="r")[:].tolist()
+    assert values[:2] == [1, 1]
+    judge("zarr: append, stored by obstore", lost_responses, values.count(2), error)
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 
-DENIALS = ("CommitFailedError", "AlreadyExistsError", "PreconditionError", "pre-conditions")
+DENIALS = (
+    "CommitFailedError", "AlreadyExistsError", "PreconditionError", "pre-conditions",
+    "ConflictError", "branch update conflict",
+)  # fmt: skip
 """In an error that says that another writer was first."""
 
 
