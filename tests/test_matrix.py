@@ -114,6 +114,13 @@ def go(name: str) -> str:
     return f"{name} " + re.sub(DAY, r"of \1-\2-\3", pinned)
 
 
+def maven(name: str) -> str:
+    text = (PEERS / "pom.xml").read_text()
+    found = re.search(f"<artifactId>{name}</artifactId><version>(.+?)<", text)
+    assert found
+    return f"{name} {found[1]}"
+
+
 DAY = re.compile(r"0\.0\.0-(\d{4})(\d\d)(\d\d).*")
 """Go's version of a commit without one."""
 MOTO = f"moto {version('moto')}"
@@ -148,6 +155,8 @@ OTHERS = {
         lambda folder: peer_servers.versitygw(folder, nodes=2), FULL, rounds=20
     ),
     go("fake-gcs-server"): Served(peer_servers.fake_gcs_server, FULL, rounds=20),
+    maven("s3proxy"): Served(peer_servers.s3proxy, "not-atomic", rounds=20),
+    maven("s3mock"): Served(peer_servers.s3mock, "not-atomic", rounds=60),
 }
 
 
