@@ -21,13 +21,12 @@ from lockkit.table.format.timeline import (
     parse_timeline,
 )
 from lockkit.table.occ.fence import COMMIT
-from lockkit.table.occ.group import GroupDecision, GroupFence
+from lockkit.table.occ.group import GroupFence
 from lockkit.table.occ.group_commit import (
     GROUP_TIMELINE,
     OVERWRITE,
     GroupClient,
     GroupView,
-    are_published,
     publish,
 )
 from lockkit.table.occ.group_fence import read_group_fence
@@ -45,17 +44,18 @@ def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline
     """
     began_ms = yield WallMs()
     now: Timeline
+    shown: Timeline | None = None
     now, read = yield Parallel((load_timeline(names, after=after), _fence()))
     fence = read and read[0]
     if fence is None or shows_all(fence, now, after):
         return replace(now, fence=read)
     trip_s = max(WAIT_LEAST_S, min(WAIT_MOST_S, ((yield WallMs()) - began_ms) / 1000))
     try:
-        yield from _published(fence, now, after, trip_s)
+        shown = yield from _published(names, fence, now, after, trip_s)
     except StoreError as error:
         if isinstance(error, Unanswered):
             raise
-    return replace((yield from load_timeline(names, after=after)), fence=read)
+    return replace(shown or (yield from load_timeline(names, after=after)), fence=read)
 
 
 def list_in_turn(
@@ -104,22 +104,22 @@ def is_shown(instant: str, now: Timeline, after: str) -> bool:
 
 
 def _published(
-    fence: GroupFence, now: Timeline, after: str, trip_s: float
-) -> Procedure[None]:
-    """Wait until all of this fence is published; after a while, publish it."""
-    hidden: list[GroupDecision] = [
-        each for each in fence.window
-        if each.kind == COMMIT and not is_shown(each.instant, now, after)
-    ]
+    names: TimelineNames, fence: GroupFence, now: Timeline, after: str, trip_s: float
+) -> Procedure[Timeline | None]:
+    """List until all of this fence is published; after a while, publish it, and return None."""
+    hidden = [each for each in fence.window
+              if each.kind == COMMIT and not is_shown(each.instant, now, after)]  # fmt: skip
+    for _ in range(WAITS_MAX if hidden else 0):
+        yield Sleep(trip_s)
+        now = yield from load_timeline(names, after=after)
+        if shows_all(fence, now, after):
+            return now
     client = GroupClient()
     client.knows(fence, "")
     client.proven = {each.seq for each in fence.window
                      if each.kind == COMMIT and is_shown(each.instant, now, after)}  # fmt: skip
-    for _ in range(WAITS_MAX):
-        if not hidden or (yield from are_published(client, hidden)):
-            return
-        yield Sleep(trip_s)
     yield from publish(client, GroupView(fence, "", {}, frozenset()))
+    return None
 
 
 def _fence() -> Procedure[tuple[GroupFence, Version] | None]:

@@ -44,9 +44,7 @@ def offered(client: Any, write: Any, **_: Any) -> Procedure[str]:
     return COMMIT
 
 
-def given_up(
-    fence: GroupFence, now: Timeline, after: str, trip_s: float
-) -> Procedure[None]:
+def given_up(*_: Any) -> Procedure[None]:
     """Wait no longer than a moment, and publish nothing."""
     yield from ()
 
