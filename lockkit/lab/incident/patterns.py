@@ -45,7 +45,7 @@ SIMULATED = {
     Pattern.TWO_BELIEVERS: "lease/claim_412 ours:1",
     Pattern.HAND_DELETED: "table:2",
     Pattern.STALE: "commit/fence off:3",
-    Pattern.HOLDER_DIED: "commit:5@38",
+    Pattern.HOLDER_DIED: "lease:100@41",
     Pattern.HOLDER_SILENT: "lease:2@21",
     Pattern.HELD_BACK: "commit:3@303",
 }
