@@ -28,7 +28,7 @@ GENERATORS: dict[str, dict[str, str]] = {
               K + "output.dateformat": "yyyy-MM-dd HH", K + "timezone": "America/New_York",
               W + "hive_style_partitioning": "true", W + "partitionpath.urlencode": "true"},
     "unit": {**TIMED, W + "partitionpath.field": "ms", K + "timestamp.type": "SCALAR",
-             K + "timestamp.scalar.time.unit": "minutes", K + "output.dateformat": "yyyy-'Y'"},
+             K + "timestamp.scalar.time.unit": "seconds", K + "output.dateformat": "yyyy-'Y'"},
     "date": {**TIMED, W + "partitionpath.field": "day", K + "timestamp.type": "DATE_STRING",
              K + "input.dateformat": "yyyy-MM-dd", K + "output.dateformat": "yyyyMMdd"},
     "zones": {**TIMED, W + "partitionpath.field": "day", K + "timestamp.type": "DATE_STRING",

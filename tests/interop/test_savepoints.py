@@ -60,17 +60,16 @@ def test_each_restores_to_the_others_savepoint_and_reads_and_writes_on(
         by_hudi(5, "k1", "n5")
         table.upsert(rows("k2", "n6", at=6))
         later = both_show()
-        if version == 6:
+        if version == 6 or merged:  # Hudi's writing procedures fail on a table with buckets
             return
+        theirs = table.history()[0].instant
         assert table.delete_savepoint(mine)
-        if not merged:  # Hudi's procedure fails where a file group has no base file
-            theirs = table.history()[0].instant
-            call("create_savepoint", commit_time=theirs)
-            table.upsert(rows("k1", at=7))
-            by_hudi(8, "n8")
-            assert table.restore(theirs).taken_back
-            assert both_show() == later
-            assert table.delete_savepoint(theirs) and not call("show_savepoints")
+        call("create_savepoint", commit_time=theirs)
+        table.upsert(rows("k1", at=7))
+        by_hudi(8, "n8")
+        assert table.restore(theirs).taken_back
+        assert both_show() == later
+        assert table.delete_savepoint(theirs) and not call("show_savepoints")
         ours = table.savepoint().instant
         table.upsert(rows("k1", at=9))
         call("rollback_to_savepoint", instant_time=ours)
