@@ -424,7 +424,7 @@ def test_a_replaced_lock_file_is_not_deleted_and_its_former_holder_has_lost(
     lock.acquire()
     (tmp_path / "lock").unlink()  # a hand, or Hudi's close()
     path = lock_file(tmp_path)
-    with pytest.raises(LockLost, match="now that of Hudi's thread main"):
+    with pytest.raises(LockLost, match="now belongs to Hudi's thread main"):
         lock.renew()
     with pytest.raises(LockLost):
         lock.release()
@@ -601,7 +601,7 @@ def test_an_unknown_provider_lists_the_known_and_an_unknown_key_its_neighbour() 
         ("hoodie.aws.secert.key", "did you mean hoodie.aws.secret.key"),
         ("hoodie.table.nam", "did you mean hoodie.table.name"),
         ("hoodie.aws.region", "no lock reads it"),
-        ("nonsense", "no key of Hudi"),
+        ("nonsense", "not a key of Hudi"),
     ],
 )
 def test_a_key_that_has_no_effect_is_warned_of_and_its_value_not_shown(key: str, said: str) -> None:

@@ -227,7 +227,7 @@ def test_hudis_aws_credentials_are_used_for_the_dynamodb_lock() -> None:
         ({"hoodie.base.path": "https://x/?sig=s3cret"}, "carries a password"),
         ({LOCK + "provider": "a", (LOCK + "provider").upper(): "b"}, "provider is given twice"),
         ({LOCK + "provider ": "a"}, "has a space around its name"),
-        ({LOCK + "client.num_retries": "1.5"}, "num_retries is a whole number"),
+        ({LOCK + "client.num_retries": "1.5"}, "num_retries must be a whole number"),
     ],
 )
 def test_an_invalid_option_is_refused_without_showing_a_secret(
