@@ -371,7 +371,7 @@ def test_show_escapes_terminal_control_sequences(table: str) -> None:
     hostile = Record("\x1b[2J\x07<b>owner", 0, epoch=1, attempt="a", holder="\u202eevil\nline 2")
     leave(table, encode(hostile))
     result = run("lock", "show", table)
-    assert result.returncode == 0
+    assert result.returncode == 1, "its lease is over"
     assert not {"\x1b", "\x07", "\u202e"} & set(result.stdout)
     assert "\\x1b[2J" in result.stdout
     assert not [each for each in result.stdout.splitlines() if each.startswith("line 2")]
