@@ -62,6 +62,7 @@ SDKS = {
     "pyarrow": ["table", "spark", "lab.verify", "lab.widgets.stage.steps", "lab.course"],
     "fastavro": ["table", "spark", "lab.verify"],
     "xxhash": ["table", "providers.implicit"],
+    "polars": ["table"],
     "pyspark": ["spark"],
     "pandas": ["spark"],
     "psutil": ["spark", "lab.processes", "providers.process_state"],
@@ -88,7 +89,7 @@ ORDER = {
         "spark_hash java_hash data_files schema schema_reading property_keys timestamp_keys "
         "refusals properties partition row_partitions composite_keys layout base_file "
         "base_file_reading plans "
-        "compaction_plan hudi_options gate readable log_blocks log_writing archived "
+        "compaction_plan hudi_options gate readable log_blocks avro_columns log_writing archived "
         "archive_writing savepoint_files"
     ),
     "table.occ": (

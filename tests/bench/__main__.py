@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 LOCKS = ("cold", "emulator", "uncontended", "handoff", "providers")
-TABLES = ("table", "writers", "group", "age", "insert", "upsert", "memory")
+TABLES = ("table", "writers", "group", "age", "insert", "upsert", "merged", "memory")
 PATTERNS = ("queue", "striped")
 PAGES = ("binder",)
 NAMES = LOCKS + TABLES + PATTERNS + PAGES

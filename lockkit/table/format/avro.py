@@ -26,8 +26,13 @@ def encode(schema: Any, record: Mapping[str, Any]) -> bytes:
     payload = out.getvalue()
     described = json.dumps(schema, separators=(",", ":")).encode()
     sync = hashlib.sha256(described + payload).digest()[:SYNC_BYTES]
+    return container(described, 1, payload, sync)
+
+
+def container(described: bytes, count: int, records: bytes, sync: bytes) -> bytes:
+    """An Avro file of one block, with this many records of the schema that is `described`."""
     header = MAGIC + _long(1) + _bytes(b"avro.schema") + _bytes(described) + _long(0) + sync
-    return header + _long(1) + _bytes(payload) + sync
+    return header + (_long(count) + _bytes(records) + sync if count else b"")
 
 
 def stamp(body: bytes, name: str, value: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,12 +16,13 @@ KEYS_AT_ONCE = 65_536
 def bucket_of(keys: pa.Array, buckets: int) -> pa.Array:
     """The bucket of each key, from 0: `pmod(xxhash64(key), buckets)`. No key may be null."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     from xxhash import xxh64_intdigest
 
-    def bucket(key: bytes) -> int:
-        value = xxh64_intdigest(key, SEED)
-        return (value - (value >> 63 << 64)) % buckets  # of the signed number, as in Spark
-
-    slices = (keys[at : at + KEYS_AT_ONCE] for at in range(0, len(keys), KEYS_AT_ONCE))
-    pieces = [pa.array(map(bucket, each.cast(pa.binary()).to_pylist())) for each in slices]
-    return pa.concat_arrays(pieces or [pa.array([], pa.int64())])
+    hashes = []
+    for at in range(0, len(keys), KEYS_AT_ONCE):
+        some = keys[at : at + KEYS_AT_ONCE].cast(pa.binary()).to_pylist()
+        hashes.append(pa.array(map(xxh64_intdigest, some, repeat(SEED)), pa.uint64()))
+    signed = pa.chunked_array(hashes, pa.uint64()).combine_chunks().view(pa.int64())  # as in Spark
+    rest = pc.subtract(signed, pc.multiply(pc.divide(signed, buckets), buckets))
+    return pc.if_else(pc.less(rest, 0), pc.add(rest, buckets), rest)

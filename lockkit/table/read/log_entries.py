@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from lockkit.table.format.avro_columns import by_polars
 from lockkit.table.format.log_blocks import (
     AVRO,
     DELETE,
@@ -227,19 +228,34 @@ def _one(rows: pa.Table, name: str) -> pa.Array:
 
 def _parquet(block: Block, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
-    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
 
-    file = pa.BufferReader(block.content)
-    return ds.ParquetFileFormat().make_fragment(file).to_table(schema=schema)
+    # Blocks are small, and file groups are merged side by side: threads of its own cost more.
+    file = pq.ParquetFile(pa.BufferReader(block.content))
+    return _fitted(file.read(columns=schema.names, use_threads=False), schema)
 
 
 def _avro(block: Block, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
+    found = by_polars(block, schema.names)
+    if found is not None:
+        return _fitted(found, schema)
     rows, parts = avro_rows(block), []
     while some := list(islice(rows, ROWS_AT_ONCE)):
         parts.append(pa.Table.from_pylist(some, schema))
     return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def _fitted(found: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With the columns of `schema`: nulls where the block has none."""
+    import pyarrow as pa
+
+    columns = [
+        found[each.name].cast(each.type) if each.name in found.column_names
+        else pa.nulls(found.num_rows, each.type) for each in schema
+    ]  # fmt: skip
+    return pa.table(columns, schema=schema)
 
 
 def _deletes(block: Block, columns: LogColumns) -> LogEntries:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -39,6 +40,8 @@ from lockkit.table.read.log_slice import LogSlice, VisibleInstants, without_logs
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LOGS_AT_ONCE = 4
+"""Log files of a slice that are fetched at one time."""
 Scanning = Callable[..., Iterator["pa.RecordBatch"]]
 """Reads a base file, as `scan_slice` does."""
 
@@ -66,12 +69,16 @@ def open_log_slice(
     of: LogSlice, fetch: Callable[[], BinaryIO], store: Store, clock: Clock
 ) -> MergeSource:
     """Read the log files, and the base file by `fetch`; `TableError` if one is gone or damaged."""
-    logs: dict[str, bytes] = {}
-    for key in of.logs:
+
+    def whole(key: str) -> bytes:
         with open_data_file(store, key, clock) as file:
-            logs[key] = file.read()
-        if (missing := gaps(logs[key])) or not logs[key]:
-            run(refuse_damage(of, key, len(logs[key]), missing), store, clock)
+            body = file.read()
+        if (missing := gaps(body)) or not body:
+            run(refuse_damage(of, key, len(body), missing), store, clock)
+        return body
+
+    with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
+        logs = dict(zip(of.logs, pool.map(whole, of.logs), strict=True))
     return MergeSource(fetch() if of.path else None, logs)
 
 

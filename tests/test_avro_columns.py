@@ -1,0 +1,89 @@
+"""An Avro block is the same rows with polars, which decodes it in columns, and without."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import io
+import json
+import struct
+import sys
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from test_log_files import block
+
+from lockkit.table.format import avro_columns
+from lockkit.table.format.log_blocks import AVRO, Block, blocks
+from lockkit.table.format.schema import avro_schema
+from lockkit.table.read.log_entries import LogColumns, merged_entries
+
+WHY = "it decodes Avro blocks in columns: pip install polars"
+KEY = "_hoodie_record_key"
+COLUMNS = {
+    "flag": (pa.bool_(), True), "small": (pa.int32(), -3), "real": (pa.float32(), 0.5),
+    "wide": (pa.float64(), 1e300), "text": (pa.string(), "ä"), "bytes": (pa.binary(), b"\0z"),
+    "day": (pa.date32(), dt.date(1969, 2, 3)),
+    "local": (pa.timestamp("us"), dt.datetime(1960, 1, 2)),
+    "time": (pa.timestamp("us", "UTC"), dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.UTC)),
+    "price": (pa.decimal128(38, 9), decimal.Decimal("-12345678901234567890.000000001")),
+    "listed": (pa.list_(pa.int64()), [1, None]),
+    "nested": (pa.struct([("x", pa.int32()), ("y", pa.string())]), {"x": 1, "y": None}),
+    "several": (pa.list_(pa.struct([("q", pa.float64())])), [{"q": 0.5}, None]),
+    "mapped": (pa.map_(pa.string(), pa.int32()), [("a", 1), ("b", None)]),
+}  # fmt: skip
+
+
+def avro_block(columns: pa.Schema, *rows: dict[str, Any]) -> Block:
+    described = json.loads(avro_schema(columns, "t"))
+    described["fields"].insert(0, {"name": KEY, "type": ["null", "string"], "default": None})
+    schema, content = fastavro.parse_schema(described), struct.pack(">ii", 3, len(rows))
+    for number, row in enumerate(rows):
+        out = io.BytesIO()
+        values = {name: dict(value) if name == "mapped" and value else value
+                  for name, value in row.items()}  # fmt: skip
+        fastavro.schemaless_writer(out, schema, {KEY: f"k{number}", **values})
+        content += struct.pack(">i", len(out.getvalue())) + out.getvalue()
+    (found,) = blocks("log", block(AVRO, content, h0="1", h2=json.dumps(described)))
+    return found
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("installed", [True, False], ids=["with polars", "without polars"])
+def test_a_column_has_the_values_that_were_written(
+    name: str, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if installed:
+        pytest.importorskip("polars", reason=WHY)
+    else:
+        monkeypatch.setitem(sys.modules, "polars", None)
+    kind, value = COLUMNS[name]
+    schema = pa.schema([(name, kind), ("more", pa.int64())])
+    put = avro_block(schema, {name: value, "more": 1}, {name: None, "more": None})
+    decoded = avro_columns.by_polars(put, [KEY, name])
+    assert (decoded is not None) == (installed and name != "mapped")
+    wider = pa.schema([(name, kind), ("later", pa.int64())])
+    for wanted in (wider, wider.remove(0)):
+        found = merged_entries([put], LogColumns(pa.schema([]), wanted))
+        assert found.keys.to_pylist() == ["k0", "k1"]
+        assert found.rows.schema == wanted and found.rows["later"].null_count == 2
+        if name in wanted.names:
+            assert found.rows[name].to_pylist() == [value, None]
+
+
+@pytest.mark.parametrize("count", [0, 1, 70])
+def test_a_block_of_so_many_rows_is_decoded(count: int) -> None:
+    pytest.importorskip("polars", reason=WHY)
+    put = avro_block(pa.schema([("n", pa.int64())]), *({"n": n} for n in range(count)))
+    found = avro_columns.by_polars(put, [KEY, "n"])
+    assert found is not None and found["n"].to_pylist() == list(range(count))
+
+
+def test_a_record_that_ends_behind_its_block_is_damage() -> None:
+    pytest.importorskip("polars", reason=WHY)
+    whole = avro_block(pa.schema([("n", pa.int64())]), {"n": 1})
+    cut = Block(whole.kind, whole.header, whole.content[:-3])
+    with pytest.raises(ValueError, match="ends behind its block"):
+        avro_columns.by_polars(cut, [KEY])
