@@ -526,6 +526,40 @@ def test_an_archiver_that_dies_between_two_deletions_leaves_no_hole_in_the_timel
     assert not died and after > 9, "it deleted at most one instant"
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["savepoint", "no savepoint"])
+def test_a_clean_deletes_log_files_before_the_first_base_file(tmp_path: Path, kept: bool) -> None:
+    options = {**OPTIONS, "hoodie.clean.automatic": "false"}
+    table = Table.create(f"file://{tmp_path}", record_key="id", table_type="MERGE_ON_READ",
+                         index="BUCKET", buckets=1, options=options)  # fmt: skip
+    with table:
+        for v in range(2):
+            table.upsert(pa.table({"id": ["a0"], "v": [v]}))
+        saved = table.savepoint().instant if kept else ""
+        first = list(tmp_path.glob("*.log.*"))
+        for v in range(2, 6):
+            table.upsert(pa.table({"id": ["a0"], "v": [v]}))
+            table.compact()
+        table.clean()
+        assert len(first) == 2 and all(each.exists() is kept for each in first)
+        if kept:
+            table.restore(saved)
+        assert table.read().to_pylist() == [{"id": "a0", "v": 1 if kept else 5}]
+
+
+def test_a_clean_deletes_the_log_files_of_a_deleted_partition(tmp_path: Path) -> None:
+    options = {**OPTIONS, "hoodie.clean.automatic": "false"}
+    table = Table.create(f"file://{tmp_path}", record_key="id", partition_by="p", index="BUCKET",
+                         table_type="MERGE_ON_READ", buckets=1, options=options)  # fmt: skip
+    with table:
+        table.upsert(pa.table({"id": ["a0", "b0"], "p": ["A", "B"]}))
+        table.delete_partition("p=A")
+        for _ in range(4):
+            table.upsert(pa.table({"id": ["b0"], "p": ["B"]}))
+        table.clean()
+        assert not list(tmp_path.glob("p=A/*.log.*")) and list(tmp_path.glob("p=B/*.log.*"))
+        assert table.read().to_pylist() == [{"id": "b0", "p": "B"}]
+
+
 def test_log_files_that_no_clean_has_deleted_keep_their_commits(tmp_path: Path) -> None:
     """Otherwise the clean would not find them any more."""
     options = {**OPTIONS, "hoodie.clean.automatic": "false"}

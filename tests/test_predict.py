@@ -33,6 +33,17 @@ def test_nothing_runs_before_a_guess_is_picked() -> None:
     assert predict.run("{}".format, "one") == "one"
 
 
+def test_in_voila_a_cell_runs_once_and_its_outcome_waits_for_the_guess(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lockkit.lab.widgets.predict.IN_VOILA", True)
+    predict = Predict("Which?", ["one", "two"])
+    assert predict.run("{}".format, "one") == "one"
+    assert predict.did is None and "Pick a guess" in text(predict)
+    predict.choice.value = "two"  # the click
+    assert predict.did == "one" and "It did: one." in text(predict)
+
+
 def test_after_the_run_the_panel_shows_the_prediction_and_the_result() -> None:
     predict = Predict("Which?", ["one", "two"])
     predict.pick("two")

@@ -75,6 +75,7 @@ class Predict(Shown):
         self.question, self.guesses, self._then = question, tuple(guesses), then
         self._locked: list[Any] = []
         self._explained: list[Explanation] = []
+        self._ran: str | None = None
         self.did: str | None = None
         """The outcome of the first run; after it, the guess cannot change."""
         self.choice = Guesses(question=question, options=self.guesses)
@@ -105,11 +106,15 @@ class Predict(Shown):
         button.disabled = self.picked is None
 
     def run(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `act` and show what it did: its result as text. `NotPredicted` without a guess."""
-        if self.picked is None:
+        """Call `act` and show what it did: its result as text. `NotPredicted` without a guess.
+
+        Voila runs each cell once, before a reader can pick. There the outcome waits for the guess.
+        """
+        if self.picked is None and not IN_VOILA:
             raise NotPredicted(FIRST, f"({self.question})")
         result = act(*args, **kwargs)
-        self.show(str(result))
+        self._ran = str(result)
+        self._chosen(None)
         return result
 
     def reveal(self, result: Any) -> Veil:
@@ -152,6 +157,8 @@ class Predict(Shown):
     def _chosen(self, _change: Any) -> None:
         for each in self._locked:
             each.disabled = self.picked is None
+        if self.picked is not None and self._ran is not None:
+            self.show(self._ran)
         self._status.say(self.said)
 
     def __repr__(self) -> str:

@@ -228,6 +228,8 @@ class _CleanWork:
     paths: dict[tuple[FileGroup, str], str] = field(default_factory=dict)
     older: set[FileGroup] = field(default_factory=set)
     """Groups to look up: these commits do not name the paths of all their slices."""
+    begun: set[FileGroup] = field(default_factory=set)
+    """Groups whose first base file is of these commits: log files alone may come before it."""
 
     @classmethod
     def of(
@@ -243,7 +245,9 @@ class _CleanWork:
                 if stat.is_log:
                     continue
                 known = slices.setdefault(stat.group, [])
-                if not known and stat.previous != NO_COMMIT:
+                if stat.previous == NO_COMMIT:
+                    work.begun.add(stat.group)
+                elif not known:
                     known.append(stat.previous)
                     work.older.add(stat.group)
                 known.append(commit.instant)
@@ -273,7 +277,7 @@ class _CleanWork:
                 lineage = replace(lineage, instants=every)
                 doomed = self._doomed(lineage)
             paths = [path for at in doomed for path in standing.get(at, ())]
-        if self.merged and doomed:
+        if self.merged and (doomed or gone or group in self.begun):
             paths += yield from self._logs(group, lineage, doomed)
         return [(group[0], path) for path in sorted(paths)]
 
@@ -281,13 +285,23 @@ class _CleanWork:
         self, group: FileGroup, lineage: Lineage, doomed: frozenset[str]
     ) -> Procedure[list[str]]:
         """The log files of doomed slices: those of the newest base file when they were completed.
+
+        Before the first base file, they are a slice by themselves.
         """
         partition, file_id = group
         listed, found = (yield from listing(in_partition(partition, f".{file_id}_"))), []
         for each in listed:
             name = LOG_FILE.fullmatch(each.key.rpartition("/")[2])
             at = self.now.completion.get(name[2]) if name else None
-            if at and max((base for base in lineage.instants if base < at), default="") in doomed:
+            if not at:
+                continue
+            base = max((base for base in lineage.instants if base < at), default="")
+            if not base and (group in self.begun or not lineage.instants):
+                base = at
+                gone = self._doomed(replace(lineage, instants=(at, *lineage.instants)))
+            else:
+                gone = doomed
+            if base in gone:
                 found.append(each.key)
         return found
 
