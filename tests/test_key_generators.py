@@ -109,7 +109,10 @@ def test_the_class_of_a_generator_says_as_much_as_its_type(tmp_path: Path) -> No
         ({"output.dateformat": ""}, "is not spelled here as Hudi does"),
         ({"timezone": "PST"}, "this time zone is not known here"),
         ({"timestamp.type": "SCALAR", "timestamp.scalar.time.unit": "weeks"}, "unit is not known"),
+        ({"timezone": "posix/America/New_York"}, "this time zone is not known here"),
+        ({"timezone": "GMT+5:60"}, "this time zone is not known here"),
         ({"timestamp.type": "DATE_STRING", "input.dateformat": "yyyy,MM"}, "a list of formats"),
+        ({"timestamp.type": "DATE_STRING", "input.dateformat": "MM-dd"}, "a day without its year"),
     ],
 )
 def test_settings_that_are_not_obeyed_are_refused_by_name(
@@ -126,6 +129,19 @@ def test_a_text_that_is_no_such_date_is_refused_with_its_column(tmp_path: Path, 
             table.append(rows(("a", value)))
         with pytest.raises(RefusedRows, match="is not what DATE_STRING takes"):
             table.append(rows(("a", 5)))
+
+
+def test_a_time_that_joda_does_not_know_is_refused_with_its_column(tmp_path: Path) -> None:
+    local = {"timezone": "America/New_York", "input.dateformat": "yyyy-MM-dd HH:mm"}
+    with timed(tmp_path / "gap", DATE | local) as table:
+        table.append(rows(("a", "2021-11-07 01:30")))
+        with pytest.raises(RefusedRows, match="clocks were put forward"):
+            table.append(rows(("b", "2021-03-14 02:30")))
+    with (
+        timed(tmp_path / "end", EPOCH | {"timezone": "GMT+8"}) as table,
+        pytest.raises(RefusedRows, match="no time of the years 1 to 9999"),
+    ):
+        table.append(rows(("a", 253_402_300_799_000)))
 
 
 def test_a_custom_generator_makes_simple_folders_and_one_fields_key_is_plain(

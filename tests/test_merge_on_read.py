@@ -134,6 +134,17 @@ def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
 # --- what is written ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("value", ["no", 0, False])
+def test_only_a_boolean_of_hudis_name_marks_a_deleted_row(tmp_path: Path, value: object) -> None:
+    both = pa.table({"id": ["a", "b"], "_hoodie_is_deleted": [value, value]})
+    with Table.create(f"file://{tmp_path}/t", record_key="id", table_type=MERGE_ON_READ) as table:
+        for _ in range(2):
+            table.upsert(both)
+        assert table.read().sort_by("id").equals(both)
+        table.compact()
+        assert table.read().sort_by("id").equals(both)
+
+
 def test_an_upsert_adds_a_log_file_and_reads_no_base_file() -> None:
     with made(partition_by=None, buckets=1) as table:
         table.upsert(rows(("a", "EU", 1, 1), ("b", "EU", 1, 1)))

@@ -106,7 +106,9 @@ def test_a_torn_gzip_file_is_read_as_far_as_it_goes_and_that_is_said() -> None:
         read(packed[:12])
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \r\n", gzip.compress(b"")])
+@pytest.mark.parametrize(
+    "content", [b"", b"\n \r\n", gzip.compress(b"")], ids=["nothing", "blank", "packed"]
+)
 def test_an_empty_file_is_called_empty(content: bytes) -> None:
     with pytest.raises(NotUnderstood, match="is empty"):
         read(content)

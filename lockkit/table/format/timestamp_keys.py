@@ -76,6 +76,8 @@ def reasons(settings: Mapping[str, str]) -> Iterator[str]:
     for key, pattern in patterns:
         if not pattern or list(_other_tokens(pattern)):
             yield f"{PREFIX}{key}={pattern[:60]}: this pattern is not spelled here as Hudi does"
+        elif key == IN and not _has_year(pattern):
+            yield f"{PREFIX}{key}={pattern[:60]}: a day without its year is not read here"
     for key in (ZONE, IN_ZONE, OUT_ZONE):
         try:
             _zone(settings.get(key) or "UTC")
@@ -108,7 +110,10 @@ def folder_of(config: TableConfig, field: str, value: object) -> object:
             raise _refused(field, value, "is no time of the years 1 to 9999") from None
     else:
         raise _refused(field, value, f"({type(value).__name__}) is not what {settings[TYPE]} takes")
-    return _formatted(settings[OUT], at.astimezone(zone))
+    try:
+        return _formatted(settings[OUT], at.astimezone(zone))
+    except OverflowError:
+        raise _refused(field, value, "is no time of the years 1 to 9999") from None
 
 
 def _parsed(settings: Mapping[str, str], field: str, value: str) -> datetime:
@@ -121,9 +126,13 @@ def _parsed(settings: Mapping[str, str], field: str, value: str) -> datetime:
         found["microsecond"] = found.get("microsecond", 0) * 1_000
         zone = _zone(settings.get(ZONE) or settings.get(IN_ZONE) or "UTC")
         try:
-            return datetime(**{"year": 1970, "month": 1, "day": 1, **found}, tzinfo=zone)
-        except ValueError:
+            at = datetime(**{"year": 1970, "month": 1, "day": 1, **found}, tzinfo=zone)
+            if at.astimezone(UTC).astimezone(zone).replace(fold=0) == at:
+                return at
+        except (ValueError, OverflowError):
             pass
+        else:
+            raise _refused(field, value, f"is no time in {zone}: clocks were put forward")
     raise _refused(field, value, f"does not have the form {settings[IN]}")
 
 
@@ -143,6 +152,12 @@ def _tokens(pattern: str) -> Iterator[tuple[str, str]]:
             yield "", match[0] if quoted is None else quoted.replace("''", "'") or "'"
 
 
+def _has_year(pattern: str) -> bool:
+    """Whether a day is of a named year; Joda-Time takes 2000 where a month or day has none."""
+    words = {word for word, _ in _tokens(pattern)}
+    return "yyyy" in words or not words & {"MM", "dd"}
+
+
 def _other_tokens(pattern: str) -> Iterator[str]:
     parts = list(_TOKEN.finditer(pattern))
     if "".join(each[0] for each in parts) != pattern:
@@ -156,9 +171,12 @@ def _zone(name: str) -> tzinfo:
     if name in ("UTC", "GMT"):
         return UTC
     if match := re.fullmatch(r"GMT([+-])(\d{1,2}):?(\d{2})?", name, re.ASCII):
-        minutes = int(match[2]) * 60 + int(match[3] or 0)
+        hours, minutes = int(match[2]), int(match[3] or 0)
+        if hours > 23 or minutes > 59:
+            raise ValueError(name)
+        minutes += hours * 60
         return timezone(timedelta(minutes=minutes if match[1] == "+" else -minutes))
-    if "/" not in name:
+    if "/" not in name or name.startswith(("posix/", "right/")):
         raise ValueError(name)
     try:
         return ZoneInfo(name)

@@ -173,33 +173,38 @@ def _entries(block: Block, columns: LogColumns) -> LogEntries:
     if block.kind == DELETE:
         return _deletes(block, columns)
     if block.kind == AVRO:
-        arrow_schema(block.header[SCHEMA])  # refuses one that holds itself, or that is unknown here
+        types = arrow_schema(block.header[SCHEMA])  # refuses one that holds itself, or is unknown
         names = [each["name"] for each in json.loads(block.header[SCHEMA])["fields"]]
         read = _avro
     elif block.kind == PARQUET:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        names = pq.read_schema(pa.BufferReader(block.content)).names
+        types = pq.read_schema(pa.BufferReader(block.content))
+        names = types.names
         read = _parquet
     else:
         raise ValueError("blocks of this type are not read")
     if RECORD_KEY not in names:
         raise KeyError(RECORD_KEY)
-    rows = read(block, _wanted(columns, names))
+    rows = read(block, _wanted(columns, names, types))
     partial = block.header.get(PARTIAL, "").lower() == "true"
     return _as_entries(rows, columns, frozenset(names) if partial else None)
 
 
-def _wanted(columns: LogColumns, names: Sequence[str]) -> pa.Schema:
-    """The columns to read of a block that has these."""
+def _wanted(columns: LogColumns, names: Sequence[str], types: pa.Schema) -> pa.Schema:
+    """The columns to read of a block that has these; `types` need not have those of Hudi's own.
+
+    A column of the flag's name that is no boolean is a column like any other, as for Hudi.
+    """
     import pyarrow as pa
 
     fields = {RECORD_KEY: pa.string()}
-    fields |= {each.name: each.type for each in (*columns.order, *columns.rows)}
-    fields |= {name: kind for name, kind in ((DELETED_FLAG, pa.bool_()), (OPERATION, pa.string()))
-               if name in names}  # fmt: skip
-    return pa.schema(fields)
+    if DELETED_FLAG in types.names and types.field(DELETED_FLAG).type == pa.bool_():
+        fields[DELETED_FLAG] = pa.bool_()
+    if OPERATION in names:
+        fields[OPERATION] = pa.string()
+    return pa.schema(fields | {each.name: each.type for each in (*columns.order, *columns.rows)})
 
 
 def _as_entries(rows: pa.Table, columns: LogColumns, has: frozenset[str] | None) -> LogEntries:
@@ -207,7 +212,7 @@ def _as_entries(rows: pa.Table, columns: LogColumns, has: frozenset[str] | None)
     import pyarrow.compute as pc
 
     rows, gone = rows.combine_chunks(), pa.repeat(pa.scalar(False), rows.num_rows)
-    if DELETED_FLAG in rows.column_names:
+    if DELETED_FLAG in rows.column_names and rows[DELETED_FLAG].type == pa.bool_():
         gone = pc.or_(gone, pc.fill_null(_one(rows, DELETED_FLAG), False))
     if OPERATION in rows.column_names:
         gone = pc.or_(gone, pc.is_in(_one(rows, OPERATION), value_set=pa.array(DELETING)))
