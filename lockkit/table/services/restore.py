@@ -7,7 +7,9 @@ listing shows whether anything was committed, or is pending, that the plan does 
 the restore is withdrawn. Only then files and instants are deleted, the newest commit first. If the
 process crashes, the same call carries the plan out.
 
-In the mode `hudi` only the lock keeps others out, as in Hudi: stop Hudi's writers first.
+Stop the table's writers first. In the mode `hudi` only the lock keeps others out, as in Hudi. In
+the mode `fenced` nothing stops a writer that was decided, paused, and overtaken by another commit:
+when it wakes, it publishes a commit whose files are gone, and a second restore takes that back.
 """
 
 from __future__ import annotations
