@@ -234,6 +234,21 @@ def test_allowing_takes_classes_of_errors(run: Run, wrong: str) -> None:
     result.stdout.fnmatch_lines(["*FaultError: allowing*is no class of errors*"])
 
 
+TRACED = """
+import sys
+from lockkit.lab.testing.limit import BlockLimit
+BlockLimit(600).stop()
+sys.settrace(lambda *_: None)
+print((lambda: "ended")())
+"""
+
+
+def test_a_program_can_be_traced_after_a_block_has_ended() -> None:
+    """As hypothesis does after a failure: the interpreter must have nothing left to raise."""
+    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "ended\n", done.stderr
+
+
 def test_a_block_that_never_ends_fails_with_its_case_and_its_picture(run: Run) -> None:
     program = """
 import time

@@ -37,9 +37,20 @@ class BlockLimit:
                 _raise_in(self._ident, ctypes.py_object(BlockNeverEnded))
 
     def stop(self) -> None:
-        """The block has ended: from here on nothing is raised."""
-        with self._guard:
+        """The block has ended: from here on nothing is raised.
+
+        `_raise_in(..., None)` would take back what was raised, and leave the interpreter looking
+        for it at every call: CPython 3.11 then hangs as soon as something traces.
+        """
+        try:
+            with self._guard:
+                self._over = True
+            _moment()
+        except BlockNeverEnded:  # it was raised in the block's last moment
             self._over = True
-            _raise_in(self._ident, None)
         self._timer.cancel()
         self._timer.join()
+
+
+def _moment() -> None:
+    """At a call, the interpreter raises what another thread has raised in this one."""
