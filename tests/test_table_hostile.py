@@ -89,7 +89,10 @@ REFUSED = [
     ({"hoodie.table.timeline.timezone": "LOCAL"}, "time zones"),
     ({"hoodie.populate.meta.fields": "false"}, "record key"),
     ({"hoodie.table.base.file.format": "ORC"}, "PARQUET"),
-    ({"hoodie.table.keygenerator.class": "org.apache.hudi.keygen.CustomKeyGenerator"}, "match"),
+    (
+        {"hoodie.table.keygenerator.class": "org.apache.hudi.keygen.CustomKeyGenerator"},
+        "do not say which are times",
+    ),
     ({"hoodie.table.recordkey.fields": "id,line"}, "would not match"),
     ({"hoodie.table.precombine.field": "at,id"}, "only one field"),
     ({"hoodie.table.recordkey.fields": "../id"}, "plain name"),
