@@ -245,7 +245,8 @@ print((lambda: "ended")())
 
 def test_a_program_can_be_traced_after_a_block_has_ended() -> None:
     """As hypothesis does after a failure: the interpreter must have nothing left to raise."""
-    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", TRACED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "ended\n", done.stderr
 
 
