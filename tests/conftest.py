@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -39,6 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if (named := getattr(item, "_nodeid", item.nodeid)) != item.nodeid:
             item._id = type(item._id).parse(named)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_works_afterwards() -> Iterator[None]:
+    """An interrupted `main()` ignores further Ctrl-C, because its process ends; here it goes on."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN != before:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
