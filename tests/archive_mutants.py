@@ -6,12 +6,12 @@ Each names the test of `test_archiving` that finds it. The simulator's are in `t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
+from lockkit.lab.verify import planting
 from lockkit.protocol.outcome import Found, Version, over
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create, delete, read, settle_write
@@ -170,14 +170,10 @@ MISTAKES = (
 )  # fmt: skip
 
 
-@contextmanager
-def planted(mistake: Mistake) -> Iterator[None]:
-    """Everywhere that the function was imported to, the tests' own names too."""
-    right = getattr(mistake.room, mistake.name)
-    homes = {id(mistake.room): mistake.room}
-    homes |= {id(module): module for key, module in list(sys.modules.items())
-              if key.startswith("test_archiving") and getattr(module, mistake.name, None) is right}
-    with ExitStack() as all_:
-        for module in homes.values():
-            all_.enter_context(patch.object(module, mistake.name, mistake.wrong))
-        yield
+def planted(mistake: Mistake) -> AbstractContextManager[None]:
+    """In the function's module, and where the tests imported it to."""
+    right, homes = getattr(mistake.room, mistake.name), [mistake.room.__name__]
+    if getattr(sys.modules["test_archiving"], mistake.name, None) is right:
+        homes.append("test_archiving")
+    return planting.planted({f"{home}:{mistake.name}": mistake.wrong for home in homes},
+                            threads="all")  # fmt: skip

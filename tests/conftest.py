@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def ctrl_c_works_afterwards() -> Iterator[None]:
-    """An interrupted `main()` ignores further Ctrl-C, because its process ends; here it goes on."""
+    """An interrupted `main()` ignores further Ctrl-C, because its process ends. Ours continues."""
     before = signal.getsignal(signal.SIGINT)
     yield
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN != before:

@@ -78,7 +78,7 @@ class Between:
         try:
             with opened(*self._world.place, emit=self._heard) as table:
                 assert table.upsert(rows(*self._listed)) is not None
-        except Exception:  # noqa: BLE001 - shown by whoever waits
+        except Exception:  # noqa: BLE001 - shown by the thread that waits
             self.error = traceback.format_exc()
             self._wrote.set()
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.xdist_group("kill points"), pytest.mark.timeout(1200)]
     UPSERT, pytest.param(COMPACTION, marks=pytest.mark.soak),
     pytest.param(ARCHIVER, marks=pytest.mark.soak),
 ], ids=lambda each: each.victim.__name__ if isinstance(each, Deed) else "")  # fmt: skip
-def test_whoever_is_killed_at_any_write_the_others_go_on_and_hudi_rs_reads_their_rows(
+def test_a_process_killed_at_any_write_costs_others_no_row_by_hudi_rs(
     deed: Deed, every: int
 ) -> None:
     with Emulator() as server, Nursery(VICTIMS) as nursery:

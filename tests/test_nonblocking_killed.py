@@ -63,7 +63,7 @@ class Judged:
         return found == sorted(with_dead.values()) != sorted(self.acknowledged.values())
 
     def bury(self) -> None:
-        """Roll back whoever has died: their heartbeats, and requests, are as old as can be."""
+        """Roll back the dead writers: their heartbeats, and requests, are as old as can be."""
         hoodie = self.folder / ".hoodie"
         for each in (*hoodie.glob(".heartbeat/*"), *hoodie.glob("timeline/*.requested")):
             os.utime(each, (0, 0))

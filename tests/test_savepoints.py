@@ -22,6 +22,7 @@ from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, Unsu
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.transaction import TableCache
+from lockkit.table.occ.transaction import TakenInstant
 from lockkit.table.services import clean as cleaning
 from lockkit.table.services import restore as restoring
 
@@ -177,18 +178,18 @@ def test_a_writer_between_the_look_and_the_plan_makes_the_restore_withdraw(
     table: Table, decided: bool
 ) -> None:
     saved, _ = saved_then_changed(table)
-    request = restoring._request
+    take = restoring.take
 
-    def late(*given: Any) -> Procedure[str]:
+    def late(*given: Any, **how: Any) -> Procedure[TakenInstant]:
         alone = {"hoodie.write.concurrency.mode": "single_writer"}  # as if its lock were lost
         with Table(table.url, options=alone) as other:
             if decided:
                 other.append(rows("n9", v=9))
             else:
                 begun(other)
-        return (yield from request(*given))
+        return (yield from take(*given, **how))
 
-    with patch.object(restoring, "_request", late):
+    with patch.object(restoring, "take", late):
         with pytest.raises(TableChanged, match="was begun or committed while the restore"):
             table.restore(saved)
     assert ("n9" in contents(table.read())) is decided

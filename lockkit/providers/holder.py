@@ -50,7 +50,7 @@ class ServiceHolder:
             case ProcessState.RUNS:
                 return False, "its process runs on this host: stop it first"
             case ProcessState.STOPPED:
-                return False, "its process is stopped, and goes on if it is resumed: end it first"
+                return False, "its process is stopped, and continues if it is resumed: end it first"
         if self.kept_alive:
             return False, f"{self.kept_alive}; if its holder has died, it ends by itself"
         return None, "the service does not stop its holder: make sure first that it is dead"

@@ -442,7 +442,7 @@ class LeasedLock(BaseLock):
         return None if found is None else ServiceHolder(found.owner, "", "with its process")
 
     def _break_grant(self, version: str) -> bool:
-        """End the grant of `version`, whoever the holder; False: there is another grant now."""
+        """End the grant of `version`, of any holder; False: there is another grant now."""
         raise StoreError(f"{self}: only the process that holds it can end it")
 
     def _abandon(self) -> None:

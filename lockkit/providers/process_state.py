@@ -28,7 +28,7 @@ class ProcessState(Enum):
     """What this machine shows of a process; the value is the sentence for people."""
 
     RUNS = "it runs on this host"
-    STOPPED = "it is stopped on this host (SIGSTOP or a debugger), and goes on if it is resumed"
+    STOPPED = "it is stopped on this host (SIGSTOP or a debugger), and continues if it is resumed"
     ENDED = "it ran on this host and has ended"
     OTHER_TABLE = (
         "unknown: this host has its name, but not its processes (it runs in another container, or "

@@ -26,7 +26,8 @@ THE_CLIENTS = {
     "VectoredRead.testNegativeOffsetRange": "it refuses the range by another error",
 }
 """Tests that s3a fails by its own doing, whatever the store: no answer is wrong, or none was asked
-for. Its own subclasses of these tests expect the same, or leave them out."""
+for. Its own subclasses of these tests expect the same, or leave them out; for the tests of
+`RootDirectory` and of the negative offset that is our judgement, not read there."""
 
 
 @pytest.fixture(scope="module")

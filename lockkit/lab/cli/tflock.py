@@ -50,8 +50,8 @@ Removes the lock that has this ID, if your own user took it on this host. Exit 0
 such lock, and nothing was removed; 2: no answer, so the lock may be removed or not."""
 
 FORCE = """\
-Removes the lock that has this ID, whoever took it. First make sure that its holder is dead: a
-holder that is alive continues without a lock. The exit codes are those of unlock."""
+Removes the lock that has this ID, also if another user took it. First make sure that its holder is
+dead: a holder that is alive continues without a lock. The exit codes are those of unlock."""
 
 RUN = """\
 Runs a command while holding the state's lock as a lease. The lock file is Terraform's own, and is

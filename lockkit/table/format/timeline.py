@@ -165,7 +165,8 @@ def next_instant_ms(newest: str, wall_ms: int, action: str, lead_ms: int = 0) ->
     sort after every slice that it read, or readers would keep the old slice. Writers' clocks
     disagree, so the wall clock alone does not guarantee that."""
     at_ms = max(_after(newest, wall_ms) + lead_ms, wall_ms)
-    return at_ms + (LANES.index(action) - at_ms) % len(LANES)
+    lane = LANES.index("rollback" if action == "restore" else action)
+    return at_ms + (lane - at_ms) % len(LANES)
 
 
 def _after(newest: str, wall_ms: int) -> int:

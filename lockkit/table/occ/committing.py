@@ -150,7 +150,7 @@ def _commit_unfenced(
 
 
 def _refuse_begun_again(compaction: Prepared) -> Procedure[None]:
-    """Raise if another process carries this compaction's plan out anew.
+    """Raise if another process carries this compaction's plan out again.
 
     Hudi's services do so if they find it pending: they delete its files and keep its instant.
     """

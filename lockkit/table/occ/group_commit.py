@@ -80,7 +80,7 @@ TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
 INSTANT_DIGITS = 17
 CONTENDED_FOR = 4
 SURE_MS = 500
-"""So long after it was seen a fence counts as that of the same table, until `confirmed`."""
+"""How long a fence that was read counts as that of the same table; `confirmed` looks later."""
 FAST_RUN_MAX = 4
 """Commits without a listing after which a writer lists, and decides what others offered."""
 

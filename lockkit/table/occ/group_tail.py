@@ -33,7 +33,7 @@ from lockkit.table.occ.group_fence import read_group_fence
 
 WAITS_MAX, WAIT_LEAST_S, WAIT_MOST_S = 8, 0.02, 0.1
 WAY_MS, WAY_POLL_S = 5_000, 0.1
-"""So long after an instant began, an overwrite waits for it, or it for an earlier overwrite."""
+"""The longest wait for an earlier instant, from when it began; and how often to look."""
 
 
 def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
@@ -69,10 +69,10 @@ def list_in_turn(
 
 
 def give_way(names: TimelineNames, instant: str, action: str, now: Timeline) -> Procedure[bool]:
-    """Wait for an earlier overwrite, or with an overwrite for every earlier commit; True: it did.
+    """Wait for an earlier overwrite; an overwrite waits for every earlier commit. True: it waited.
 
     Each commit that an overwrite has not seen refuses it, so under steady appends it would never be
-    decided. It is a courtesy: whoever does not wait, or waits in vain, breaks nothing.
+    decided. No rule of safety depends on the wait: a commit that does not wait breaks nothing.
     """
     meets = (OVERWRITE, COMMIT) if action == OVERWRITE else (OVERWRITE,)
     sooner = [each for each, of in now.pending.items() if each < instant and of in meets]

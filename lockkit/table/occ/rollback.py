@@ -214,8 +214,8 @@ def _forget_archived(target: str, own: Timeline, config: TableConfig) -> Procedu
     yield from delete(names.inflight(target, action))
     yield from delete(names.requested(target, action))
     yield from forget(target)
-    yield Note("note", {"text": f"{target} is archived: only its request was deleted",
-                        "instant": target})  # fmt: skip
+    text = f"{target} is archived: only what a late writer left in its name was deleted"
+    yield Note("note", {"text": text, "instant": target})
 
 
 def _write_plan(
@@ -256,12 +256,17 @@ def written_by(
 
 def _listed(target: str) -> Procedure[tuple[set[str], list[str]]]:
     """The data files with this instant in their names, and every key of the table."""
+    keys = yield from own_keys()
+    return {key for key in keys if _is_data_of(key, target)}, keys
+
+
+def own_keys() -> Procedure[list[str]]:
+    """Every key of the table, without those of a table below it, which may share instants."""
     everything: list[ListEntry] = yield from listing("")
     keys = [each.key for each in everything]
-    # Another table under this one's folder may have the same instant.
     others = tuple(key.removesuffix(PROPERTIES_KEY) for key in keys
                    if key.endswith("/" + PROPERTIES_KEY))  # fmt: skip
-    return {key for key in keys if _is_data_of(key, target) and not key.startswith(others)}, keys
+    return [key for key in keys if not key.startswith(others)]
 
 
 def _with_partitions(paths: Collection[str]) -> tuple[tuple[str, str], ...]:

@@ -289,6 +289,7 @@ class _CleanWork:
         Before the first base file, they are a slice by themselves.
         """
         partition, file_id = group
+        whole = group in self.begun or not lineage.instants  # no earlier base file is left out
         listed, found = (yield from listing(in_partition(partition, f".{file_id}_"))), []
         for each in listed:
             name = LOG_FILE.fullmatch(each.key.rpartition("/")[2])
@@ -296,12 +297,12 @@ class _CleanWork:
             if not at:
                 continue
             base = max((base for base in lineage.instants if base < at), default="")
-            if not base and (group in self.begun or not lineage.instants):
-                base = at
-                gone = self._doomed(replace(lineage, instants=(at, *lineage.instants)))
+            if base:
+                goes = base in doomed
             else:
-                gone = doomed
-            if base in gone:
+                alone = replace(lineage, instants=(at, *lineage.instants))
+                goes = whole and at in self._doomed(alone)
+            if goes:
                 found.append(each.key)
         return found
 

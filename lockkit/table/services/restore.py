@@ -15,16 +15,15 @@ when it wakes, it publishes a commit whose files are gone, and a second restore 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Note, Procedure, Unique, WallMs
-from lockkit.runtime.proven import all_of, create, delete, listing, read
+from lockkit.runtime import Note, Procedure, WallMs
+from lockkit.runtime.proven import all_of, create, delete, read
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format.archived import load_archived
-from lockkit.table.format.avro import stamp
-from lockkit.table.format.layout import ATTEMPT, is_written_by
-from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, TableConfig, recheck_config
+from lockkit.table.format.layout import is_written_by
+from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
 from lockkit.table.format.savepoint_files import (
     RestorePlan,
     format_restore,
@@ -39,18 +38,18 @@ from lockkit.table.format.timeline import (
     instant_ms,
     instant_of,
     load_timeline,
-    next_instant_ms,
 )
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.covered import CheckedHorizon, has_archived
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.mode import set_fence
-from lockkit.table.occ.transaction import TableCache
+from lockkit.table.occ.rollback import own_keys
+from lockkit.table.occ.transaction import TableCache, take
 from lockkit.table.read.checkpoint import CHECKPOINT_KEY
 from lockkit.table.read.listed import snapshot_of
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.services.savepoint import (
-    own_keys,
+    instant_keys,
     paths_of,
     place,
     refuse_gone,
@@ -162,10 +161,13 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
                 yield from set_fence(config, held.guard, held.believe, closed=False)
             return Restored("", savepoint, (), 0)
         held.believe()
-        instant = yield from _request(names, now, plan)
+        newest = max((known.newest, *now.completed, *now.completion.values()))
+        taken = yield from take(replace(known, config=config, newest=newest), action="restore",
+                                plan=format_restore_plan(plan))  # fmt: skip
+        instant = taken.instant
     if config.mode == FENCED:
         yield from set_fence(config, held.guard, held.believe, closed=True)
-    if names.inflight(instant, "restore") not in (yield from own_keys(names, instant)):
+    if names.inflight(instant, "restore") not in (yield from instant_keys(names, instant)):
         yield from _refuse_news(config, instant, plan, held)
     if config.metadata:
         from lockkit.table.occ.metadata_off import switch_metadata_off
@@ -179,17 +181,6 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
     yield Note("note", {"text": f"restored to {savepoint}: {len(plan.instants)} commits are gone",
                         "instant": instant})  # fmt: skip
     return done
-
-
-def _request(names: TimelineNames, now: Timeline, plan: RestorePlan) -> Procedure[str]:
-    """Write the plan, at an instant that is later than everything on the timeline."""
-    body = stamp(format_restore_plan(plan), ATTEMPT, (yield Unique()))
-    newest = max((*now.completed, *now.completion.values()), default="")
-    while True:
-        instant = instant_of(next_instant_ms(newest, (yield WallMs()), "rollback"))
-        if not isinstance((yield from create(names.requested(instant, "restore"), body)), Found):
-            return instant
-        newest = instant
 
 
 def _load(names: TimelineNames, instant: str) -> Procedure[RestorePlan]:
@@ -226,18 +217,14 @@ def _carry_out(
 ) -> Procedure[Restored]:
     """Delete, the newest commit first; of each its data, then its files on the timeline."""
     began_ms = yield WallMs()
-    every = [each.key for each in (yield from listing(""))]
-    # Another table under this one's folder may have the same instant.
-    others = tuple(key.removesuffix(PROPERTIES_KEY) for key in every
-                   if key.endswith("/" + PROPERTIES_KEY))  # fmt: skip
-    data = [key for key in every if not key.startswith((HOODIE, *others))]
+    data = [key for key in (yield from own_keys()) if not key.startswith(HOODIE)]
     deleted = {each: [key for key in data if is_written_by(key, each)]
                for each, _ in plan.instants}  # fmt: skip
     for each, _ in plan.instants:
         believe()
         yield from all_of(delete(key) for key in deleted[each])
         yield from unmark(each)
-        for key in sorted((yield from own_keys(names, each)), key=_last_requested):
+        for key in sorted((yield from instant_keys(names, each)), key=_last_requested):
             if not key.endswith(BESIDE):
                 yield from delete(key)
     now = yield from load_timeline(names)

@@ -152,7 +152,7 @@ def refuse_gone(instant: str, paths: frozenset[str]) -> Procedure[None]:
         )  # fmt: skip
 
 
-def own_keys(names: TimelineNames, instant: str) -> Procedure[list[str]]:
+def instant_keys(names: TimelineNames, instant: str) -> Procedure[list[str]]:
     """The keys of an instant's files, of every action."""
     listed = yield from listing(names.folder + instant)
     own = re.compile(rf"{re.escape(names.folder + instant)}(_\d+)?\.[a-z.]+")
@@ -160,7 +160,7 @@ def own_keys(names: TimelineNames, instant: str) -> Procedure[list[str]]:
 
 
 def _keys(names: TimelineNames, instant: str) -> Procedure[list[str]]:
-    return [each for each in (yield from own_keys(names, instant)) if ".savepoint" in each]
+    return [each for each in (yield from instant_keys(names, instant)) if ".savepoint" in each]
 
 
 def _shown(config: TableConfig, instant: str) -> Procedure[frozenset[str]]:
