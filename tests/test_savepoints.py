@@ -21,8 +21,7 @@ from lockkit.table import Table, begin, load_snapshot, read_table
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Timeline, load_timeline
-from lockkit.table.occ.transaction import TableCache
-from lockkit.table.occ.transaction import TakenInstant
+from lockkit.table.occ.transaction import TableCache, TakenInstant
 from lockkit.table.services import clean as cleaning
 from lockkit.table.services import restore as restoring
 
