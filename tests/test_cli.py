@@ -39,6 +39,7 @@ from lockkit.protocol.outcome import (
     Unknown,
 )
 from lockkit.protocol.record import Record, decode, encode
+from lockkit.stores.proxies import proxy_for
 
 ROOT = Path(__file__).parents[1]
 GOOD = ROOT / "datasets" / "histories" / "good" / "stalled_commit_refused.jsonl"
@@ -237,7 +238,61 @@ def test_a_refusing_proxy_is_reported_in_one_sentence(
     for name, value in CLOUD.items():
         monkeypatch.setenv(name, value)
     there = (f"{scheme}://bucket/table", "--endpoint", "http://store.test:9000")
-    assert_says(run("lock", "show", *there, "--timeout-s", "1"), "connection refused")
+    result = run("lock", "show", *there, "--timeout-s", "1")
+    assert_says(result, "connection refused by the proxy in http_proxy")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+@pytest.mark.parametrize(
+    ("proxy", "why"),
+    [
+        ("http://anna:secret-word@127.0.0.1:99999", "has no port from 1 to 65535"),
+        ("127.0.0.1:port", "has no port from 1 to 65535"),
+        ("http://[::1", "is not a URL"),
+        ("http://no such host", "contains a blank"),
+    ],
+)
+def test_a_proxy_that_is_no_url_is_reported_by_its_variable(
+    scheme: str, proxy: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("https_proxy", raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    for name, value in CLOUD.items():
+        monkeypatch.setenv(name, value)
+    there = (f"{scheme}://bucket/table", "--endpoint", "https://store.test")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "https://store.test")  # gs: no credentials
+    result = run("lock", "show", *there, "--timeout-s", "1")
+    assert_says(result, f"the proxy in HTTPS_PROXY {why}; write http://host:port into that variable")
+    assert "secret-word" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("server", "variable"),
+    [
+        ("https://store.test", "HTTPS_PROXY"),
+        ("http://store.test:9000", "ALL_PROXY"),
+        ("https://inside.test", ""),
+    ],
+)
+def test_the_proxy_of_a_server_is_known_by_its_variable(
+    server: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")
+    monkeypatch.setenv("ALL_PROXY", "http://proxy.test:3128")
+    monkeypatch.setenv("NO_PROXY", "inside.test")
+    assert proxy_for(server) == (variable, "")
+
+
+def test_a_proxy_whose_name_does_not_resolve_is_not_taken_for_the_endpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (CLOUD | {"http_proxy": "http://no-such-proxy.invalid:3128"}).items():
+        monkeypatch.setenv(name, value)
+    there = ("s3://bucket/table", "--endpoint", "http://store.test:9000")
+    result = run("lock", "show", *there, "--timeout-s", "5")
+    assert_says(result, "the name of the proxy in http_proxy does not resolve")
 
 
 @pytest.mark.parametrize("scheme", ["s3", "az"])

@@ -250,7 +250,15 @@ class Endpoint:
                 return Unknown(f"no usable answer to {doing}: {cause}")
         if any(isinstance(cause, DeadlinePassed) for cause in causes):
             return Unknown(f"no complete answer to {doing} in the time that it may take")
+        from lockkit.stores.proxies import proxy_for, proxy_fault  # only after a failure
+
+        proxy, _ = proxy_for(self.server)
         for cause in causes:
+            if fault := proxy_fault(self.server, cause):
+                raise StoreError(
+                    f"cannot {doing}, {fault}", where=self._who,
+                    cure="write http://host:port into that variable, or unset it",
+                ) from None  # fmt: skip
             if isinstance(cause, ssl.SSLCertVerificationError):
                 raise StoreError(
                     f"cannot {doing}, its certificate is not trusted ({cause.verify_message})",
@@ -259,13 +267,16 @@ class Endpoint:
             # Once it has answered, the name was right: a resolver may fail temporarily.
             unresolved = isinstance(cause, socket.gaierror) or "NameResolution" in _name(cause)
             if unresolved and not self._has_answered:
+                whose = f"the proxy in {proxy}" if proxy else "its host"
                 raise StoreError(
-                    f"cannot {doing}, the name of its host does not resolve (DNS)", where=self._who,
-                    cure="check the endpoint or region for a typing slip, and the network",
+                    f"cannot {doing}, the name of {whose} does not resolve (DNS)", where=self._who,
+                    cure=f"check {proxy or 'the endpoint or region'} for a typing slip, and the "
+                    "network",
                 ) from None  # fmt: skip
         # Class names only: the texts contain URLs, and a URL may contain a signature.
         refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes)
-        why = "connection refused" if refused else _name(causes[-1])
+        by = f" by the proxy in {proxy}" if proxy else ""
+        why = f"connection refused{by}" if refused else _name(causes[-1])
         tunnels = (re.match(r"Tunnel connection failed: (\d{3})", str(each)) for each in causes)
         if tunnel := next(filter(None, tunnels), None):  # http.client's words; no URL is in them
             why = f"the proxy refused with {tunnel[1]}"

@@ -79,7 +79,7 @@ def check_endpoint(endpoint: object, doing: str, name: str = "endpoint") -> None
         return
     why = f"is a {type(endpoint).__name__}, no URL"
     if isinstance(endpoint, str):
-        why = _why_no_endpoint(endpoint)
+        why = why_no_endpoint(endpoint)
     if why:
         shown = "" if any(each in str(endpoint) for each in "@?#") else f"={brief(endpoint)}"
         raise StoreError(
@@ -87,7 +87,7 @@ def check_endpoint(endpoint: object, doing: str, name: str = "endpoint") -> None
         )
 
 
-def _why_no_endpoint(endpoint: str) -> str:
+def why_no_endpoint(endpoint: str) -> str:
     """Why requests could not be sent to it as it is written; "" if they could."""
     try:
         parts = urlsplit(endpoint)
