@@ -262,7 +262,7 @@ def test_a_proxy_that_is_no_url_is_reported_by_its_variable(
     there = (f"{scheme}://bucket/table", "--endpoint", "https://store.test")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "https://store.test")  # gs: no credentials
     result = run("lock", "show", *there, "--timeout-s", "1")
-    assert_says(result, f"the proxy in HTTPS_PROXY {why}; write http://host:port into that variable")
+    assert_says(result, f"the proxy in HTTPS_PROXY {why}", "write http://host:port")
     assert "secret-word" not in result.stderr
 
 

@@ -250,7 +250,7 @@ class Endpoint:
                 return Unknown(f"no usable answer to {doing}: {cause}")
         if any(isinstance(cause, DeadlinePassed) for cause in causes):
             return Unknown(f"no complete answer to {doing} in the time that it may take")
-        from lockkit.stores.proxies import proxy_for, proxy_fault  # only after a failure
+        from lockkit.stores.proxies import proxy_fault, proxy_for  # only after a failure
 
         proxy, _ = proxy_for(self.server)
         for cause in causes:
