@@ -24,11 +24,13 @@ from lockkit.table.format.java_properties import format_properties, parse_proper
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ.metadata_off import MetadataSwitchedOff
+from lockkit.table.read.bucket_groups import BucketGroups
 from lockkit.table.services.adopt import adopt as adopt_table
 from lockkit.table.writer import ArrowWrite
 
 DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
-NAMES = ("cow9", "cow9_keyless", "mor8")
+BUCKETED = ("cow9_buckets", "cow6_buckets", "mor9_buckets")
+NAMES = ("cow9", "cow9_keyless", "mor8", *BUCKETED)
 TIMEZONE, PARTITIONS = "hoodie.table.timeline.timezone", "hoodie.table.metadata.partitions"
 
 
@@ -154,6 +156,100 @@ def test_a_fenced_table_that_hudi_wrote_to_is_left_alone(table_of: Any, capsys: 
     code, said = adopt(capsys, folder)
     assert (code, keys(folder)[PARTITIONS] != "") == (1, True)
     assert "which writer did" in said["fixes"][0]["blocked"]
+
+
+BUCKETS = "hoodie.bucket.index.num.buckets"
+
+
+@pytest.mark.parametrize("name", BUCKETED)
+def test_a_table_with_hudis_buckets_is_adopted_with_their_number_and_keeps_one_row_for_each_key(
+    table_of: Any, capsys: Any, name: str
+) -> None:
+    folder = table_of(name)
+    before = files(folder)
+    for given, why in ((), "belong with 3"), (("2",), "a bucket 2"), (("5",), "belongs to"):
+        code, said = adopt(capsys, folder, *(["--buckets", *given] if given else []))
+        (fix,) = (each for each in said["fixes"] if "buckets of Hudi's index" in each["what"])
+        assert (code, fix["changes"], files(folder)) == (1, {}, before)
+        assert why in fix["blocked"] and "with 3" in fix["blocked"]
+        assert BUCKETS not in said["writer_options"]
+    code, said = adopt(capsys, folder, "--buckets", "3")
+    assert (code, said["writable"]) == (0, True)
+    assert said["writer_options"][BUCKETS] == keys(folder)[BUCKETS] == "3"
+    assert said["writer_options"]["hoodie.index.type"] == keys(folder)["hoodie.index.type"]
+    with Table(f"file://{folder}") as table:
+        rows, groups = table.read(), set(table.refresh().groups)
+        new = rows.set_column(rows.schema.get_field_index("ts"), "ts", pa.array(
+            [99] * rows.num_rows, pa.int64()))  # fmt: skip
+        table.upsert(new)
+        table.append(new.slice(0, 3))
+        assert table.read()["ts"].to_pylist() == [99] * rows.num_rows
+        assert set(table.refresh().groups) == groups
+        with pytest.raises(TableError, match="is not clustered"):
+            table.cluster()
+    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
+    found = pa.Table.from_batches(map(pa.record_batch, hudi.HudiTable(str(folder)).read()))
+    assert sorted(found["id"].to_pylist()) == sorted(rows["id"].to_pylist())
+    assert adopt(capsys, folder, "--buckets", "3")[1]["fixes"] == []
+    assert main(["table", "adopt", f"file://{folder}", "--buckets", "4"]) == 3
+    assert "its properties say 3" in capsys.readouterr().err
+
+
+def test_no_number_of_buckets_is_taken_for_a_table_that_has_none(
+    table_of: Any, capsys: Any
+) -> None:
+    folder = table_of("cow9")
+    assert main(["table", "adopt", f"file://{folder}", "--buckets", "3"]) == 3
+    assert "no file id here begins with the number" in capsys.readouterr().err
+    (folder / ".hoodie" / ".bucket_index").mkdir()
+    (folder / ".hoodie" / ".bucket_index" / "any").touch()
+    code, said = adopt(capsys, folder, "--buckets", "3")
+    assert code == 1 and "consistent hashing" in said["fixes"][-1]["blocked"]
+
+
+def test_two_file_groups_of_one_bucket_are_neither_adopted_nor_written(
+    table_of: Any, capsys: Any
+) -> None:
+    folder = table_of("cow9_buckets")
+    assert adopt(capsys, folder, "--buckets", "3")[0] == 0
+    with Table(f"file://{folder}") as table:
+        row = table.read().slice(0, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(BucketGroups, "of", lambda _, partition, bucket: (
+                partition, f"{bucket:08d}-0000-4000-8000-0123456789ab-0"))  # fmt: skip
+            table.upsert(row)
+        with pytest.raises(TableError, match="two file groups of one bucket"):
+            table.upsert(row)
+    say(folder, **{"hoodie.index.type": "", BUCKETS: ""})
+    code, said = adopt(capsys, folder, "--buckets", "3")
+    assert code == 1 and "has several file groups" in said["fixes"][-1]["blocked"]
+
+
+def test_a_buckets_first_file_group_of_another_writer_is_a_conflict_whatever_its_id(
+    tmp_path: Path,
+) -> None:
+    """Hudi's writers give it a random id, and lockkit's a fixed one."""
+    url = f"file://{tmp_path}/orders"
+    made = {"mode": "hudi", "index": "BUCKET", "buckets": 1}
+    with Table.create(url, record_key="id", **made) as one, Table(url) as other:
+        other.refresh()
+        files = ArrowWrite.files
+
+        def overtaken(self: ArrowWrite, *args: Any) -> Any:
+            found = files(self, *args)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ArrowWrite, "files", files)
+                patch.setattr(BucketGroups, "of", lambda *_: (
+                    "", "00000000-abcd-4000-8000-0123456789ab-0"))  # fmt: skip
+                one.upsert(ROWS)
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ArrowWrite, "files", overtaken)
+            with pytest.raises(CommitConflict):
+                other.upsert(ROWS)
+        other.upsert(ROWS)
+        assert len(other.refresh().groups) == other.read().num_rows == 1
 
 
 METADATA = {PARTITIONS: "files,column_stats", f"{PARTITIONS}.inflight": "record_index"}

@@ -32,6 +32,7 @@ META = ("_hoodie_commit_time", "_hoodie_record_key")
 NAMES = (
     "cow9", "cow9_archived", "cow6_archived", "cow9_two", "cow9_keyless", "mor9", "mor6", "mor8",
     "mor9_commit", "mor9_compacted", "mor6_planned", "mor9_planned", "mor9_joined", "mor9_archived",
+    "cow9_buckets", "cow6_buckets", "mor9_buckets",
 )  # fmt: skip
 MERGED = [each for each in NAMES if each.startswith("mor")]
 pytestmark = pytest.mark.filterwarnings("ignore::lockkit.table.read.listed.LocalInstants")
@@ -119,6 +120,11 @@ def test_an_increment_is_what_hudi_reads(made: Path, name: str) -> None:
             # Log compaction gives every row its own commit time: ours has all of them, Hudi's only
             # those of some file groups.
             assert all(row in mine for row in theirs)
+        elif name == "mor9_buckets":
+            # Hudi merges the log files of the window alone: it shows two rows that are older than
+            # those of an earlier commit, and did not change the table.
+            assert [row["v"] for row in theirs if row not in mine] in ([], [3, 3])
+            assert all(row in theirs for row in mine)
         else:
             assert mine == theirs, (each["begin"], each["end"])
 

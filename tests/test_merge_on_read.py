@@ -345,7 +345,7 @@ def test_rows_whose_order_readers_do_not_agree_on_are_refused() -> None:
                     write(bad)
         with pytest.raises(TableError, match="a delete is later than"):
             table.delete(new.drop_columns(["ts"]))
-        with pytest.raises(TableError, match="is merge-on-read, and is not clustered"):
+        with pytest.raises(TableError, match="is not clustered: it is merge-on-read"):
             table.cluster()
         assert shown(table.read()) == shown(new) and not table.clean()
 

@@ -305,8 +305,8 @@ def test_what_replaces_file_groups_is_refused_by_name_and_so_are_options_that_co
         assert table.upsert(one)
 
 
-@pytest.mark.parametrize("how", [{"index": "BLOOM"}, {"index": "BUCKET"}])
-def test_the_index_is_hudis_for_merge_on_read_tables_or_lockkits(how: dict[str, str]) -> None:
+@pytest.mark.parametrize("how", [{"index": "BLOOM"}, {"index": "GLOBAL_SIMPLE"}])
+def test_the_index_is_hudis_bucket_index_or_lockkits(how: dict[str, str]) -> None:
     with pytest.raises(RefusedOption, match="index"):
         Table.create(fresh(), record_key="id", **how)
 

@@ -16,22 +16,36 @@ if TYPE_CHECKING:
 ABOUT = """\
 Prepares a table that Hudi made for lockkit's writers. It lists everything that keeps lockkit from
 writing the table, and changes what it can in the table's properties, under the table's lock: it
-switches the metadata table off, and new instants are in UTC. Stop Hudi's writers first, unless
-they use that lock. It keeps a copy of the old properties. If an obstacle would remain, it changes
-nothing. It prints the options that Hudi's writers need beside lockkit. Exit 0: lockkit can write
-the table (with --dry-run: as it is now); 1: it cannot."""
+switches the metadata table off, and new instants are in UTC. Of a table with Hudi's simple bucket
+index, whose properties do not say so, it records the number of buckets (--buckets), if the stored
+keys are where that number puts them. Stop Hudi's writers first, unless they use that lock. It keeps
+a copy of the old properties. If an obstacle would remain, it changes nothing. It prints the options
+that Hudi's writers need beside lockkit. Exit 0: lockkit can write the table (with --dry-run: as it
+is now); 1: it cannot."""
 
 EXAMPLE = """\
 lockkit table adopt s3://bucket/table --dry-run
-lockkit table adopt s3://bucket/table"""
+lockkit table adopt s3://bucket/table --buckets 256"""
 
 
 def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser = verb(
         verbs, "adopt", "prepare a table that Hudi made for lockkit's writers", ABOUT, EXAMPLE
     )
+    parser.add_argument(
+        "--buckets", type=_buckets, metavar="N",
+        help="its writers' hoodie.bucket.index.num.buckets, if they have Hudi's bucket index",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="only say what would be changed")
     parser.set_defaults(run=adopt)
+
+
+def _buckets(text: str) -> int:
+    from lockkit.table.format.properties import BUCKETS_MAX
+
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= BUCKETS_MAX:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {BUCKETS_MAX}")
+    return int(text)
 
 
 def adopt(args: argparse.Namespace) -> int:
@@ -39,13 +53,16 @@ def adopt(args: argparse.Namespace) -> int:
     from lockkit.cli.generations import opened
     from lockkit.runtime import run
     from lockkit.table.services.adopt import adopt, plan_adoption
+    from lockkit.table.services.adopt_buckets import find_buckets
 
     with opened(args.url, store_options(args)) as store:
         found: Adoption = run(plan_adoption(), store, Clock())
+        buckets = find_buckets(store, Clock(), found.keys, args.buckets)
+        found = run(plan_adoption(buckets), store, Clock()) if buckets else found
         ready = found.fixes and not found.obstacles and not args.dry_run
         if ready:
             with locked(args) as lock:
-                found = run(adopt(believe=lock.assert_held), store, Clock())
+                found = run(adopt(buckets, believe=lock.assert_held), store, Clock())
     if args.json:
         say_json(_as_json(args.url, found))
     else:
@@ -61,7 +78,7 @@ def _as_json(url: str, found: Adoption) -> dict[str, Any]:
         "obstacles": list(found.remaining),
         "fixes": [{"what": each.what, "means": each.means, "changes": dict(each.changes),
                    "blocked": each.blocked} for each in found.fixes],
-        "changed": list(found.changed), "writer_options": writer_options(found.keys, url),
+        "changed": list(found.changed), "writer_options": writer_options(found.then, url),
     }  # fmt: skip
 
 
@@ -82,5 +99,5 @@ def _lines(url: str, found: Adoption) -> list[str]:
         why = "something else is in the way" if found.obstacles else "leave --dry-run out to do it"
         lines += [f"  nothing was changed: {why}"]
     lines += ["  options of Hudi's writers beside lockkit:"]
-    options = writer_options(found.keys, url)
+    options = writer_options(found.then, url)
     return [*lines, *(f"    {key}={plain(value, limit=100)}" for key, value in options.items())]

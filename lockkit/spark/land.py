@@ -46,8 +46,8 @@ def spool_for(
     finally:
         store.close()
     apart = (
-        config.merged or wanted.operation in ("upsert", "delete") or wanted.combine
-        or wanted.drop_duplicates
+        config.merged or config.hashed or wanted.operation in ("upsert", "delete")
+        or wanted.combine or wanted.drop_duplicates
     )  # fmt: skip
     spool = Spool.named(place, config, bucketed=apart)
     rows: Any = LocalSpool(spool, schema, ())  # check_columns needs no other parts of a frame

@@ -44,10 +44,11 @@ def check_columns(frame: DataFrame, config: TableConfig, requested: WriteOptions
     refuse_unfit(config, incoming, delete=requested.operation == "delete")
     if config.merged:
         refuse_unordered(config, incoming.empty_table())
+    if config.merged or config.hashed:
         if requested.drop_duplicates and requested.operation in ("insert", "bulk_insert"):
             raise RefusedOption(
-                DROPS, "is refused: an insert into a merge-on-read table replaces rows with the "
-                "same key, as in Hudi with a bucket index", "leave it out", value="true",
+                DROPS, "is refused: an insert into a table that is merge-on-read or has Hudi's "
+                "bucket index replaces rows with the same key", "leave it out", value="true",
             )  # fmt: skip
 
 

@@ -170,7 +170,7 @@ class Table:
         `version`         9                   Hudi's table version: 6 or 9
         `mode`            fenced              fenced, or hudi if Hudi's own writers write too
         `table_type`      COPY_ON_WRITE       or MERGE_ON_READ: upserts and deletes write log files
-        `index`           lockkit's own       BUCKET: Hudi's simple bucket index (merge-on-read)
+        `index`           lockkit's own       BUCKET: Hudi's simple bucket index
         `commit`          serial              serial, under the lock; or group: writers together
         `buckets`         4                   file groups for upserts in each partition
         `hive_style`      True                whether a partition's folder is `region=EU`, or `EU`
@@ -212,7 +212,7 @@ class Table:
 
         (With group commit: every reader of lockkit's, and Hudi's a moment later.)
         `rows` may belong to any partitions. After a conflict it tries again, up to `retries` times.
-        In a merge-on-read table an append is an upsert, as in Hudi with a bucket index.
+        In a merge-on-read table, or with Hudi's bucket index, an append is an upsert.
 
         ================  =========================================================================
         error             what it means
@@ -227,9 +227,11 @@ class Table:
         """
         refuse_no_table(rows)
         with self._alone("append"):
-            logs = self._open().config.merged or concurrency_mode(self._options) == NON_BLOCKING
-        if logs and (committed := self._write("insert", rows, retries)):
-            return committed
+            config, mode = self._open().config, concurrency_mode(self._options)
+        if config.merged or config.hashed or mode == NON_BLOCKING:
+            if committed := self._write("insert", rows, retries):
+                return committed
+            rows = rows.slice(0, 0)  # all are older than the table's rows
         return self._renewed(
             lambda: retried(lambda: self._append(rows), retries, self.clock, self.emit)
         )

@@ -24,11 +24,12 @@ from lockkit.table.errors import RefusedOption
 from lockkit.table.format.base_file import Target, refuse_unfit
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
-from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.refusals import refuse_keyless
 from lockkit.table.format.schema import META_COLUMNS, avro_schema, conform, evolve
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.conflict import BUCKET, SIMPLE
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.heartbeat import Heartbeat
@@ -102,6 +103,9 @@ class TableWrite(ABC):
         refuse_replacing(known.config, self.requested.operation)
         refuse_keyless(known.config, self.requested.operation)
         refuse_unsaid(seen)
+        if known.config.hashed and known.config.mode == HUDI and self.requested.strategy is SIMPLE:
+            # As Hudi does: its writers give a bucket's first file group an id of their own.
+            self.requested = replace(self.requested, strategy=BUCKET)
         strategy = self.requested.strategy
         if self.requested.nonblocking:
             refuse_blocking(known.config, self.requested.concurrency)
@@ -163,7 +167,7 @@ class TableWrite(ABC):
 
     def merges(self, config: TableConfig) -> bool:
         """Whether each row goes to the file group that has its key, or to its bucket's."""
-        return config.merged or self.requested.operation in ("upsert", "delete")
+        return config.merged or config.hashed or self.requested.operation in ("upsert", "delete")
 
     def only_logs(self, config: TableConfig) -> bool:
         """Whether a new file group begins with a log file, as in Hudi with a bucket index."""

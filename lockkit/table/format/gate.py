@@ -205,9 +205,9 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
     if str(options.get(_COMPACTS)).lower() == "true" and not config.merged:
         why = "is refused: a copy-on-write table has no log files that could be compacted"
         raise RefusedOption(_COMPACTS, why, "leave it out", value="true")
-    for key in _CLUSTERS if config.merged else ():
+    for key in _CLUSTERS if config.merged or config.hashed else ():
         if str(options.get(key)).lower() == "true":
-            why = "is refused: the file groups of a merge-on-read table are buckets and stay apart"
+            why = "is refused: the table's file groups are buckets and stay apart"
             raise RefusedOption(key, why, "leave it out", value="true")
     said_index = str(options.get(_INDEX) or "")
     if said_index and says_hashed(options) != config.hashed:

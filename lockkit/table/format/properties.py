@@ -87,7 +87,7 @@ class TableConfig:
     buckets: int = 4
     """Bucketed file groups in each partition, to which upserts add new keys."""
     index: str = ""
-    """`BUCKET`: the buckets are those of Hudi's simple bucket index (merge-on-read only)."""
+    """`BUCKET`: the buckets are those of Hudi's simple bucket index."""
     hive_style: bool = True
     """Whether a partition's folder is called `region=EU`, or `EU`."""
     urlencode: bool = True
@@ -117,7 +117,7 @@ class TableConfig:
         if self.index:
             from lockkit.table.format.refusals import refuse_index
 
-            refuse_index(self.index, self.table_type)
+            refuse_index(self.index)
         for fine, option, value, why in (
             *(_plain_names(what, name) for what, name in (
                 ("record key", self.record_key or None), ("partition field", self.partition_by),

@@ -217,14 +217,11 @@ def refuse_outside_arrow(config: TableConfig) -> None:
         )  # fmt: skip
 
 
-def refuse_index(index: str, table_type: str) -> None:
-    """Raise unless such a table can have this index."""
+def refuse_index(index: str) -> None:
+    """Raise unless a table can have this index."""
     if index != BUCKET_INDEX:
         why = f"is refused: only {BUCKET_INDEX} is known, or none for lockkit's own buckets"
         raise RefusedOption("index", why, value=str(index)[:40])
-    if table_type != MERGE_ON_READ:
-        why = f"is refused: Hudi's buckets are for {MERGE_ON_READ} tables here"
-        raise RefusedOption("index", why, "leave it out to use lockkit's own buckets", value=index)
 
 
 def refuse_commit(commit: str, version: int, mode: str, table_type: str) -> None:

@@ -41,7 +41,7 @@ def refuse_blocking(config: TableConfig, options: Mapping[str, Any]) -> None:
 
     The conditions are those of Hudi's `HoodieWriteConfig`.
     """
-    if concurrency_mode(options) == NON_BLOCKING and not config.hashed:
+    if concurrency_mode(options) == NON_BLOCKING and not (config.hashed and config.merged):
         kind = "merge-on-read with lockkit's own buckets" if config.merged else "copy-on-write"
         raise RefusedOption(
             CONCURRENCY_KEY, f"needs a {MERGE_ON_READ} table of version 8 or later with Hudi's "

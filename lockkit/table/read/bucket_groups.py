@@ -45,16 +45,21 @@ def hashed_file_id(bucket: int, generation: int = 0) -> str:
     return f"{bucket:08d}{_HASHED}{generation:012d}-0"
 
 
+def has_bucket_number(file_id: str) -> bool:
+    """Whether Hudi's bucket index may have made this file group."""
+    return _HUDIS.match(file_id) is not None
+
+
 def refuse_unsaid(snapshot: Snapshot) -> None:
     """Raise if the file groups are buckets of Hudi's index, and the table's properties do not say
     so: Hudi's writers look for a key in its bucket alone, and would add a row of ours once more.
     """
-    found = [file_id for _, file_id in snapshot.groups if _HUDIS.match(file_id)]
+    found = [file_id for _, file_id in snapshot.groups if has_bucket_number(file_id)]
     if found and snapshot.config.mode == HUDI and not snapshot.config.hashed:
         raise UnsupportedTable(
             found[0], "is a file group of Hudi's bucket index, and the table's properties do not "
             "say how many buckets it has: its rows would be looked for in other places",
-            "write it with Hudi, or copy it to a table made with index='BUCKET'",
+            "record the number: lockkit table adopt URL --buckets N",
         )  # fmt: skip
 
 
@@ -78,9 +83,15 @@ class BucketGroups:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._hashed, self._again = snapshot.config.hashed, generations(snapshot)
-        self._there = {
-            (partition, file_id[:8]): (partition, file_id) for partition, file_id in snapshot.groups
-        } if self._hashed else {}  # fmt: skip
+        self._there: dict[FileGroup, FileGroup] = {}
+        for partition, file_id in snapshot.groups if self._hashed else ():
+            if other := self._there.get((partition, file_id[:8])):
+                raise UnsupportedTable(
+                    file_id, f"and {other[1]} are two file groups of one bucket, in which Hudi "
+                    "keeps one: two writers made it at once, without Hudi's conflict check of "
+                    "buckets", "delete the rows of one of them with Hudi, or restore the table",
+                )  # fmt: skip
+            self._there[partition, file_id[:8]] = partition, file_id
 
     def of(self, partition: str, bucket: int) -> FileGroup:
         place = partition, f"{bucket:08d}"

@@ -124,7 +124,8 @@ def scan(
     """
     clock = clock or Clock()
     found: Snapshot = run(snapshot_to_read(as_of, query), store, clock)
-    yield from _batches(store, clock, plan_scan(found, columns=columns, filters=filters, meta=meta))
+    wanted = plan_scan(found, columns=columns, filters=filters, meta=meta)
+    yield from scan_planned(store, clock, wanted)
 
 
 def snapshot_to_read(as_of: str | None = None, query: str = SNAPSHOT) -> Procedure[Snapshot]:
@@ -233,10 +234,11 @@ def _names(columns: object) -> list[str]:
 def _table(store: Store, clock: Clock, wanted: Scan) -> pa.Table:
     import pyarrow as pa
 
-    return pa.Table.from_batches(_batches(store, clock, wanted), schema=wanted.result)
+    return pa.Table.from_batches(scan_planned(store, clock, wanted), schema=wanted.result)
 
 
-def _batches(store: Store, clock: Clock, wanted: Scan) -> Iterator[pa.RecordBatch]:
+def scan_planned(store: Store, clock: Clock, wanted: Scan) -> Iterator[pa.RecordBatch]:
+    """The rows of a `Scan`, slice by slice."""
     waiting = iter(wanted.slices)
     coming: deque[tuple[Slice, Future[Any]]] = deque()
     with ThreadPoolExecutor(SLICES_AT_ONCE) as pool, ExitStack() as left_over:

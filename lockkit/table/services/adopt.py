@@ -19,7 +19,14 @@ from lockkit.table.format.properties import (
     from_properties,
     refuse_half_rewritten,
 )
-from lockkit.table.format.property_keys import FENCED, METADATA, MODE, TIMEZONE
+from lockkit.table.format.property_keys import (
+    FENCED,
+    INDEX,
+    METADATA,
+    MODE,
+    NUM_BUCKETS,
+    TIMEZONE,
+)
 from lockkit.table.format.readable import LAYOUT_OF
 from lockkit.table.format.refusals import reasons
 from lockkit.table.format.timeline import (
@@ -72,9 +79,14 @@ class Adoption:
     def changes(self) -> dict[str, str]:
         return {key: value for each in self.fixes for key, value in each.changes.items()}
 
+    @property
+    def then(self) -> dict[str, str]:
+        """The properties with all fixes."""
+        return {**self.keys, **self.changes}
 
-def plan_adoption() -> Procedure[Adoption]:
-    """Reads only. Raises `TableError` where no table is there."""
+
+def plan_adoption(buckets: Fix | None = None) -> Procedure[Adoption]:
+    """Reads only. Raises `TableError` where no table is there. `buckets` is of `find_buckets`."""
     match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
         case Found(body, _):
             keys = {key: value.strip() for key, value in parse_properties(body).items()}
@@ -84,18 +96,21 @@ def plan_adoption() -> Procedure[Adoption]:
     layout = keys.get("hoodie.timeline.layout.version")
     names = V6 if layout == "1" else V9
     now = (yield from load_timeline(names)) if layout in LAYOUT_OF.values() else None
-    fixes = tuple(_fixes(keys, now, (yield WallMs())))
+    unsaid = () if buckets is None or keys.get(INDEX) else (buckets,)
+    fixes = (*_fixes(keys, now, (yield WallMs())), *unsaid)
     changes = {key: value for each in fixes for key, value in each.changes.items()}
-    writable = not list(_remaining(keys))
+    writable = not unsaid and not list(_remaining(keys))
     return Adoption(keys, fixes, tuple(_remaining({**keys, **changes})), writable)
 
 
-def adopt(*, believe: Callable[[], None] = trust) -> Procedure[Adoption]:
+def adopt(
+    buckets: Fix | None = None, *, believe: Callable[[], None] = trust
+) -> Procedure[Adoption]:
     """Make every fix, in one write, while holding the table's lock; all of them, or none.
 
     Raises `NotWritable` with the obstacles that stay.
     """
-    found = yield from plan_adoption()
+    found = yield from plan_adoption(buckets)
     if found.obstacles:
         raise NotWritable(PROPERTIES_KEY, f"says: {'; '.join(found.obstacles)}")
     if not found.fixes:
@@ -136,7 +151,9 @@ def writer_options(keys: Mapping[str, str], url: str) -> dict[str, str]:
         "hoodie.write.table.version": keys.get("hoodie.table.version", ""),
         "hoodie.write.auto.upgrade": "false",
         "hoodie.metadata.enable": "false",
-    }
+        **({INDEX: keys[INDEX], "hoodie.index.bucket.engine": "SIMPLE",
+            NUM_BUCKETS: keys.get(NUM_BUCKETS, "")} if keys.get(INDEX) else {}),
+    }  # fmt: skip
 
 
 # --- what can be changed --------------------------------------------------------------------------

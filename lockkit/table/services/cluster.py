@@ -60,11 +60,12 @@ def plan_cluster(
 
     Partitions with a `busy` group are left alone. `base` as for `roll_back`.
     """
-    if snapshot.config.merged:
+    if snapshot.config.merged or snapshot.config.hashed:
         raise UnsupportedTable(
-            f"table {snapshot.config.name!r}", "is merge-on-read, and is not clustered: the hash "
-            "of a row's key says which file group has it, so no group may be joined or split",
-            "compact it, which merges its log files: lockkit table compact URL",
+            f"table {snapshot.config.name!r}", "is not clustered: it is merge-on-read or has "
+            "Hudi's bucket index, and the hash of a row's key says which file group has it, so no "
+            "group may be joined or split",
+            "compact a merge-on-read table, which merges its log files: lockkit table compact URL",
         )  # fmt: skip
     left = {partition for partition, _ in busy}
     slices = [each for each in snapshot.slices if each.partition not in left

@@ -55,6 +55,7 @@ PLAN_CLUSTERING = {
 LOG_COMPACT = {
     "hoodie.log.compaction.inline": "true", "hoodie.log.compaction.blocks.threshold": "2",
 }  # fmt: skip
+BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"}
 PARQUET = {"hoodie.logfile.data.block.format": "parquet"}
 
 
@@ -122,6 +123,11 @@ TABLES: dict[str, tuple[dict[str, str], list[Step]]] = {
     "mor9_archived": ({**ONE, **BY_TS, **MOR, **ARCHIVED}, [
         *MANY[:5], (*MANY[5][:2], COMPACT), *MANY[6:],
     ]),
+    "cow9_buckets": ({**ONE, **BY_TS, **BUCKETS}, [START, ("upsert", rows(range(4, 8), 2), {})]),
+    "cow6_buckets": ({**TWO, **BY_TS, **BUCKETS, **V6}, [
+        START, ("upsert", rows(range(4, 8), 2), {}),
+    ]),
+    "mor9_buckets": ({**ONE, **BY_TS, **MOR, **BUCKETS}, LOGS[:4]),
 }  # fmt: skip
 
 
