@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from spark_world import COLUMNS, KEYS, MARKS, SAID, by_hudi_rs, frame, own_spark, saver, stored
 from suite_plugin import rest_in_soak
+from test_parquet_blocks import kinds
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
@@ -19,6 +20,8 @@ from lockkit.spark import foreach_batch, read, register, write
 from lockkit.stores import open_store
 from lockkit.table import Table, read_table
 from lockkit.table.errors import RefusedOption, RefusedRows
+from lockkit.table.format.log_blocks import AVRO, PARQUET
+from lockkit.table.format.property_keys import LOG_FORMAT
 from lockkit.table.format.timeline import V9, load_timeline
 from lockkit.table.options import WRITE
 from lockkit.table.read.incremental import load_increment
@@ -77,6 +80,19 @@ def put(
 ) -> None:
     options = {**MERGED, "hoodie.index.type": index}
     write(frame(spark, *rows), operation=operation, options=options, **place)
+
+
+def test_executors_write_the_blocks_that_the_option_or_else_the_table_asks_for(
+    spark: Any, here: dict[str, Any]
+) -> None:
+    asked = {**MERGED, LOG_FORMAT: "parquet"}
+    for v, options in enumerate((asked, MERGED, {**MERGED, LOG_FORMAT: "avro"})):
+        write(frame(spark, ("a", "EU", v, v)), options=options, **here)
+    write(frame(spark, ("a", "EU", 3, 3)), options=MERGED, **here)
+    with Table(here["url"]) as table:
+        assert kinds(table) == [PARQUET, AVRO, PARQUET]
+    assert by_spark(spark, here) == [("a", "EU", 3)]
+    assert by_hudi_rs(here) == [("a", "EU", 3)]
 
 
 def actions(place: dict[str, Any]) -> list[str]:

@@ -197,10 +197,9 @@ class Table:
         )  # fmt: skip
         table = cls(url, **how)
         try:
-            if table._described:
-                from lockkit.table.format.gate import refuse_other
-
-                refuse_other(table._described, config)  # without it every write would be refused
+            if table._options:
+                from lockkit.table.options import config_by
+                config = config_by(table._options, config)
             run(create_table(config), table.store, table.clock)
         except BaseException:
             table.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from lockkit.clock import Clock
@@ -20,7 +20,7 @@ from lockkit.table.format.gate import (
 from lockkit.table.format.hudi_options import NAMES
 from lockkit.table.format.option_values import flag, whole
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, load_config
-from lockkit.table.format.property_keys import BUCKET_INDEX
+from lockkit.table.format.property_keys import BUCKET_INDEX, LOG_FORMAT
 from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules, heartbeat_rules
@@ -56,6 +56,7 @@ class WriteOptions:
     buckets: int | None = None
     hive_style: bool | None = None
     urlencode: bool | None = None
+    log_format: str = ""
     described: Mapping[str, Any] = field(default_factory=dict)
     """Options that say something of the table."""
     partitions: frozenset[str] = frozenset()
@@ -103,6 +104,7 @@ def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
         **said,
         partitions=frozenset(filter(None, str(given.get(PARTITIONS) or "").split(","))),
         described=described(given),
+        log_format=log_format(given),
         early=early_detection(given),
         early_commits=early_commits(given),
         rules=heartbeat_rules(given),
@@ -110,6 +112,11 @@ def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
         concurrency=given if concurrency_mode(given) == NON_BLOCKING else {},
     )
     return _checked(found)
+
+
+def log_format(given: Mapping[str, Any]) -> str:
+    """The blocks of log files that options, in lower case, ask for; "": as the table says."""
+    return str(given.get(LOG_FORMAT) or "").lower()
 
 
 def _typed(keyword: str, given: Mapping[str, Any], key: str) -> Any:
@@ -159,6 +166,14 @@ def known_config(
     return config, True
 
 
+def config_by(given: Mapping[str, Any], config: TableConfig) -> TableConfig:
+    """The config of a new table with these options, in lower case; raises for those that contradict
+    it: every write would be refused.
+    """
+    refuse_other(described(given), config)
+    return replace(config, log_format=log_format(given) or "")
+
+
 def new_config(requested: WriteOptions, url: str) -> TableConfig:
     if requested.record_key is None:
         raise NoTable(
@@ -179,6 +194,7 @@ def new_config(requested: WriteOptions, url: str) -> TableConfig:
         index=BUCKET_INDEX if says_hashed(requested.described) else "",
         hive_style=default.hive_style if requested.hive_style is None else requested.hive_style,
         urlencode=default.urlencode if requested.urlencode is None else requested.urlencode,
+        log_format=requested.log_format,
     )
 
 

@@ -208,7 +208,9 @@ class TableWrite(ABC):
         if schema is not None and self.requested.operation == "delete":
             refuse_other_key(snapshot.config, schema, incoming)
         schema = schema or evolve(before, incoming)
-        target = replace(transaction.target, schema=schema)
+        config = transaction.target.config
+        config = replace(config, log_format=self.requested.log_format or config.log_format)
+        target = Target(transaction.instant, config, schema)
         with self.guarded(heart, transaction.instant, snapshot.covered.count):
             stats = self.files(target, snapshot, transaction.covered)
         self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)

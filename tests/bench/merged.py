@@ -24,6 +24,8 @@ ROWS, UPDATES, INSERTS, ROUNDS = 5_000_000, 500_000, 5_000, 5
 QUICK = 20
 GROUPS = 16
 READS = 3
+FORMATS = ("Avro", "Parquet")
+"""The blocks of log files: Hudi's default, and what `hoodie.logfile.data.block.format` may say."""
 MERGED, COPIED, PYLANCE = "upsert, merge on read", "upsert, copy on write", "upsert, pylance"
 LOGS, COMPACTED, HUDI_RS = "read with log files", "read, compacted", "read with log files, hudi-rs"
 ONE, ONE_COMPACTED = "read one column with log files", "read one column, compacted"
@@ -37,11 +39,15 @@ def goals(result: dict[str, Any]) -> list[tuple[str, float, float]]:
         return round(float(wall_s[what] / wall_s[other]), 2)
 
     return [
-        ("merge-on-read upsert, times copy on write", of(MERGED, COPIED), 0.5),
-        ("merge-on-read upsert, times pylance", of(MERGED, PYLANCE), 1.2),
-        ("read with log files, times compacted", of(LOGS, COMPACTED), 2),
-        ("read with log files, times hudi-rs", of(LOGS, HUDI_RS), 1),
-    ]
+        (f"{what}, {blocks} blocks", of(f"{mine}, {blocks}", other), most)
+        for blocks in FORMATS
+        for what, mine, other, most in (
+            ("merge-on-read upsert, times copy on write", MERGED, COPIED, 0.5),
+            ("merge-on-read upsert, times pylance", MERGED, PYLANCE, 1.2),
+            ("read with log files, times compacted", LOGS, f"{COMPACTED}, {blocks}", 2),
+            ("read with log files, times hudi-rs", LOGS, f"{HUDI_RS}, {blocks}", 1),
+        )
+    ]  # fmt: skip
 
 
 def rows(first: int, count: int, step: int, at: int) -> pa.Table:
@@ -83,24 +89,30 @@ def main(quick: bool = False, by: int = 1) -> dict[str, Any]:
             source = changes(size, changed, new, number)
             for name, way in ways.items():
                 taken.setdefault(name, []).append(timed_s(partial(way, source)))
-        merged = home / "merged"
-        with Table(f"file://{merged}") as table:
-            every = table.read().num_rows
-            _reads(taken, {
-                LOGS: lambda: table.read(), HUDI_RS: lambda: _hudi_rs(merged),
-                ONE: lambda: table.read(columns=["amount"]),
-            }, every)  # fmt: skip
-            assert every == size + ROUNDS * new
-            taken[COMPACTION] = [timed_s(table.compact)]
-            _reads(taken, {
-                COMPACTED: lambda: table.read(),
-                ONE_COMPACTED: lambda: table.read(columns=["amount"]),
-            }, every)  # fmt: skip
+        for blocks in FORMATS:
+            _read_and_compact(home / blocks, blocks, taken, size + ROUNDS * new)
     return {
         "table_rows": size, "keys_a_round": changed + new, "file_groups": GROUPS, "rounds": ROUNDS,
         "rows": {name: {"wall_s": round(statistics.median(each), 3)} for name, each in
                  taken.items()},
     }  # fmt: skip
+
+
+def _read_and_compact(folder: Path, blocks: str, taken: dict[str, list[float]], every: int) -> None:
+    def named(ways: dict[str, Callable[[], pa.Table]]) -> dict[str, Callable[[], pa.Table]]:
+        return {f"{name}, {blocks}": way for name, way in ways.items()}
+
+    with Table(f"file://{folder}") as table:
+        table.read()
+        _reads(taken, named({
+            LOGS: lambda: table.read(), HUDI_RS: lambda: _hudi_rs(folder),
+            ONE: lambda: table.read(columns=["amount"]),
+        }), every)  # fmt: skip
+        taken[f"{COMPACTION}, {blocks}"] = [timed_s(table.compact)]
+        _reads(taken, named({
+            COMPACTED: lambda: table.read(),
+            ONE_COMPACTED: lambda: table.read(columns=["amount"]),
+        }), every)  # fmt: skip
 
 
 def _reads(
@@ -118,11 +130,14 @@ def _writers(home: Path, first: pa.Table) -> dict[str, Callable[[pa.Table], obje
     import lance
 
     how: Any = {"record_key": "id", "precombine": "at", "buckets": GROUPS}
-    urls = {MERGED: f"file://{home}/merged", COPIED: f"file://{home}/copied"}
-    for name, url in urls.items():
-        kind = "MERGE_ON_READ" if name == MERGED else "COPY_ON_WRITE"
-        with Table.create(url, table_type=kind, **how) as table:
+    urls = {f"{MERGED}, {blocks}": f"file://{home}/{blocks}" for blocks in FORMATS}
+    for url, blocks in zip(urls.values(), FORMATS, strict=True):
+        options = {"hoodie.logfile.data.block.format": blocks.lower()}
+        with Table.create(url, table_type="MERGE_ON_READ", options=options, **how) as table:
             table.upsert(first)
+    urls[COPIED] = f"file://{home}/copied"
+    with Table.create(urls[COPIED], **how) as table:
+        table.upsert(first)
     lance.write_dataset(first, str(home / "lance"))
 
     def upsert(url: str) -> Callable[[pa.Table], object]:

@@ -16,6 +16,7 @@ from lockkit.table.read.reader import read_increment
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 SCHEMA = pa.schema([("id", pa.string()), ("region", pa.string()),
                     ("at", pa.int64()), ("amount", pa.int64())])  # fmt: skip
+PARQUET = {"hoodie.logfile.data.block.format": "parquet"}
 QUERY = "hoodie.datasource.query.type"
 COLUMNS = ("_hoodie_commit_time", "_hoodie_record_key", *SCHEMA.names)
 
@@ -64,7 +65,9 @@ def written(url: str, **how: Any) -> Iterator[Table]:
         yield table
 
 
-@pytest.mark.parametrize("how", [{"precombine": "at"}, {}], ids=["by event", "by commit"])
+@pytest.mark.parametrize("how", [
+    {"precombine": "at"}, {}, {"precombine": "at", "options": PARQUET},
+], ids=["by event", "by commit", "Parquet blocks"])  # fmt: skip
 def test_hudi_reads_a_table_that_is_compacted_beside_its_writers(
     hudi: Hudi, tmp_path: Path, how: dict[str, Any]
 ) -> None:

@@ -10,10 +10,11 @@ import io
 import json
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import RefusedRows
-from lockkit.table.format.base_file import Target, sequence_numbers
+from lockkit.table.format.base_file import BaseFileWriter, Target, sequence_numbers
 from lockkit.table.format.layout import TaskId, file_name
 from lockkit.table.format.log_blocks import (
     AVRO,
@@ -22,9 +23,11 @@ from lockkit.table.format.log_blocks import (
     DELETES_VERSION,
     INSTANT,
     MAGIC,
+    PARQUET,
     SCHEMA,
 )
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.property_keys import PARQUET_BLOCKS
 from lockkit.table.format.schema import META_COLUMNS, SHOWN, avro_schema, conform, stored
 
 if TYPE_CHECKING:
@@ -43,14 +46,39 @@ def log_name(file_id: str, instant: str, task: TaskId) -> str:
     return f".{file_id}_{instant}.log.1_{token}"
 
 
+@dataclass(slots=True)
+class BlockWriter(BaseFileWriter):
+    """The rows of a Parquet block, as a base file has them; their file is named by its group."""
+
+    @property
+    def name(self) -> str:
+        return self.file_id
+
+
 def data_block(
     target: Target, partition: str, file_id: str, task: TaskId, keys: Any, rows: pa.Table
 ) -> bytes:
     """The block of new rows, one for each of `keys`; of rows that conform to the table's columns.
+
+    The table's `log_format` says of which kind.
     """
+    described = _with_meta(avro_schema(rows.schema, target.config.name))
+    if target.config.log_format == PARQUET_BLOCKS:
+        kind, out = PARQUET, io.BytesIO()
+        writer = BlockWriter(target, partition, file_id, rows.schema, out, task)
+        writer.add(rows, keys)
+        writer.close(inserts=rows.num_rows)
+    else:
+        kind, out = AVRO, _avro_rows(target, partition, file_id, task, keys, rows, described)
+    return log_block(kind, {INSTANT: target.instant, SCHEMA: described}, out.getvalue())
+
+
+def _avro_rows(
+    target: Target, partition: str, file_id: str, task: TaskId, keys: Any, rows: pa.Table,
+    described: str,
+) -> io.BytesIO:  # fmt: skip
     import fastavro
 
-    described = _with_meta(avro_schema(rows.schema, target.config.name))
     schema = fastavro.parse_schema(json.loads(described))
     out = io.BytesIO()
     out.write(struct.pack(">ii", ROWS_VERSION, rows.num_rows))
@@ -69,7 +97,7 @@ def data_block(
             out.seek(begin)
             out.write(struct.pack(">i", end - begin - 4))
             out.seek(end)
-    return log_block(AVRO, {INSTANT: target.instant, SCHEMA: described}, out.getvalue())
+    return out
 
 
 def delete_block(

@@ -30,6 +30,8 @@ from lockkit.table.format.property_keys import (
     KEY_TYPE,
     LATEST_PAYLOAD,
     LAYOUTS,
+    LOG_FORMAT,
+    LOG_FORMATS,
     MERGE_MODE,
     MERGE_ON_READ,
     METADATA,
@@ -107,6 +109,8 @@ class TableConfig:
     """Whether keys of one field are `id:7`, as `ComplexKeyGenerator` makes them."""
     generator: tuple[tuple[str, str], ...] = ()
     """Of Hudi's CustomKeyGenerator and TimestampBasedKeyGenerator: its type and its settings."""
+    log_format: str = field(default="", compare=False)
+    """The blocks of new log files: `avro` (also if ""), or `parquet`. A write's option precedes."""
 
     def __post_init__(self) -> None:
         if self.commit != SERIAL:
@@ -131,6 +135,7 @@ class TableConfig:
              self.table_type,
              (f"be {COPY_ON_WRITE}, or {MERGE_ON_READ} in version 9 and mode {FENCED}, or of index "
               f"{BUCKET_INDEX}")),
+            (self.log_format in ("", *LOG_FORMATS), LOG_FORMAT, self.log_format, "be avro|parquet"),
             (1 <= self.buckets <= BUCKETS_MAX, "buckets", self.buckets,
              f"be from 1 to {BUCKETS_MAX}"),
         ):  # fmt: skip
@@ -196,21 +201,18 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         URLENCODE: str(config.urlencode).lower(),
         DROP_COLUMNS: "false",
         MODE: config.mode,
-        **({FENCE_FORMAT: "3"} if config.commit == GROUP else {}),
-        **({SWITCHES: str(config.switches)} if config.switches else {}),
-        **({ACCEPTED: config.accepted} if config.accepted else {}),
         NUM_BUCKETS if config.index else BUCKETS: str(config.buckets),
-        **({INDEX: config.index} if config.index else {}),
         **(_only_v6(config) if config.version == 6 else _only_v9(config)),
     }
-    if config.partition_by:
+    said = {
+        FENCE_FORMAT: "3" if config.commit == GROUP else "", INDEX: config.index,
+        SWITCHES: str(config.switches or ""), ACCEPTED: config.accepted,
+        LOG_FORMAT: config.log_format, "hoodie.database.name": config.database,
+        PRECOMBINE if config.version == 6 else ORDERING: config.precombine,
         # Without this hudi-rs shows an *empty* table, and no error.
-        keys["hoodie.table.partition.fields"] = config.partition_by
-    if config.precombine:
-        keys[PRECOMBINE if config.version == 6 else ORDERING] = config.precombine
-    if config.database:
-        keys["hoodie.database.name"] = config.database
-    return keys
+        "hoodie.table.partition.fields": config.partition_by,
+    }  # fmt: skip
+    return keys | {key: value for key, value in said.items() if value}
 
 
 def _only_v6(config: TableConfig) -> dict[str, str]:
@@ -260,11 +262,10 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
         named=bool(complex_keys and record_key) and "," not in record_key + partition_by,
         generator=generator,
         precombine=_precombine(keys),
-        database=keys.get("hoodie.database.name", ""),
+        database=keys.get("hoodie.database.name", ""), log_format=keys.get(LOG_FORMAT, ""),
         version=version, table_type=keys[TYPE], mode=keys.get(MODE, HUDI),
         commit=GROUP if keys.get(FENCE_FORMAT) == "3" else SERIAL,
-        switches=_number(keys.get(SWITCHES, "0")),
-        accepted=_instant(keys.get(ACCEPTED, "")),
+        switches=_number(keys.get(SWITCHES, "0")), accepted=_instant(keys.get(ACCEPTED, "")),
         metadata=any(map(keys.get, METADATA)), index=keys.get(INDEX, ""),
         buckets=_number(keys.get(NUM_BUCKETS if keys.get(INDEX) else BUCKETS, "4")),
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",

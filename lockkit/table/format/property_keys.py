@@ -33,6 +33,8 @@ KEY_CLASSES = {
 PRECOMBINE = "hoodie.table.precombine.field"
 ORDERING = "hoodie.table.ordering.fields"
 TIMEZONE = "hoodie.table.timeline.timezone"
+LOG_FORMAT = "hoodie.logfile.data.block.format"
+LOG_FORMATS = AVRO_BLOCKS, PARQUET_BLOCKS = "avro", "parquet"
 MERGE_MODE = "hoodie.record.merge.mode"
 BY_EVENT, BY_COMMIT = "EVENT_TIME_ORDERING", "COMMIT_TIME_ORDERING"
 PAYLOAD = "hoodie.compaction.payload.class"

@@ -23,6 +23,8 @@ from lockkit.table.format.property_keys import (
     KEY_TYPE,
     LATEST_PAYLOAD,
     LAYOUTS,
+    LOG_FORMAT,
+    LOG_FORMATS,
     MERGE_MODE,
     MERGE_ON_READ,
     METADATA,
@@ -172,6 +174,7 @@ def _other_keys(says: Says, every: Mapping[str, str]) -> Iterator[str]:
 _OTHER_MERGE = "rows would be merged otherwise than here"
 _ONE_OF = (
     (MERGE_MODE, (BY_EVENT, BY_COMMIT), _OTHER_MERGE),
+    (LOG_FORMAT, LOG_FORMATS, "log files are written in Avro or Parquet blocks here"),
     (PAYLOAD, (EVENT_PAYLOAD, LATEST_PAYLOAD), _OTHER_MERGE),
     # By event time, by commit time, and as the payload's class says.
     ("hoodie.record.merge.strategy.id",
