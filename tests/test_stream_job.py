@@ -23,7 +23,7 @@ from lockkit.spark.stream import with_compaction
 from lockkit.spark.stream_job import IDLE, REFUSED, StreamJob, parser, work_of
 from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.schema_reading import arrow_schema
-from lockkit.table.services.rules import COMPACT_ASYNC_KEY
+from lockkit.table.services.rules import COMPACT_ASYNC_KEY, COMPACT_KEY
 
 S = "hoodie.streamer."
 TOPIC = {S + "source.kafka.topic": "impressions", "bootstrap.servers": "127.0.0.1:9092"}
@@ -104,6 +104,15 @@ def test_a_merged_table_is_compacted_beside_the_batches_unless_the_flag_says_no(
     assert with_compaction(found.options)[COMPACT_ASYNC_KEY] == "true"
     off = work(tmp_path, "--table-type", "MERGE_ON_READ", "--disable-compaction")
     assert COMPACT_ASYNC_KEY not in with_compaction(off.options)
+    inline = work(tmp_path, "--hoodie-conf", f"{COMPACT_KEY}=true")
+    assert COMPACT_ASYNC_KEY not in with_compaction(inline.options)
+
+
+@pytest.mark.parametrize("key", [COMPACT_KEY, COMPACT_ASYNC_KEY])
+def test_a_compaction_that_is_switched_on_and_off_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(TableError, match=f"--disable-compaction is refused beside {key}=true"):
+        work(tmp_path, "--disable-compaction", "--hoodie-conf", f"{key}=true")
+    work(tmp_path, "--disable-compaction", "--hoodie-conf", f"{key}=false")
 
 
 @pytest.mark.parametrize("flag", sorted(REFUSED))

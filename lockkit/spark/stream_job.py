@@ -15,7 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.java_properties import parse_properties
+from lockkit.table.format.option_values import flag as is_on
+from lockkit.table.format.option_values import lowered
 from lockkit.table.options import WRITE, write_options
+from lockkit.table.services.rules import COMPACT_KEYS
 
 SOURCES = {
     "JsonDFSSource": "json", "CsvDFSSource": "csv", "ParquetDFSSource": "parquet",
@@ -49,6 +52,7 @@ REFUSED = {
     "--force-empty-sync": "catalogs are not told of commits; run Hudi's sync tool beside it",
     "--commit-on-errors": "a record that cannot be read ends the run: nothing is dropped",
     "--checkpoint": "Spark's checkpoint says what was read: --checkpoint-path FOLDER",
+    "--ignore-checkpoint": "Spark's checkpoint says what was read: --checkpoint-path FOLDER",
     "--initial-checkpoint-provider": "Spark's checkpoint says what was read: --checkpoint-path",
     "--retry-on-source-failures": "start it again: it continues where it ended",
     "--allow-commit-on-no-checkpoint-change": "an empty batch makes no commit",
@@ -239,6 +243,7 @@ def work_of(given: argparse.Namespace) -> StreamJob:
     props |= pairs(given.hoodie_conf)
     props[WRITE + "operation"] = given.op
     props |= {key: said for flag, key in INTO_PROPERTIES.items() if (said := _given(given, flag))}
+    _refuse_compaction_on_and_off(given, props)
     if given.filter_dupes:
         if given.op not in ("insert", "bulk_insert"):
             raise RefusedOption("--filter-dupes", "is for --op INSERT or BULK_INSERT")
@@ -263,6 +268,14 @@ def work_of(given: argparse.Namespace) -> StreamJob:
     found.check()
     write_options(found.options)
     return found
+
+
+def _refuse_compaction_on_and_off(given: argparse.Namespace, props: Mapping[str, str]) -> None:
+    """As Hudi's streamer, which compares the flag with what its client was configured to do."""
+    for key in COMPACT_KEYS if _given(given, "--disable-compaction") else ():
+        if is_on(lowered(props), key):
+            why = f"is refused beside {key}=true, the compaction that it switches off"
+            raise RefusedOption("--disable-compaction", why, "leave one of them out")
 
 
 def _is_from_registry(said: str | None, work: StreamJob) -> bool:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from environment import CACHE, Unavailable
+from hudi_world import Hudi
 from kafka import Broker, registry
 from test_clients import installed
 
 from lockkit.spark.arrivals import KAFKA
 from lockkit.stores import open_store
-from lockkit.table import read_table
+from lockkit.table import Table, read_table
 from lockkit.table.format.java_properties import format_properties
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(0)]
@@ -109,3 +114,87 @@ def test_avro_of_a_topic_brings_its_new_columns_along(broker: Broker, tmp_path: 
     assert stored(tmp_path) == [
         {"id": "a", "seen": 1, "price": None}, {"id": "b", "seen": 2, "price": 2.5},
     ]  # fmt: skip
+
+
+PAGE = r"""
+--props file://${PWD}/hudi-utilities/src/test/resources/streamer-config/kafka-source.properties \
+--schemaprovider-class org.apache.hudi.utilities.schema.SchemaRegistryProvider \
+--source-class org.apache.hudi.utilities.sources.AvroKafkaSource \
+--source-ordering-field impresssiontime \
+--target-base-path file:\/\/\/tmp/hudi-streamer-op \
+--target-table tableName \
+--op BULK_INSERT
+"""
+"""As Hudi's page on concurrency control has it, after the class and the jar."""
+OCC = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.cleaner.policy.failed.writes": "LAZY",
+    "hoodie.write.lock.provider":
+        "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_the_pages_own_command_line_runs_in_a_shell_and_hudi_reads_the_table(
+    broker: Broker, tmp_path: Path, hudi: Hudi, kind: str
+) -> None:
+    """Verbatim but for the folder under /tmp; of a merge-on-read table, compacted meanwhile."""
+    topic, fields = f"page-{kind}", [FIELDS[0], {"name": "impresssiontime", "type": "long"}]
+    schema = json.dumps({"type": "record", "name": "impression", "fields": fields})
+    command = PAGE.strip().replace(r"\/tmp/", rf"\/{str(tmp_path)[1:]}/")
+    assert command.count(str(tmp_path)[1:]) == 1
+    if kind == "MERGE_ON_READ":
+        command += " --table-type MERGE_ON_READ --continuous --source-limit 4"
+    mine = [sys.executable, "-m", "lockkit.spark.streamer", "--master", "local[2]",
+            "--conf", f"spark.jars.packages={KAFKA}:{CONNECTOR}",
+            "--conf", f"spark.jars.ivy={CACHE}/streamer-ivy"]  # fmt: skip
+    file = tmp_path / "hudi-utilities/src/test/resources/streamer-config/kafka-source.properties"
+    file.parent.mkdir(parents=True)
+    table, log = tmp_path / "hudi-streamer-op", tmp_path / "log"
+    rows = [{"id": f"k{n % 20}", "impresssiontime": n} for n in range(32)]
+    with registry() as url:
+        file.write_bytes(format_properties({
+            **broker.login, **OCC, "schema.registry.url": url, S + "source.kafka.topic": topic,
+            "hoodie.datasource.write.recordkey.field": "id",
+            S + "schemaprovider.registry.url": f"{url}/subjects/x/versions/latest",
+        }))  # fmt: skip
+        send(broker, topic, *rows, avro=(url, schema))
+        running = subprocess.Popen(
+            ["bash", "-c", f"exec {shlex.join(mine)} {command}"], cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=log.open("w"), stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            if kind == "MERGE_ON_READ":
+                until_compacted(running, table)
+                running.send_signal(signal.SIGTERM)
+            code = running.wait(300)
+        finally:
+            running.kill()
+            running.wait()
+    assert code == (128 + signal.SIGTERM if kind == "MERGE_ON_READ" else 0), log.read_text()[-3000:]
+    newest = {row["id"]: row["impresssiontime"] for row in rows}
+    with Table(table.as_uri()) as opened:
+        found = opened.read()
+        actions = [each.action for each in opened.history()]
+    by_hudi = {row["id"]: row["impresssiontime"] for row in hudi.read(str(table))}
+    if kind == "MERGE_ON_READ":
+        assert by_hudi == newest and actions.count("deltacommit") >= 8 and "commit" in actions
+        assert dict(zip(*found.to_pydict().values(), strict=True)) == newest
+    else:  # a bulk insert looks for no keys
+        assert sorted(found.to_pylist(), key=str) == sorted(rows, key=str)
+        assert by_hudi.keys() == newest.keys() and actions == ["commit"]
+
+
+def until_compacted(running: subprocess.Popen[bytes], table: Path) -> None:
+    """Until all messages are in the table, and a compaction is."""
+    end = time.monotonic() + 300
+    while running.poll() is None and time.monotonic() < end:
+        if (table / ".hoodie" / "hoodie.properties").is_file():
+            with Table(table.as_uri()) as opened:
+                done = opened.history()
+                read = opened.read()
+            if "commit" in [each.action for each in done] and read.num_rows == 20:
+                if max(read["impresssiontime"].to_pylist()) == 31:
+                    return
+        time.sleep(1)
