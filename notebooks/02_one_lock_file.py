@@ -38,7 +38,6 @@ plain
 
 # %%
 both = plain.run(claim_at_once, conditional=False)
-print(said(both.verdict))
 Workbench.replay(both.events)
 
 # %% [markdown]

@@ -113,7 +113,7 @@ met
 # %%
 rows = {"W1": [("b", "eu", 2, 1)], "W2": [("c", "eu", 2, 2)], "W3": [("d", "us", 2, 3)]}
 apart = met.run(crew.together, rows)
-print(repr(apart))
+print(*apart.reported, sep="\n")
 Workbench.replay(apart.events)
 
 # %% jupyter={"source_hidden": true}

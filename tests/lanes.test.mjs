@@ -76,7 +76,7 @@ for (const [name, scene] of Object.entries(scenes)) {
 
     test(`every arrow falls: ${name} at ${width}`, () => {
       for (const arrow of plan.arrows) {
-        for (const leg of arrow.legs) assert.ok(leg.y2 > leg.y1 || leg.x1 === leg.x2 || !arrow.hue, JSON.stringify(leg));
+        for (const leg of arrow.legs) assert.ok(leg.y2 > leg.y1 || leg.x1 === leg.x2 || arrow.hue < 0, JSON.stringify(leg));
       }
     });
   }
@@ -96,7 +96,9 @@ test("a label without room says less, and what it says is still true", () => {
   assert.equal(told("acquire: 412", 8), "412");
   assert.equal(told("the SDK's own retry: answer 412 lost", 23), "retry: answer 412 lost");
   assert.equal(told("stale commit accepted", 14), "stale commit");
-  assert.equal(told("acquire", 5), "acqu\u2026");
+  assert.equal(told("acquire", 5), "acq.");
+  assert.equal(told("checked", 4), "", "its ring says it");
+  assert.equal(told("takeover", 5), "take\u2026");
   assert.ok(told("g17 9f1c", 3).length === 3 && told("", 0) === "");
 });
 
@@ -105,6 +107,29 @@ test("a bold label takes more room than another one of as many letters", () => {
   const scene = { ...named("good/throttled_release"), arrows: [], bars: [], stages: [], marks: [mark("published"), mark("checked")] };
   const [bold, plain] = ["published", "checked"].map((kind) => layout(scene, 900).labels.find((label) => label.id === kind));
   assert.ok(bold.x1 - bold.x0 > plain.x1 - plain.x0);
+});
+
+test("a write of a client without a lane has a label, in no writer's colour", () => {
+  const made = { id: "x1", lane: "", side: "table", op: "fence", label: "fence", kind: "write", look: "ok", t: [0, 1, null], hue: -1 };
+  const scene = named("good/throttled_release");
+  const plan = layout({ ...scene, arrows: [made, ...scene.arrows] }, 900);
+  const label = plan.labels.find((each) => each.id === "x1");
+  const [leg] = plan.arrows.find((each) => each.id === "x1").legs;
+  assert.equal(label.text, "fence");
+  assert.ok(label.x1 < leg.x2 && label.y < leg.y1 && label.y > leg.y1 - 8);
+});
+
+test("a label makes way for an answer that would cross it", () => {
+  const lanes = ["lock", "W1", "W2"].map((id) => ({ id, title: id, role: id === "lock" ? "truth" : "writer", state: "" }));
+  for (let t = 20; t < 80; t += 2) {
+    const arrows = [{ id: "x", lane: "W2", side: "lock", op: "acquire", label: "acquire", kind: "write", look: "ok", t: [10, 12, 90], hue: 1 }];
+    const marks = [{ id: "m", kind: "checked", label: "checked", lane: "W1", hue: 0, t }];
+    const plan = layout({ span: [0, 100], lanes, arrows, marks, bars: [] }, 900);
+    const { x0, x1, y } = plan.labels.find((each) => each.id === "m");
+    const back = plan.arrows[0].legs.find((leg) => leg.way === "back");
+    const heights = [x0, x1].map((x) => back.y1 + ((back.y2 - back.y1) * (x - back.x1)) / (back.x2 - back.x1));
+    assert.ok(Math.max(...heights) < y - 8 || Math.min(...heights) > y, `at ${t}: ${heights} through ${y}`);
+  }
 });
 
 test("a table that nothing was written to has no lane", () => {

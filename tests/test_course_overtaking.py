@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
+from lockkit.events import INSTANT
 from lockkit.lab.course.overtaking import (
     AGAIN,
     BOTH,
@@ -32,6 +33,8 @@ def test_with_the_lock_alone_both_writers_succeed_and_one_update_is_lost() -> No
     assert (str(fenced), fenced.verdict.kind, fenced.rows[0]) == (REFUSED, "VALID", ("order-1", 20))
     assert "LockLost" in fenced.ended["W1"]
     assert [row[3].count("completed") for row in fenced.instants.rows] == [1, 0, 1]
+    drawn = hudi._repr_html_()
+    assert "committed .." in drawn and not INSTANT.search(drawn), "instants as in the pictures"
 
 
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])

@@ -110,6 +110,19 @@ def test_the_layout_passes_its_javascript_tests_and_equals_the_golden_one(tmp_pa
     assert re.search(r"^# pass ([3-9]\d|\d{3})", ran.stdout, re.MULTILINE), "node ran no tests"
 
 
+def test_a_client_without_a_lane_has_no_writers_colour() -> None:
+    """As the one that created the table: W1's arrow would be a lie."""
+    made = event(
+        1_000, "store", "request", client="", method="PUT", key="t/.hoodie/.locks/fence.json",
+        condition="if-absent", status=201, answer="applied", applied=True, before="",
+        version="v1", attempt="created with the table", began_ms=999,
+    )  # fmt: skip
+    drawn = scene(story_of([made, event(1_001, "W1", "started", pid=1)]))
+    (arrow,) = drawn["arrows"]
+    (writer,) = (lane for lane in drawn["lanes"] if lane["role"] == "writer")
+    assert arrow["hue"] not in (writer["hue"], None) and arrow["hue"] < 0
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["in order", "the client's lines come last"])
 @pytest.mark.parametrize("count", [2, 4])
 def test_of_one_call_with_several_requests_only_the_last_is_answered(

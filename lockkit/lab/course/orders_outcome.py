@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from lockkit.events import Event
+from lockkit.events import Event, shortened
 from lockkit.lab.course.grid import grid
 
 
@@ -51,7 +51,10 @@ class OrdersOutcome:
 
     def _repr_html_(self) -> str:
         rows = (
-            (each.who, "✓ committed" if each.done else f"✗ {each.error}", each.attempts, each.said)
+            (
+                each.who, "✓ committed" if each.done else f"✗ {each.error}", each.attempts,
+                shortened(each.said) if each.done else each.said,
+            )
             for each in self.reported
         )
         reported = grid("told", ("", "result", "attempts", ""), rows)

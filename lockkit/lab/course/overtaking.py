@@ -9,7 +9,7 @@ from typing import Any
 
 import lockkit.table as table
 from lockkit.errors import LockLost, StoreError
-from lockkit.events import Event
+from lockkit.events import Event, shortened
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.lock_testbed import said
 from lockkit.lab.verify.check import check
@@ -159,8 +159,9 @@ class OvertakenWriter:
     def _repr_html_(self) -> str:
         seen = ", ".join(f"{order} = {amount}" for order, amount in self.rows)
         mark = "✗" if self.verdict.kind == "INVALID" else "✓"
+        ended = [(who, shortened(how)) for who, how in self.ended.items()]
         return (
-            grid("overtaking", ("writer", "result"), self.ended.items())
+            grid("overtaking", ("writer", "result"), ended)
             + self.instants._repr_html_()
             + f"<div><b>A reader sees</b> {escape(seen)}.</div>"
             f"<div><b>The checker says</b> {mark} {escape(said(self.verdict))}</div>"
@@ -185,7 +186,8 @@ class Instants:
         return "\n".join("  ".join(row) for row in self.rows)
 
     def _repr_html_(self) -> str:
-        return grid("overtaking", ("instant", "writer", "action", "how far it got"), self.rows)
+        rows = [(shortened(instant), *rest) for instant, *rest in self.rows]
+        return grid("overtaking", ("instant", "writer", "action", "how far it got"), rows)
 
 
 def _state(now: Timeline, instant: str) -> str:

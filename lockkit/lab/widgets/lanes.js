@@ -5,6 +5,8 @@
 
 const WIDTH_MIN = 300;
 const BESIDE = 1240;      // so wide that the generations are beside the picture, as lanes.css has it
+const STATE_CHAR = 6.8;   // a state that is wider than its lane's head is one short word
+const BRIEF = { running: "", "past lease": "past", superseded: "over", "waits for itself": "waits" };
 const SVG = "http://www.w3.org/2000/svg";
 const GLYPHS = { VALID: "\u2713", INVALID: "\u2717", UNKNOWN: "?" };
 const AROUND = 300;       // pixels that are drawn above and below what is in view
@@ -307,6 +309,7 @@ class View {
     }));
     const said = state === "disconnected" ? "its kernel has ended: run the notebook again" : status.said || "";
     if (this.said.textContent !== said) this.said.textContent = said;
+    this.head.hidden = state === "replay" && !said && !(status.facts || []).length;
     const verdict = status.verdict || "";
     this.verdict.hidden = !verdict;
     this.verdict.className = `lk-verdict lk-${word(verdict)}`;
@@ -438,7 +441,7 @@ class View {
       const room = Math.min(140, ...beside) - 4;
       title.style.maxWidth = `${room}px`;
       html("b", "", lane.title === "lock object" && room < 92 ? "lock" : lane.title, title);
-      if (lane.state) html("i", `lk-is-${word(lane.state)}`, lane.state, title);
+      if (lane.state) html("i", `lk-is-${word(lane.state)}`, STATE_CHAR * lane.state.length > room ? BRIEF[lane.state] ?? lane.state : lane.state, title);
       else html("i", "", lane.id === "lock" ? "the truth" : "what readers see", title);
       if (writer) this.folds(title, lane, `Hide the lane of ${lane.title}`);
     }

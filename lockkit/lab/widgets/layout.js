@@ -12,7 +12,7 @@ const WRITER_W = 152;     // gutter of the last writer's labels, where no table 
 const LANE_MIN = 118;     // between two neighbouring lanes, if there is room
 const LANE_LEAST = 84;    // ... and if there is not
 const NARROW = 600;       // below this width gutters and lanes are closer still
-const LANE_NARROW = 66;
+const LANE_NARROW = 64;
 const TINY = 420;         // a notebook of 800 pixels beside its list of files
 const LANE_TINY = 44;
 const EDGE_TINY = 34;
@@ -30,11 +30,14 @@ const GAP_MAX = 46;       // idle time is elided beyond this
 const ELIDED_MS = 1500;
 const CHAR = 6.3;         // an estimate of a label's width; the halo forgives the rest
 const BOLD_CHAR = 8.2;
+const MONO_CHAR = 6.65;   // of a generation, in every picture
 const BOLD = new Set(["published", "refused", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
 const LABEL = 170;        // an answer is lost so far from the writer, beyond the label of its request
 const TICK = 30;
 const PAGE = 600;         // what is drawn is found by pages of so many pixels
 const TALL = 8;           // a shape over more pages than this is looked at wherever one is
+const NUDGES = [-2, 2, -4, 4, -6, 6, -8, 8, -10, 10];   // so far a label makes way for an arrow that crosses it
+const STUB = 46;          // the arrow of a client without a lane
 const TRIES_MAX = 200;    // places that are tried for a bar's label
 
 /** What may be left out of a label that has no room, one after the other; the detail line has all of it. */
@@ -46,16 +49,17 @@ const SHORTER = [
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
   [/^stalled (.+)$/, "$1"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^(.+) epoch \d+$/, "$1"],
+  [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^checked$/, ""],
 ];
 
 /** An estimate of how wide a text is. */
-function wideness(said, char) {
-  return char * (said.length - THIN_LESS * (said.match(THIN) ?? []).length);
+function wideness(said, char, mono = false) {
+  return char * (said.length - (mono ? 0 : THIN_LESS * (said.match(THIN) ?? []).length));
 }
 
 /** The longest form of a label that is no wider than `room`, with letters of this width. */
-export function fitted(text, room, char = CHAR) {
-  const fits = (said) => wideness(said, char) <= room;
+export function fitted(text, room, char = CHAR, mono = false) {
+  const fits = (said) => wideness(said, char, mono) <= room;
   let said = text;
   while (!fits(said)) {
     const next = SHORTER.map(([long, short]) => said.replace(long, short)).find((each) => each.length < said.length);
@@ -100,7 +104,7 @@ export function layout(scene, width, options = {}) {
     .map((b) => ({ ...b, x: at[b.lane], y: axis.at(b.t[0]), y2: Math.max(axis.at(b.t[1]), axis.at(b.t[0]) + 2) }));
   const drawn = arrows.map((a) => fly(a, at, axis));
   const points = marks.map((m) => ({ ...m, x: at[m.lane], y: axis.of.get(m.id) ?? axis.at(m.t) }));
-  const labels = [...axis.labels, ...caption(bars, axis.labels, drawn, lanes, room)];
+  const labels = [...axis.labels, ...caption(bars, axis.labels, drawn, points, lanes, room)];
   const plan = {
     clock: gutter[0],
     width: wide,
@@ -116,7 +120,7 @@ export function layout(scene, width, options = {}) {
 function gutters(scene, narrow) {
   const clock = seconds(scene.span[1], 3).length * CHAR + 6;
   const longest = scene.bars.reduce((most, bar) => (bar.kind === "owner" ? Math.max(most, bar.label.length) : most), 0);
-  if (narrow) return [Math.ceil(clock), 46];
+  if (narrow) return [Math.ceil(clock), 52];
   return [Math.max(TIME_W, Math.ceil(clock)), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
 
@@ -230,6 +234,9 @@ function boxesOf({ arrow, mark, stage }, at, room) {
     if (stage === 0 && home !== undefined) {
       boxes.push(labelled(arrow.id, arrow.label, home + (left ? -1 : 1) * (12 - room.nearer), left ? "end" : "start", -4, kind, arrow.hue, room));
     }
+    if (stage === 1 && home === undefined) {
+      boxes.push(labelled(arrow.id, arrow.label, store + (left ? 1 : -1) * 12, left ? "start" : "end", -4, kind, arrow.hue, room));
+    }
     if (stage === 1) boxes.push(blank(left ? store + 2 : store - 24, left ? store + 24 : store - 2, 6));
     if (stage === 2 && home !== undefined) boxes.push(blank(left ? home - 46 : home + 10, left ? home - 10 : home + 46, 12));
   }
@@ -248,9 +255,10 @@ function blank(x0, x1, tall) {
 }
 
 function labelled(id, whole, x, anchor, dy, kind, hue, room) {
-  const char = room.scale * (BOLD.has(kind) ? BOLD_CHAR : CHAR);
-  const text = fitted(whole, room(x, anchor === "end"), char);
-  const wide = wideness(text, char);
+  const mono = kind === "generation";
+  const char = mono ? MONO_CHAR : room.scale * (BOLD.has(kind) ? BOLD_CHAR : CHAR);
+  const text = fitted(whole, room(x, anchor === "end"), char, mono);
+  const wide = wideness(text, char, mono);
   return { id, text, x, anchor, dy, kind, hue, x0: anchor === "end" ? x - wide : x, x1: anchor === "end" ? x : x + wide, y: 0 };
 }
 
@@ -284,14 +292,14 @@ function interpolate(anchors, t) {
  * Labels of bars go where there is room, or nowhere: the detail line says it all the same. An arrow
  * crosses a label only where no other place is left.
  */
-function caption(bars, taken, arrows, lanes, room) {
+function caption(bars, taken, arrows, marks, lanes, room) {
   const found = [];
   const rows = new Map();       // boxes by lines of the page: only those near by can be in the way
   const row = (y) => Math.floor(y / LINE);
   const put = (box) => (rows.get(row(box.y)) ?? rows.set(row(box.y), []).get(row(box.y))).push(box);
   const near = (y) => [-1, 0, 1].flatMap((by) => rows.get(row(y) + by) ?? []);
-  const free = (box) => !near(box.y).some(
-    (other) => other.x0 < box.x1 + 4 && box.x0 < other.x1 + 4 && Math.abs(other.y - box.y) < LINE);
+  const meet = (other, box) => other.x0 < box.x1 + 4 && box.x0 < other.x1 + 4 && Math.abs(other.y - box.y) < LINE;
+  const free = (box) => !near(box.y).some((other) => meet(other, box));
   taken.forEach(put);
   const legs = new Map();       // by lines of the page, as far as an arrow is nearly level
   for (const leg of arrows.flatMap((arrow) => arrow.legs)) {
@@ -300,9 +308,16 @@ function caption(bars, taken, arrows, lanes, room) {
   }
   const level = (leg, x) => leg.y1 + ((leg.y2 - leg.y1) * (x - leg.x1)) / (leg.x2 - leg.x1 || 1);
   const crossed = (box) => [-1, 0].flatMap((by) => legs.get(row(box.y) + by) ?? []).some((leg) => {
-    const x = Math.min(Math.max((box.x0 + box.x1) / 2, Math.min(leg.x1, leg.x2)), Math.max(leg.x1, leg.x2));
-    return x >= box.x0 && x <= box.x1 && level(leg, x) > box.y - LINE + 2 && level(leg, x) < box.y + 3;
+    const [from, to] = [Math.max(box.x0, Math.min(leg.x1, leg.x2)), Math.min(box.x1, Math.max(leg.x1, leg.x2))];
+    const [y, y2] = [level(leg, from), level(leg, to)];
+    return from <= to && Math.max(y, y2) > box.y - LINE + 5 && Math.min(y, y2) < box.y + 2;
   });
+  for (const label of taken.filter(crossed)) {
+    const clear = (box) => !near(box.y).some((other) => other !== label && meet(other, box))
+      && !marks.some((mark) => mark.x + 9 > box.x0 && mark.x - 9 < box.x1 && Math.abs(mark.y - box.y) < LINE);
+    const found = NUDGES.map((by) => ({ ...label, y: label.y + by })).find((box) => clear(box) && !crossed(box));
+    if (found) label.y = found.y;
+  }
   const home = new Map(lanes.map((lane) => [lane.id, lane.x]));
   for (const bar of bars) {
     if (!bar.label) continue;
@@ -329,7 +344,8 @@ function fly(arrow, at, axis) {
   const legs = [];
   let cross = null;
   if (home === undefined || asked === null) {
-    legs.push({ x1: inset(store, store + (arrow.side === "lock" ? 1 : -1)) + (arrow.side === "lock" ? 46 : -46), y1: decided, x2: inset(store, store + (arrow.side === "lock" ? 1 : -1)), y2: decided, head: true, way: "there" });
+    const side = arrow.side === "lock" ? 1 : -1;
+    legs.push({ x1: store + side * (9 + STUB), y1: decided, x2: store + side * 9, y2: decided, head: true, way: "there" });
   } else {
     const from = inset(home, store);
     const to = inset(store, home);

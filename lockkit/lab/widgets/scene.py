@@ -39,6 +39,8 @@ ARROWS_MAX = 2_000
 POLLS_MIN = 3
 TEXT_MAX = 240
 STALE_SLACK_MS = 1.0
+NO_LANE = -1
+"""The hue of a client that has no lane, as of the one that created the table."""
 
 NUMBERED = re.compile(r"W([1-9]\d?)")
 STATES = {"danger", "note", "began", "fenced"}
@@ -157,7 +159,7 @@ class _Painter:
         return round(max(at_ms, self.start) - self.zero, 1)
 
     def _hue(self, who: str) -> int:
-        return self.hues.get(who, 0)
+        return self.hues.get(who, NO_LANE)
 
     def _inside(self, began_ms: float, ended_ms: float | None) -> bool:
         return ended_ms is None or ended_ms >= self.start

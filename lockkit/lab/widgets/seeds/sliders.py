@@ -41,17 +41,17 @@ class TimeSliders(Shown):
             field: named(widgets.FloatSlider(
                 value=getattr(start, field), min=low, max=high, step=step, description=label,
                 readout_format=".1f", style={"description_width": "initial"},
-                layout=widgets.Layout(width="330px"),
+                layout=widgets.Layout(width="310px"),
             ), field.replace("_", "-")) for field, label, low, high, step in SLIDERS
         }  # fmt: skip
-        self._expiry = choice("A lease ends", CLOCKS, start.expiry, "330px", name="expiry")
+        self._expiry = choice("A lease ends", CLOCKS, start.expiry, "310px", name="expiry")
         self._fence = widgets.Checkbox(
             value=start.fence, description="Fence", indent=False,
             layout=widgets.Layout(width="auto"),
         )  # fmt: skip
         self.lanes = Lanes()
         self.view = column(
-            "time-sliders", row(*self._sliders.values()), row(self._expiry, self._fence), self.lanes
+            "time-sliders", row(*self._sliders.values(), self._expiry, self._fence), self.lanes
         )
         self._draw()
         for each in (*self._sliders.values(), self._expiry, self._fence):
