@@ -7,7 +7,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -268,6 +268,81 @@ def test_an_upload_is_aborted_again_without_an_error_and_without_effect(
     assert s3.complete_multipart_upload(**done, MultipartUpload=parts)["VersionId"] == first
     assert s3.get_object(**at)["Body"].read() == b"y"
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
+
+
+def started(s3: Any, bucket: str, *keys: str) -> list[str]:
+    return [s3.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"] for key in keys]
+
+
+def test_uploads_under_way_are_listed_in_pages(s3: Any, bucket: str) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=2)
+    ids = started(s3, bucket, "b", "a+ /ü", "b", "c/1", "c/2", "b", "d")
+    expected = sorted(zip(["b", "a+ /ü", "b", "c/1", "c/2", "b", "d"], ids, strict=True))
+    for size in (1, 2, 3, 7, 1000):
+        seen, marks = [], {}
+        for _ in range(10):
+            page = s3.list_multipart_uploads(Bucket=bucket, MaxUploads=size, **marks)
+            assert page["MaxUploads"] == size and page["Bucket"] == bucket
+            assert 1 <= len(page["Uploads"]) <= size
+            seen += [(each["Key"], each["UploadId"]) for each in page["Uploads"]]
+            assert all(each["Initiated"] > before for each in page["Uploads"])
+            if not page["IsTruncated"]:
+                break
+            marks = {"KeyMarker": page["NextKeyMarker"],
+                     "UploadIdMarker": page["NextUploadIdMarker"]}  # fmt: skip
+            assert (marks["KeyMarker"], marks["UploadIdMarker"]) == seen[-1]
+        assert seen == expected
+    paginator = s3.get_paginator("list_multipart_uploads")
+    pages = paginator.paginate(Bucket=bucket, PaginationConfig={"PageSize": 2})
+    assert [each["UploadId"] for page in pages for each in page["Uploads"]] == [
+        upload for _, upload in expected
+    ]
+
+
+def test_a_marker_of_a_key_skips_its_uploads_and_is_what_an_uploads_marker_needs(
+    s3: Any, bucket: str
+) -> None:
+    ids = sorted(started(s3, bucket, "b", "b")) + started(s3, bucket, "c")
+
+    def listed(**how: str) -> list[str]:
+        page = s3.list_multipart_uploads(Bucket=bucket, **how)
+        return [each["UploadId"] for each in page.get("Uploads", [])]
+
+    assert listed(KeyMarker="b") == ids[2:]
+    assert listed(KeyMarker="b", UploadIdMarker=ids[0]) == ids[1:]
+    assert listed(UploadIdMarker=ids[1]) == ids, "without a key's marker it has no effect"
+    assert listed(KeyMarker="c") == []
+
+
+def test_uploads_below_a_delimiter_are_one_prefix(s3: Any, bucket: str) -> None:
+    started(s3, bucket, "x/a/1", "x/a/2", "x/b", "x/c/1", "y")
+    how = {"Bucket": bucket, "Prefix": "x/", "Delimiter": "/"}
+    whole = s3.list_multipart_uploads(**how)
+    assert [each["Prefix"] for each in whole["CommonPrefixes"]] == ["x/a/", "x/c/"]
+    assert [each["Key"] for each in whole["Uploads"]] == ["x/b"]
+    first = s3.list_multipart_uploads(**how, MaxUploads=1)
+    assert first["IsTruncated"] and first["NextKeyMarker"] == "x/a/" and "Uploads" not in first
+    rest = s3.list_multipart_uploads(**how, KeyMarker=first["NextKeyMarker"])
+    assert [each["Key"] for each in rest["Uploads"]] == ["x/b"]
+    assert [each["Prefix"] for each in rest["CommonPrefixes"]] == ["x/c/"]
+
+
+def test_the_parts_of_an_upload_are_listed_in_pages(s3: Any, bucket: str) -> None:
+    at = {"Bucket": bucket, "Key": "big", "UploadId": started(s3, bucket, "big")[0]}
+    numbers = [1, 2, 5, 7, 10_000]
+    for number in numbers:
+        s3.upload_part(**at, PartNumber=number, Body=b"x")
+    first = s3.list_parts(**at, MaxParts=2)
+    assert [each["PartNumber"] for each in first["Parts"]] == [1, 2]
+    assert first["IsTruncated"] and first["NextPartNumberMarker"] == 2 and first["MaxParts"] == 2
+    pages = s3.get_paginator("list_parts").paginate(**at, PaginationConfig={"PageSize": 2})
+    assert [each["PartNumber"] for page in pages for each in page["Parts"]] == numbers
+    assert "Parts" not in s3.list_parts(**at, PartNumberMarker=10_000)
+    for wrong in ({"MaxParts": -1}, {"PartNumberMarker": -1}):
+        assert refused(s3.list_parts, **at, **wrong) == (400, "InvalidArgument")
+    assert refused(s3.list_multipart_uploads, Bucket=bucket, MaxUploads=-1) == (
+        400, "InvalidArgument",
+    )  # fmt: skip
 
 
 def test_parts_have_a_checksum_of_their_checksums(s3: Any, bucket: str) -> None:

@@ -28,14 +28,14 @@ def page(
     prefixes: list[str] = []
     if limit <= 0:
         return [], [], None
-    listed = _common(after, prefix, delimiter)
+    listed = common_prefix(after, prefix, delimiter)
     last = after
     while True:
         found = objects.under(
             bucket, prefix, listed + _BEHIND if listed else last, limit + 1, start
         )
         for each in found:
-            common = _common(each.key, prefix, delimiter)
+            common = common_prefix(each.key, prefix, delimiter)
             if common and common == listed:
                 continue
             if len(contents) + len(prefixes) == limit:
@@ -50,7 +50,7 @@ def page(
             return contents, prefixes, None
 
 
-def _common(key: str, prefix: str, delimiter: str) -> str:
+def common_prefix(key: str, prefix: str, delimiter: str) -> str:
     """The common prefix of this key: `prefix` and the rest up to the delimiter; "" if none."""
     if not delimiter or not key.startswith(prefix):
         return ""

@@ -354,14 +354,16 @@ class Objects:
         ).fetchone()
         return None if row is None else (row[0], row[1], json.loads(row[2]))
 
-    def uploads(self, dialect: str, bucket: str, prefix: str = "") -> list[tuple[str, str]]:
-        """(key, upload id) of every upload under way in this dialect."""
+    def uploads(
+        self, dialect: str, bucket: str, prefix: str = ""
+    ) -> list[tuple[str, str, dict[str, Any]]]:
+        """(key, upload id, meta) of every upload under way in this dialect, in this order."""
         rows = self._db.execute(
-            "SELECT key, id FROM uploads WHERE bucket = ? AND key >= ? AND key <= ? "
+            "SELECT key, id, meta FROM uploads WHERE bucket = ? AND key >= ? AND key <= ? "
             "AND id LIKE ? || '-%' AND meta NOT LIKE '{\"done\"%' ORDER BY key, id",
             (bucket, prefix, prefix + _LAST, dialect),
         )
-        return [(row[0], row[1]) for row in rows]
+        return [(row[0], row[1], json.loads(row[2])) for row in rows]
 
     def add_part(self, upload: str, name: str, number: int, body: bytes) -> str:
         """Keep one piece (again: replaces it); its MD5."""

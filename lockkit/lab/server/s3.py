@@ -217,6 +217,7 @@ class S3:
         if after is None:
             deed.method = "put"
             meta = s3_uploads.known(self.objects, call, deed)
+            meta.pop("initiated_ms", None)
             body, etag, sums = s3_uploads.joined(self.objects, call, meta.pop("algorithm", ""))
             after = self._write(call, deed, body, meta | sums, etag)
             s3_uploads.finish(self.objects, call, after)

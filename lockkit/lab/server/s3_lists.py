@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect, number
-from lockkit.lab.server.listing import page, token, untoken
+from lockkit.lab.server.listing import common_prefix, page, token, untoken
 from lockkit.lab.server.markup import document, iso, plain, shower
 from lockkit.lab.server.objects import Object, Objects
 
@@ -92,35 +92,77 @@ def versions(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Rep
 
 
 def uploads(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
-    show = shower(call.query.get("encoding-type"))
-    rows = "".join(
-        f"<Upload><Key>{show(key)}</Key><UploadId>{upload}</UploadId></Upload>"
-        for key, upload in objects.uploads("s3", deed.bucket, call.query.get("prefix", ""))
-    )
+    """By key, then by upload id; a page starts after `key-marker`, and there after its id."""
+    query, show = call.query, shower(call.query.get("encoding-type"))
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+    mark, behind = query.get("key-marker", ""), query.get("upload-id-marker", "")
+    limit = min(number(query.get("max-uploads", "1000"), "max-uploads"), PAGE_MAX)
+    listed = common_prefix(mark, prefix, delimiter)
+    rows: dict[tuple[str, str], str] = {}
+    for key, upload, meta in objects.uploads("s3", deed.bucket, prefix):
+        common = common_prefix(key, prefix, delimiter)
+        is_listed = key < mark or (common and common == listed)
+        if is_listed or (key == mark and not (behind and upload > behind)):
+            continue
+        if common:
+            text = f"<Prefix>{show(common)}</Prefix>"
+            rows[common, ""] = f"<CommonPrefixes>{text}</CommonPrefixes>"
+        else:
+            rows[key, upload] = (
+                f"<Upload><Key>{show(key)}</Key><UploadId>{upload}</UploadId>"
+                f"<Initiated>{iso(meta.get('initiated_ms', 0))}</Initiated>{_OWNER}"
+                "<StorageClass>STANDARD</StorageClass></Upload>"
+            )
+    found = list(rows)[:limit]
+    more = bool(found) and len(rows) > limit
+    head = f"<Bucket>{plain(deed.bucket)}</Bucket><KeyMarker>{show(mark)}</KeyMarker>"
+    head += f"<UploadIdMarker>{plain(behind)}</UploadIdMarker>"
+    if more:
+        head += f"<NextKeyMarker>{show(found[-1][0])}</NextKeyMarker>"
+        head += f"<NextUploadIdMarker>{found[-1][1]}</NextUploadIdMarker>"
+    head += _common_head(call) + f"<MaxUploads>{limit}</MaxUploads>{_truncated(more)}"
     deed.method, deed.answer = "list", "listed"
-    return answer("ListMultipartUploadsResult", _head(call, deed, PAGE_MAX, False) + rows, deed)
+    shown = "".join(rows[each] for each in found)
+    return answer("ListMultipartUploadsResult", head + shown, deed)
 
 
 def parts(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
-    upload = call.query["uploadId"]
+    query = call.query
+    mark = number(query.get("part-number-marker") or "0", "part-number-marker")
+    limit = min(number(query.get("max-parts", "1000"), "max-parts"), PAGE_MAX)
+    kept = [each for each in objects.parts(query["uploadId"]) if each[1] > mark]
+    found = kept[:limit]
+    more = bool(found) and len(kept) > limit
     rows = "".join(
         f'<Part><PartNumber>{number}</PartNumber><ETag>"{etag}"</ETag><Size>{size}</Size></Part>'
-        for _, number, etag, size in objects.parts(upload)
+        for _, number, etag, size in found
     )
     deed.method, deed.answer = "list", "listed"
     head = (
         f"<Bucket>{plain(deed.bucket)}</Bucket><Key>{plain(deed.key)}</Key>"
-        f"<UploadId>{upload}</UploadId><IsTruncated>false</IsTruncated>"
+        f"<UploadId>{query['uploadId']}</UploadId><PartNumberMarker>{mark}</PartNumberMarker>"
     )
+    if more:
+        head += f"<NextPartNumberMarker>{found[-1][1]}</NextPartNumberMarker>"
+    head += f"<MaxParts>{limit}</MaxParts>{_truncated(more)}<StorageClass>STANDARD</StorageClass>"
     return answer("ListPartsResult", head + rows, deed)
 
 
 def _head(call: DialectRequest, deed: RequestEffect, limit: int, more: bool) -> str:
-    show = shower(call.query.get("encoding-type"))
-    text = (
-        f"<Name>{plain(deed.bucket)}</Name><Prefix>{show(call.query.get('prefix', ''))}</Prefix>"
-        f"<MaxKeys>{limit}</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>"
+    return (
+        f"<Name>{plain(deed.bucket)}</Name>{_common_head(call)}"
+        f"<MaxKeys>{limit}</MaxKeys>{_truncated(more)}"
     )
+
+
+def _truncated(more: bool) -> str:
+    return f"<IsTruncated>{str(more).lower()}</IsTruncated>"
+
+
+def _common_head(call: DialectRequest) -> str:
+    """What every listing repeats of its request."""
+    show = shower(call.query.get("encoding-type"))
+    text = f"<Prefix>{show(call.query.get('prefix', ''))}</Prefix>"
     if call.query.get("delimiter"):
         text += f"<Delimiter>{show(call.query['delimiter'])}</Delimiter>"
     if call.query.get("encoding-type") == "url":

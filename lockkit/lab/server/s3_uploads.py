@@ -23,7 +23,8 @@ def start(
     upload = f"s3-{objects.clock.unique()}"
     if call.headers.get("x-amz-checksum-type", "").upper() != "FULL_OBJECT":
         meta["algorithm"] = call.headers.get("x-amz-checksum-algorithm", "").lower()
-    objects.start_upload(upload, deed.bucket, deed.key, meta)
+    begun: dict[str, Any] = {**meta, "initiated_ms": objects.clock.stamp_ms()}
+    objects.start_upload(upload, deed.bucket, deed.key, begun)
     deed.method, deed.answer = "upload", "applied"
     return s3_lists.answer(
         "InitiateMultipartUploadResult",
