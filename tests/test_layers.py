@@ -85,15 +85,15 @@ SDKS = {
 # The modules inside the packages that decide on commits; each may import only those before it.
 ORDER = {
     "table.format": (
-        "timeline java_properties option_values avro avro_decoding commit_records records "
+        "avro avro_decoding restored timeline java_properties option_values commit_records records "
         "spark_hash java_hash data_files schema schema_reading property_keys timestamp_keys "
         "refusals properties partition row_partitions composite_keys layout base_file "
         "base_file_reading plans "
         "compaction_plan hudi_options gate readable log_blocks avro_columns log_writing archived "
-        "archive_writing savepoint_files"
+        "archive_writing savepoint_files taken_back"
     ),
     "table.occ": (
-        "fence group group_fence group_commit group_tail "
+        "fence rolling_forward group group_fence group_commit group_tail "
         "conflicting covered pending conflict heartbeat_rules "
         "liveness heartbeat locks hudi_clocks "
         "creation decide markers discarding transaction failed prepared news rewriting "

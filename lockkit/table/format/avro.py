@@ -46,6 +46,11 @@ def stamp(body: bytes, name: str, value: str) -> bytes:
     return MAGIC + _long(2) + entry + body[len(start) :]
 
 
+def is_stamped(body: bytes, name: str) -> bool:
+    """Whether `stamp` gave it an entry of this name."""
+    return body.startswith(MAGIC + _long(2) + _bytes(name.encode()))
+
+
 def _bytes(value: bytes) -> bytes:
     return _long(len(value)) + value
 

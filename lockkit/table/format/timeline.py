@@ -265,7 +265,8 @@ def glance(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
     """One listing, which need not be a snapshot: the caller must prove that nothing changed.
 
     With `after`, an instant, only what is later than it."""
-    return parse_timeline((yield from listing(names.prefix, after=_past(names, after))), names)
+    entries = yield from listing(names.prefix, after=_past(names, after))
+    return (yield from _standing(entries, names))
 
 
 def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
@@ -274,16 +275,24 @@ def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timelin
     entries = yield from listing(names.prefix, after=past)
     for _ in range(LISTINGS_MAX):
         if _is_snapshot(entries):
-            return parse_timeline(entries, names)
+            return (yield from _standing(entries, names))
         again = yield from listing(names.prefix, after=past)
         if [e.key for e in again] == [e.key for e in entries]:
-            return parse_timeline(again, names)
+            return (yield from _standing(again, names))
         entries = again
     raise TableChanged(
         "the timeline",
         f"changed between any two of {LISTINGS_MAX} listings of {len(entries)} files",
         "try again when fewer writers are active, or archive old instants",
     )
+
+
+def _standing(entries: list[ListEntry], names: TimelineNames) -> Procedure[Timeline]:
+    now = parse_timeline(entries, names)
+    if "restore" in now.completed.values():
+        from lockkit.table.format.restored import without_taken_back  # few tables are
+        now = yield from without_taken_back(now, names)
+    return now
 
 
 def _is_snapshot(entries: list[ListEntry]) -> bool:

@@ -150,6 +150,9 @@ def complete(decision: DecidedCommit) -> Procedure[Committed]:
         open_outcome.prepared = prepared
         raise open_outcome from error
     if isinstance(standing, Found):
+        from lockkit.table.format.taken_back import refuse_taken_back
+
+        refuse_taken_back(prepared.instant, key, standing.body)
         why = "its completed file is there, and is not what we would have written"
         open_outcome = unknown(prepared.names, decision.decided, why)
         open_outcome.prepared = prepared
@@ -241,6 +244,9 @@ def prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
     key = completed_key(prepared.names, landed)
     match (yield from read(key)):
         case Found(body, _) if body != prepared.body:
+            from lockkit.table.format.taken_back import refuse_taken_back
+
+            refuse_taken_back(prepared.instant, key, body)
             raise TableChanged(
                 key,
                 f"is there and is not ours: another writer used the instant {prepared.instant}, "

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import Found, Missing, Version, over
-from lockkit.runtime import Note, Procedure, WallMs
-from lockkit.runtime.proven import create, read, settle_write
-from lockkit.table.errors import BrokenFence, CommitUnknown, DamagedFile, TableBlocked
+from lockkit.runtime import Procedure, WallMs
+from lockkit.runtime.proven import read, settle_write
+from lockkit.table.errors import BrokenFence, CommitUnknown, TableBlocked
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import (
     ACTIONS,
@@ -22,7 +22,6 @@ from lockkit.table.occ.fence import (
     Decided,
     Fence,
     FenceRead,
-    digest,
     format_fence,
     seen_of,
 )
@@ -30,10 +29,6 @@ from lockkit.table.occ.fence import (
 
 def completed_key(names: TimelineNames, decided: Decided) -> str:
     return names.completed(decided.instant, decided.action, decided.completion)
-
-
-def inflight_key(names: TimelineNames, decided: Decided) -> str:
-    return names.inflight(decided.instant, decided.action)
 
 
 def completion_time(
@@ -110,23 +105,11 @@ def settle(
     head = seen.fence.head
     if head.instant in proven:
         return
-    done, inflight = completed_key(names, head), inflight_key(names, head)
-    if isinstance((yield from read(done)), Found):
-        return
-    match (yield from read(inflight)):
-        case Found(body, _) if digest(body) == seen.fence.sha256:
-            if isinstance((yield from create(done, body)), Found):
-                cure = "restore one of them: until then nothing more is committed to this table"
-                raise DamagedFile(done, "differs from its inflight file, which is decided", cure)
-        case _:
-            why = f"is not what the fence decided, and {done} is missing; nothing was committed"
-            raise DamagedFile(inflight, why, "restore one of them from its versions")
-    rolled_forward.append(head.instant)
-    yield Note(
-        "note",
-        {"text": f"rolled {head.instant} forward: it was decided, but its file was not there yet",
-         "instant": head.instant, "rolled_forward": True},
-    )  # fmt: skip
+    done = completed_key(names, head)
+    if isinstance((yield from read(done)), Missing):
+        from lockkit.table.occ.rolling_forward import roll_forward  # few writers die there
+
+        yield from roll_forward(names, seen.fence, done, rolled_forward)
 
 
 # --- replace ------------------------------------------------------------------------------------
@@ -184,7 +167,7 @@ def _was_superseded(
         return False  # deciding a rollback once more is harmless
     if isinstance((yield from read(completed_key(names, mine))), Found):
         return True
-    if isinstance((yield from read(inflight_key(names, mine))), Missing):
+    if isinstance((yield from read(names.inflight(mine.instant, mine.action))), Missing):
         raise unknown(names, mine, "its instant was archived or rolled back meanwhile")
     return False
 

@@ -121,7 +121,7 @@ def _listed(work: CommitProgress, seen: FenceRead) -> Procedure[TableChanges]:
     if seen.fence is None and prepared.transaction.config.mode == FENCED:
         yield from _refuse_lost(now, prepared.instant)
     if head is not None and head.kind == COMMIT and head.instant > prepared.transaction.horizon:
-        if head.instant not in now.completed:
+        if head.instant not in now.completed and prepared.instant in now.inflight:
             why = "exists and is not listed: a conflict check needs listings that do not lag behind"
             raise UnsupportedTable(completed_key(prepared.names, head), why)
     return (yield from news_listed(work, now))
@@ -148,9 +148,7 @@ def news_listed(work: CommitProgress, now: Timeline) -> Procedure[TableChanges]:
         )
         return TableChanges((), tuple(now.commits), landed)
     if mine.instant not in now.inflight:
-        why = (
-            "its inflight file is gone, so another writer rolled it back as dead"
-        )
+        why = "its inflight file is gone: another writer rolled it back as dead, or a restore did"
         raise taken_back(mine.instant, why)
     refuse_missing(mine, now)
     if not mine.base and now.commits and (

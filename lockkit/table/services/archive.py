@@ -17,7 +17,7 @@ commit names it, and because lockkit's clean finds old files through commits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure
@@ -33,7 +33,13 @@ from lockkit.table.format.archived import (
 )
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
-from lockkit.table.format.timeline import COMMITS, Timeline, TimelineNames, load_timeline
+from lockkit.table.format.timeline import (
+    COMMITS,
+    Timeline,
+    TimelineNames,
+    load_timeline,
+    parse_timeline,
+)
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.fence import COMMIT, read_fence
 from lockkit.table.occ.transaction import TableCache
@@ -203,7 +209,8 @@ def archive(
     now = yield from load_timeline(names)
     plan = yield from _plan(config, now, rules)
     keys: dict[str, list[str]] = {}
-    for entry in (yield from listing(names.prefix)):
+    entries = yield from listing(names.prefix)
+    for entry in entries:
         name = entry.key.removeprefix(names.folder)
         keys.setdefault(name.partition(".")[0].partition("_")[0], []).append(entry.key)
     before = yield from _archived_already(config, now)
@@ -217,7 +224,11 @@ def archive(
     elif names.layout == 2:
         yield from say_version(config)
     held.believe()
-    yield from _leave(names, now, sorted({*new, *before}), keys)
+    # What a restore took back is not archived. Its name leaves when later commits do: a commit that
+    # stays before those that left would hide their files from Hudi's readers.
+    every = {**parse_timeline(entries, names).completed, **now.completed}
+    gone = {each for each in every.keys() - now.completed.keys() if each < max({*new, *before})}
+    yield from _leave(names, replace(now, completed=every), sorted({*new, *before, *gone}), keys)
     text = f"archived {len(new)} instants"
     yield Note("note", {"text": text, "instant": max(new, default="")})
     return Archived(tuple(new), plan.kept_for, len(before))

@@ -7,9 +7,9 @@ listing shows whether anything was committed, or is pending, that the plan does 
 the restore is withdrawn. Only then files and instants are deleted, the newest commit first. If the
 process crashes, the same call carries the plan out.
 
-Stop the table's writers first. In the mode `hudi` only the lock keeps others out, as in Hudi. In
-the mode `fenced` nothing stops a writer that was decided, paused, and overtaken by another commit:
-when it wakes, it publishes a commit whose files are gone, and a second restore takes that back.
+In the mode `fenced` a writer may have been decided, paused, and overtaken by another one, which
+published its commit. So the names of the commits that go are kept (`taken_back`), and it publishes
+nothing more when it wakes. In the mode `hudi` only the lock keeps others out, as in Hudi.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import all_of, create, delete, read
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, UnsupportedTable
+from lockkit.table.format import avro
 from lockkit.table.format.archived import load_archived
 from lockkit.table.format.layout import is_written_by
 from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
+from lockkit.table.format.restored import KEEPS
 from lockkit.table.format.savepoint_files import (
     RestorePlan,
     format_restore,
     format_restore_plan,
     parse_restore_plan,
 )
+from lockkit.table.format.taken_back import keep_name
 from lockkit.table.format.timeline import (
     COMMITS,
     HOODIE,
@@ -40,7 +43,7 @@ from lockkit.table.format.timeline import (
     load_timeline,
 )
 from lockkit.table.occ.commit import StateChange
-from lockkit.table.occ.covered import CheckedHorizon, has_archived
+from lockkit.table.occ.covered import CheckedHorizon, has_archived, read_commit
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.mode import set_fence
 from lockkit.table.occ.rollback import own_keys
@@ -174,7 +177,7 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
 
         yield from switch_metadata_off(config, held.believe)
     held.believe()
-    done = yield from _carry_out(names, instant, plan, held.believe)
+    done = yield from _carry_out(config, instant, plan, held.believe)
     yield from delete(CHECKPOINT_KEY)
     if config.mode == FENCED:
         yield from set_fence(config, held.guard, held.believe, closed=False)
@@ -213,28 +216,40 @@ def _refuse_news(
 
 
 def _carry_out(
-    names: TimelineNames, instant: str, plan: RestorePlan, believe: Callable[[], None]
+    config: TableConfig, instant: str, plan: RestorePlan, believe: Callable[[], None]
 ) -> Procedure[Restored]:
     """Delete, the newest commit first; of each its data, then its files on the timeline."""
-    began_ms = yield WallMs()
+    began_ms, names, fenced = (yield WallMs()), config.names, config.mode == FENCED
+    schema = (yield from _schema_of(names, plan.savepoint)) if fenced else ""
     data = [key for key in (yield from own_keys()) if not key.startswith(HOODIE)]
     deleted = {each: [key for key in data if is_written_by(key, each)]
                for each, _ in plan.instants}  # fmt: skip
-    for each, _ in plan.instants:
+    for each, action in plan.instants:
         believe()
         yield from all_of(delete(key) for key in deleted[each])
         yield from unmark(each)
         for key in sorted((yield from instant_keys(names, each)), key=_last_requested):
-            if not key.endswith(BESIDE):
+            if fenced and key.endswith(f".{action}"):
+                yield from keep_name(key, action, by=instant, schema=schema, version=config.version)
+            elif not key.endswith(BESIDE):
                 yield from delete(key)
-    now = yield from load_timeline(names)
     took_ms = (yield WallMs()) - began_ms
-    latest = max((instant, *now.completion.values()))
-    done = instant_of(max((yield WallMs()), instant_ms(latest) + 1)) if names.layout == 2 else None
+    # The same name for each process that finishes it; the plan's instant is later than all others.
+    done = instant_of(instant_ms(instant) + 1) if names.layout == 2 else None
     body = format_restore(plan, instant, deleted, took_ms=took_ms)
+    body = avro.stamp(body, KEEPS, "true") if fenced else body
     yield from create(names.completed(instant, "restore", done), body)
     files = sum(map(len, deleted.values()))
     return Restored(instant, plan.savepoint, tuple(each for each, _ in plan.instants), files)
+
+
+def _schema_of(names: TimelineNames, savepoint: str) -> Procedure[str]:
+    """The table's schema as of the savepoint: Hudi's readers look for it in the newest commit."""
+    now = yield from load_timeline(names)
+    for each in reversed([each for each in now.commits if each <= savepoint]):
+        if schema := (yield from read_commit(names, each, now)).schema:
+            return schema
+    return ""
 
 
 def _last_requested(key: str) -> int:

@@ -1,0 +1,41 @@
+"""The timeline without the commits that a restore took back and whose names it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lockkit.protocol.outcome import Found, Missing
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, read
+from lockkit.table.errors import DamagedFile
+from lockkit.table.format.avro import is_stamped
+from lockkit.table.format.avro_decoding import decode
+
+KEEPS = "lockkit.keeps_names"
+"""Stamped on restores that leave empty commits; Hudi's restores delete the files."""
+
+
+def without_taken_back(now: Any, names: Any) -> Procedure[Any]:
+    """The `Timeline` without what its restores took back, as if the files were gone."""
+    restores = [each for each, action in now.completed.items() if action == "restore"]
+    keys = [names.completed(each, "restore", now.completion.get(each)) for each in restores]
+    found: list[Found | Missing] = yield from all_of(read(each, limit=None) for each in keys)
+    gone = {
+        instant for key, each in zip(keys, found, strict=True)
+        if isinstance(each, Found) and is_stamped(each.body, KEEPS)
+        for instant in _instants(key, each.body)
+    }  # fmt: skip
+    left = {
+        name: {each: of for each, of in getattr(now, name).items() if each not in gone}
+        for name in ("completed", "pending")
+    }
+    return replace(now, **left, inflight=now.inflight - gone)
+
+
+def _instants(key: str, body: bytes) -> list[str]:
+    try:
+        return [str(each) for each in decode(body, "HoodieRestoreMetadata")["instantsToRollback"]]
+    except (LookupError, TypeError, ValueError) as error:
+        why = f"is not a restore's file ({str(error)[:160]})"
+        raise DamagedFile(key, why, "restore it from its versions") from None
