@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import boto3
+import peer_servers
 import pyarrow as pa
 import pytest
 from botocore.awsrequest import AWSResponse
@@ -100,6 +103,72 @@ def test_a_lock_of_dynamodb_needs_each_permission_of_its_document(
     with pytest.raises(StoreError, match="AccessDenied"):
         lives(*locks)
     assert right in sent
+
+
+def for_moto(name: str, without: str = "") -> str:
+    """The document's actions: moto judges no resource of DynamoDB, and no condition."""
+    said = actions(policy(name)) - {without}
+    allowed = {"Effect": "Allow", "Action": sorted(said), "Resource": "*"}
+    return json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+
+
+@pytest.fixture(scope="module")
+def judging() -> Iterator[Callable[[str], dict[str, Any]]]:
+    """A DynamoDB that verifies signatures, and judges each action by the user's document.
+
+    Called with a document, it makes a user of it: the endpoint and the credentials.
+    """
+    pytest.importorskip("moto.server", reason="moto is not installed: pip install 'lockkit[test]'")
+    port = peer_servers.free_port()
+    with peer_servers.served([sys.executable, "-c", peer_servers.MOTO, str(port)], port) as there:
+        root: dict[str, Any] = {"aws_access_key_id": "root", "aws_secret_access_key": "root"}
+        iam = boto3.client("iam", endpoint_url=there, region_name="us-east-1", **root)
+        names = count()
+
+        def judges(times: str) -> None:  # moto counts the requests that it does not judge
+            url, text = f"{there}/moto-api/reset-auth", {"Content-Type": "text/plain"}
+            urlopen(Request(url, times.encode(), text, method="POST")).close()
+
+        def user(document: str) -> dict[str, Any]:
+            judges("inf")
+            who = {"UserName": f"user-{next(names)}"}
+            iam.create_user(**who)
+            iam.put_user_policy(**who, PolicyName="least", PolicyDocument=document)
+            key = iam.create_access_key(**who)["AccessKey"]
+            judges("0")
+            keys = {"aws_access_key_id": key["AccessKeyId"],
+                    "aws_secret_access_key": key["SecretAccessKey"]}  # fmt: skip
+            return {"endpoint_url": there, "aws": keys}
+
+        yield user
+
+
+def test_a_server_that_judges_actions_lets_a_lock_live_by_dynamodbs_document(judging: Any) -> None:
+    how = judging(for_moto("dynamodb"))
+    lives(*[DynamoDBLock("locks", "orders", **how) for _ in range(2)])
+
+
+@pytest.mark.parametrize("right", sorted(actions(policy("dynamodb"))))
+def test_a_server_that_judges_actions_refuses_a_lock_without_any_one_of_them(
+    judging: Any, right: str
+) -> None:
+    how = judging(for_moto("dynamodb", without=right))
+    table = f"without-{right.partition(':')[2]}"
+    with pytest.raises(StoreError, match="403"):
+        lives(*[DynamoDBLock(table, "orders", **how) for _ in range(2)])
+
+
+def test_a_server_that_judges_actions_shows_on_call_staff_the_holder_and_refuses_the_break(
+    judging: Any,
+) -> None:
+    writer = DynamoDBLock("shown", "orders", **judging(for_moto("dynamodb")))
+    reader = DynamoDBLock("shown", "orders", **judging(for_moto("dynamodb_on_call")))
+    with writer:
+        found = reader.holder()
+        assert found is not None
+        with pytest.raises(StoreError, match="403"):
+            reader.break_lock(found.version, force=True)
+        assert writer.owned()
 
 
 @pytest.mark.xdist_group("dynamodb")

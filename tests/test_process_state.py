@@ -11,6 +11,7 @@ import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lock_world import until
@@ -190,6 +191,52 @@ def test_psutil_shows_a_stopped_process_a_zombie_and_a_number_given_again() -> N
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert _by_psutil(child.pid, start()) is ProcessState.ENDED
     assert _by_psutil(child.pid, start()) is ProcessState.ENDED
+
+
+@pytest.mark.parametrize("platform", ["darwin", "freebsd14", "win32"])
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        ({"status": "running"}, ProcessState.RUNS),
+        ({"status": "sleeping"}, ProcessState.RUNS),
+        ({"status": "idle"}, ProcessState.RUNS),
+        ({"status": "stopped"}, ProcessState.STOPPED),
+        ({"status": "tracing-stop"}, ProcessState.STOPPED),
+        ({"status": "zombie"}, ProcessState.ENDED),
+        ({"status": "running", "later_s": 1.5}, ProcessState.RUNS),
+        ({"status": "running", "later_s": 2.5}, ProcessState.ENDED),
+        ({"status": "running", "later_s": -86_400.0}, ProcessState.RUNS),
+        ({"fails": "NoSuchProcess"}, ProcessState.ENDED),
+        ({"fails": "ZombieProcess"}, ProcessState.ENDED),
+        ({"fails": "AccessDenied"}, ProcessState.RUNS),
+    ],
+    ids=lambda each: " ".join(map(str, each.values())) if isinstance(each, dict) else each.name,
+)
+def test_outside_linux_psutils_answer_decides(
+    platform: str, answer: dict[str, Any], state: ProcessState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS, FreeBSD and Windows have no /proc; the record has no mark of a process table there."""
+    psutil = pytest.importorskip("psutil", reason="make test installs psutil")
+    started = datetime(2026, 11, 24, 1, 10, 7, tzinfo=UTC)
+
+    class Process:
+        def __init__(self, pid: int) -> None:
+            assert pid == 4711
+            if "fails" in answer:
+                raise getattr(psutil, answer["fails"])(pid)
+
+        def status(self) -> str:
+            return str(answer["status"])
+
+        def create_time(self) -> float:
+            return started.timestamp() + float(answer.get("later_s", 0.0))
+
+    monkeypatch.setattr(psutil, "Process", Process)
+    monkeypatch.setattr("lockkit.providers.process_state.sys.platform", platform)
+    monkeypatch.setattr("lockkit.providers.process_state.process_name", lambda: "elsewhere/1")
+    name = f"{socket.gethostname()}/4711@{started:%Y-%m-%dT%H:%M:%SZ}"
+    assert process_state(name) is state
+    assert process_state(f"another-host/4711@{started:%Y-%m-%dT%H:%M:%SZ}") is ProcessState.UNSEEN
 
 
 def test_without_psutil_only_the_number_counts(monkeypatch: pytest.MonkeyPatch) -> None:
