@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+from lock_world import until
 from trickle import trickle
 
 from lockkit import Clock, Lock, open_store
@@ -897,6 +898,22 @@ def test_ctrl_c_ends_the_command_under_a_lock_and_gives_the_lock_back(
     command = ("lock", "acquire", table, "--", "sh", "-c", "echo works; exec sleep 300")
     assert_interrupted(command, "works", mark)
     assert stored(table).expired
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+@pytest.mark.parametrize("kind", ["lock acquire", "tflock run"])
+def test_a_command_does_not_outlive_the_killed_process_that_renews_its_lock(
+    kind: str, tmp_path: Path, mark: str
+) -> None:
+    ended = tmp_path / "ended"
+    place = tmp_path.as_uri() + ("/prod/terraform.tfstate" if kind == "tflock run" else "/table")
+    script = f"trap 'echo TERM > {ended}; exit' TERM; echo works; while :; do sleep 0.1; done"
+    with started(*kind.split(), place, "--", "sh", "-c", script, mark=mark) as (process, out):
+        out.until("works", 90)
+        process.kill()
+        process.wait(30)
+        until(lambda: ended.exists() and not marked(mark), 30)
+    assert ended.read_text() == "TERM\n"
 
 
 def test_a_background_jobs_lock_outlives_a_ctrl_c_on_its_terminal(table: str) -> None:

@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 
 ABOUT = """\
 Takes the table's lock, runs a command while it renews the lease, and releases the lock, like
-flock(1). If the lease is lost, it stops the command (SIGTERM, then SIGKILL). The command finds the
-epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has one; on a table the
-epoch is above that of the fence. While it waits, it names the holder on standard error.
-Exit: the command's own code (128 + n for signal n); 75 if another owner held the lock until the
-timeout; 3 if the store or the service did not answer; 76 if the lease was lost.
+flock(1). If the lease is lost, it stops the command (SIGTERM, then SIGKILL). If lockkit itself is
+killed, Linux sends SIGTERM to the command; on other systems the command runs on without the lock.
+The command finds the epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has
+one; on a table the epoch is above that of the fence. While it waits, it names the holder on
+standard error. Exit: the command's own code (128 + n for signal n); 75 if another owner held the
+lock until the timeout; 3 if the store or the service did not answer; 76 if the lease was lost.
 
 Other services' locks have URLs too. Their options, except --timeout, follow a ?:
   zookeeper://host:2181,host:2181/base/path/key    dynamodb://region/table/key?endpoint=http://...
@@ -57,6 +58,7 @@ OPENING_S_MIN = 10.0
 NEWEST = 20
 """Generations of the lock object that are read to find when its holder took it."""
 STOP_TIMEOUT_S = 5.0
+PR_SET_PDEATHSIG = 1
 POLL_S = 0.05
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -268,12 +270,34 @@ def under(
 
 
 def start(line: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a command, from the main thread. On Linux it gets SIGTERM if this process is killed."""
     try:
-        return subprocess.Popen(line, env={**os.environ, **environment})
+        return subprocess.Popen(
+            line, env={**os.environ, **environment}, preexec_fn=ended_with(os.getpid())
+        )
     except FileNotFoundError:
         raise CommandError(f"no command {plain(line[0])!r} on the PATH", code=NOT_FOUND) from None
     except OSError as error:
         raise CommandError(f"{plain(line[0])}: {error.strerror}", code=NOT_EXECUTABLE) from None
+
+
+def ended_with(parent: int) -> Callable[[], None] | None:
+    """For a child: the kernel ends it when its parent, which renews the lock, is killed.
+
+    SIGTERM, as when the lease is lost. The kernel watches the thread that started the child.
+    """
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl  # resolved here: a forked child must not load anything
+
+    def ends() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # it was killed before the call
+            os._exit(128 + signal.SIGTERM)
+
+    return ends
 
 
 @contextmanager

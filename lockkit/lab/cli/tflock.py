@@ -59,8 +59,10 @@ renewed three times per lease. If this machine dies, another tflock run takes th
 one lease. A lock that Terraform itself took is never taken over. The command finds -lock=false in
 TF_CLI_ARGS_plan, TF_CLI_ARGS_apply and so on, because the lock is held already. If the lease is
 lost, the command is stopped (SIGTERM, then SIGKILL); requests that Terraform sent before may still
-arrive. Exit: the command's own code (128 + n for signal n); 75 if another owner held the lock
-until the timeout; 3 if the store did not answer; 76 if the lease was lost."""
+arrive. If lockkit itself is killed, Linux sends SIGTERM to the command; on other systems the
+command runs on without the lock. Exit: the command's own code (128 + n for signal n); 75 if
+another owner held the lock until the timeout; 3 if the store did not answer; 76 if the lease was
+lost."""
 
 MOVE = """\
 Moves a state's lock from Terraform's DynamoDB table to the lock file, without a gap:
