@@ -161,7 +161,7 @@ def test_a_lease_request_takes_at_most_its_time_limit_and_a_fifth_of_the_lease()
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("hoodie.index.type", "GLOBAL_SIMPLE"),
+        ("hoodie.index.type", "GLOBAL_RECORD_LEVEL_INDEX"),
         ("hoodie.index.type", "RECORD_INDEX"),
         (WRITE + "keygenerator.class", "org.apache.hudi.keygen.GlobalDeleteKeyGenerator"),
         (WRITE + "payload.class", "org.apache.hudi.common.model.PartialUpdateAvroPayload"),
@@ -378,7 +378,7 @@ def test_read_options_have_no_effect_in_a_write_and_vice_versa() -> None:
     check_options(changes)
     with pytest.raises(TableError, match="change logs are not read here"):
         check_options(changes, reading=True)
-    check_options({"hoodie.index.type": "GLOBAL_SIMPLE"}, reading=True)
+    check_options({"hoodie.index.type": "RECORD_INDEX"}, reading=True)
 
 
 def test_a_credential_is_never_shown() -> None:

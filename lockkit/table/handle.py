@@ -239,15 +239,15 @@ class Table:
         """Commit `rows`: each replaces the row with its record key, or is added.
 
         Of all rows with one key, the one with the greatest precombine value stays, or the later of
-        equals. A row replaces only rows of its own partition. Returns None if nothing would change.
-        Raises what `append` raises; another commit to the same file groups is a conflict.
+        equals. A row replaces only rows of its own partition, unless `options` name a global index
+        (`hoodie.index.type=GLOBAL_SIMPLE`). Returns None if nothing would change. Raises what
+        `append` raises; another commit to the same file groups is a conflict.
         """
         return self._write("upsert", rows, retries)
 
     def delete(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
-        """Commit the removal of the rows with these record keys, in these rows' partitions.
-
-        It ignores other columns of `rows`, and returns None if the table has no such row. A
+        """Commit the removal of the rows with these record keys, in these rows' partitions, or with
+        a global index in any. It ignores other columns, and returns None if there is no such row. A
         merge-on-read table does not look for the rows; it reads the precombine column, and a stored
         row with a greater value stays. Raises what `upsert` raises.
         """
@@ -415,7 +415,7 @@ class Table:
         from lockkit.table.writer import ArrowWrite
 
         requested = replace(
-            write_options(self._options, operation=operation), retries=retries,
+            write_options(self._options, everywhere=True, operation=operation), retries=retries,
             partitions=partitions, strategy=self.strategy,
         )  # fmt: skip
         with self._alone(operation):

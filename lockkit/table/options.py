@@ -20,7 +20,7 @@ from lockkit.table.format.gate import (
 from lockkit.table.format.hudi_options import NAMES
 from lockkit.table.format.option_values import flag, whole
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, load_config
-from lockkit.table.format.property_keys import BUCKET_INDEX, LOG_FORMAT
+from lockkit.table.format.property_keys import BUCKET_INDEX, INDEX, LOG_FORMAT
 from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules, heartbeat_rules
@@ -39,6 +39,9 @@ RETRIES_MAX = 1000
 WRITE = "hoodie.datasource.write."
 PARTITIONS = WRITE + "partitions.to.delete"
 KEYWORDS = frozenset(NAMES)
+GLOBAL_INDEXES = {"GLOBAL_SIMPLE": "hoodie.simple.index.update.partition.path",
+                  "GLOBAL_BLOOM": "hoodie.bloom.index.update.partition.path"}  # fmt: skip
+"""Each with the option that says whether a row moves to its new partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,8 @@ class WriteOptions:
     early_commits: bool = False
     rules: HeartbeatRules = field(default_factory=HeartbeatRules)
     strategy: ConflictStrategy = SIMPLE
+    everywhere: bool = False
+    """A global index: upserts and deletes find a key in any partition."""
     concurrency: Mapping[str, Any] = field(default_factory=dict)
     """The options of non-blocking concurrency control; empty for any other."""
 
@@ -79,8 +84,12 @@ class WriteOptions:
         return bool(self.concurrency)
 
 
-def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
+def write_options(
+    options: Mapping[str, Any], *, everywhere: bool = False, **keywords: Any
+) -> WriteOptions:
     """Keywords that are not None win over options; `TableError` names what cannot be meant.
+
+    `everywhere` says that this write can have a global index.
 
     Options are Hudi's, in any case of letters (Spark lowers them); `lockkit.table.format.gate` says
     what becomes of each.
@@ -109,6 +118,7 @@ def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
         early_commits=early_commits(given),
         rules=heartbeat_rules(given),
         strategy=strategy_of(str(given[STRATEGY_KEY])) if STRATEGY_KEY in given else SIMPLE,
+        everywhere=_everywhere(given, everywhere),
         concurrency=given if concurrency_mode(given) == NON_BLOCKING else {},
     )
     return _checked(found)
@@ -117,6 +127,22 @@ def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
 def log_format(given: Mapping[str, Any]) -> str:
     """The blocks of log files that options, in lower case, ask for; "": as the table says."""
     return str(given.get(LOG_FORMAT) or "").lower()
+
+
+def _everywhere(given: Mapping[str, Any], possible: bool) -> bool:
+    said = str(given.get(INDEX)).upper()
+    moves = GLOBAL_INDEXES.get(said)
+    if moves and not possible:
+        raise RefusedOption(
+            INDEX, "is refused: a write from Spark looks for a key in its own partition",
+            "upsert the rows with lockkit.table.Table, or leave it out", value=said,
+        )  # fmt: skip
+    if moves and not flag(given, moves, default=True):
+        raise RefusedOption(
+            moves, "is refused: the row would stay in a folder whose partition is not its own, "
+            "where a filter by partition misses it", "leave it out: the row moves", value="false",
+        )  # fmt: skip
+    return moves is not None
 
 
 def _typed(keyword: str, given: Mapping[str, Any], key: str) -> Any:

@@ -169,6 +169,11 @@ class TableWrite(ABC):
         """Whether each row goes to the file group that has its key, or to its bucket's."""
         return config.merged or config.hashed or self.requested.operation in ("upsert", "delete")
 
+    def everywhere(self, config: TableConfig) -> bool:
+        """Whether a key is looked for in all partitions."""
+        finds = self.requested.operation in ("upsert", "delete")
+        return self.requested.everywhere and finds and config.partition_by is not None
+
     def only_logs(self, config: TableConfig) -> bool:
         """Whether a new file group begins with a log file, as in Hudi with a bucket index."""
         return config.hashed and not self.requested.operation.startswith("insert_overwrite")
@@ -325,6 +330,10 @@ class ArrowWrite(TableWrite):
         refuse_unfit(config, self.rows.schema, delete=delete)
         if config.merged:
             refuse_unordered(config, self.rows)
+        if self.everywhere(config):
+            from lockkit.table.write.global_index import refuse_global
+
+            refuse_global(config)
 
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         operation = self.requested.operation
@@ -339,7 +348,12 @@ class ArrowWrite(TableWrite):
             snapshot = self.merges_into(snapshot)
             logs = self.only_logs(target.config)
             delete, keys = operation == "delete", stored_keys(self.data)
-            return GroupMerge(found, work, snapshot, delete, logs, keys).stats()
+            merge = GroupMerge(found, work, snapshot, delete, logs, keys)
+            if self.everywhere(target.config):
+                from lockkit.table.write.global_index import everywhere
+
+                merge = everywhere(merge, rows)
+            return merge.stats()
         return list(write_rows(
             work, (part for _, part in found.parts), file_bytes_max=self.requested.file_bytes_max
         ))  # fmt: skip

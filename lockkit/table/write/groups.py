@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
@@ -57,6 +57,8 @@ class TargetGroup:
     base: Slice | None = None
     logs: bool = False
     """Whether a new file group begins with a log file, as in Hudi with a bucket index."""
+    gone: pa.Array | None = None
+    """Keys of rows that move to another partition, to be deleted from this group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +209,17 @@ def write_group(
 ) -> WriteStat | None:
     """Merge `rows` into one file group and put its next file; None if nothing would change.
 
-    With `delete`, take their keys out of it. Only `rows` are in memory. Raises `TableError`.
+    With `delete`, take their keys out of it, whatever partition the rows name. Only `rows` are in
+    memory. Raises `TableError`.
     """
     target, (partition, file_id) = work.target, group_target.group
     rows = plain(rows)
     if delete and group_target.base is None:
         return None
-    refuse_strangers(target, partition, rows)
+    if rows.num_rows and not delete:
+        refuse_strangers(target, partition, rows)
     changes = deletions(target, rows) if delete else upserts(target, rows)
+    changes = replace(changes, gone=group_target.gone)
     with tempfile.TemporaryFile() as out:
         draft = BaseFileWriter(
             target, partition, file_id, columns_of(target, rows.schema), _binary(out), work.task

@@ -40,6 +40,8 @@ class GroupChanges:
     keys: pa.StringArray
     rows: pa.Table | None
     """The new rows, one per key; None: the keys are to be deleted."""
+    gone: Any = None
+    """Keys of rows that another file group gets, to be deleted too (`global_index`)."""
 
 
 def upserts(target: Target, rows: pa.Table) -> GroupChanges:
@@ -96,6 +98,10 @@ def merge(
         newer = conform(changes.rows.select([best]), only)[best]
     deleted = 0
     for rows in old:
+        if changes.gone is not None:
+            gone = pc.is_in(rows[RECORD_KEY], value_set=changes.gone)
+            deleted += pc.sum(gone).as_py() or 0
+            rows = rows.filter(pc.invert(gone))
         place = pc.index_in(rows[RECORD_KEY], value_set=changes.keys)
         if place.null_count == rows.num_rows:
             draft.copy(rows)
@@ -104,16 +110,16 @@ def merge(
         hits.append(place.drop_null())
         if newer is not None and best in rows.column_names:
             stored = conform(rows.select([best]), draft.columns.empty_table().select([best]).schema)
-            stays = pc.and_(goes, _beats(stored[best], newer.take(place)))
+            stays = pc.and_(goes, beats(stored[best], newer.take(place)))
             beaten.append(place.filter(stays))
             goes = pc.and_not(goes, stays)
-        deleted += pc.sum(goes).as_py() or 0
+        deleted += (pc.sum(goes).as_py() or 0) if changes.rows is None else 0
         draft.copy(rows.filter(pc.invert(goes)))
     found = _distinct(hits)
     if changes.rows is None:
         return draft.close(inserts=0, deletes=deleted) if deleted else None
     lost = _distinct(beaten)
-    if len(lost) == len(changes.keys):
+    if len(lost) == len(changes.keys) and not deleted:
         return None
     fresh, keys = changes.rows, changes.keys
     if len(lost):
@@ -121,10 +127,10 @@ def merge(
         fresh, keys = fresh.take(stay), keys.take(stay)
     draft.add(fresh, keys)
     inserts = len(changes.keys) - len(found)
-    return draft.close(inserts=inserts, updates=len(found) - len(lost))
+    return draft.close(inserts=inserts, updates=len(found) - len(lost), deletes=deleted)
 
 
-def _beats(stored: Any, newer: Any) -> Any:
+def beats(stored: Any, newer: Any) -> Any:
     """Where the stored value is greater; null is less than any value, NaN more than any other."""
     import pyarrow.compute as pc
     import pyarrow.types as is_

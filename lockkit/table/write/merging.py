@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.table.format.base_file import Slice, plain, record_keys
 from lockkit.table.format.base_file_reading import base_file_batches
-from lockkit.table.format.layout import WriteStat
+from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.format.schema import RECORD_KEY
@@ -148,6 +148,8 @@ class GroupMerge:
     only_logs: bool = False
     """`TargetGroup.logs`."""
     seen: StoredKeys = field(default_factory=StoredKeys)
+    gone: Mapping[FileGroup, Any] = field(default_factory=dict)
+    """Keys that each file group loses besides, since their rows are in another partition now."""
 
     def stats(self) -> list[WriteStat]:
         """Each row to the groups that have its key, else to its bucket's."""
@@ -158,6 +160,8 @@ class GroupMerge:
                 mixed.setdefault(each.partition, []).append(each)
         found: dict[Share, Any] = {}
         group_targets = self._group_targets(groups, mixed, found)
+        if self.gone:
+            group_targets = self._without_gone(group_targets)
         return [stat for stat in _in_turn(self._write, group_targets) if stat is not None]
 
     def _group_targets(
@@ -184,6 +188,19 @@ class GroupMerge:
             rows = concatenated(parts)
             if rows is not None:
                 yield TargetGroup(group, base), rows
+
+    def _without_gone(
+        self, group_targets: Iterator[tuple[TargetGroup, pa.Table]]
+    ) -> Iterator[tuple[TargetGroup, pa.Table]]:
+        """Each group that loses keys, once, with the rows that it gets, if any."""
+        left = dict(self.gone)
+        for group_target, rows in group_targets:
+            yield replace(group_target, gone=left.pop(group_target.group, None)), rows
+        target = self.work.target
+        assert target.schema is not None
+        for group, keys in left.items():
+            base = self.snapshot.groups[group]
+            yield TargetGroup(group, base, gone=keys), target.schema.empty_table()
 
     def _of_slice(self, of: Slice, where: list[Share], found: dict[Share, Any]) -> pa.Table | None:
         """The rows whose keys a slice has, which `found` then checks for each batch."""
