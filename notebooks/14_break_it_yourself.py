@@ -73,9 +73,9 @@ assert not sound.harm and sound.verdict.kind == "VALID"
 # %% [markdown]
 # ## Choose your own
 #
-# There are ten scenarios: a lease, transactions on a table, the same with cleans and rollbacks, a
-# leader election, a write-ahead log, a queue, Terraform's state lock, locks of many keys, commits
-# in groups, and a lock that readers share.
+# There are nine scenarios: a lease, a table with its writers, services and readers, a leader
+# election, a write-ahead log, a queue, Terraform's state lock, locks of many keys, commits in
+# groups, and a lock that readers share.
 # Choose one, switch a rule off, guess how soon that does harm, and press **Play**.
 
 # %%

@@ -27,7 +27,7 @@ WRONG = SeedMoment("lease", SEED, mutant="fence off")
 """Ends in a violation, in each of its plays."""
 
 
-@pytest.mark.parametrize("scenario", ["lease", "commit", "wal", "queue", "striped"])
+@pytest.mark.parametrize("scenario", ["lease", "table", "wal", "queue", "striped"])
 def test_a_run_in_two_parts_is_the_run(scenario: str) -> None:
     """What was so up to a move is so of the whole run, too; and the end is the same."""
     whole = play(SeedMoment(scenario, 7))
@@ -105,7 +105,7 @@ def test_the_nearer_to_a_violation_the_more_other_ways_end_in_one() -> None:
         ("wal:3", SeedMoment("wal", 3)),
         ("lease/slack, too small:1@5+3@80",
          SeedMoment("lease", 1, 80, "slack, too small", (Branch(5, 3),))),
-        ("commit:1@5+3@80+1", SeedMoment("commit", 1, None, "", (Branch(5, 3), Branch(80, 1)))),
+        ("table:1@5+3@80+1", SeedMoment("table", 1, None, "", (Branch(5, 3), Branch(80, 1)))),
     ],
 )  # fmt: skip
 def test_a_moment_is_read_back_from_what_is_written(text: str, moment: SeedMoment) -> None:

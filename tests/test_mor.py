@@ -10,8 +10,8 @@ from lockkit.lab.verify.sim import simulate
 from lockkit.lab.verify.table.merged_judge import LogWrite, applied
 
 FOUND_BY = {
-    "rolled back": 1, "by completion": 6, "sliced by instant": 1, "deletes first": 1,
-    "deletes win": 6, "later wins": 6, "one log less": 1, "stale plan": 1, "missed log": 9,
+    "rolled back": 1, "by completion": 3, "sliced by instant": 1, "deletes first": 1,
+    "deletes win": 6, "later wins": 6, "one log less": 1, "stale plan": 10, "missed log": 9,
     "overslept": 7,
 }  # fmt: skip
 QUICK = ("rolled back",)

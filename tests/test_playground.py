@@ -217,7 +217,7 @@ def test_the_archive_answers_by_itself(page: ModuleType, tmp_path: Path) -> None
         "    *_, last = answer('simulate', '{\"moment\": \"%s\"}' % moment)\n"
         "    print(last)\n"
     )
-    moments = ["lease:1@30", "commit:1@30"]
+    moments = ["lease:1@30", "table:1@30"]
     line = [sys.executable, "-I", "-S", "-c", program, str(file), *moments]
     said = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     assert said.returncode == 0, said.stderr

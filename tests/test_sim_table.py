@@ -198,7 +198,7 @@ def test_the_same_seed_plays_the_same_again() -> None:
 
 @pytest.mark.timeout(300)
 def test_the_table_is_right_in_twenty_worlds() -> None:
-    outcomes = [simulate(SCENARIO, seed, judge=False) for seed in range(1, 21)]
+    outcomes = [simulate(SCENARIO, seed) for seed in range(1, 21)]
     assert not [f"seed {each.seed}: {each.violation}" for each in outcomes if each.violation]
     reached = {name for each in outcomes for name in each.run.world.reached}
     assert {"refused commit", "clustering", "clean", "rollback", "interrupt"} <= reached

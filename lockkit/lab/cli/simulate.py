@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     parser = command(commands, "simulate", about=ABOUT, example=EXAMPLE)
     parser.add_argument(
         "--scenario", default="lease", metavar="NAME",
-        help="lease (default), commit, clean, table, ...; a wrong name lists them all",
+        help="lease (default), table, mor, queue, ...; a wrong name lists them all",
     )  # fmt: skip
     parser.add_argument(
         "--seeds",

@@ -15,11 +15,11 @@ from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
 from lockkit.lab.verify.scenarios import SCENES
 from lockkit.lab.verify.sim import LEASE, SeedOutcome, SimScenario, simulate
-from lockkit.lab.verify.table_scenario import SCENARIOS as TABLES
+from lockkit.lab.verify.table.scenario import SCENARIO as TABLE
 from lockkit.lab.widgets.seeds.moments import SeedMoment, mutant_of, scenario_of
 
 SCENARIOS: dict[str, SimScenario] = {
-    each.name: each for each in (LEASE, *TABLES, *(scene.SCENARIO for scene in SCENES.values()))
+    each.name: each for each in (LEASE, TABLE, *(scene.SCENARIO for scene in SCENES.values()))
 }
 AT_ONCE, SOON, LATE, NEVER = (
     "in the first seed", "within 20 seeds", "within 300 seeds", "not in 300 seeds",
@@ -276,7 +276,7 @@ RUNGS = (
     Rung("A short story: harm within 25 moves.", lambda run: run.moves <= 25),
     Rung("Another protocol than the lease.", lambda run: run.scenario != LEASE.name),
     Rung("Without faults: no fault, no pause and no crash in the whole run.", lambda run: run.calm),
-    Rung("Lost data: a table (commit, clean) that loses acknowledged rows.", _lost),
+    Rung("Lost data: a table that loses acknowledged rows.", _lost),
     Rung("Well hidden: the first 100 seeds find nothing, and yours does.", _hidden),
 )
 

@@ -260,6 +260,6 @@ _SAYS: dict[str, tuple[str, Plants]] = {
     "missed log": ("a compaction commits though another commit added a log file that it missed",
                    {f"{_O}.commit:find_conflict": no_conflict}),
     "overslept": ("a compaction, or a write, commits after it was rolled back",
-                  {f"{_O}.commit:_judge": no_conflict}),
+                  {f"{_O}.commit:judge": no_conflict}),
 }  # fmt: skip
 MUTANTS = {name: Mutant(name, says, plants) for name, (says, plants) in _SAYS.items()}

@@ -22,7 +22,7 @@ from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.layout import NO_BASE, NO_COMMIT
 from lockkit.table.format.properties import FENCED, GROUP, HUDI, TableConfig
 from lockkit.table.occ.commit import Committed, EpochGuard, First, StateChange, trust
-from lockkit.table.occ.committing import commit_alone
+from lockkit.table.occ.committing import commit, commit_alone
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group_ahead import GroupAppend
@@ -151,7 +151,7 @@ class SimHost:
                 yield from self.run(first(StateChange(EpochGuard(0))))
             way = self._decide_together(prepared, strategy)
         elif not self.table.locked:
-            way = commit_alone(prepared, strategy=strategy, first=first)
+            way = self._publish_alone(prepared, strategy, first)
         else:
             way = self._publish_locked(prepared, strategy, first)
         world = self.table.world
@@ -161,6 +161,15 @@ class SimHost:
             cut_off = yield from self._is_overtaken(prepared)
         cut_off = cut_off and world.fault_profile.writes > 0
         return (yield from self.run(self._cut_off(way) if cut_off else way))
+
+    def _publish_alone(
+        self, prepared: Prepared, strategy: ConflictStrategy, first: First | None
+    ) -> Procedure[Committed]:
+        if not self.table.unguarded:
+            return (yield from commit_alone(prepared, strategy=strategy, first=first))
+        if first is not None:
+            yield from first(StateChange(EpochGuard(0)))
+        return (yield from commit(prepared, EpochGuard(0), fence=False, strategy=strategy))
 
     def _decide_together(
         self, prepared: Prepared, strategy: ConflictStrategy
@@ -193,7 +202,7 @@ class SimHost:
     def _publish_locked(
         self, prepared: Prepared, strategy: ConflictStrategy, first: First | None
     ) -> Procedure[Committed]:
-        fenced = prepared.transaction.config.mode == FENCED
+        fenced = prepared.transaction.config.mode == FENCED and not self.table.unguarded
         hold, floor = SimCommitLock(self.table, self.session), self.table.fence_epoch
         try:
             return (yield from publish_under(

@@ -30,6 +30,7 @@ from lockkit.lab.verify.sim.schedule import (
 )
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.table.decisions import Decisions
 from lockkit.lab.verify.table.heart import SimHeartbeat
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
 from lockkit.lab.verify.table.hudi_writer import SKEW_MS, HudiWriter
@@ -41,6 +42,7 @@ from lockkit.lab.verify.table.services import SimService, follow, pull, read_tab
 from lockkit.lab.verify.table.slow_hudi import SlowHudiWriter
 from lockkit.lab.verify.table.stream import SimQuery
 from lockkit.lab.verify.table.writers import SimWriter
+from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Found
 from lockkit.protocol.policy import Policy
@@ -125,6 +127,7 @@ class TableRun:
     batches_done: int = 0
     """What the query's checkpoint says."""
     owners: Owners = field(default_factory=Owners)
+    decisions: Decisions = field(default_factory=Decisions)
     fence_epoch: int = 0
     at_rest: bool = False
     """Whether every process has ended: then no lock is needed."""
@@ -142,6 +145,8 @@ class TableRun:
         self.ledger.on_write(write, after)
         if self.config.mode == FENCED and not self.world.switches:
             self.owners.on_write(key, write, after)
+            if self.config.commit != GROUP and not self.unguarded:
+                self.decisions.on_write(key, after)
         if after is not None and not write.before and _PLAN.search(key):
             self._planned(write.client)
         if key == FENCE_KEY and after is not None:
@@ -197,6 +202,11 @@ class TableRun:
         self.leases.crashed(node)
         for each in self.hearts.values():
             each.over |= each.node is node
+
+    @property
+    def unguarded(self) -> bool:
+        """Whether a planted mistake takes the fence away."""
+        return self.leases.fence is CommitGuard.OFF
 
     @property
     def prompt(self) -> bool:

@@ -21,6 +21,8 @@ from lockkit.lab.widgets.links import moment_of
 MOMENT_CHARS_MAX = 500
 BRANCHES_MAX = 10
 SHOWN_CHARS = 60
+REPLACED, TABLE = ("commit", "clean"), "table"
+"""Scenarios of 0.1.0 that `table` has replaced."""
 _STALLS = re.compile(r"stalls-(\d{1,3}(?:\.\d{1,3})?)")
 """The sweep's scenarios, by the length of a stall in leases."""
 _ABOUT = re.compile(r"\s*([\w.-]+)\s*(?:/\s*([^:@]+?)\s*)?:\s*(\d{1,9})\s*")
@@ -130,6 +132,8 @@ def scenario_of(name: str) -> SimScenario:
         from lockkit.lab.widgets.seeds.sweep import stalling
 
         return stalling(float(ratio[1]))
+    if name in REPLACED:
+        raise ValueError(f"there is no scenario {name!r} any more: {TABLE!r} does all of it")
     known = scenarios()
     if name not in known:
         raise ValueError(f"no scenario {name!r}; there are: {', '.join(known)}")
@@ -141,10 +145,9 @@ def scenarios() -> dict[str, SimScenario]:
     from lockkit.lab.verify.scenarios import SCENES, mor
     from lockkit.lab.verify.table.archiver import SCENARIO as ARCHIVED
     from lockkit.lab.verify.table.scenario import BESIDE_HUDI, SCENARIO, TOGETHER
-    from lockkit.lab.verify.table_scenario import SCENARIOS
 
     patterns = [scene.SCENARIO for scene in SCENES.values()]
-    tables = (*SCENARIOS, SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO, ARCHIVED)
+    tables = (SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO, ARCHIVED)
     return {each.name: each for each in (LEASE, *tables, *patterns)}
 
 
