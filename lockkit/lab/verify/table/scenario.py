@@ -340,10 +340,10 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
     ahead_ms, off_ms = dice.choice(AHEAD_MS), CLOCK_OFF_MS
     if run.foreign:
         ahead_ms, off_ms = 0, SKEW_MS // 2
-    births = [("W", partial(_writer, run))] * (2 + int(dice.random() * 3))
-    births += [("S", partial(_service, run))] * int(dice.random() * 3)
-    births += [("F", partial(_foreign, run))] * run.foreign
-    births += [("L", partial(_slow, run))] * run.slow
+    births = [("W", partial(_born, SimWriter, run))] * (2 + int(dice.random() * 3))
+    births += [("S", partial(_born, SimService, run))] * int(dice.random() * 3)
+    births += [("F", partial(_born, HudiWriter, run))] * run.foreign
+    births += [("L", partial(_born, SlowHudiWriter, run))] * run.slow
     for number, (letter, birth) in enumerate(births, 1):
         node = world.node(
             f"{letter}{number}", rate=1 + around(dice, RATE_OFF),
@@ -353,8 +353,8 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
         birth(node)
     for number in range(1, run.queries + 1):
         node = world.node(f"Q{number}", offset_ms=int(around(dice, off_ms)))
-        node.clock_steps_ms, node.birth = off_ms, partial(_query, run)
-        _query(run, node)
+        node.clock_steps_ms, node.birth = off_ms, partial(_born, SimQuery, run)
+        node.birth(node)
     world.spawn(world.node("R"), read_table(run))
     stream = Stream("P")
     run.ledger.streams.append(stream)
@@ -368,24 +368,8 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
         world.spawn(by_hand, operator.remove_the_lock())
 
 
-def _writer(run: TableRun, node: Node) -> None:
-    run.world.spawn(node, SimWriter(run, SimHost(run, run.leases.join(node))).live())
-
-
-def _query(run: TableRun, node: Node) -> None:
-    run.world.spawn(node, SimQuery(run, SimHost(run, run.leases.join(node))).live())
-
-
-def _foreign(run: TableRun, node: Node) -> None:
-    run.world.spawn(node, HudiWriter(run, SimHost(run, run.leases.join(node))).live())
-
-
-def _slow(run: TableRun, node: Node) -> None:
-    run.world.spawn(node, SlowHudiWriter(run, SimHost(run, run.leases.join(node))).live())
-
-
-def _service(run: TableRun, node: Node) -> None:
-    run.world.spawn(node, SimService(run, SimHost(run, run.leases.join(node))).live())
+def _born(client: Callable[[TableRun, SimHost], Any], run: TableRun, node: Node) -> None:
+    run.world.spawn(node, client(run, SimHost(run, run.leases.join(node))).live())
 
 
 SCENARIO = SimScenario(
