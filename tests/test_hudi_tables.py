@@ -162,7 +162,7 @@ def test_local_instants_give_a_warning_where_one_is_named(made: Path) -> None:
 
 
 def test_a_write_names_every_reason_against_it(made: Path) -> None:
-    with Table(f"file://{made / 'mor9'}") as table:
+    with Table(f"file://{made / 'mor8'}") as table:
         with pytest.raises(NotWritable) as caught:
             table.append(pa.table({"id": ["k"]}))
     for reason in ("timezone", "table type"):

@@ -298,9 +298,9 @@ def test_a_compaction_yields_to_an_overwrite_of_its_groups() -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [{"version": 6}, {"mode": HUDI}, {"table_type": "MERGED"}])
-def test_a_merge_on_read_table_needs_version_9_and_mode_fenced(how: dict[str, Any]) -> None:
-    with pytest.raises(TableError, match=r"in version 9 and mode fenced"):
+@pytest.mark.parametrize("how", [{"version": 6}, {"table_type": "MERGED"}])
+def test_a_merge_on_read_table_needs_version_9(how: dict[str, Any]) -> None:
+    with pytest.raises(TableError, match=r"in version 9"):
         TableConfig(**{"name": "t", "record_key": "id", "table_type": MERGE_ON_READ, **how})
 
 
@@ -328,8 +328,9 @@ def test_its_properties_are_read_as_they_were_written() -> None:
     keys = to_properties(CONFIG)
     assert from_properties(keys) == CONFIG
     assert from_properties({**keys, "hoodie.of.others": "1"}) == CONFIG
-    with pytest.raises(TableError, match="only in version 9 and mode fenced"):
-        from_properties({**keys, "lockkit.commit.mode": HUDI})
+    with pytest.raises(TableError, match="only in version 9"):
+        from_properties({**keys, "hoodie.table.version": "6",
+                         "hoodie.timeline.layout.version": "1"})  # fmt: skip
 
 
 def test_rows_whose_order_readers_do_not_agree_on_are_refused() -> None:

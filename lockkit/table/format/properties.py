@@ -117,7 +117,6 @@ class TableConfig:
             from lockkit.table.format.refusals import refuse_commit
 
             refuse_commit(self.commit, self.version, self.mode, self.table_type)
-        fits = not self.merged or (self.version == 9 and (self.mode == FENCED or self.hashed))
         if self.index:
             from lockkit.table.format.refusals import refuse_index
 
@@ -131,10 +130,8 @@ class TableConfig:
             (self.mode in (FENCED, HUDI), "mode", self.mode,
              f"be {FENCED} (only lockkit writes it) or {HUDI}"),
             (_FOLDER.fullmatch(self.archive), "archive", self.archive[:60], "be a folder's name"),
-            (fits and self.table_type in (COPY_ON_WRITE, MERGE_ON_READ), "table_type",
-             self.table_type,
-             (f"be {COPY_ON_WRITE}, or {MERGE_ON_READ} in version 9 and mode {FENCED}, or of index "
-              f"{BUCKET_INDEX}")),
+            (self.table_type == COPY_ON_WRITE or (self.merged and self.version == 9), "table_type",
+             self.table_type, f"be {COPY_ON_WRITE}, or {MERGE_ON_READ} in version 9"),
             (self.log_format in ("", *LOG_FORMATS), LOG_FORMAT, self.log_format, "be avro|parquet"),
             (1 <= self.buckets <= BUCKETS_MAX, "buckets", self.buckets,
              f"be from 1 to {BUCKETS_MAX}"),

@@ -17,7 +17,7 @@ from lockkit.table.format.property_keys import (
     EVENT_PAYLOAD,
     FENCED,
     GROUP,
-    INDEX,
+    HUDI,
     KEY_CLASS,
     KEY_CLASSES,
     KEY_TYPE,
@@ -88,11 +88,9 @@ def _not_known(says: Says) -> Iterator[str]:
 
 def _not_written(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     if says(TYPE) == MERGE_ON_READ:
-        fenced = says(MODE) == FENCED or says(INDEX) == BUCKET_INDEX
-        if not fenced or says("hoodie.table.version") != "9":
-            yield (f"table type {MERGE_ON_READ} is written here only in version 9 and mode "
-                   f"{FENCED}, as Table.create makes it, or in version 9 with {INDEX}="
-                   f"{BUCKET_INDEX}: the order of others' log files is not guarded")  # fmt: skip
+        if says("hoodie.table.version") != "9":
+            yield (f"table type {MERGE_ON_READ} is written here only in version 9: let a Hudi "
+                   "writer (1.1 or later) upgrade it, by hoodie.write.table.version=9")  # fmt: skip
     elif says(TYPE) != COPY_ON_WRITE:
         yield (f"table type {says(TYPE)[:40]!r} is not written here, only {COPY_ON_WRITE} and "
                f"{MERGE_ON_READ}")  # fmt: skip
@@ -209,13 +207,19 @@ def refuse_keyless(config: TableConfig, operation: str) -> None:
         )  # fmt: skip
 
 
+def by_base_files(config: TableConfig) -> bool:
+    """Whether Hudi's writers look for keys in base files alone, though there are log files."""
+    return config.merged and config.mode == HUDI and not config.hashed
+
+
 def refuse_outside_arrow(config: TableConfig) -> None:
     """Raise for a table that `Table` writes, and Spark through lockkit does not."""
-    if config.generator or not config.record_key:
+    if config.generator or not config.record_key or by_base_files(config):
         kind = dict(config.generator).get(KEY_TYPE)
-        what = f"the key generator {kind}" if kind else "no record keys"
+        what = "log files, and no bucket index," if config.record_key else "no record keys,"
+        what = f"the key generator {kind}," if kind else what
         raise UnsupportedTable(
-            config.name, f"has {what}, which lockkit writes from Arrow only",
+            config.name, f"has {what} which lockkit writes from Arrow only",
             "use lockkit.table.Table, or Hudi's own format in Spark",
         )  # fmt: skip
 

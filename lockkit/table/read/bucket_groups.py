@@ -93,9 +93,10 @@ class BucketGroups:
                 )  # fmt: skip
             self._there[partition, file_id[:8]] = partition, file_id
 
-    def of(self, partition: str, bucket: int) -> FileGroup:
+    def of(self, partition: str, bucket: int, later: int = 0) -> FileGroup:
+        """With `later`, a group of the bucket that comes so many after this one."""
         place = partition, f"{bucket:08d}"
-        generation = self._again.get(place, 0)
+        generation = self._again.get(place, 0) + later
         if self._hashed:
             return self._there.get(place) or (partition, hashed_file_id(bucket, generation))
         return partition, bucket_file_id(partition, bucket, generation)

@@ -7,6 +7,7 @@ file's rows pass through it batch by batch.
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import all_of, read
 from lockkit.stores import Store
 from lockkit.table.errors import DamagedFile
+from lockkit.table.format.base_file import Slice
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.log_blocks import (
@@ -181,6 +183,17 @@ def merge_logs(wanted: Any, of: LogSlice, source: MergeSource, scan: Scanning) -
     stored = pa.Table.from_batches(scan(keys, plain, source.base), keys.result)
     source.base.seek(0)
     return _matched(entries, stored)
+
+
+def logged_keys(of: Slice, store: Store, clock: Clock) -> pa.Array:
+    """The keys in a slice's log files, also the deleted ones; `TableError` if one is damaged."""
+    import pyarrow as pa
+
+    if not isinstance(of, LogSlice):
+        return pa.array([], pa.string())
+    none = pa.schema([])
+    with open_log_slice(replace(of, path=""), io.BytesIO, store, clock) as source:
+        return log_entries(of, source.logs, LogColumns(none, none)).keys
 
 
 def log_entries(of: LogSlice, logs: Mapping[str, bytes], columns: LogColumns) -> LogEntries:

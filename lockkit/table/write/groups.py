@@ -59,6 +59,8 @@ class TargetGroup:
     """Whether a new file group begins with a log file, as in Hudi with a bucket index."""
     gone: pa.Array | None = None
     """Keys of rows that move to another partition, to be deleted from this group."""
+    inserts: bool = False
+    """Whether new keys go into its base file, where alone Hudi's writers look for them."""
 
 
 @dataclass(frozen=True, slots=True)

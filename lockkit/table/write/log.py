@@ -49,7 +49,7 @@ def write_merged(
 ) -> WriteStat | None:
     """`write_group` in a merge-on-read table: the next file of a group is a log file."""
     refuse_unordered(work.target.config, plain(rows))
-    if not group_target.logs and group_target.base is None:
+    if group_target.inserts or (not group_target.logs and group_target.base is None):
         return write_group(work, group_target, rows, delete=delete)
     return write_log(work, group_target.group, group_target.base, rows, delete=delete)
 

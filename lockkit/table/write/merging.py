@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +19,7 @@ from lockkit.table.format.base_file import Slice, plain, record_keys
 from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import HUDI, TableConfig
+from lockkit.table.format.refusals import by_base_files
 from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.read.bucket_groups import BucketGroups, buckets_of
@@ -108,6 +109,19 @@ def grouped(
         at = end
 
 
+def group_for_new_keys(snapshot: Snapshot) -> Callable[[str, int], FileGroup]:
+    """The group for each bucket's new keys; it has no log files if Hudi looks in base files alone.
+    """
+    groups = BucketGroups(snapshot)
+
+    def group_of(partition: str, bucket: int) -> FileGroup:
+        group = groups.of(partition, bucket)
+        logged = by_base_files(snapshot.config) and hasattr(snapshot.groups.get(group), "logs")
+        return groups.of(partition, bucket, 1) if logged else group
+
+    return group_of
+
+
 def any_key(config: TableConfig, of: Slice) -> bool:
     """Whether this slice may have a key of any bucket, as a table has for good that was in `hudi`
     mode once, unless its buckets are Hudi's own."""
@@ -172,7 +186,7 @@ class GroupMerge:
         by_partition: dict[str, list[Share]] = {}
         for (partition, _), where in groups.items():
             by_partition.setdefault(partition, []).extend(where)
-        group_of = BucketGroups(self.snapshot).of
+        group_of = group_for_new_keys(self.snapshot)
         buckets = {group_of(partition, bucket): (partition, bucket) for partition, bucket in groups}
         for partition, where in by_partition.items():
             for each in mixed.get(partition, ()):
@@ -181,6 +195,14 @@ class GroupMerge:
                     yield TargetGroup((partition, each.file_id), each), rows
         for group, of in buckets.items():
             base = self.snapshot.groups.get(group)
+            if by_base_files(self.rows.config):
+                fresh = None if self.delete else self._for_bucket(groups[of], found, None)
+                known = base and self._of_slice(base, by_partition[of[0]], {})
+                rows = concatenated([fresh, known])
+                if rows is not None:
+                    inserts = fresh is not None and fresh.num_rows > 0
+                    yield TargetGroup(group, base, inserts=inserts), rows
+                continue
             parts: list[Any] = [self._for_bucket(groups[of], found, base)]
             if base is not None and any_key(self.rows.config, base):
                 others = [each for each in by_partition[of[0]] if each not in groups[of]]
@@ -252,12 +274,17 @@ class GroupMerge:
     def _stored(self, of: Slice) -> Any:
         import pyarrow as pa
 
-        if (known := self.seen.of(of)) is not None:
-            return known
-        with self.work.peek(of.path) as file:
-            tables = list(base_file_batches(of.path, file, columns=[RECORD_KEY]))
-        keys = pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
-        self.seen.keep(of, keys)
+        keys = self.seen.of(of)
+        if keys is None and of.path:
+            with self.work.peek(of.path) as file:
+                tables = list(base_file_batches(of.path, file, columns=[RECORD_KEY]))
+            keys = pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
+            self.seen.keep(of, keys)
+        if self.rows.config.merged:
+            from lockkit.table.read.merging_logs import logged_keys
+
+            logged = logged_keys(of, self.work.store, self.work.clock)
+            keys = logged if keys is None else pa.concat_arrays([keys, logged])
         return keys
 
     def _write(self, group_target: TargetGroup, rows: pa.Table) -> WriteStat | None:

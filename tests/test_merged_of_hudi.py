@@ -1,0 +1,168 @@
+"""Merge-on-read tables that Hudi made with its defaults, written by lockkit beside Hudi."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lockkit import Clock
+from lockkit.errors import TableError
+from lockkit.runtime import run
+from lockkit.table import CommitConflict, Table
+from lockkit.table.format.log_blocks import DELETE, PARQUET, Block, avro_rows, blocks
+from lockkit.table.format.properties import TableConfig, load_config
+from lockkit.table.format.property_keys import HUDI, MERGE_ON_READ
+from lockkit.table.format.refusals import refuse_outside_arrow
+from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.mode import set_fence
+from lockkit.table.read.log_slice import LogSlice
+from lockkit.table.read.opening import load_snapshot
+from lockkit.table.services.adopt import adopt
+
+DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
+NAMES = ("mor9", "mor9_commit", "mor9_planned", "mor9_archived")
+SCHEMA = pa.schema([*((name, pa.string()) for name in ("id", "kind", "region", "day")),
+                    ("ts", pa.int64()), ("v", pa.int32())])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("hudi")
+    with tarfile.open(DATA) as tar:
+        tar.extractall(folder, filter="data")
+    yield folder
+
+
+def adopted(made: Path, tmp_path: Path, name: str = "mor9", **how: Any) -> Table:
+    folder = shutil.copytree(made / name, tmp_path / name)
+    table = Table(f"file://{folder}", **how)
+    run(adopt(), table.store, Clock())
+    return table
+
+
+def as_rows(*listed: tuple[str, int, int]) -> pa.Table:
+    """Rows of (key, ordering value, v), each in the partition that `make.py` gives its key."""
+    def row(key: str, ts: int, v: int) -> dict[str, Any]:
+        odd, day = int(key[1:]) % 2, f"2026-01-0{1 + int(key[1:]) % 3}"
+        return {"id": key, "kind": "ab"[odd], "region": ("EU", "US")[odd], "day": day,
+                "ts": ts, "v": v}  # fmt: skip
+
+    return pa.Table.from_pylist([row(*each) for each in listed], SCHEMA)
+
+
+def shown(found: pa.Table) -> list[tuple[str, int]]:
+    return sorted((row["id"], row["v"]) for row in found.to_pylist())
+
+
+def theirs(table: Table) -> list[tuple[str, int]]:
+    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed")
+    batches = hudi.HudiTable(table.url.removeprefix("file://")).read()
+    return shown(pa.Table.from_batches([pa.record_batch(each) for each in batches]))
+
+
+def keys_of(block: Block) -> set[str]:
+    if block.kind == PARQUET:
+        rows = pq.read_table(pa.BufferReader(block.content)).to_pylist()
+    else:
+        rows = [] if block.kind == DELETE else list(avro_rows(block))
+    return {row["_hoodie_record_key"] for row in rows}
+
+
+def logged_and_stored(table: Table) -> Iterator[tuple[set[str], set[str]]]:
+    """Of each file group with log files: the keys of their rows, and those of its base file."""
+    root = Path(table.url.removeprefix("file://"))
+    for each in run(load_snapshot(), table.store, Clock()).slices:
+        if isinstance(each, LogSlice):
+            found = [block for path in each.logs
+                     for block in blocks(path, (root / path).read_bytes())]  # fmt: skip
+            keys = {key for block in found for key in keys_of(block)}
+            base = pq.read_table(root / each.path, columns=["_hoodie_record_key"])
+            yield keys, set(base["_hoodie_record_key"].to_pylist())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_rows_are_those_of_a_dictionary_and_of_hudi_rs_after_each_write(
+    made: Path, tmp_path: Path, name: str
+) -> None:
+    dice = random.Random(name)
+    with adopted(made, tmp_path, name) as table:
+        assert table.read().num_rows
+        live = {row["id"]: row["v"] for row in table.read().to_pylist()}
+        for step in range(8):
+            keys = [f"k{number:02d}" for number in dice.sample(range(20), 4)]
+            operation = dice.choice(["upsert", "upsert", "append", "delete", "compact", "late"])
+            if operation == "compact":
+                table.compact()
+            elif operation == "delete":
+                table.delete(as_rows(*((key, 10_000 + step, 0) for key in keys)))
+                live = {key: v for key, v in live.items() if key not in keys}
+            elif operation == "late":  # its ordering values are lower
+                keys = [key for key in keys if key in live] or ["k00"]
+                table.upsert(as_rows(*((key, 0, step) for key in keys)))
+                live |= {key: step for key in keys if name == "mor9_commit" or key not in live}
+            else:
+                write = table.append if operation == "append" else table.upsert
+                write(as_rows(*((key, 10_000 + step, step) for key in keys)))
+                live |= dict.fromkeys(keys, step)
+            expected = sorted(live.items())
+            assert shown(table.read()) == expected, (step, operation)
+            assert theirs(table) == expected, (step, operation)
+            # Hudi's writers look for a key in base files alone.
+            assert all(logged <= stored for logged, stored in logged_and_stored(table))
+
+
+def test_two_writers_of_one_new_key_conflict_though_only_one_saw_the_compaction(
+    made: Path, tmp_path: Path
+) -> None:
+    new, changed = as_rows(("k90", 5, 5)), as_rows(("k90", 6, 6))
+    with adopted(made, tmp_path) as table:
+        for step in range(4):  # each bucket of the region has a file group of ours, with a log file
+            table.upsert(as_rows(*((f"k{number}", step, step) for number in range(40, 80, 2))))
+        done: list[str] = []
+
+        def meanwhile(kind: str, **fields: Any) -> None:
+            if kind == "note" and fields["text"].startswith("wrote") and not done:
+                done.append("")
+                table.compact()
+                table.upsert(new)
+
+        with Table(table.url, emit=meanwhile) as slow, pytest.raises(CommitConflict):
+            slow.upsert(changed)
+        assert done and dict(shown(table.read()))["k90"] == 5
+        assert len([row for row in shown(table.read()) if row[0] == "k90"]) == 1
+
+
+def test_keys_that_are_in_log_files_alone_are_found(tmp_path: Path) -> None:
+    """So other writers than Hudi on Spark leave them."""
+    folder = tmp_path / "t"
+    with Table.create(
+        f"file://{folder}", record_key="id", partition_by="region", precombine="ts", buckets=1,
+        table_type=MERGE_ON_READ,
+    ) as table:  # fmt: skip
+        table.upsert(as_rows(("k00", 1, 1)))
+        table.upsert(as_rows(("k02", 1, 1)))
+        table.delete(as_rows(("k04", 1, 1)))
+        config, _ = run(load_config(), table.store, Clock())
+        run(set_fence(config, EpochGuard(9), lambda: None, closed=True), table.store, Clock())
+    said = folder / ".hoodie" / "hoodie.properties"
+    said.write_bytes(said.read_bytes().replace(b"mode=fenced", b"mode=hudi"))
+    with Table(f"file://{folder}") as table:
+        assert [logged - stored for logged, stored in logged_and_stored(table)] == [{"k02"}]
+        table.upsert(as_rows(("k00", 2, 2), ("k02", 2, 2), ("k06", 2, 2)))
+        assert shown(table.read()) == [("k00", 2), ("k02", 2), ("k06", 2)] == theirs(table)
+        table.delete(as_rows(("k02", 3, 0), ("k08", 3, 0)))
+        assert shown(table.read()) == [("k00", 2), ("k06", 2)] == theirs(table)
+
+
+def test_spark_through_lockkit_refuses_it_by_name() -> None:
+    config = TableConfig(name="t", record_key="id", table_type=MERGE_ON_READ, mode=HUDI)
+    with pytest.raises(TableError, match="log files, and no bucket index, which"):
+        refuse_outside_arrow(config)
