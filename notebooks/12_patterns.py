@@ -92,7 +92,8 @@ claim.reveal(PatternStepper("wal", AS_NO))
 
 # %%
 doubled = claim.run(play, "wal", AS_NO)
-print(repr(play("wal", AS_YES)), repr(play("wal")), sep="\n")
+for other in (play("wal", AS_YES), play("wal")):
+    print(f"{other.mistake or 'as it should be'}: {other.because}")
 doubled
 
 # %% jupyter={"source_hidden": true}

@@ -223,7 +223,9 @@ def test_files_that_are_dropped_in_are_drawn_and_named_alone_and_beside_a_table(
     alone.panel.paths.value = str(name)
     assert Pattern.DANGLING in click(alone, alone.panel.read)
     assert alone.panel.lanes.scene["arrows"]
+    assert alone.panel.lock.layout.display == "none", "the card has its place"
     console.look()
+    assert console.panel.lock.layout.display != "none"
     console.read(str(name))
     assert console.found is not None and console.found.evidence.taken
     assert "a recorded history" in console.panel.files.value

@@ -86,10 +86,10 @@ def test_a_long_history_is_narrated_from_its_end_and_the_events_before_it_are_fo
     events = [event(each, "W1", "note", text=f"number {each}") for each in range(300)]
     page = sequence.draw(events, "").value
     folded, shown = page.split("</details>")
-    assert "280 events before" in folded and "number 279" in folded and "number 79" not in folded
-    assert "number 280" in shown and "number 299" in shown and "number 279" not in shown
+    assert "282 events before" in folded and "number 281" in folded and "number 81" not in folded
+    assert "number 282" in shown and "number 299" in shown and "number 281" not in shown
     assert "INVALID" not in page
-    assert "details" not in sequence.draw(events[:20], "").value
+    assert "details" not in sequence.draw(events[:18], "").value
 
 
 # --- how soon -------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_the_output_of_a_run_is_escaped() -> None:
     page = ladder._repr_html_()
     assert "<img" not in page and "&lt;img" in page
     surveyed = ScenarioSurvey("lease", 1, (("drift", 1),))._repr_html_()
-    assert "<script" not in surveyed and surveyed.count("style='text-align:left'") == 7
+    assert "<script" not in surveyed and surveyed.count("style='text-align:left") == 8
 
 
 def test_the_fault_free_profile_has_no_fault_no_pause_and_no_crash() -> None:

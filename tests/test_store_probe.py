@@ -148,10 +148,21 @@ def test_every_table_escapes_what_it_shows(panel: StoreProbe) -> None:
     )  # fmt: skip
     row = replace(findings.found, store=HOSTILE, limits_and_traps=HOSTILE, create_if_absent=HOSTILE)
     shown = replace(findings, report=report, found=row, known=row)
-    for html in (verdict_html(shown), checks_html(report), matrix_html([row], row)):
+    passed = replace(report, checks=(Check(HOSTILE, CheckOutcome.PASSED, HOSTILE),))
+    for html in (verdict_html(shown), checks_html(report), checks_html(passed),
+                 matrix_html([row], row)):  # fmt: skip
         assert "&lt;img" in html and "<img" not in html
     link = replace(row, source='https://x"><img src=x>')
     assert "<img" not in matrix_html([link]) and "href" not in matrix_html([row])
+
+
+def test_checks_that_passed_are_folded_so_that_the_others_are_seen() -> None:
+    race = Check("race", CheckOutcome.FAILED, "two won")
+    checks = (race, Check("read", CheckOutcome.PASSED, "it is"))
+    report = Report("a store", Suitability.NOT_ATOMIC, "", checks, ())
+    seen, folded = checks_html(report).split("<details>")
+    assert "two won" in seen and "it is" not in seen
+    assert "1 passed: read" in folded and "it is" in folded
 
 
 def test_every_place_is_of_the_embedded_server() -> None:

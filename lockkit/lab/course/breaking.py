@@ -9,7 +9,7 @@ from typing import Any
 
 from lockkit.events import STORE, Event, event
 from lockkit.lab.course import sequence
-from lockkit.lab.course.grid import LEFT
+from lockkit.lab.course.grid import LEFT, TIGHT
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
@@ -212,9 +212,9 @@ class ScenarioSurvey:
     def _repr_html_(self) -> str:
         widest = max((first or 0 for _, first in self.firsts), default=0) or 1
         rows = "".join(
-            f"<tr><td {LEFT}>{escape(rule)}</td><td>{_seed(first)}</td>"
-            f"<td {LEFT}>{_bar(first, widest)}</td>"
-            f"<td {LEFT}>{escape(rules_of(self.scenario)[rule].says)}</td></tr>"
+            f"<tr><td {TIGHT}>{escape(rule)}</td><td {TIGHT}>{_seed(first)}</td>"
+            f"<td {TIGHT}>{_bar(first, widest)}</td>"
+            f"<td {TIGHT}>{escape(rules_of(self.scenario)[rule].says)}</td></tr>"
             for rule, first in self.firsts
         )
         heads = ("rule that is off", "first seed", "", "what that means")

@@ -11,7 +11,7 @@ import ipywidgets as widgets
 from lockkit.events import STORE, Event
 from lockkit.lab.course.grid import grid
 
-ROWS_MAX, FOLDED_MAX = 20, 200
+ROWS_MAX, FOLDED_MAX = 18, 200
 """So many rows and the cell above them fit on a screen; others before them are folded."""
 SAID_CHARS_MAX = 60
 VERSION_CHARS = 6

@@ -54,11 +54,11 @@ class WorstCase(Shown):
 
     def _html(self) -> str:
         reported = "".join(
-            f"<div><b>{escape(who)}</b> {escape(said)}</div>" for who, said in self.ended.items()
+            f" <b>{escape(who)}</b> {escape(said)}." for who, said in self.ended.items() if said
         )
         mark, word = ("✓", "agree") if self.well else ("✗", "do not agree")
         return (
-            f"<div><i>Mistake:</i> {escape(self.mistake or 'none')}</div>{reported}"
+            f"<div><i>Mistake:</i> {escape(self.mistake or 'none')}.{reported}</div>"
             f"<div>{mark} <b>The answers and the store {word}:</b> {escape(self.because)}"
             "</div>"
         )

@@ -438,7 +438,7 @@ class View {
       const title = html(writer ? "button" : "div", `lk-title ${writer ? `lk-w${lane.hue % 6}` : "lk-truth"}`, "", strip);
       title.style.left = `${lane.x}px`;
       const beside = [lane.x - (lanes[i - 1]?.x ?? -lane.x), (lanes[i + 1]?.x ?? 2 * width - lane.x) - lane.x];
-      const room = Math.min(140, ...beside) - 4;
+      const room = Math.min(220, ...beside) - 4;
       title.style.maxWidth = `${room}px`;
       html("b", "", lane.title === "lock object" && room < 92 ? "lock" : lane.title, title);
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, STATE_CHAR * lane.state.length > room ? BRIEF[lane.state] ?? lane.state : lane.state, title);

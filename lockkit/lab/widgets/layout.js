@@ -218,7 +218,7 @@ function busy({ look, label, lane, t }, marks) {
   if (look !== "refused") return false;
   const ends = ["refused", "published", "stale", "decided"];
   const end = label.startsWith("fence") && marks.find((m) => m.lane === lane && m.t >= t[0] && ends.includes(m.kind));
-  return label.startsWith("acquire") || (end && end.kind !== "refused") || false;
+  return label.startsWith("acquire") || label.startsWith("PUT if absent") || (end && end.kind !== "refused") || false;
 }
 
 /** What an event occupies: its label beside its lane, its disc, and where an arrow ends. */

@@ -178,17 +178,24 @@ def verdict_html(findings: ProbeFindings, predicted: Suitability | None = None) 
 
 
 def checks_html(report: Report) -> str:
-    rows = []
+    """What passed is folded, so that a verdict and its reasons fit one screen."""
+    rows: dict[bool, list[tuple[object, ...]]] = {False: [], True: []}
     for check in report.checks:
         mark, colour = MARKS[check.finding]
         finding = coloured(f"{mark} {check.finding.value}", colour)
-        rows.append((finding, check.name, check.because))
+        row = (finding, check.name, check.because)
+        rows[check.finding is CheckOutcome.PASSED].append(row)
     refused = ", ".join(
         f"{status} {code} ×{times}".replace(f"{status} {status} ", f"{status} ")  # botocore's 304
         for status, code, times in report.refusals
     )
     below = f"<div class='lk-note'>Refusals on the way: {shown(refused or 'none')}</div>"
-    return table(("finding", "check", "because"), rows, "lp-checks") + below
+    head = ("finding", "check", "because")
+    named = shown(", ".join(str(name) for _, name, _ in rows[True]))
+    passed = f"<summary>✓ {len(rows[True])} passed: {named}</summary>"
+    folded = f"<details>{passed}{table((), rows[True], 'lp-checks')}</details>"
+    others = table(head, rows[False], "lp-checks") if rows[False] else ""
+    return f"{others}{folded if rows[True] else ''}{below}"
 
 
 def matrix_html(rows: Sequence[ProviderRow], found: ProviderRow | None = None) -> str:

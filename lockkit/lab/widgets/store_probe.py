@@ -42,6 +42,7 @@ ELSEWHERE = "elsewhere"
 HEADS = ("basis", *CAPABILITIES.values(), "verdict", "limits and traps", "as of")
 STYLE = """<style>
 .lp-checks td:nth-child(-n+2){white-space:nowrap}.lp-checks td{overflow-wrap:anywhere}
+.lockkit-probe summary{cursor:pointer;font-size:12px}
 .lp-matrix a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
 .lp-new tr:nth-child(2) td{background:var(--jp-layout-color2,#eee);font-weight:600}
 .lp-verdict{font-size:15px;font-weight:600;margin:4px 0}
@@ -198,8 +199,8 @@ def figure() -> Any:
     ]
     return figure_widget(go.Figure(bars, layout=plot_layout(
         title={"text": "What a 304 saves: p50, whisker to p99", "font": {"size": 14}},
-        barmode="group", height=320,
-        margin={"t": 50, "b": 40}, legend={"orientation": "h", "y": -0.12},
+        barmode="group", height=230,
+        margin={"t": 50, "b": 40}, legend={"orientation": "h", "y": -0.2},
         yaxis={"title": {"text": "ms"}, **AXIS},
     )))  # fmt: skip
 

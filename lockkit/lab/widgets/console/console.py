@@ -234,14 +234,15 @@ class Console(Shown):
         if self.found is not None:
             return self.look(*self._at, watch_s=0.0).diagnosis
         panel, found = self.panel, diagnose(evidence.events)
-        panel.lock.value = "<p class='lk-note'>No table was inspected: this is from files.</p>"
+        panel.lock.value = ""
         panel.generations.value = html.generations_html((), "no table was read")
         panel.table.value = "<p class='lk-note'>No table was inspected.</p>"
         panel.audit.value = html.audit_html(evidence.validation, evidence.events)
         panel.files.value = html.taken_html(evidence.taken)
         panel.breaking.layout.display = "none"
         self._draw(evidence.events, found, "URL")
-        panel.say("; ".join(f"{each.name}: {each.kind}" for each in evidence.taken))
+        taken = "; ".join(f"{each.name}: {each.kind}" for each in evidence.taken)
+        panel.say(f"{taken}. No table was inspected.")
         return found
 
     # --- the picture ------------------------------------------------------------------------------
@@ -254,6 +255,7 @@ class Console(Shown):
         endpoint = self._at[1] if self._at and url == self._at[0] else ""
         region = str(self._options.get("region_name") or "")
         panel.card.value = html.card_html(found, url, store_flags(endpoint, region))
+        panel.lock.layout.display = None if panel.lock.value else "none"  # files alone
         with panel.lanes.hold_sync():
             panel.lanes.scene, panel.lanes.selected = drawn.scene, ""
             panel.lanes.status = {"state": "replay", "log": drawn.log, "empty": NOTHING}

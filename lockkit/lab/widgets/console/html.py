@@ -55,13 +55,18 @@ border-radius:3px;padding:8px 14px;font-size:13px;line-height:1.45}
 .lc-card h4{margin:0 0 4px;font-size:15px}
 .lc-card p{margin:4px 0}
 .lc-card a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
+.lc-pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(400px,100%),1fr));gap:0 20px;
+align-items:center}
+.lockkit-console-folds{display:flex!important;flex-flow:row wrap;gap:2px 6px}
+.lockkit-console-folds>.jupyter-widget-Collapse{flex:1 1 170px;margin:0}
+.lockkit-console-folds>.jupyter-widget-Collapse-open{flex-basis:100%}
 .lc-card.unknown{border-left-color:var(--jp-border-color1,#bbb)}
 .lc-code{display:block;user-select:all;cursor:copy;font-family:var(--jp-code-font-family,monospace);
 font-size:12px;background:var(--jp-layout-color2,#eee);color:var(--jp-content-font-color0,#111);
 padding:6px 10px;border-radius:3px;white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0}
 .lockkit-console .lockkit-console-evidence button{width:auto;max-width:100%;height:auto;
-text-align:left;white-space:normal;overflow-wrap:anywhere;line-height:1.5;padding:4px 10px;
-font-family:var(--jp-code-font-family,monospace);font-size:12px}
+text-align:left;white-space:normal;overflow-wrap:anywhere;line-height:1.4;padding:2px 10px;
+margin:1px 2px;font-family:var(--jp-code-font-family,monospace);font-size:12px}
 </style>"""
 
 
@@ -136,8 +141,9 @@ def card_html(found: Diagnosis, url: str, flags: str = "") -> str:
     return (
         f"<div class='lc-card {colour}' data-pattern='{shown(found.pattern)}'>"
         f"<h4>{shown(found.pattern)}</h4><p>{shown(found.because)}</p>{also}"
-        f"<p><b>Do:</b> {shown(found.card.do)}</p><p><b>Don't:</b> {shown(found.card.dont)}</p>"
-        f"{code_html(line)}{simulated_html(found.pattern)}</div>"
+        f"<div class='lc-pair'><p><b>Do:</b> {shown(found.card.do)}</p>"
+        f"<p><b>Don't:</b> {shown(found.card.dont)}</p></div>"
+        f"<div class='lc-pair'>{code_html(line)}{simulated_html(found.pattern)}</div></div>"
     )
 
 

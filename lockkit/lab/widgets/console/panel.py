@@ -71,7 +71,8 @@ class Panel:
         }  # fmt: skip
         self.body = widgets.VBox([
             row(self.lock, self.card, align="stretch"), self.evidence, self.lanes,
-            widgets.Accordion(list(folded.values()), titles=tuple(folded)), self.breaking,
+            _named("folds", widgets.Accordion(list(folded.values()), titles=tuple(folded))),
+            self.breaking,
         ], layout=widgets.Layout(display="none"))  # fmt: skip
         return column(
             "console", widgets.HTML(html.STYLE),

@@ -12,7 +12,7 @@ from lockkit.lab.widgets.export import log_lines
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import Scene, scene
 
-LABEL_MAX = 20
+LABEL_MAX = 24
 """What fits over a lane."""
 HEAD = 12
 GUESSED = "write"
