@@ -126,10 +126,10 @@ def test_a_compacted_log_block_replaces_the_blocks_that_it_merges() -> None:
     assert seen(*logs, visible=(T1, T2, T3, later)) == {"a": 4, "b": 1}
 
 
-def partial_rows(instant: str, column: str, **of: int) -> bytes:
-    """A block of rows with one column beside their keys and their time, which is 5."""
+def partial_rows(instant: str, column: str, at: int = 5, **of: int) -> bytes:
+    """A block of rows with one column beside their keys and their time."""
     file = io.BytesIO()
-    rows = {"_hoodie_record_key": list(of), "ts": [5] * len(of), column: [*of.values()]}
+    rows = {"_hoodie_record_key": list(of), "ts": [at] * len(of), column: [*of.values()]}
     pq.write_table(pa.table(rows), file)
     return block(PARQUET, file.getvalue(), h0=instant, h7="true")
 
@@ -143,6 +143,17 @@ def test_a_partial_row_keeps_the_other_columns_of_the_rows_before_it() -> None:
         ("a", 5, 2, 0), ("b", 5, 2, 4), ("c", 9, 1, 0), ("d", 5, 2, None), ("e", 5, None, 3),
         ("f", 7, None, None),
     ]  # fmt: skip
+
+
+def test_an_older_partial_row_gives_the_columns_that_the_newer_one_lacks() -> None:
+    """As Hudi 1.2 merges log files by event time: among themselves first, then with the base."""
+    late = partial_rows(T1, "v", at=9, a=2, b=2, c=2), partial_rows(T2, "w", at=5, a=3, b=3)
+    names, whole = ("_hoodie_record_key", "ts", "v", "w"), data(T3, ("c", 4, 7))
+    expected = [("a", 9, 2, 3), ("b", 10, 1, 0), ("c", 9, 2, None)]
+    for logs in (late, late[::-1]):
+        found = merged([("a", 1, 1), ("b", 10, 1), ("c", 1, 1)], b"".join(logs) + whole,
+                       columns=names)  # fmt: skip
+        assert [tuple(each.values()) for each in found] == expected
 
 
 def test_of_a_partial_row_that_comes_twice_in_a_block_both_columns_are_kept() -> None:

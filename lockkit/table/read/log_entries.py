@@ -116,20 +116,29 @@ def _of_distinct_keys(found: LogEntries) -> Iterator[LogEntries]:
 
 
 def _onto(old: LogEntries, new: LogEntries) -> LogEntries:
-    """`new`, whose keys are distinct, merged with what was written before it."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    """`new`, whose keys are distinct, merged with what was written before it.
 
-    before = pc.index_in(new.keys, value_set=old.keys)
-    rows_meet = pc.and_(pc.equal(new.kinds, ROW), pc.equal(old.kinds.take(before), ROW))
-    completed = fill(new, old.rows.take(before), pc.fill_null(rows_meet, False), _has(old, before))
+    The row that stands has the columns that it lacks from the other one, whichever that is.
+    """
+    import pyarrow as pa
+
+    completed, before = _completed(new, old), _completed(old, new)
     columns = LogColumns(pa.schema([]), old.rows.schema)
-    both = _concatenated([old, completed], columns)
+    both = _concatenated([before, completed], columns)
     order = tuple(
         pa.concat_arrays([one, two]) for one, two in zip(old.order, new.order, strict=True)
     )
-    has = pa.concat_tables([_has(old, None), _has(completed, None)])
+    has = pa.concat_tables([_has(before, None), _has(completed, None)])
     return _standing(LogEntries(both.keys, both.kinds, order, both.rows, has))
+
+
+def _completed(one: LogEntries, by: LogEntries) -> LogEntries:
+    """The rows of `one`, with the columns that they lack from the row of their key in `by`."""
+    import pyarrow.compute as pc
+
+    place = pc.index_in(one.keys, value_set=by.keys)
+    rows_meet = pc.and_(pc.equal(one.kinds, ROW), pc.equal(by.kinds.take(place), ROW))
+    return fill(one, by.rows.take(place), pc.fill_null(rows_meet, False), _has(by, place))
 
 
 def _has(of: LogEntries, place: Any) -> pa.Table:
