@@ -158,10 +158,10 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
             why = f"is a restore to {plan.savepoint} that is not finished"
             raise TableBlocked(instant, why, "finish that one first")
     else:
+        if config.mode == FENCED:  # perhaps an earlier restore ended before it had opened the fence
+            yield from set_fence(config, held.guard, held.believe, closed=False)
         plan = yield from plan_restore(config, savepoint)
-        if not plan.instants:  # perhaps an earlier restore ended before it had opened the fence
-            if config.mode == FENCED:
-                yield from set_fence(config, held.guard, held.believe, closed=False)
+        if not plan.instants:
             return Restored("", savepoint, (), 0)
         held.believe()
         newest = max((known.newest, *now.completed, *now.completion.values()))

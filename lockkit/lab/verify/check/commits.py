@@ -30,7 +30,7 @@ def acknowledged_is_there(lanes: HistoryIndex) -> Iterator[Finding]:
             checks = [each for each in lanes.by_kind["checked"] if str(each["instant"]) == instant]
             yield Finding(name, Kind.INVALID, because, (*checks[-1:], reported))
             return
-        if instant in lanes.removed:
+        if instant in lanes.removed and instant not in lanes.restored:
             gone = lanes.removed[instant]
             kept = archived(lanes, instant, gone)
             if kept:
@@ -66,6 +66,7 @@ def no_stale_commit(lanes: HistoryIndex) -> Iterator[Finding]:
             covered = {str(instant) for instant in check["covered"]}
             later = before[bisect_right(before, str(check.get("horizon") or "")) :]
             missed = next((instant for instant in later if instant not in covered
+                           and instant not in lanes.restored
                            and not archived(lanes, instant, each.event)
                            and not _are_apart(check, checks.get(instant))), None)  # fmt: skip
             if missed is not None:

@@ -67,6 +67,9 @@ class HistoryIndex:
     removed: dict[str, Event] = field(default_factory=dict)
     archives: list[tuple[Event, tuple[tuple[str, str], ...]]] = field(default_factory=list)
     """Each write that archived instants, and the spans that it names (version 6: none)."""
+    restoring: bool = False
+    restored: set[str] = field(default_factory=set)
+    """Instants that a restore took back: it replaced or deleted their completed files."""
     taken_back: dict[str, Event] = field(default_factory=dict)
     """By instant: the write of the fence that decided that it is rolled back."""
 
@@ -84,6 +87,9 @@ def sort(events: Iterable[Event]) -> HistoryIndex:
         if _is_lock(lanes, each["key"]):
             lanes.lock_writes.append((place, each))
         instant = _completed(each["key"])
+        lanes.restoring |= str(each["key"]).endswith(".restore.inflight")
+        if instant in lanes.visible and lanes.restoring and each["condition"] != "if-absent":
+            lanes.restored.add(instant)
         if instant and each["version"]:
             lanes.visible.setdefault(instant, each)
             lanes.published.setdefault(instant, Publication(instant, place, each))
@@ -103,7 +109,7 @@ def sort(events: Iterable[Event]) -> HistoryIndex:
             if decided and kind == "rollback":
                 if each["condition"] != "if-absent":  # the fence of a new table decides nothing
                     lanes.taken_back[decided] = each
-            elif decided:
+            elif decided and kind == "commit":
                 lanes.published.setdefault(decided, Publication(decided, place, each))
     return lanes
 

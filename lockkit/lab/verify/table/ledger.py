@@ -193,11 +193,14 @@ class AttemptLedger:
             self._compare(f"{file.key} was written under a completed instant")
 
     def view(self) -> ReaderView:
-        objects = {key: stored.body for key, stored in self.memory_store.objects.items()}
         try:
-            return reader.view(objects)
+            return reader.view(self.objects())
         except Unreadable as error:
             raise Violated(READABLE, str(error)) from None
+
+    def objects(self) -> dict[str, bytes]:
+        """What readers find in the store."""
+        return {key: stored.body for key, stored in self.memory_store.objects.items()}
 
     def _compare(self, why: str) -> None:
         """Compare what the second reader sees with what the commits should have done."""
@@ -246,6 +249,10 @@ class AttemptLedger:
     def acknowledgeable(self) -> int:
         """How many commits a reader that begins now must see."""
         return len(self.commits) + len(self._tail())
+
+    def within(self, since: int, commits: int) -> bool:
+        """Whether fewer than this many commits came after the first `since`."""
+        return len(self.commits) - since < commits
 
     def refused(self, attempt: TrackedAttempt, error: str) -> None:
         attempt.reported = error

@@ -269,7 +269,7 @@ class TableRun:
 
 
 def _set_up(
-    seed: str, steps: int, mutant: Mutant | None, *, only: str = ""
+    seed: str, steps: int, mutant: Mutant | None, *, only: str = "", made: type[TableRun] = TableRun
 ) -> TableRun:
     import fastavro  # noqa: F401 - if it is missing, say so before anything else
 
@@ -293,7 +293,7 @@ def _set_up(
     if only == GROUP:
         config = replace(config, version=9, commit=GROUP)
     locked, hasty = dice.random() < 0.5 or play != FENCED, dice.random() < 0.2 and play == FENCED
-    run = TableRun(
+    run = made(
         world, LeaseRun(world, policy, fence_of(mutant)), config, locked, dice.choice((2, 5, 16)),
         ("region=EU", "region=US") if partitioned else ("",), hasty,
     )

@@ -204,7 +204,7 @@ def read_table(run: TableRun) -> Procedure[None]:
         except SnapshotFileGone as error:
             if any(each in str(error) for each in ledger.mistimed):
                 continue  # Hudi may roll it back
-            if len(ledger.commits) - since < RETAINED.commits:
+            if ledger.within(since, RETAINED.commits):
                 raise Violated(NEEDED, f"a reader inside the retention: {error}") from error
         except EXPECTED:
             continue

@@ -144,10 +144,11 @@ def scenarios() -> dict[str, SimScenario]:
     """All of them by name, but for the sweep's."""
     from lockkit.lab.verify.scenarios import SCENES, mor
     from lockkit.lab.verify.table.archiver import SCENARIO as ARCHIVED
+    from lockkit.lab.verify.table.restorer import SCENARIO as RESTORED
     from lockkit.lab.verify.table.scenario import BESIDE_HUDI, SCENARIO, TOGETHER
 
     patterns = [scene.SCENARIO for scene in SCENES.values()]
-    tables = (SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO, ARCHIVED)
+    tables = (SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO, ARCHIVED, RESTORED)
     return {each.name: each for each in (LEASE, *tables, *patterns)}
 
 
