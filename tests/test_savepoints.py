@@ -21,6 +21,9 @@ from lockkit.table import Table, begin, load_snapshot, read_table
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.occ.commit import EpochGuard, trust
+from lockkit.table.occ.mode import set_fence
+from lockkit.table.occ.rollback import withdraw
 from lockkit.table.occ.transaction import TableCache, TakenInstant
 from lockkit.table.services import clean as cleaning
 from lockkit.table.services import restore as restoring
@@ -172,6 +175,23 @@ def test_a_pending_commit_keeps_the_table_from_being_restored(table: Table) -> N
     table.append(rows("n9", v=9))  # the fence is open
 
 
+def test_a_restore_that_died_before_it_opened_the_fence_is_ended_beside_a_pending_commit(
+    table: Table,
+) -> None:
+    """The commit's rollback needs an open fence, and a restore needs the rollback."""
+    saved, model = saved_then_changed(table)
+    table.restore(saved)
+    config, _ = run(load_config(), table.store, table.clock)
+    run(set_fence(config, EpochGuard(1_000), trust, closed=True), table.store, table.clock)
+    begun(table)
+    with pytest.raises(TableBlocked, match="no longer in fenced mode"):
+        table.append(rows("n9", v=9))
+    with pytest.raises(TableBlocked, match="is pending"):
+        table.restore(saved)
+    table.append(rows("n9", v=9))
+    assert contents(table.read()) == model | {"n9": 9}
+
+
 @pytest.mark.parametrize("decided", [False, True])
 def test_a_writer_between_the_look_and_the_plan_makes_the_restore_withdraw(
     table: Table, decided: bool
@@ -299,6 +319,29 @@ def test_the_commands_save_show_and_restore(
     assert f"{saved} is deleted" in told("savepoint", "--delete", saved)
     assert "nothing was deleted" in told("savepoint", "--delete", saved)
     assert main(["table", "savepoint", table.url, "--delete", saved, "--comment", "x"]) == 64
+
+
+@pytest.mark.parametrize("mode", ["hudi", "fenced"])
+@pytest.mark.parametrize("knows", ["written", "read"])
+def test_an_idle_handle_brings_no_column_back_that_a_restore_took_away(
+    tmp_path: Path, mode: str, knows: str
+) -> None:
+    """In the mode fenced a pending instant keeps its horizon before the commits that go."""
+    wide = rows("k9", v=2).append_column("extra", pa.array(["x"]))
+    with made(tmp_path, mode=mode) as table, Table(table.url, options=OPTIONS) as idle:
+        table.upsert(rows("k0", "k3", v=1))
+        saved = table.savepoint().instant
+        if mode == "fenced":
+            late = run(begin(TableCache(*run(load_config(), table.store, table.clock))),
+                       table.store, table.clock)  # fmt: skip
+        table.append(wide) if knows == "read" else idle.append(wide)
+        assert "extra" in idle.refresh().schema
+        if mode == "fenced":
+            run(withdraw(late.taken, EpochGuard(0), base=""), table.store, table.clock)
+        table.restore(saved)
+        idle.append(rows("k8", v=3))
+        assert table.read().column_names == ["id", "region", "v"]
+        assert contents(table.read()) == {"k0": 1, "k3": 1, "k8": 3} == by_hudi_rs(tmp_path)
 
 
 def test_a_handles_snapshot_is_not_taken_for_the_restored_tables(table: Table) -> None:

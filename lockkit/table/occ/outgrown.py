@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
-from lockkit.table.format.layout import CommitFiles
+from lockkit.runtime import Procedure
+from lockkit.table.errors import OutdatedHandle
+from lockkit.table.format.layout import CommitFiles, parse_commit
+from lockkit.table.format.properties import GROUP
 from lockkit.table.format.schema_reading import arrow_schema
+from lockkit.table.format.timeline import Timeline
 from lockkit.table.occ.conflicting import Conflict
+from lockkit.table.occ.covered import read_commit
+from lockkit.table.occ.transaction import TakenInstant
+
+
+def refuse_other_columns(
+    taken: TakenInstant, body: bytes, schema_at: str, now: Timeline
+) -> Procedure[None]:
+    """Raise if the columns of an append are not the table's, as far as its handle knew: those as of
+    the commit `schema_at`, which a restore may have taken back. The newest commit has the table's.
+    """
+    if schema_at and schema_at not in now.completed and taken.known.config.commit != GROUP:
+        why = "left the timeline, and this handle knows the table's columns from it"
+        raise OutdatedHandle(schema_at, why, "open it again")
+    newest = max(now.commits, default="")
+    if newest > schema_at:
+        other = yield from read_commit(taken.names, newest, now)
+        if conflict := outgrown(parse_commit(taken.instant, taken.instant, body), other):
+            raise conflict.refusal(taken.instant)
 
 
 def outgrown(mine: CommitFiles, other: CommitFiles) -> Conflict | None:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from lockkit.runtime import Parallel, Procedure
 from lockkit.table.format.base_file import BaseFile, Target
-from lockkit.table.format.layout import WriteStat, parse_commit
+from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.timeline import Timeline
-from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.prepared import Prepared, create_files, draft
 from lockkit.table.occ.transaction import (
     OVERTAKEN_MAX,
@@ -94,11 +93,8 @@ def _prepare(
 
         yield from discard(taken, now, [stat.path for stat in stats])
         return None, now
-    newest = max(now.commits, default="")
-    if newest > new.schema_at:
-        from lockkit.table.occ.outgrown import outgrown  # few appends meet another commit
+    if new.schema_at != max(now.commits, default=""):
+        from lockkit.table.occ.outgrown import refuse_other_columns  # rarely another's commit
 
-        other = yield from read_commit(taken.names, newest, now)
-        if conflict := outgrown(parse_commit(taken.instant, taken.instant, body), other):
-            raise conflict.refusal(taken.instant)
+        yield from refuse_other_columns(taken, body, new.schema_at, now)
     return Prepared(transaction, stats, frozenset(), "INSERT", body, new.grows), now
