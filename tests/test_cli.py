@@ -423,6 +423,22 @@ def test_when_the_lease_is_lost_the_command_is_stopped_and_the_exit_code_is_76(t
     assert stored(table) == thief
 
 
+def test_show_says_since_only_of_a_grant_that_it_can_see(emulator: Any) -> None:
+    """Without earlier versions, the last write may be the grant or a renewal."""
+    url, there = "s3://versioned/t", ("--endpoint", emulator.s3)
+    with Lock(url, endpoint=emulator.s3, owner="job-6"):
+        pass
+    with Lock(url, endpoint=emulator.s3, owner="job-7") as lock:
+        assert "since " in run("lock", "show", url, *there).stdout
+        lock.renew()
+        seen = run("lock", "show", url, *there).stdout
+        assert "since " in seen and "renewed " in seen
+        alone = run("lock", "show", url, *there, "--newest", "1").stdout
+        assert "its grant, or its last renewal" in alone and "since " not in alone
+    released = run("lock", "show", url, *there, "--newest", "1").stdout
+    assert "since " in released and "its grant" not in released
+
+
 def test_show_escapes_terminal_control_sequences(table: str) -> None:
     hostile = Record("\x1b[2J\x07<b>owner", 0, epoch=1, attempt="a", holder="\u202eevil\nline 2")
     leave(table, encode(hostile))

@@ -183,16 +183,18 @@ def _sentences(
         case record:
             pass
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
-    lines = [
-        f"{now.state}: {_by(record)}, {epoch}",
-        f"since    {clock_time(observation.modified_ms)} (the store's clock)",
-    ]
-    granted = granted_ms(kept)
+    lines = [f"{now.state}: {_by(record)}, {epoch}"]
+    granted, written = granted_ms(kept), clock_time(observation.modified_ms)
+    # Older generations of the same grant may have been left out, or were never kept.
+    is_oldest = granted is not None and granted == kept[-1].number.modified_ms
     if granted is not None and granted < kept[0].number.modified_ms:
-        # Older generations of the same grant may have been left out, or were never kept.
-        earlier = " or before" if granted == kept[-1].number.modified_ms else ""
-        lines[1] = f"since    {clock_time(granted)}{earlier} (the store's clock)"
-        lines.append(f"renewed  {clock_time(observation.modified_ms)} (the store's clock)")
+        earlier = " or before" if is_oldest else ""
+        lines.append(f"since    {clock_time(granted)}{earlier} (the store's clock)")
+        lines.append(f"renewed  {written} (the store's clock)")
+    elif now.state == "released" or (granted is not None and not is_oldest):
+        lines.append(f"since    {written} (the store's clock)")
+    else:
+        lines.append(f"written  {written} (the store's clock): its grant, or its last renewal")
     if now.state != "released":
         from lockkit.table.inspect.words import process_fact
 
