@@ -224,6 +224,7 @@ def test_files_that_are_dropped_in_are_drawn_and_named_alone_and_beside_a_table(
     assert Pattern.DANGLING in click(alone, alone.panel.read)
     assert alone.panel.lanes.scene["arrows"]
     assert alone.panel.lock.layout.display == "none", "the card has its place"
+    assert alone.panel.card.layout.display != "none"
     console.look()
     assert console.panel.lock.layout.display != "none"
     console.read(str(name))

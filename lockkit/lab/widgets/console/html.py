@@ -58,7 +58,7 @@ border-radius:3px;padding:8px 14px;font-size:13px;line-height:1.45}
 .lc-pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(400px,100%),1fr));gap:0 20px;
 align-items:center}
 .lockkit-console-folds{display:flex!important;flex-flow:row wrap;gap:2px 6px}
-.lockkit-console-folds>.jupyter-widget-Collapse{flex:1 1 170px;margin:0}
+.lockkit-console-folds>.jupyter-widget-Collapse{flex:1 1 170px;margin:0!important}
 .lockkit-console-folds>.jupyter-widget-Collapse-open{flex-basis:100%}
 .lc-card.unknown{border-left-color:var(--jp-border-color1,#bbb)}
 .lc-code{display:block;user-select:all;cursor:copy;font-family:var(--jp-code-font-family,monospace);

@@ -38,9 +38,10 @@ class Panel:
         )
         self.status = _named("status", Status())
         self.error = _named("error", widgets.HTML())
-        wide = widgets.Layout(flex="1 1 460px", min_width="0")
-        self.lock = _named("lock", widgets.HTML(layout=wide))
-        self.card = _named("card", widgets.HTML(layout=wide))
+        self.lock, self.card = (
+            _named(name, widgets.HTML(layout=widgets.Layout(flex="1 1 460px", min_width="0")))
+            for name in ("lock", "card")  # a layout each: one of them may be hidden
+        )
         self.evidence = _named("evidence", widgets.VBox())
         self.lanes = Lanes(status={"state": "idle", "empty": EMPTY})
         self.generations = _named("generations", widgets.HTML())
