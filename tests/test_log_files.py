@@ -6,6 +6,7 @@ import io
 import json
 import struct
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores import ListEntry
 from lockkit.stores.memory import MemoryStore
+from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.log_blocks import (
     AVRO,
@@ -247,6 +249,39 @@ def test_a_row_of_the_base_file_with_a_greater_ordering_value_stays() -> None:
     log = data(T2, ("a", 5, 5), ("b", 5, 5), ("c", 5, 5))
     rows = merged([("a", 9, 9), ("b", 1, 1), ("d", 1, 1)], log, columns=("v",))
     assert [row["v"] for row in rows] == [1, 5, 5, 9]
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["base file", "log files alone"])
+def test_an_ordering_column_that_is_not_in_the_schema_orders_nothing(stored: bool) -> None:
+    """Hudi gives each row the same default then, so the later one wins."""
+    file, name = io.BytesIO(), "_hoodie_record_key"
+    pq.write_table(pa.table({name: ["a", "b"], "v": pa.array([9, 9], pa.int32())}), file)
+    file.seek(0)
+    schema = pa.schema([(name, pa.string()), ("v", pa.int32())])
+    logs = {"1": data(T2, ("a", 9, 1)), "2": data(T3, ("a", 4, 2)) + deletes(T3, b=("Long", 1))}
+    completed = VisibleInstants(frozenset({T1, T2, T3}), frozenset(), T1)
+    of = LogSlice("", "f", T1 if stored else "", "f.parquet" if stored else "", tuple(logs),
+                  ("ts",), completed, V9)  # fmt: skip
+    source = MergeSource(file if stored else None, logs)
+    found = scan_log_slice(Scan((), schema, (name, "v"), None), of, source, scan_slice)
+    assert [row for each in found for row in each.to_pylist()] == [{name: "a", "v": 2}]
+    two = replace(of, ordering=("ts", "v"))
+    with pytest.raises(UnsupportedTable, match=r"ordering column 'ts' is not in"):
+        list(scan_log_slice(Scan((), schema, (name,), None), two, source, scan_slice))
+
+
+@pytest.mark.parametrize(("wrapped", "value", "kind"), [
+    ("Long", 2**40, pa.int32()), ("String", "x", pa.int64()), ("Double", float("nan"), pa.date32()),
+    ("Date", date(2026, 1, 1), pa.int64()),
+])  # fmt: skip
+def test_a_deletes_ordering_value_that_does_not_fit_the_column_is_named(
+    wrapped: str, value: Any, kind: pa.DataType
+) -> None:
+    of = LogSlice("", "f", "", "", ("log",), ("ts",),
+                  VisibleInstants(frozenset({T1}), frozenset(), T1), V9)  # fmt: skip
+    columns = LogColumns(pa.schema([("ts", kind)]), V.rows)
+    with pytest.raises(UnsupportedTable, match=r"ordering column 'ts' is .* a delete has the"):
+        log_entries(of, {"log": deletes(T1, a=(wrapped, value))}, columns)
 
 
 def test_a_filter_sees_merged_rows_and_not_what_they_replaced() -> None:

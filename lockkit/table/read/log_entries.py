@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.avro_columns import by_polars
 from lockkit.table.format.log_blocks import (
     AVRO,
@@ -286,17 +287,30 @@ def _deletes(block: Block, columns: LogColumns) -> LogEntries:
         kinds.append(DELETE_ALWAYS if always else log_order.DELETE)
         values.append(nulls if always or not count else value)
     order = tuple(
-        _array([each[n] for each in values], field.type) for n, field in enumerate(columns.order)
+        _array([each[n] for each in values], field) for n, field in enumerate(columns.order)
     )
     rows = pa.table([pa.nulls(len(keys), each.type) for each in columns.rows], schema=columns.rows)
     return LogEntries(pa.array(keys, pa.string()), pa.array(kinds, pa.uint8()), order, rows)
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _array(values: list[Any], field: pa.Field) -> pa.Array:
     """Ordering values as the column has them; a writer may have wrapped them as another type."""
     import pyarrow as pa
 
     try:
-        return pa.array(values, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([pa.scalar(each).cast(kind).as_py() for each in values], kind)
+        return pa.array(values, field.type)
+    except (pa.ArrowTypeError, ValueError):
+        return pa.array([_as_the_column(each, field) for each in values], field.type)
+
+
+def _as_the_column(value: Any, field: pa.Field) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.scalar(value).cast(field.type).as_py()
+    except (pa.ArrowException, ArithmeticError, ValueError) as error:
+        raise UnsupportedTable(
+            f"the ordering column {field.name!r}", f"is {field.type}, and a delete has the value "
+            f"{str(value)[:60]} ({type(value).__name__}): some versions of Hudi compare the two, "
+            "and others fail", "read the table with Hudi",
+        ) from error  # fmt: skip

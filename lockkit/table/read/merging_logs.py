@@ -19,7 +19,7 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import all_of, read
 from lockkit.stores import Store
-from lockkit.table.errors import DamagedFile
+from lockkit.table.errors import DamagedFile, UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import parse_commit
@@ -172,6 +172,7 @@ def merge_logs(wanted: Any, of: LogSlice, source: MergeSource, scan: Scanning) -
     import pyarrow as pa
 
     schema = wanted.schema
+    of = _by_known_columns(of, schema)
     order = pa.schema([schema.field(name) for name in of.ordering])
     columns = LogColumns(order, pa.schema([schema.field(name) for name in wanted.needed]))
     entries = log_entries(of, source.logs, columns)
@@ -183,6 +184,17 @@ def merge_logs(wanted: Any, of: LogSlice, source: MergeSource, scan: Scanning) -
     stored = pa.Table.from_batches(scan(keys, plain, source.base), keys.result)
     source.base.seek(0)
     return _matched(entries, stored)
+
+
+def _by_known_columns(of: LogSlice, schema: pa.Schema) -> LogSlice:
+    """By Hudi's rule a column that no row has orders none of them: the later one wins."""
+    missing = [name for name in of.ordering if name not in schema.names]
+    if missing and len(missing) < len(of.ordering):
+        raise UnsupportedTable(
+            f"the ordering column {missing[0]!r}", "is not in the table's schema, and another "
+            "ordering column is", "read it with Hudi",
+        )  # fmt: skip
+    return replace(of, ordering=()) if missing else of
 
 
 def logged_keys(of: Slice, store: Store, clock: Clock) -> pa.Array:
