@@ -59,6 +59,7 @@ def test_two_clients_share_a_bucket_and_exclude_each_other_from_a_key(locks: Mak
             with other.hold(COMMIT, "v", "b", ["a"], acquire_timeout=0):
                 pass
         assert "CommitKey" in str(busy.value)
+        assert "see who that is: StoredGranularLocks.look" in str(busy.value)
         with pytest.raises(LockBusy), other.hold(BUCKET, "v", "b", acquire_timeout=0):
             pass
     with other.hold(BUCKET, "v", "b", acquire_timeout=0):
@@ -105,6 +106,45 @@ def test_a_holder_that_takes_too_long_is_reported_and_then_loses_the_lock(locks:
         lock.renew()
         lock.renew()
         assert len(slow) == 1, "one warning for each grant"
+
+
+def test_a_wait_for_the_next_lock_does_not_count_for_the_limit(locks: Make) -> None:
+    """A committer shares the bucket while it waits for a key that another one has too long."""
+    slow, patient = locks(ttl_s=3.0), locks(ttl_s=3.0, warn_s=0.0, limit_s=0.0)
+    done: list[str] = []
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            with patient.hold(COMMIT, "v", "b", ["a"], acquire_timeout=60) as held:
+                done.append("began")
+                until(lambda: not all(each.owned() for each in held.locks.values()), 20)
+        except LockLost as lost:
+            failed.append(lost)
+
+    with slow.hold(COMMIT, "v", "b", ["a"]):
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        stripe, beats = index_of("v\0b", 16), set[int]()
+
+        def renewed() -> bool:
+            beats.update(each.beat for each in slow.look(Level.BUCKET, stripe).entries[1:])
+            return len(beats) > 3
+
+        until(renewed, 30)
+        assert waiter.is_alive() and not done
+    waiter.join(60)
+    assert done == ["began"], failed
+    assert "v/b" in str(failed[0]) and "its limit is 0 s" in str(failed[0])
+
+
+def test_a_slow_holder_is_logged_with_its_key(
+    locks: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with locks(ttl_s=3.0, warn_s=0.0).hold(COMMIT, "v", "b", ["a/key"]) as held:
+        for each in held.locks.values():
+            each.renew()
+    assert "v/b/a/key (memory://" in caplog.text and "v/b (memory://" in caplog.text
 
 
 def test_an_order_that_could_deadlock_is_refused_and_so_are_other_numbers(locks: Make) -> None:

@@ -315,7 +315,7 @@ class ServiceClient(LeaseClient):
         owner = self.held_by.owner if self.held_by else "somebody else"
         return LockBusy(
             str(self.service), owner=owner,
-            cure="wait longer (timeout), or see who that is: lockkit lock show URL",
+            cure=f"wait longer (timeout), or see who that is: {self.service.look_by}",
         )  # fmt: skip
 
 
@@ -341,6 +341,8 @@ class LeasedLock(BaseLock):
     """
 
     service = "a lock service"
+    look_by = "lockkit lock show URL"
+    """How to see who holds the lock, for the message of a busy one."""
     lease_keyword: tuple[str, float] | None = None
     """The provider's own keyword for the length of a lease, and a second in its unit. None: a grant
     ends with its process, so its length cannot be chosen."""

@@ -12,6 +12,7 @@ second to an object (GCS) a busy bucket's stripe is slow.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -66,12 +67,13 @@ T = TypeVar("T")
 class QueuedLock(LeasedLock):
     """One stripe, to read or to write. Used through `StoredGranularLocks`.
 
-    :param limit_s: the longest that one grant may last, in seconds: then it is not renewed any
-        more, and the handle has lost it. None: as long as its process renews it.
+    :param limit_s: the longest that one grant may last after `begin`, in seconds: then it is not
+        renewed any more, and the handle has lost it. None: as long as its process renews it.
     :param warn_s: a grant that lasts longer is logged, and `on_slow(lock, seconds)` is called.
     """
 
     service = "granular"
+    look_by = "StoredGranularLocks.look(level, stripe)"
     lease_keyword = ("ttl_s", 1)
 
     def __init__(
@@ -90,8 +92,13 @@ class QueuedLock(LeasedLock):
             holder=self.owner, of=of,
         )  # fmt: skip
         self.limit_s, self.warn_s, self._on_slow = limit_s, warn_s, on_slow
-        self._since_ms, self._warned = 0, False
+        self._of = of or "it"
+        self._since_ms, self._warned = math.inf, False
         self.over_limit = False
+
+    def begin(self) -> None:
+        """The work begins: `warn_s` and `limit_s` count from here, and no wait for other locks."""
+        self._since_ms = self.clock.boot_ms()
 
     # --- the provider's requests -----------------------------------------------------------------
 
@@ -100,7 +107,7 @@ class QueuedLock(LeasedLock):
         if before:
             named = "; ".join(str(each) for each in before[:NAMED_MAX])
             return NotFree(named, min(LOOK_S, self._place.ttl_ms / 1000 / BEATS_PER_LEASE))
-        self._since_ms, self._warned, self.over_limit = self.clock.boot_ms(), False, False
+        self._since_ms, self._warned, self.over_limit = math.inf, False, False
         return ServiceGrant(self._place.id, self._place.epoch, self._place.proven_ms)
 
     def _withdraw(self) -> None:
@@ -110,11 +117,15 @@ class QueuedLock(LeasedLock):
         held_s = (self.clock.boot_ms() - self._since_ms) / 1000
         if self.limit_s is not None and held_s >= self.limit_s:
             self.over_limit = True
-            raise GrantOver(f"it was held for {held_s:.1f} s, and its limit is {self.limit_s:g} s")
+            raise GrantOver(
+                f"{self._of} was held for {held_s:.1f} s, and its limit is {self.limit_s:g} s"
+            )
         if self.warn_s is not None and held_s >= self.warn_s and not self._warned:
             self._warned = True
             self._emit("note", text=f"held for {held_s:.1f} s, longer than {self.warn_s:g} s")
-            LOG.warning("%s is held for %.1f s by %s", self.url, held_s, self._place.holder)
+            LOG.warning(
+                "%s (%s) is held for %.1f s by %s", self._of, self.url, held_s, self._place.holder
+            )
             if self._on_slow is not None:
                 self._on_slow(self, held_s)
         try:
@@ -188,8 +199,8 @@ class StoredGranularLocks:
     :param stripes: the number of locks of each level, rounded up to a power of two. The first
         client records them; a client with other numbers is refused (`StripesDiffer`).
     :param ttl_s: the lease of each lock, renewed while the process lives. 60 s by default.
-    :param limit_s: the longest that a holder may keep a lock; then it has lost it, and others get
-        it when its block ends, or one lease later. None: no limit.
+    :param limit_s: the longest that a holder may keep its locks, once it has all of them; then it
+        has lost them, and others get them when its block ends, or one lease later. None: no limit.
     :param warn_s: a holder that keeps a lock for longer is logged, and `on_slow` is called.
     :param on_slow: `on_slow(lock, seconds)`, called from the thread that renews.
     :param emit: called with every event.
@@ -297,6 +308,8 @@ class StoredGranularLocks:
         if not confirmed(lambda: all(each.owned() for each in locks.values())):
             for each in locks.values():
                 each.assert_held()
+        for each in locks.values():
+            each.begin()
 
     def __str__(self) -> str:
         return f"the granular locks of {self.url}"
