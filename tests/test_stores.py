@@ -903,6 +903,20 @@ def test_a_writer_killed_at_any_point_leaves_whole_files_and_no_second_winner(
     assert [entry.key for entry in store.list("")] == ["k"]
 
 
+@pytest.mark.parametrize("way", ["delete", "put"])
+def test_a_file_goes_with_hadoops_checksum_of_it(tmp_path: Path, way: str) -> None:
+    """Hadoop refuses a file that differs from its checksum, also one that was made later."""
+    store = open_store(f"file://{tmp_path}")
+    version = written(store.put("f", b"old", IfAbsent()))
+    for name in (".f.crc", ".g.crc"):
+        (tmp_path / name).write_bytes(b"of the old file")
+    if way == "put":
+        written(store.put("f", b"new", IfVersion(version)))
+    else:
+        store.delete("f")
+    assert not (tmp_path / ".f.crc").exists() and (tmp_path / ".g.crc").exists()
+
+
 def test_the_files_of_a_directory_store_are_plain_files(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}/a%20b")
     written(store.put("part=US/f.parquet", b"PAR1", IfAbsent()))

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -114,6 +114,7 @@ class LocalStore:
                     case _:
                         return PreconditionFailed()
                 version = self._prepare(path.parent / SCRATCH, body, status)
+                _drop_checksum(path)
                 os.rename(path.parent / SCRATCH, path)
                 try:
                     os.fsync(directory)
@@ -184,6 +185,7 @@ class LocalStore:
                     return Applied("")
                 if condition is not None and condition.version != _version(status):
                     return PreconditionFailed()
+                _drop_checksum(path)
                 os.unlink(path)
                 os.fsync(directory)
                 self._prune(path.parent)
@@ -290,6 +292,11 @@ class LocalStore:
         from lockkit.stores.local_faults import fault
 
         return fault(self.url, doing, error)
+
+
+def _drop_checksum(path: Path) -> None:
+    with suppress(OSError):  # Hadoop writes one beside each file, and refuses one that differs
+        path.with_name(f".{path.name}.crc").unlink()
 
 
 def _status(path: Path | str) -> os.stat_result | None:
