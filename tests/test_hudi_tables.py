@@ -32,7 +32,7 @@ META = ("_hoodie_commit_time", "_hoodie_record_key")
 NAMES = (
     "cow9", "cow9_archived", "cow6_archived", "cow9_two", "cow9_keyless", "mor9", "mor6", "mor8",
     "mor9_commit", "mor9_compacted", "mor6_planned", "mor9_planned", "mor9_joined", "mor9_archived",
-    "cow9_buckets", "cow6_buckets", "mor9_buckets",
+    "cow9_buckets", "cow6_buckets", "mor9_buckets", "cow9_plain", "cow6_plain",
 )  # fmt: skip
 MERGED = [each for each in NAMES if each.startswith("mor")]
 pytestmark = pytest.mark.filterwarnings("ignore::lockkit.table.read.listed.LocalInstants")

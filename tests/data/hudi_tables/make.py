@@ -45,6 +45,10 @@ MOR = {WRITE + "table.type": "MERGE_ON_READ", "hoodie.compact.inline": "false"}
 BY_TS = {WRITE + "precombine.field": "ts"}
 BY_COMMIT = {"hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING"}
 ONE = {WRITE + "recordkey.field": "id", WRITE + "partitionpath.field": "region"}
+PLAIN = {
+    WRITE + "recordkey.field": "id", "hoodie.metadata.enable": "false",
+    "hoodie.table.timeline.timezone": "UTC",
+}  # fmt: skip
 TWO = {WRITE + "recordkey.field": "id,kind", WRITE + "partitionpath.field": "region,day"}
 COMPACT = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
 PLAN = {"hoodie.compact.schedule.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
@@ -128,6 +132,8 @@ TABLES: dict[str, tuple[dict[str, str], list[Step]]] = {
         START, ("upsert", rows(range(4, 8), 2), {}),
     ]),
     "mor9_buckets": ({**ONE, **BY_TS, **MOR, **BUCKETS}, LOGS[:4]),
+    "cow9_plain": ({**PLAIN, **BY_TS}, [START, ("upsert", rows(range(4, 8), 2), {})]),
+    "cow6_plain": ({**PLAIN, **BY_TS, **V6}, [START, ("upsert", rows(range(4, 8), 2), {})]),
 }  # fmt: skip
 
 
