@@ -30,7 +30,7 @@ from lockkit.table.writer import ArrowWrite
 
 DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
 BUCKETED = ("cow9_buckets", "cow6_buckets", "mor9_buckets")
-NAMES = ("cow9", "cow9_keyless", "mor8", *BUCKETED)
+NAMES = ("cow9", "cow9_keyless", "mor8", "mor9", *BUCKETED)
 TIMEZONE, PARTITIONS = "hoodie.table.timeline.timezone", "hoodie.table.metadata.partitions"
 
 
@@ -205,6 +205,23 @@ def test_no_number_of_buckets_is_taken_for_a_table_that_has_none(
     (folder / ".hoodie" / ".bucket_index" / "any").touch()
     code, said = adopt(capsys, folder, "--buckets", "3")
     assert code == 1 and "consistent hashing" in said["fixes"][-1]["blocked"]
+
+
+def test_a_merge_on_read_table_with_consistent_hashing_is_not_written(
+    table_of: Any, capsys: Any
+) -> None:
+    """Its file ids are like any others, and only this folder shows it."""
+    folder = table_of("mor9")
+    assert adopt(capsys, folder)[0] == 0
+    with Table(f"file://{folder}") as table:
+        rows = table.read().slice(0, 1)
+        (folder / ".hoodie" / ".bucket_index").mkdir()
+        (folder / ".hoodie" / ".bucket_index" / "any").touch()
+        before = files(folder)
+        for write in (table.upsert, table.append, table.delete):
+            with pytest.raises(TableError, match="consistent hashing"):
+                write(rows)
+        assert files(folder) == before
 
 
 def test_two_file_groups_of_one_bucket_are_neither_adopted_nor_written(

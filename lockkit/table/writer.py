@@ -39,7 +39,7 @@ from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.publish import after_commit
 from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.options import WriteOptions, known_config, refuse_another
-from lockkit.table.read.bucket_groups import refuse_unsaid
+from lockkit.table.read.bucket_groups import refuse_other_buckets, refuse_unsaid
 from lockkit.table.read.opening import look_over, snapshot_for
 from lockkit.table.read.snapshot import Snapshot, advance
 from lockkit.table.services.context import StoreHost
@@ -103,6 +103,7 @@ class TableWrite(ABC):
         refuse_replacing(known.config, self.requested.operation)
         refuse_keyless(known.config, self.requested.operation)
         refuse_unsaid(seen)
+        refuse_other_buckets(self.store, known.config)
         if known.config.hashed and known.config.mode == HUDI and self.requested.strategy is SIMPLE:
             # As Hudi does: its writers give a bucket's first file group an id of their own.
             self.requested = replace(self.requested, strategy=BUCKET)

@@ -9,12 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hudi_world import Hudi
+from hudi_world import Hudi, Refused
 from ours import SPARK_SCHEMA, arrow, in_order, order
 
 from lockkit.cli.main import main
+from lockkit.errors import TableError
 from lockkit.table import Table, read_table
+from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.properties import PROPERTIES_KEY
+from lockkit.table.format.property_keys import METADATA
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 MINE = {
@@ -87,6 +90,17 @@ def test_upserts_of_both_leave_one_row_for_each_key(
         assert all_show() == expected | {"key 4": 8, "key 23": 8}
         buckets = [(partition, file_id[:8]) for partition, file_id in table.refresh().groups]
         assert len(buckets) == len(set(buckets)) == 3
+        if kind == "COPY_ON_WRITE":
+            table.overwrite(arrow([order("key 1", at=9), order("key 9", at=9)]))
+            assert all_show() == {"key 1": 9, "key 9": 9}
+            by_hudi(KEYS[:6], 10, theirs)
+            expected = dict.fromkeys(KEYS[:6], 10) | {"key 9": 9}
+            assert all_show() == expected
+            replacing = {"hoodie.datasource.write.operation": "insert_overwrite"}
+            by_hudi(["key 7"], 11, theirs | replacing)
+            table.upsert(arrow([order("key 7", at=12), order("key 8", at=12)]))
+            table.upsert(arrow([order(key, at=13) for key in KEYS[9:15]]))
+            assert all_show() == {"key 7": 12, "key 8": 12} | dict.fromkeys(KEYS[9:15], 13)
         if kind == "MERGE_ON_READ":
             assert table.compact() is not None
             assert all_show() == expected | {"key 4": 8, "key 23": 8}
@@ -115,5 +129,19 @@ def test_buckets_of_consistent_hashing_and_of_other_fields_are_not_adopted(
         assert main(["table", "adopt", url, "--buckets", "3"]) == 1
         assert why in capsys.readouterr().out
         assert (tmp_path / name / PROPERTIES_KEY).read_bytes() == before
-        with Table(url) as table, pytest.raises(Exception, match="MERGE_ON_READ"):
+        assert main(["table", "adopt", url]) == 1
+        for key, value in (("hoodie.table.timeline.timezone", "UTC"), *((k, "") for k in METADATA)):
+            say(tmp_path / name, key, value)  # as if nothing else were in the way
+        with Table(url) as table, pytest.raises(TableError, match=r"consistent hashing|--buckets"):
             table.upsert(arrow([order("key 1", at=9)]))
+    copied = MINE | BUCKETS | {"hoodie.index.bucket.engine": "CONSISTENT_HASHING"}
+    # So a copy-on-write table has no such buckets.
+    with pytest.raises(Refused, match=r"(?i)consistent"):
+        hudi.write(str(tmp_path / "cow"), [order("key 1")], schema=SPARK_SCHEMA,
+                   mode="append", options=copied)  # fmt: skip
+
+
+def say(folder: Path, key: str, value: str) -> None:
+    path = folder / PROPERTIES_KEY
+    path.write_bytes(format_properties({**parse_properties(path.read_bytes()), key: value}))
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)

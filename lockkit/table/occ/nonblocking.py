@@ -71,7 +71,8 @@ def refuse_replacing(config: TableConfig, operation: str) -> None:
     Hudi's non-blocking writers give a bucket without a file group always the same id, also if that
     group was replaced: then no reader sees their rows.
     """
-    if config.hashed and config.mode == HUDI and operation not in (*_APPENDING, "bulk_insert"):
+    shared = config.hashed and config.merged and config.mode == HUDI
+    if shared and operation not in (*_APPENDING, "bulk_insert"):
         raise RefusedOption(
             operation, f"is refused in the mode {HUDI} on a table with {INDEX}={BUCKET_INDEX}: "
             "Hudi's non-blocking writers continue to use the file group that it would replace",

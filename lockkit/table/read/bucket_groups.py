@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.properties import HUDI, TableConfig
+from lockkit.table.format.refusals import by_base_files
+from lockkit.table.format.timeline import HOODIE
 from lockkit.table.read.buckets import is_bucketed
 
 if TYPE_CHECKING:
+    from lockkit.stores import Store
     from lockkit.table.format.layout import FileGroup
     from lockkit.table.read.snapshot import Snapshot
 
+OTHER_BUCKETS = HOODIE + ".bucket_index/"
+"""Where Hudi keeps what consistent hashing, or a number for each partition, has decided."""
 _HASHED = "-0000-0000-0000-"
 _HUDIS = re.compile(r"0000[0-9]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}-")
 """A bucket's number and the rest of a UUID, which alone begins so once in 100,000 times."""
@@ -60,6 +65,16 @@ def refuse_unsaid(snapshot: Snapshot) -> None:
             found[0], "is a file group of Hudi's bucket index, and the table's properties do not "
             "say how many buckets it has: its rows would be looked for in other places",
             "record the number: lockkit table adopt URL --buckets N",
+        )  # fmt: skip
+
+
+def refuse_other_buckets(store: Store, config: TableConfig) -> None:
+    """Raise if Hudi's writers look for keys by consistent hashing: the file ids do not say so."""
+    if by_base_files(config) and store.list(OTHER_BUCKETS):
+        raise UnsupportedTable(
+            OTHER_BUCKETS, "is there: Hudi's writers look for keys by consistent hashing, and "
+            "would add a row of lockkit's once more",
+            "write it with Hudi, or copy it to a new table",
         )  # fmt: skip
 
 

@@ -15,8 +15,7 @@ from lockkit.runtime import run
 from lockkit.table.errors import RefusedOption, UnsupportedTable
 from lockkit.table.format.properties import BUCKETS_MAX
 from lockkit.table.format.property_keys import BUCKET_INDEX, FENCED, INDEX, MODE, NUM_BUCKETS
-from lockkit.table.format.timeline import HOODIE
-from lockkit.table.read.bucket_groups import has_bucket_number
+from lockkit.table.read.bucket_groups import OTHER_BUCKETS, has_bucket_number
 from lockkit.table.services.adopt import Fix
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from lockkit.table.read.snapshot import Snapshot
 
 OPTION = "--buckets"
-OTHER_BUCKETS = HOODIE + ".bucket_index/"
-"""Where Hudi keeps what consistent hashing, or a number for each partition, has decided."""
 FILES_MAX, KEYS_MAX = 8, 1_000
 """How many file groups, and how many keys of each, are compared."""
 SHOWN = 3
