@@ -1,4 +1,7 @@
-"""`lockkit table clean | cluster | compact | archive | rollback | services`: run table services."""
+"""`lockkit table clean | cluster | compact | archive | rollback | services`: run table services.
+
+One file because all of them open the services, and report what was done, in the same way.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,10 @@ stops and changes nothing (exit 75). If it is interrupted, it rolls itself back.
 COMPACT = """\
 Merges the log files of a merge-on-read table into base files, in one commit, while its writers
 continue. If another commit was faster, it stops and changes nothing (exit 75). If it is
-interrupted, it rolls itself back. This is what Hudi's HoodieCompactor does in mode
-scheduleAndExecute."""
+interrupted, it rolls itself back. These are the modes of Hudi's HoodieCompactor: with --schedule it
+only writes the plan, which stays pending until a process carries it out; with --execute it carries
+out a plan that lockkit or Hudi wrote. If that fails, the plan stays; if the process is killed, the
+next compaction rolls the plan back."""
 
 ARCHIVE = """\
 Moves the oldest completed instants from the timeline to Hudi's archive, so that listings stay
@@ -62,7 +67,9 @@ lockkit table clean s3://bucket/table --commits 20"""
 CLUSTER_EXAMPLE = "lockkit table cluster s3://bucket/table --small-mb 100 --dry-run"
 COMPACT_EXAMPLE = """\
 lockkit table compact s3://bucket/table --dry-run
-lockkit table compact s3://bucket/table --retries 3"""
+lockkit table compact s3://bucket/table --retries 3
+lockkit table compact s3://bucket/table --schedule
+lockkit table compact s3://bucket/table --execute --instant 20250106101200123"""
 ARCHIVE_EXAMPLE = """\
 lockkit table archive s3://bucket/table --dry-run
 lockkit table archive s3://bucket/table --keep-min 20 --keep-max 30"""
@@ -98,6 +105,13 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--dry-run", action="store_true", help="only say what would be merged")
     option(either, "--retries", "N", "try again N times after a conflict", 0)
+    step = parser.add_mutually_exclusive_group()
+    step.add_argument("--schedule", action="store_true", help="only write the plan")
+    step.add_argument("--execute", action="store_true", help="only carry out a plan")
+    parser.add_argument(
+        "--instant", metavar="T", default="",
+        help="with --execute: the pending compaction to carry out (default: the oldest)",
+    )  # fmt: skip
     parser.set_defaults(run=compact)
 
     parser = verb(verbs, "archive", "archive old instants", ARCHIVE, ARCHIVE_EXAMPLE)
@@ -178,27 +192,35 @@ def cluster(args: argparse.Namespace) -> int:
 def compact(args: argparse.Namespace) -> int:
     if args.retries < 0:
         raise CommandError("--retries must be a whole number from 0", code=USAGE)
+    if args.instant and not args.execute:
+        raise CommandError("--instant goes with --execute", code=USAGE)
+    mode = "schedule" if args.schedule else "execute" if args.execute else "scheduleAndExecute"
     with serving(args, {}) as service:
         if args.dry_run:
-            plan = service.preview_compact()
+            plan = service.preview_compact(mode, args.instant)
             _say_files(
                 args, "would be merged",
                 [path for each in (plan.slices if plan else ()) for path in each.logs],
             )  # fmt: skip
             return OK
         with _stopped_for_others():
-            done = service.compact(retries=args.retries)
+            done = service.compact(mode, args.instant, retries=args.retries)
+    none = "no compaction is pending" if args.execute else (
+        "nothing to merge: no log files that can be merged now"
+    )  # fmt: skip
     fields = {
         "instant": done.instant if done else None,
         "groups": done.groups if done else 0,
         "logs": done.logs if done else 0,
+        "pending": done.pending if done else False,
     }
     report(
         args,
         fields,
-        "nothing to merge: no log files that can be merged now"
+        none
         if done is None
-        else f"{done.instant}: {done.logs} log files of {done.groups} file groups were merged",
+        else f"{done.instant}: {done.logs} log files of {done.groups} file groups "
+        + ("are to be merged" if done.pending else "were merged"),
     )
     return OK
 
@@ -282,7 +304,8 @@ def _named(instant: str, found: TableCondition) -> PendingInstant:
             continue
         if each.action in ("rollback", "clean"):
             raise CommandError(f"{instant} is a {each.action}: to finish it, leave --instant out")
-        if each.lives:
+        planned = each.action == "compaction" and not each.inflight
+        if each.lives and not (planned and each.heartbeat.version is None):
             raise CommandError(
                 f"{instant} is not rolled back: its writer {sign_of_life(each)}; stop it, and wait "
                 "until its heartbeat has expired", code=BUSY,

@@ -283,7 +283,6 @@ class Table:
     ) -> pa.Table:  # fmt: skip
         """The rows of the latest snapshot, or of an instant; the parameters are `read_table`'s."""
         from lockkit.table.read.reader import read_table
-
         return read_table(self.store, self.clock, columns=columns, filters=filters, as_of=as_of,
                           query=query)  # fmt: skip
 
@@ -297,7 +296,6 @@ class Table:
         does not contain deleted rows. The parameters are `read_increment`'s.
         """
         from lockkit.table.read.reader import read_increment
-
         return read_increment(
             self.store, begin, end, clock=self.clock, columns=columns, filters=filters
         )
@@ -305,7 +303,6 @@ class Table:
     def history(self) -> list[HistoryEntry]:
         """The completed instants that the timeline still has, newest first."""
         from lockkit.table.read.history import load_history
-
         return run(load_history(), self.store, self.clock)
 
     def clean(self) -> tuple[Cleaned, ...]:
@@ -321,13 +318,16 @@ class Table:
         with self._alone("cluster"):
             return self._upkeep.service.cluster()
 
-    def compact(self, *, retries: int = 0) -> Compacted | None:
+    def compact(
+        self, *, retries: int = 0, mode: str = "scheduleAndExecute", instant: str = ""
+    ) -> Compacted | None:
         """Merge a merge-on-read table's log files into base files; None if there are none.
 
-        Writers continue. Raises `CommitConflict` if another commit was faster in each attempt.
+        Writers continue. Raises `CommitConflict` if another commit was faster in each attempt. Mode
+        `schedule` only writes the plan; `execute` carries out that of `instant`, or the oldest.
         """
         with self._alone("compact"):
-            return self._upkeep.service.compact(retries=retries)
+            return self._upkeep.service.compact(mode, instant, retries=retries)
 
     def archive(self, *, keep_min: int = 20, keep_max: int = 30) -> Archived | None:
         """If there are more than `keep_max` commits, move all but `keep_min` to Hudi's archive.
@@ -336,7 +336,6 @@ class Table:
         files that no clean has deleted keep commits back (`kept_for`). None: nothing was moved.
         """
         from lockkit.table.services.archive_rules import ArchiveRules, checked
-
         rules = checked(ArchiveRules(keep_min=keep_min, keep_max=keep_max),
                         self._upkeep.context.rules.clean.listed)  # fmt: skip
         with self._alone("archive"):

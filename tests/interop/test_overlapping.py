@@ -22,10 +22,14 @@ from ours import SCHEMA, SPARK_SCHEMA, arrow, in_order, order
 from overlapping import NBCC, open_table
 from test_hudi import OPTIONS
 
+from lockkit import Clock
 from lockkit.errors import LockLost
 from lockkit.lab.server import Emulator
+from lockkit.runtime import run
 from lockkit.table import CommitConflict, Table, read_table
 from lockkit.table.format.java_hash import bucket_of
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import load_timeline
 from lockkit.table.read.bucket_groups import hashed_file_id
 from lockkit.table.read.reader import read_increment
 
@@ -59,6 +63,11 @@ class Overlapped:
 
     def hudi_upserts(self, *rows: Mapping[str, Any], **more: str) -> None:
         self.hudi.write(self.url, rows, schema=SPARK_SCHEMA, options=self.options | more)
+
+    def pending(self) -> list[str]:
+        with self.ours() as table:
+            names = run(load_config(), table.store, Clock())[0].names
+            return list(run(load_timeline(names), table.store, Clock()).pending)
 
     @property
     def options(self) -> dict[str, str]:
@@ -144,6 +153,34 @@ def test_hudi_and_lockkit_overlap_and_both_commit(table: Overlapped) -> None:
     table.hudi_upserts(order("k2", region="US", amount=5, at=40), order("k4"))
     rows = {row["id"]: row["amount"] for row in table.all_show()}
     assert rows == {"k0": 1 if table.ordered else 2, "k2": 5, "k3": 0, "k4": 0}
+
+
+def test_a_plan_of_hudis_is_carried_out_by_lockkit_and_one_of_lockkits_by_hudi(
+    table: Overlapped,
+) -> None:
+    def hudi_compacts(what: str) -> None:
+        said = table.options | {"hoodie.compact.inline.max.delta.commits": "1"}
+        options = ",".join(f"{key}={value}" for key, value in said.items())
+        table.hudi("sql", text=f"CALL run_compaction({what}, path => '{s3a(table.url)}', "
+                               f"options => '{options}')")  # fmt: skip
+
+    table.hudi_upserts(order("k0"), order("k1"))
+    with table.ours() as ours:
+        ours.upsert(arrow([order("k0", amount=1, at=10)]))
+        hudi_compacts("op => 'schedule'")
+        (planned,) = table.pending()
+        ours.upsert(arrow([order("k1", amount=1, at=10)]))  # behind the plan
+        done = ours.compact(mode="execute", instant=planned)
+        assert done is not None and done.instant == planned and not table.pending()
+        assert {row["id"]: row["amount"] for row in table.all_show()} == {"k0": 1, "k1": 1}
+        mine = ours.compact(mode="schedule")
+        assert mine is not None and table.pending() == [mine.instant]
+        assert len(table.all_show()) == 2
+        table.hudi_upserts(order("k0", amount=2, at=20))  # behind the plan
+        hudi_compacts(f"op => 'run', timestamp => {mine.instant}L")
+        assert not table.pending()
+        assert (mine.instant, "commit") in [(e.instant, e.action) for e in ours.history()]
+        assert {row["id"]: row["amount"] for row in table.all_show()} == {"k0": 2, "k1": 1}
 
 
 def test_hudis_compaction_and_ours_leave_what_is_completed_after_them(table: Overlapped) -> None:

@@ -52,7 +52,10 @@ def format_compaction_plan(plan: CompactionPlan) -> bytes:
     operations = [
         {"baseInstantTime": each.base_instant, "deltaFilePaths": [_name(log) for log in each.logs],
          "dataFilePath": _name(each.base) or None, "fileId": each.file_id,
-         "partitionPath": each.partition, "metrics": {"TOTAL_LOG_FILES": float(len(each.logs))},
+         "partitionPath": each.partition, "metrics": {
+             "TOTAL_LOG_FILES": float(len(each.logs)),
+             "TOTAL_LOG_FILES_SIZE": 0.0,  # a statistic without which Hudi does not carry it out
+         },
          "bootstrapFilePath": None}
         for each in plan.slices
     ]  # fmt: skip

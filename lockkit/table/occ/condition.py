@@ -36,8 +36,9 @@ class PendingInstant:
     age_ms: int
     """Time since its last heartbeat, or since it began if there is no heartbeat."""
     lives: bool
-    """Whether a writer may still work on it. True also for a plan of Hudi's: Hudi may resume it. Of
-    no use for a rollback or a clean, because any later run of the service finishes those."""
+    """Whether a writer may still work on it. True also for a plan of Hudi's, or one that is
+    scheduled, which some process will carry out. Of no use for a rollback or a clean, because any
+    later run of the service finishes those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def unfinished(
     alone = replace(now, pending={instant: action})
     plan = (yield from service_plans(names, alone)).get(instant)
     heartbeat = yield from read_heartbeat(instant, names.requested(instant, action))
-    hudis = plan is not None and OURS not in plan.params
+    hudis = plan is not None and OURS not in plan.params and heartbeat.attempt is None
     since_ms = instant_ms(instant) if heartbeat.modified_ms is None else heartbeat.modified_ms
     until_ms = wall_ms if heartbeat.date_ms is None else heartbeat.date_ms
     return PendingInstant(

@@ -3,7 +3,8 @@
 `hoodie.clean.failed.writes.policy`. EAGER: before each write, a table's only writer rolls back
 every pending instant that is not its own. LAZY: a service rolls back instants whose heartbeat has
 expired. NEVER: they stay. A lockkit clustering or compaction whose process crashed is rolled back
-under each policy, because others yield to its plan. One of Hudi's is left to Hudi.
+under each policy, because others yield to its plan. So is a plan that a lockkit process carried out
+for another one. A plan that waits is left to whoever carries it out: Hudi, or `scheduled`.
 """
 
 from __future__ import annotations
@@ -46,11 +47,14 @@ def failed_writes(
     dead = yield from dead_instants(names, now, policy, rules=rules, spare=spare)
     wall_ms, plans_dead = (yield WallMs()), []
     for instant, plan in plans.items():
-        if OURS not in plan.params or instant in own:
+        ours = OURS in plan.params
+        if instant in own or not (ours or isinstance(plan, CompactionPlan)):
             continue
         heartbeat = yield from read_heartbeat(
             instant, names.requested(instant, now.pending[instant])
         )
+        if not ours and heartbeat.attempt is None:
+            continue  # Hudi's, or scheduled: no process of ours carries it out
         if policy == "EAGER" or expired(heartbeat, wall_ms, rules):
             plans_dead.append(heartbeat)
     if plans_dead and policy != "EAGER":  # its writer deletes its heartbeat when it has committed

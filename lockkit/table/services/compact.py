@@ -27,7 +27,14 @@ from lockkit.table.format.compaction_plan import (
     CompactionPlan,
     format_compaction_plan,
 )
-from lockkit.table.format.layout import COMPACT, NO_COMMIT, FileGroup, WriteStat, in_partition
+from lockkit.table.format.layout import (
+    COMPACT,
+    NO_COMMIT,
+    FileGroup,
+    TaskId,
+    WriteStat,
+    in_partition,
+)
 from lockkit.table.format.plans import OURS
 from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.format.schema_reading import arrow_schema
@@ -59,6 +66,8 @@ class Compacted:
     groups: int
     logs: int
     """Log files that no reader of later snapshots needs."""
+    pending: bool = False
+    """It is planned only: `instant` is to be carried out."""
 
 
 def compact_due(now: Timeline, rules: ServiceRules) -> bool:
@@ -134,7 +143,7 @@ def _carried_out(
 ) -> Compacted | None:
     prepared = carried_out(
         context, after_its_inputs(view), "compaction", format_compaction_plan(plan),
-        lambda transaction, heart: _merged(context, plan, view.snapshot, transaction, heart),
+        lambda transaction, heart: merged(context, plan, view.snapshot, transaction, heart),
     )  # fmt: skip
     if prepared is None:
         return None
@@ -149,14 +158,14 @@ def after_its_inputs(view: TableView) -> TableCache:
 
 def stands(plan: CompactionPlan, snapshot: Snapshot, instant: str) -> bool:
     """Whether the plan has exactly the log files that were completed before its `instant`."""
-    return all(_inputs(snapshot, each, instant) == each.logs for each in plan.slices)
+    return all(_inputs(snapshot, each, instant) == set(each.logs) for each in plan.slices)
 
 
-def _inputs(snapshot: Snapshot, planned: CompactionInput, instant: str) -> tuple[str, ...] | None:
+def _inputs(snapshot: Snapshot, planned: CompactionInput, instant: str) -> set[str] | None:
     of = snapshot.groups.get(planned.group)
     if not isinstance(of, LogSlice) or of.path != planned.base or instant in of.times:
         return None
-    return tuple(path for path, at in zip(of.logs, of.times, strict=True) if at < instant)
+    return {path for path, at in zip(of.logs, of.times, strict=True) if at < instant}
 
 
 def slice_of(snapshot: Snapshot, planned: CompactionInput) -> Slice:
@@ -167,16 +176,17 @@ def slice_of(snapshot: Snapshot, planned: CompactionInput) -> Slice:
     return log_slice(snapshot.config, of, [(log, times[log]) for log in planned.logs])
 
 
-def _merged(
+def merged(
     context: ServiceContext, plan: CompactionPlan, before: Snapshot, transaction: Transaction,
-    heart: AttemptHeartbeat,
+    heart: AttemptHeartbeat, task: TaskId = TaskId(),
 ) -> Prepared | None:  # fmt: skip
+    """The plan carried out; None if its inputs are not those of the table."""
     snapshot: Snapshot = context.run(load_snapshot(covering=transaction.covered, since=before))
     if not stands(plan, snapshot, transaction.instant):
         return None  # another commit came before the plan was written
     assert snapshot.schema is not None
     context.report(f"compacting {len(plan.slices)} file groups", transaction.instant)
-    merge = SliceMerge(context, snapshot, transaction, heart)
+    merge = SliceMerge(context, snapshot, transaction, heart, task)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         stats = tuple(pool.map(merge.carry_out, plan.slices))
     prepared: Prepared = context.run(prepare(
@@ -197,6 +207,7 @@ class SliceMerge:
     snapshot: Snapshot
     transaction: Transaction
     heart: AttemptHeartbeat
+    task: TaskId
 
     def carry_out(self, planned: CompactionInput) -> WriteStat:
         """Raises `TableError` if an input is missing or cannot be read, and `StoreError`."""
@@ -213,7 +224,7 @@ class SliceMerge:
         with tempfile.TemporaryFile() as file:
             out: Any = file
             draft = BaseFileWriter(
-                target, *planned.group, columns, out, previous=of.instant or NO_COMMIT
+                target, *planned.group, columns, out, self.task, of.instant or NO_COMMIT
             )
             self.heart.assert_alive()
             path = in_partition(draft.partition, draft.name)

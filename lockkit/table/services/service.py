@@ -18,7 +18,7 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.errors import CommitConflict, CommitUnknown
+from lockkit.table.errors import CommitConflict, CommitUnknown, TableChanged
 from lockkit.table.format.compaction_plan import CompactionPlan
 from lockkit.table.format.plans import CleanPlan, ReplacePlan
 from lockkit.table.format.properties import FENCED, load_config
@@ -29,7 +29,7 @@ from lockkit.table.occ.contract import ConcurrencyControl
 from lockkit.table.occ.covered import CheckedHorizon, read_commit
 from lockkit.table.occ.failed import failed_writes, half_done, leftovers
 from lockkit.table.occ.heartbeat_rules import Policy
-from lockkit.table.occ.liveness import end, forget
+from lockkit.table.occ.liveness import end, forget, read_heartbeat
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack
@@ -46,6 +46,15 @@ from lockkit.table.services.restore import Restored, plan_restore, restore
 from lockkit.table.services.rewrite import Clustered, cluster, plan_for
 from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.savepoint import Savepoint, delete_savepoint, save
+from lockkit.table.services.scheduled import (
+    BOTH,
+    EXECUTE,
+    SCHEDULE,
+    execute,
+    refuse_mode,
+    schedule,
+    to_execute,
+)
 from lockkit.table.services.view import TableView, look_at
 from lockkit.table.write.attempt import retried
 
@@ -142,8 +151,19 @@ class TableService:
     def take_back(
         self, *, only: Collection[str] | None = None
     ) -> tuple[RolledBack | RollbackRefused, ...]:
-        """Finish rollbacks that are half done; roll dead writers back, if LAZY."""
-        return self._take_back_failed(self.inspect(), only)
+        """Finish rollbacks that are half done; roll dead writers back, if LAZY.
+
+        A compaction that is only planned is rolled back if it is in `only`.
+        """
+        view = self.inspect()
+        done = self._take_back_failed(view, only)
+        for instant in set(only or ()) - {each.target for each in done}:
+            way = self.context.run
+            if view.now.pending.get(instant) == "compaction" and instant not in view.now.inflight:
+                idle = way(read_heartbeat(instant))
+                if idle.version is None and way(end(idle)):
+                    done += (self.context.roll_back(view.known, instant),)
+        return done
 
     def _take_back_failed(
         self, view: TableView, only: Collection[str] | None = None
@@ -279,26 +299,48 @@ class TableService:
         """
         return cluster(self.context, self._without_dead())
 
-    def compact(self, *, retries: int = 0) -> Compacted | None:
+    def compact(
+        self, mode: str = BOTH, instant: str = "", *, retries: int = 0
+    ) -> Compacted | None:
         """Merge the log files into base files, due or not.
 
         None if there are none, or if a pending writer keeps each file group that has some. Raises
         `CommitConflict` if another commit was faster, also in each of `retries` further attempts:
         nothing changed.
+
+        :param mode: `schedule` only plans; `execute` carries out what is planned.
+        :param instant: the plan to execute; "" for the oldest one.
         """
+        refuse_mode(mode, instant)
         context = self.context
+        if mode == SCHEDULE:
+            return schedule(context, self._without_dead())
+        if mode == EXECUTE:
+            return retried(lambda: self._execute(instant), retries, context.clock, context.emit)
         return retried(
             lambda: compact(context, self._without_dead()), retries, context.clock, context.emit
         )
+
+    def _execute(self, instant: str) -> Compacted | None:
+        view = self.inspect()
+        dead = [each.target for each in self._take_back_failed(view)]
+        if instant in dead:
+            why = "was carried out by a process that died; its plan and files are rolled back"
+            raise TableChanged(instant, why, "schedule another compaction")
+        return execute(self.context, self.inspect() if dead else view, instant)
 
     def _without_dead(self) -> TableView:
         """The table once dead writers are rolled back: their instants keep file groups as is."""
         view = self.inspect()
         return self.inspect() if self._take_back_failed(view) else view
 
-    def preview_compact(self) -> CompactionPlan | None:
+    def preview_compact(self, mode: str = BOTH, instant: str = "") -> CompactionPlan | None:
         """What a compaction would merge."""
-        return plan_compact(self.context, self.inspect())
+        view = self.inspect()
+        if mode == EXECUTE:
+            found = self.context.run(to_execute(view, instant))
+            return None if found is None else found[1]
+        return plan_compact(self.context, view)
 
     def preview_cluster(self) -> ReplacePlan | None:
         """What a clustering would rewrite."""

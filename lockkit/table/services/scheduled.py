@@ -1,0 +1,192 @@
+"""A compaction in two steps: a plan that stays pending, and a process that carries it out later.
+
+As Hudi's `HoodieCompactor` in the modes `schedule` and `execute`, which can do either step for us.
+A plan without `OURS` in its parameters belongs to nobody: no rollback of dead writers takes it.
+While a process carries it out, it has a heartbeat of ours. If that process dies, the plan is
+rolled back with what it wrote, because only the fence can say that it decides nothing any more.
+"""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import suppress
+from dataclasses import replace
+
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, Unique
+from lockkit.runtime.proven import read
+from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged
+from lockkit.table.format.compaction_plan import (
+    CompactionPlan,
+    format_compaction_plan,
+    parse_compaction_plan,
+)
+from lockkit.table.format.layout import TaskId
+from lockkit.table.format.plans import OURS
+from lockkit.table.format.timeline import Timeline
+from lockkit.table.occ.liveness import read_heartbeat
+from lockkit.table.occ.markers import unmark
+from lockkit.table.occ.prepared import Prepared
+from lockkit.table.occ.transaction import TakenInstant, Transaction, begin
+from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.compact import (
+    PLANS_MAX,
+    Compacted,
+    after_its_inputs,
+    merged,
+    plan_for,
+    stands,
+)
+from lockkit.table.services.context import ServiceContext, StoreHost
+from lockkit.table.services.view import TableView, look_at
+from lockkit.table.write.contract import AttemptHeartbeat
+from lockkit.table.write.planned import PlanAttempt
+from lockkit.table.write.withdrawal import withdraw_attempt
+
+MODES = SCHEDULE, EXECUTE, BOTH = "schedule", "execute", "scheduleAndExecute"
+"""Of Hudi's `HoodieCompactor`."""
+COMPACTION = "compaction"
+SHOWN = 40
+"""How many characters of a wrong instant an error shows."""
+
+
+def refuse_mode(mode: str, instant: str) -> None:
+    """Raise for a mode that is not Hudi's, or an instant that it does not take."""
+    if mode not in MODES:
+        cure = f"choose {', '.join(MODES[:-1])} or {MODES[-1]}"
+        raise RefusedOption("mode", "is not known here", cure, value=repr(mode)[:SHOWN])
+    if not isinstance(instant, str) or (instant and mode != EXECUTE):
+        why = f"names a pending compaction, as a text, and is for mode={EXECUTE!r}"
+        raise RefusedOption("instant", why, value=repr(instant)[:SHOWN])
+
+
+def schedule(context: ServiceContext, view: TableView) -> Compacted | None:
+    """Write a plan and leave it pending; None if there is nothing to merge."""
+    for _ in range(PLANS_MAX):
+        plan = plan_for(context, view)
+        if plan is None:
+            return None
+        plan = replace(plan, params={})
+        taken = _planned(context, view, plan)
+        if taken is not None:
+            context.report(f"planned the compaction of {len(plan.slices)} file groups", taken)
+            return _outcome(taken, plan, pending=True)
+        view, _saved = context.run(look_at(view.snapshot, view.snapshot.covered.count))
+    why = f"changed between each of {PLANS_MAX} looks and plans of a compaction; none was scheduled"
+    raise TableChanged(f"table {view.config.name!r}", why, "try again when fewer writers commit")
+
+
+def _planned(context: ServiceContext, view: TableView, plan: CompactionPlan) -> str | None:
+    """The plan's instant; None if a commit came before it, and the plan is withdrawn."""
+    known, body = after_its_inputs(view), format_compaction_plan(plan)
+    with context.taking_an_instant(view.config):
+        transaction: Transaction = context.run(begin(known, action=COMPACTION, plan=body))
+    snapshot = context.run(load_snapshot(covering=transaction.covered, since=view.snapshot))
+    if stands(plan, snapshot, transaction.instant):
+        return transaction.instant
+    host = StoreHost(context, context.rules.heartbeat)
+    context.run(withdraw_attempt(host, transaction.taken, (), True, None))
+    return None
+
+
+def execute(context: ServiceContext, view: TableView, instant: str = "") -> Compacted | None:
+    """Carry out the plan of `instant`, or the oldest one; None if no plan is pending.
+
+    Raises `RefusedOption` if the instant is no pending compaction, `TableBlocked` if another
+    process carries it out or its log files were replaced, and what a commit raises. Then the plan
+    stays pending.
+    """
+    found = context.run(to_execute(view, instant))
+    if found is None:
+        return None
+    taken, plan = found
+    attempt = PlanAttempt(StoreHost(context, context.rules.heartbeat), context.rules.strategy)
+
+    def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
+        yield from ()
+        return _carried_out(context, plan, view.snapshot, transaction, heart)
+
+    context.run(attempt.resume(taken, files))
+    with suppress(Exception):  # it is committed; what is left here is cleaned up later
+        context.run(unmark(taken.instant))
+    return _outcome(taken.instant, plan, pending=False)
+
+
+def to_execute(
+    view: TableView, instant: str
+) -> Procedure[tuple[TakenInstant, CompactionPlan] | None]:
+    """The pending compaction of `instant`, or the oldest one, if it may be carried out."""
+    plans = yield from pending_plans(view)
+    free = sorted(each for each, (taken, plan) in plans.items() if OURS not in plan.params)
+    if not instant and not free:
+        return None
+    instant = instant or free[0]
+    if instant not in plans:
+        why = _what_it_is(instant, view.now)
+        raise RefusedOption("instant", why, _instead(free), value=instant[:SHOWN])
+    taken, plan = plans[instant]
+    if OURS in plan.params:
+        why = "is a compaction that the process which planned it carries out itself"
+        raise TableBlocked(instant, why, "wait; if it died, the next compaction rolls it back")
+    if (yield from read_heartbeat(instant)).version is not None:
+        raise TableBlocked(instant, "is being carried out by another process", "wait for it")
+    if instant in view.now.inflight:
+        why = "was begun by a process that left an inflight file, and has no heartbeat here"
+        raise TableBlocked(
+            instant, why, "if it is Hudi's, run HoodieCompactor again; else roll it back: lockkit "
+            f"table rollback URL --instant {instant}",
+        )  # fmt: skip
+    return taken, plan
+
+
+def _carried_out(
+    context: ServiceContext, plan: CompactionPlan, before: Snapshot, transaction: Transaction,
+    heart: AttemptHeartbeat,
+) -> Prepared | None:  # fmt: skip
+    # A process that was paused in an execution before this one must not overwrite its files.
+    task = TaskId(attempt=zlib.crc32(transaction.taken.attempt.encode()) >> 1)
+    prepared = merged(context, plan, before, transaction, heart, task)
+    if prepared is None:
+        raise TableBlocked(
+            transaction.instant, "has a plan that cannot be carried out any more: a commit "
+            "replaced its log files, or added one that was completed before it", "roll it back: "
+            f"lockkit table rollback URL --instant {transaction.instant}; then schedule another",
+        )  # fmt: skip
+    return prepared
+
+
+def pending_plans(view: TableView) -> Procedure[dict[str, tuple[TakenInstant, CompactionPlan]]]:
+    """The pending compactions, each as an instant that can be carried out."""
+    found, names = {}, view.config.names
+    for instant, action in view.now.pending.items():
+        if action != COMPACTION:
+            continue
+        key = names.requested(instant, action)
+        match (yield from read(key)):
+            case Found(body, version):
+                attempt = yield Unique()
+                taken = TakenInstant(instant, attempt, action, view.known, body, version)
+                found[instant] = taken, parse_compaction_plan(key, body)
+            case _missing:
+                pass
+    return found
+
+
+def _outcome(instant: str, plan: CompactionPlan, *, pending: bool) -> Compacted:
+    logs = sum(len(each.logs) for each in plan.slices)
+    return Compacted(instant, len(plan.slices), logs, pending)
+
+
+def _what_it_is(instant: str, now: Timeline) -> str:
+    if instant in now.completed:
+        return f"is no pending compaction: it is a completed {now.completed[instant]}"
+    if instant in now.pending:
+        return f"is no pending compaction: it is a pending {now.pending[instant]}"
+    return "is no pending compaction: it is not on the timeline"
+
+
+def _instead(free: list[str]) -> str:
+    if not free:
+        return "no compaction is pending: schedule one first"
+    return f"pending compactions are {', '.join(free[:5])}{', ...' if len(free) > 5 else ''}"

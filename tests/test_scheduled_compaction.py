@@ -1,0 +1,229 @@
+"""A compaction that one process schedules and another one executes, as Hudi's HoodieCompactor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deaths import Died, Mortal
+from table_world import Hasty
+from test_compaction import STANDING, Meanwhile, files, fresh, timeline, with_logs
+from test_merge_on_read import rows, shown, theirs
+
+from lockkit.cli.main import main
+from lockkit.errors import TableError
+from lockkit.protocol.policy import Expiry
+from lockkit.runtime import SiblingInterrupted
+from lockkit.table import Table
+from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged
+from lockkit.table.occ.concurrency import SingleWriter
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
+from lockkit.table.occ.liveness import HEARTBEATS
+from lockkit.table.occ.markers import MARKERS
+from lockkit.table.services.rules import ServiceRules
+from lockkit.table.services.service import TableService
+
+LATER = {"clock": Hasty(offset_ms=3_600_000)}
+
+
+def later_service(table: Table) -> TableService:
+    """The services of a process for which every heartbeat up to now has expired."""
+    rules = ServiceRules(heartbeat=HeartbeatRules(expiry=Expiry.WALL))
+    return TableService(table.url, table.store, SingleWriter(), rules=rules, **LATER)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_another_handle_executes_the_plan_at_its_instant(named: bool, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/t"
+    with with_logs(url) as table:
+        plan = table.compact(mode="schedule")
+        assert plan is not None and plan.pending and (plan.groups, plan.logs) == (1, 2)
+        assert timeline(table.store).pending == {plan.instant: "compaction"}
+        assert not table.store.list(HEARTBEATS) and not table.store.list(MARKERS)
+        assert shown(table.read()) == STANDING == theirs(tmp_path / "t")
+        table.upsert(rows(("b", "EU", 3, 3)))  # behind the plan
+        after = [STANDING[0], ("b", "EU", 3, 3)]
+        assert shown(table.read()) == after == theirs(tmp_path / "t")
+        with Table(url) as other:
+            done = other.compact(mode="execute", instant=plan.instant if named else "")
+        assert done is not None and not done.pending and done.instant == plan.instant
+        assert shown(table.read()) == after == theirs(tmp_path / "t")
+        assert shown(table.read(query="read_optimized")) == STANDING
+        assert not timeline(table.store).pending and not table.store.list(MARKERS)
+        assert table.compact(mode="execute") is None
+        last = table.compact()
+        assert last is not None and last.logs == 1
+        assert shown(table.read(query="read_optimized")) == after == theirs(tmp_path / "t")
+
+
+def test_a_plan_waits_for_days_and_keeps_its_files_from_services() -> None:
+    with with_logs(fresh()) as table:
+        plan = table.compact(mode="schedule")
+        assert plan is not None
+        for number in range(3, 16):
+            table.upsert(rows(("b", "EU", number, number)))
+        service = later_service(table)
+        assert not service.take_back() and service.compact() is None
+        service.clean()
+        table.archive(keep_min=11, keep_max=12)
+        assert timeline(table.store).pending == {plan.instant: "compaction"}
+        assert service.compact("schedule") is None
+        done = service.compact("execute")
+        assert done is not None and done.instant == plan.instant
+        assert shown(table.read()) == [STANDING[0], ("b", "EU", 15, 15)]
+        assert shown(table.read(query="read_optimized")) == STANDING
+
+
+def test_what_is_no_pending_compaction_is_refused_with_what_it_is() -> None:
+    with with_logs(fresh()) as table:
+        newest = table.history()[0].instant
+        for instant, why in (
+            (newest, "it is a completed deltacommit; no compaction is pending: schedule one first"),
+            ("20200101000000000", "it is not on the timeline"),
+            ("nonsense" * 90, "it is not on the timeline"),
+        ):
+            with pytest.raises(RefusedOption, match=f"is no pending compaction: {why}") as refused:
+                table.compact(mode="execute", instant=instant)
+            assert len(str(refused.value)) < 300
+        plan = table.compact(mode="schedule")
+        assert plan is not None
+        with pytest.raises(RefusedOption, match=f"pending compactions are {plan.instant}"):
+            table.compact(mode="execute", instant=newest)
+        for how in ({"mode": "both"}, {"instant": newest}, {"mode": "execute", "instant": 7}):
+            with pytest.raises(RefusedOption):
+                table.compact(**how)  # type: ignore[arg-type]
+        assert timeline(table.store).pending == {plan.instant: "compaction"}
+
+
+def test_an_execution_that_fails_leaves_the_plan_and_no_file(tmp_path: Path) -> None:
+    with with_logs(f"file://{tmp_path}/t") as table:
+        plan = table.compact(mode="schedule")
+        assert plan is not None
+        old = files(table.store)
+        log = next((tmp_path / "t").glob(".*.log.*"))
+        body = log.read_bytes()
+        log.write_bytes(body[:-9])
+        with pytest.raises(TableError, match="is damaged"):
+            table.compact(mode="execute")
+        log.write_bytes(body)
+        assert files(table.store) == old and not table.store.list(MARKERS)
+        assert not table.store.list(HEARTBEATS)
+        now = timeline(table.store)
+        assert now.pending == {plan.instant: "compaction"}
+        assert not now.pending.keys() & now.inflight
+        done = table.compact(mode="execute")
+        assert done is not None and done.instant == plan.instant
+        assert shown(table.read(query="read_optimized")) == STANDING
+
+
+def test_of_two_processes_one_executes_a_plan() -> None:
+    url, refused = fresh(), list[str]()
+
+    def second(instant: str) -> None:
+        with Table(url) as other, pytest.raises(TableBlocked) as found:
+            other.compact(mode="execute", instant=instant)
+        refused.append(str(found.value))
+
+    with with_logs(url) as table, Table(url, emit=Meanwhile(second)) as first:
+        plan = table.compact(mode="schedule")
+        done = first.compact(mode="execute")
+        assert plan and done and done.instant == plan.instant
+        assert len(refused) == 1 and "is being carried out by another process" in refused[0]
+        assert shown(table.read(query="read_optimized")) == STANDING
+
+
+def test_a_plan_whose_log_files_are_replaced_is_blocked_until_it_is_rolled_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{tmp_path}/t"
+    with with_logs(url) as table:
+        plan = table.compact(mode="schedule")
+        assert plan is not None
+        table.overwrite(rows(("a", "EU", 1, 7)), whole_table=True)
+        with pytest.raises(TableBlocked, match="a commit replaced its log files") as blocked:
+            table.compact(mode="execute", instant=plan.instant)
+        assert f"rollback URL --instant {plan.instant}" in str(blocked.value)
+        assert timeline(table.store).pending == {plan.instant: "compaction"}
+        assert main(["table", "rollback", url, "--instant", plan.instant]) == 0
+        assert f"{plan.instant} is rolled back" in capsys.readouterr().out
+        assert not timeline(table.store).pending and not table.store.list(HEARTBEATS)
+        table.upsert(rows(("a", "EU", 2, 8)))
+        assert table.compact() is not None
+        assert shown(table.read(query="read_optimized")) == [("a", "EU", 2, 8)]
+
+
+@pytest.mark.parametrize("sent", [True, False])
+@pytest.mark.parametrize("mode", ["schedule", "execute"])
+def test_a_process_that_dies_at_any_request_of_a_step_costs_no_row(mode: str, sent: bool) -> None:
+    """The next compaction of another process then merges everything."""
+    outcomes = set[str]()
+    for most in range(200):
+        with with_logs(fresh()) as table:
+            planned = table.compact(mode="schedule") if mode == "execute" else None
+            mortal: Any = Mortal(table.store, most, sent=sent)
+            died = False
+            try:
+                TableService(mortal.url, mortal, SingleWriter()).compact(mode)
+            except (Died, SiblingInterrupted):
+                died = True
+            assert shown(table.read()) == STANDING
+            service = later_service(table)
+            service.run()
+            assert shown(table.read()) == STANDING
+            left = timeline(table.store)
+            outcomes.add("waits" if left.pending else "done" if len(left.commits) == 4 else "gone")
+            assert not left.pending.keys() & left.inflight and not table.store.list(HEARTBEATS)
+            if not died:
+                break
+            assert left.pending in ({}, {min(left.pending, default=""): "compaction"})
+            if mode == "execute" and planned and planned.instant in left.rollbacks:
+                with pytest.raises(RefusedOption, match="is no pending compaction"):
+                    service.compact("execute", planned.instant)
+            service.compact("execute")
+            service.compact()
+            assert shown(table.read(query="read_optimized")) == STANDING
+            assert not timeline(table.store).pending
+    assert not died
+    assert outcomes == ({"waits", "gone", "done"} if mode == "execute" else {"gone", "waits"})
+
+
+def test_a_dead_execution_is_named_by_the_next_one() -> None:
+    with with_logs(fresh()) as table:
+        plan = table.compact(mode="schedule")
+        assert plan is not None
+        mortal: Any = Mortal(table.store, 25, sent=True)
+        with pytest.raises((Died, SiblingInterrupted)):
+            TableService(mortal.url, mortal, SingleWriter()).compact("execute")
+        with pytest.raises(TableBlocked, match="being carried out by another process"):
+            table.compact(mode="execute")
+        with pytest.raises(TableChanged, match="was carried out by a process that died"):
+            later_service(table).compact("execute", plan.instant)
+        assert shown(table.read()) == STANDING and table.compact() is not None
+
+
+def test_the_command_schedules_says_what_it_would_merge_and_executes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{tmp_path}/t"
+
+    def said(*more: str, code: int = 0) -> str:
+        assert main(["table", "compact", url, *more]) == code
+        found = capsys.readouterr()
+        return found.out + found.err
+
+    with with_logs(url) as table:
+        assert "no compaction is pending" in said("--execute")
+        assert "2 files would be merged" in said("--schedule", "--dry-run")
+        assert not timeline(table.store).pending
+        plan = json.loads(said("--schedule", "--json").splitlines()[-1])
+        assert plan["pending"] and (plan["groups"], plan["logs"]) == (1, 2)
+        assert "nothing to merge" in said("--schedule")
+        assert "2 files would be merged" in said("--execute", "--dry-run")
+        assert "is no pending compaction" in said("--execute", "--instant", "1", code=3)
+        assert "--instant goes with --execute" in said("--instant", plan["instant"], code=64)
+        done = said("--execute", "--instant", plan["instant"])
+        assert f"{plan['instant']}: 2 log files of 1 file groups were merged" in done
+        assert "compacting 1 file groups" in done
+        assert shown(table.read(query="read_optimized")) == STANDING
