@@ -24,7 +24,7 @@ from lockkit.spark.frame import BATCH_BYTES, GROUP, NOT_BY_BYTES, by_rows
 from lockkit.spark.rows import bucketed
 from lockkit.stores import open_store
 from lockkit.stores.local import LocalStore
-from lockkit.table import TableConfig, create_table, load_snapshot, read_table
+from lockkit.table import Table, TableConfig, create_table, load_snapshot, read_table
 from lockkit.table.errors import CommitConflict, EarlyConflict, HeartbeatExpired
 from lockkit.table.format.base_file import record_keys
 from lockkit.table.format.spark_hash import bucket_of
@@ -167,6 +167,27 @@ def test_a_replaced_bucket_gets_a_file_id_that_was_never_used(spark: Any, here: 
 
 def _snapshot(place: dict[str, Any]) -> Any:
     return run(load_snapshot(), open_store(**place), Clock())
+
+
+def test_with_hudis_buckets_an_insert_is_an_upsert_and_a_partition_has_one_group_for_each(
+    spark: Any, here: Any
+) -> None:
+    buckets = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"}
+    first = [(f"k{n}", "EU", 1, 1) for n in range(12)]
+    write(frame(spark, *first), operation="insert", options=buckets, **KEYS, **here)
+    write(frame(spark, ("k1", "EU", 2, 2), ("n", "EU", 2, 2)), operation="insert", **here)
+    write(frame(spark, ("k2", "EU", 3, 3)), **here)
+    write(frame(spark, ("k3", "EU", 3, 3)), operation="delete", **here)
+    versions = {"k1": 2, "n": 2, "k2": 3}
+    keys = {key for key, *_ in first} - {"k3"} | {"n"}
+    assert stored(here) == [(key, "EU", versions.get(key, 1)) for key in sorted(keys)]
+    assert by_hudi_rs(here) == stored(here)
+    with Table(here["url"]) as table:
+        groups = [file_id for _, file_id in table.refresh().groups]
+        assert sorted(each[:8] for each in groups) == [f"{n:08d}" for n in range(3)]
+    with pytest.raises(TableError, match="bucket index replaces rows with the same key"):
+        drops = {"hoodie.datasource.write.insert.drop.duplicates": "true"}
+        write(frame(spark, *first), operation="insert", options=drops, **here)
 
 
 def test_a_bucket_is_sparks_own_hash_of_the_key(spark: Any, here: Any) -> None:
