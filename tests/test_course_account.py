@@ -50,7 +50,7 @@ def test_a_late_write_overwrites_others_unless_it_names_the_version_to_replace(
 
 
 def test_other_operations_are_refused() -> None:
-    with pytest.raises(ValueError, match="'hope': it can 'give up', 'write it again' or 'begin"):
+    with pytest.raises(ValueError, match="no choice 'hope'; there are 'give up', 'write it again'"):
         late(guarded=True, then="hope")
 
 

@@ -68,7 +68,7 @@ def test_two_inserts_of_one_order_show_it_twice_without_a_violation() -> None:
 def test_missing_files_are_reported() -> None:
     with pytest.raises(ValueError, match="no write here is 'drop'; there are: update order-1"):
         overtake("fenced", "drop")
-    with pytest.raises(ValueError, match="'W3' is not here; there are W1 and W2"):
+    with pytest.raises(ValueError, match="no writer 'W3'; there are W1 and W2"):
         overtake(late="W3")
 
 

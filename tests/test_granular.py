@@ -576,7 +576,7 @@ def test_a_batch_of_crossing_renames_terminates() -> None:
 
 def test_a_nested_batch_is_refused_because_it_would_wait_for_its_caller() -> None:
     locks = GranularLocks()
-    with locks.hold(COMMIT, "v", "b", ["a"]), pytest.raises(OutOfOrder, match="let go first"):
+    with locks.hold(COMMIT, "v", "b", ["a"]), pytest.raises(OutOfOrder, match="release the lock"):
         run_batch(locks, "DeleteKey", "v", "b", [("b",)], len, acquire_timeout=None)
 
 

@@ -166,7 +166,7 @@ def test_a_dropped_file_is_diagnosed_as_by_the_command(name: str) -> None:
 
 
 @pytest.mark.parametrize(("request_", "given", "says"), [
-    ("explore", {"row": "fence"}, "no row 'fence'"),
+    ("explore", {"row": "fence"}, "there is no search 'fence'"),
     ("explore", {"row": "#search=fence off&step=x"}, "is not a number"),
     ("step", {"moment": "#play=commit"}, "cannot be played here"),
     ("step", {"moment": "#play=wal&rule=none"}, "no mistake 'none'"),

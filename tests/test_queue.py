@@ -100,8 +100,8 @@ HOSTILE = {
     "truncated": (encode(written((Push("a", "tea"),)).file)[:-20], "truncated"),
     "empty": (b"", "truncated"),
     "deep": (b"[" * 200_000, "not JSON"),
-    "foreign": (b'{"jobs":[]}', "not a queue of lockkit's"),
-    "a list": (b"[]", "not a queue of lockkit's"),
+    "foreign": (b'{"jobs":[]}', "was not written by lockkit's queue"),
+    "a list": (b"[]", "was not written by lockkit's queue"),
     "10 MB": (b" " * 10_000_001, "longer than 10000000 bytes"),
     "of the future": (json.dumps(GOOD | {"version": 2}).encode(), "format version 2, this lockkit"),
     "no version": (json.dumps(GOOD | {"version": None}).encode(), "do not fit together"),
@@ -143,9 +143,9 @@ def test_a_full_queue_refuses_pushes_and_still_completes_jobs() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "é", "x" * 101, 'a"', "a\n"])
 def test_a_name_that_could_harm_the_file_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="names no job or worker"):
+    with pytest.raises(ValueError, match="is no name of a job or worker"):
         Claim("id", name)
-    with pytest.raises(ValueError, match="names no job or worker"):
+    with pytest.raises(ValueError, match="is no name of a job or worker"):
         Push(name, "tea")
 
 

@@ -139,7 +139,7 @@ def checked(history: str) -> Iterator[Answer]:
     yield {"said": "reading"}
     events = list(read(history.splitlines(keepends=True)))
     if not events:
-        raise ValueError("this history is empty; it is written as one JSON object a line")
+        raise ValueError("this history is empty; write one JSON object per line")
     yield {"said": f"checking {len(events)} events"}
     verdict = check(events)
     yield {"replay": replayed(events, verdict), "findings": _findings(verdict)}
@@ -168,7 +168,7 @@ def explored(row: str) -> Iterator[Answer]:
     scenario = next((each for each in ROWS if each.name == fields["search"]), None)
     if scenario is None:
         names = ", ".join(each.name for each in ROWS)
-        raise ValueError(f"no row {fields['search'][:40]!r}; there are: {names}")
+        raise ValueError(f"there is no search {fields['search'][:40]!r}; choose from: {names}")
     found = yield from _counted(explore_so_far(scenario, states_max=STATES_MAX))
     yield _row(found, int(fields.get("step") or found.steps))
 

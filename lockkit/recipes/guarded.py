@@ -71,7 +71,7 @@ def write_guarded(key: str, change: Callable[[Any], Any], epoch: int) -> Procedu
             raise NotLeader(
                 key,
                 f"was written in epoch {before.epoch}, and this is epoch {epoch}: another "
-                "leads by now",
+                "node leads now",
                 "begin again from what is there",
             )
         value = change(before.value)

@@ -74,5 +74,6 @@ def chosen(
     unknown = set(names or ()) - {each.name for each in scenarios}
     if unknown:
         known = ", ".join(each.name for each in scenarios)
-        raise CommandError(f"no row {plain(min(unknown))!r}; there are: {known}", code=USAGE)
+        wrong = f"there is no search {plain(min(unknown))!r}; choose from: {known}"
+        raise CommandError(wrong, code=USAGE)
     return [each for each in scenarios if not names or each.name in names]

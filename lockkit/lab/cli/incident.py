@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.watch_s <= 3600:
         raise CommandError("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
     if any("://" in each for each in args.source[1:]):
-        raise CommandError("one URL at a time, and first", code=USAGE)
+        raise CommandError("give one URL, as the first argument", code=USAGE)
     try:
         if is_service(args.source[0]):
             return _of_service(args)

@@ -82,7 +82,7 @@ def copied(home: Path) -> Path:
     except OSError as error:
         raise CommandError(
             f"cannot copy the notebooks to {home}: {plain(error, limit=300)}; "
-            "run lockkit lab in a folder that is yours"
+            "run lockkit lab in a folder that you may write to"
         ) from None
     warn(f"the notebooks and their data sets are in {home}")
     return home

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
                 serving += 1
                 say(*described(each), "")
         if not serving:
-            raise CommandError("nothing of this can be started here")
+            raise CommandError("none of these services can be started here")
         say(f"Ctrl-C ends {'it' if serving == 1 else 'them all'}. Logs are in {folder}.")
         over.wait()
     return OK

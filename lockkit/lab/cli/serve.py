@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.access_key and not secret:
         raise CommandError("--access-key needs its secret: --secret-key, or LOCKKIT_SECRET_KEY")
     if args.secret_key and not args.access_key:
-        raise CommandError("--secret-key needs --access-key: alone, it would verify no signature")
+        raise CommandError("--secret-key needs --access-key, or no signature can be verified")
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:

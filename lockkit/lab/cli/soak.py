@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             )
     run_dir = Path(args.run_dir or tempfile.mkdtemp(prefix="lockkit-soak-"))
     if (run_dir / "store.sqlite").exists():
-        raise CommandError(f"{run_dir} has a soak already; name another folder, or remove it")
+        raise CommandError(f"{run_dir} has the files of another soak; choose another folder")
     say_progress = Progress()
     plan = fleet_plan(args, run_dir)
     if args.commit == "group":
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         export(args, run_dir, outcome)
     except (SoakFailed, OSError) as error:
         raise CommandError(
-            f"the soak could not be run to its end: {plain(error, limit=1000)}"
+            f"the soak ended early: {plain(error, limit=1000)}"
         ) from None
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -195,8 +195,8 @@ def print_outcome(outcome: SoakOutcome) -> None:
         slope = "" if each.slope_mb_h is None else f", {each.slope_mb_h:+.1f} MB/h"
         say(f"memory of {each.who}: {each.first_mb:.0f} to {each.last_mb:.0f} MB within "
             f"{each.lived_s / 60:.0f} minutes of one process{slope}")  # fmt: skip
-    say(f"{outcome.orphans} processes left, {len(outcome.ended)} ended by themselves")
+    say(f"{outcome.orphans} processes still run, {len(outcome.ended)} ended by themselves")
     if outcome.rows is None:
         say(f"the table cannot be read any more: {plain(outcome.unread, limit=600)}")
     else:
-        say(f"the table has {outcome.rows} rows, read through a server started anew on its file")
+        say(f"the table has {outcome.rows} rows (read after a restart of the server)")

@@ -238,7 +238,7 @@ def move(args: argparse.Namespace) -> int:
                     if code:
                         raise _CommandFailed
             except _CommandFailed:
-                warn(f"lockkit {args.name}: the command failed: the table counts as before")
+                warn(f"lockkit {args.name}: the command failed: the lock table stays in force")
                 return code if code > 0 else 128 - code
             marker = way.marker
             if way.rewritten:

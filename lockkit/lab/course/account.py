@@ -120,7 +120,8 @@ def late(*, guarded: bool, then: str = GIVE_UP) -> PaymentOutcome:
     `guarded`: the write names the version to replace. `then` is what W1 does if it is refused.
     """
     if then not in (GIVE_UP, WRITE_AGAIN, BEGIN_AGAIN):
-        raise ValueError(f"{then!r}: it can {GIVE_UP!r}, {WRITE_AGAIN!r} or {BEGIN_AGAIN!r}")
+        choices = f"{GIVE_UP!r}, {WRITE_AGAIN!r} and {BEGIN_AGAIN!r}"
+        raise ValueError(f"no choice {then!r}; there are {choices}")
     with LockTestbed("s3") as testbed:
         account, lock = Account(testbed), testbed.lock("W1", ttl_s=TTL_S)
         with lock:

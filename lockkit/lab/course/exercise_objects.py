@@ -135,7 +135,7 @@ class HotLock:
             raise Violated("one holder", f"{claimer} took the lock over: it was {self.shown()}")
         if self.writes(claimer, request) > self.free_looks(claimer):
             raise Violated(
-                "who waits does not write",
+                "a client that waits does not write",
                 f"{claimer} wrote without having read that the lock is free: it is {self.shown()}",
             )
         return False

@@ -45,7 +45,7 @@ class StagedOrders(Stage):
             if write not in WRITES:
                 raise ValueError(f"no write here is {write!r}; there are: {', '.join(WRITES)}")
         if late not in ("W1", "W2"):
-            raise ValueError(f"{late!r} is not here; there are W1 and W2")
+            raise ValueError(f"no writer {late!r}; there are W1 and W2")
         super().__init__("orders", mode)
         self.whose: dict[str, str] = {}
         """By instant."""

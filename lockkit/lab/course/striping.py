@@ -99,7 +99,7 @@ class Trio:
 def three_renames(*pairs: tuple[str, str]) -> Trio:
     """Explore three renames that lock keys in the order given; `ValueError` for another number."""
     if len(pairs) != 3:
-        raise ValueError(f"three renames, each of (from, to); these are {len(pairs)}")
+        raise ValueError(f"give three renames, each a pair (from, to); not {len(pairs)}")
     twos = tuple(rename_at_once(*two, ordered=False) for two in combinations(pairs, 2))
     return Trio(twos, rename_at_once(*pairs, ordered=False))
 

@@ -26,8 +26,8 @@ def install(carry_out: Callable[[Any], Any], session: requests.Session) -> None:
     if not isinstance(session, requests.Session):
         raise FaultError(
             "faults",
-            f"cannot stand below a client that sends by {type(session).__name__}",
-            "let it send as its SDK does by default, by requests",
+            f"cannot be installed in a client that sends with {type(session).__name__}",
+            "let it send with requests, its SDK's default",
         )
     for prefix, adapter in list(session.adapters.items()):
         session.mount(prefix, _Adapter(carry_out, adapter))

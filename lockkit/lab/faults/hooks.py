@@ -120,7 +120,7 @@ class Faulty(ArmedFaults):
             return
         raise FaultError(
             "faults",
-            f"cannot stand below a {type(client).__name__}",
+            f"cannot be installed in a {type(client).__name__}",
             "install them in a boto3 S3 client, a google.cloud.storage.Client or a (synchronous) "
             "client of azure.storage.blob",
         )

@@ -365,7 +365,7 @@ def _check_fit(fault: Fault) -> None:
         raise FaultError("cap_s limits a hang:", "with late it takes ending=hang")
     if fault.applied and (fault.what in ("late", "delay") or fault.when == "before"):
         raise FaultError(
-            "applied waits for an answer:", "it goes with a fault after the store's own"
+            "applied", "needs the store's answer: only a fault after the write (when=after) has one"
         )
 
 

@@ -197,7 +197,7 @@ async def _line(reader: StreamReader) -> bytes:
     try:
         return await reader.readuntil(b"\r\n")
     except LimitOverrunError:
-        raise WireError(400, "a line between chunks without an end") from None
+        raise WireError(400, "the line after a chunk has no end") from None
 
 
 def unframed(body: bytes, framing: Framing) -> bytes:

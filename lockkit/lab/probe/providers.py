@@ -67,7 +67,7 @@ class ProviderRow:
 
     def __post_init__(self) -> None:
         if self.basis not in (DOCUMENTED, PROBED) or not self.store:
-            raise ValueError(f"a row of the providers' matrix is torn: {astuple(self)!r}"[:300])
+            raise ValueError(f"an incomplete row of the providers' matrix: {astuple(self)!r}"[:300])
 
 
 def providers(path: Path = MATRIX) -> tuple[ProviderRow, ...]:

@@ -285,7 +285,7 @@ class _NoPandas:
 
     def find_spec(self, name: str, *_: object) -> None:
         if name == "pandas":
-            raise ModuleNotFoundError("a plain writer does without pandas", name=name)
+            raise ModuleNotFoundError("a plain writer does not load pandas", name=name)
 
 
 def open_table(plan: WriterPlan, store: Store, clock: Clock) -> bool:

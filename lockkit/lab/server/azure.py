@@ -109,7 +109,7 @@ class Azure:
             # The Data Lake API: pyarrow asks here whether directories are real, and accepts no.
             raise DialectError(
                 400, "HierarchicalNamespaceNotEnabled",
-                "This server has a flat namespace, and none of the Data Lake API.",
+                "This server has a flat namespace, and does not offer the Data Lake API.",
             )  # fmt: skip
         azure_query.check(call)
         makes = not deed.key and (call.method, comp, kind) == ("PUT", "", "container")

@@ -79,12 +79,12 @@ def receive(objects: Objects, call: DialectRequest, upload: str) -> int | None:
         # A chunk after a gap is not stored; the answer says where to continue.
         body = body[had - first :] if span[1] and first <= had else b""
     elif had:
-        raise DialectError(400, "badContent", "a chunk behind others needs a Content-Range")
+        raise DialectError(400, "badContent", "every chunk after the first needs a Content-Range")
     if body:
         objects.add_part(upload, f"{had:020}", had, body)
         had += len(body)
     if 0 <= total < had:
-        raise DialectError(400, "badContent", "more bytes came than Content-Range said")
+        raise DialectError(400, "badContent", "the body is longer than Content-Range says")
     return None if had == total else had
 
 

@@ -80,9 +80,9 @@ def length_of(request: HttpRequest, most: int) -> int | None:
     coding, length = request.headers.get("transfer-encoding"), request.headers.get("content-length")
     if coding is not None:
         if length is not None:  # request smuggling (RFC 9112, 6.3)
-            raise Malformed(400, "both Content-Length and Transfer-Encoding")
+            raise Malformed(400, "Content-Length and Transfer-Encoding exclude each other")
         if coding.lower() != "chunked":
-            raise Malformed(501, "no transfer coding but chunked")
+            raise Malformed(501, "the only supported transfer coding is chunked")
         return None
     if length is None:
         return 0

@@ -101,7 +101,7 @@ def read_policy(documents: Iterable[str]) -> AccessPolicy:
                 continue
         listed = said.get("Statement") if isinstance(said, dict) else None
         if not isinstance(listed, list):
-            raise ValueError("no AWS policy, no Google bindings and no Azure role")
+            raise ValueError("it is neither an AWS policy nor Google bindings nor an Azure role")
         statements += map(_statement, listed)
     return AccessPolicy(tuple(statements), Roles.of(google), Roles.of(azure))
 

@@ -80,7 +80,7 @@ def joined(
     listed = _listed(call)
     for place, etag in listed:
         if place not in kept or etag != kept[place][1]:
-            raise DialectError(400, "InvalidPart", f"part {place} was not uploaded, or is another")
+            raise DialectError(400, "InvalidPart", f"part {place} is missing or has another ETag")
     if any(kept[place][2] < PART_BYTES_MIN for place, _ in listed[:-1]):
         raise DialectError(
             400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size"
@@ -143,9 +143,9 @@ def _listed(call: DialectRequest) -> list[tuple[int, str]]:
             raise DialectError(400, "InvalidPartOrder", "The parts are not in ascending order.")
         listed.append((place, fields.get("ETag", "").strip().strip('"')))
     if not listed:
-        raise DialectError(400, "MalformedXML", "an upload is completed with at least one part")
+        raise DialectError(400, "MalformedXML", "completing an upload needs at least one part")
     if not all(re.fullmatch("[0-9a-f]{32}", etag) for _, etag in listed):
-        raise DialectError(400, "InvalidPart", "an ETag is none of an uploaded part")
+        raise DialectError(400, "InvalidPart", "an ETag is not that of an uploaded part")
     return listed
 
 

@@ -94,11 +94,11 @@ class Emulator:
             raise ValueError(f"no profile {profile!r}; there are {', '.join(PROFILES)}")
         if not _LOOPBACK.fullmatch(host) and not allow_remote:
             raise ValueError(
-                f"{host} can be reached by other machines, and this server is made for one; "
+                f"{host} can be reached by other machines, and this server is for this one only; "
                 "pass allow_remote (--allow-remote) if you want that"
             )
         if not 0 <= latency_ms <= LATENCY_MS_MAX:
-            raise ValueError(f"no latency of {latency_ms:g} ms: it may be 0 to {LATENCY_MS_MAX}")
+            raise ValueError(f"no latency of {latency_ms:g} ms: choose 0 to {LATENCY_MS_MAX} ms")
         last = PORT_MAX - len(ADDRESSES) + 1
         if not 0 <= port <= last:
             raise ValueError(

@@ -88,7 +88,7 @@ def _of_headers(call: DialectRequest) -> tuple[str, ...]:
             "Please use AWS4-HMAC-SHA256.",
         )  # fmt: skip
     if found is None:
-        raise DialectError(403, "AccessDenied", "this server wants a request signed by SigV4")
+        raise DialectError(403, "AccessDenied", "every request must be signed with SigV4")
     return found.groups()
 
 

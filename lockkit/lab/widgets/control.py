@@ -138,7 +138,7 @@ class Controller:
     def wait(self, command: Command) -> None:
         """Wait until it is done; raise its error."""
         if not command.done.wait(COMMAND_TIMEOUT_S):
-            raise TimeoutError(f"{command.do}: the workbench is busy; press Stop, then try again")
+            raise TimeoutError(f"{command.do}: the workbench is busy; press Stop and try again")
         if command.error is not None:
             raise command.error
 

@@ -97,7 +97,7 @@ class Predict(Shown):
         if guess not in self.guesses:
             raise ValueError(f"no guess is {guess!r}; there are: {'; '.join(self.guesses)}")
         if self.did is not None:
-            raise ValueError("it has run: to predict again, run the cell of the question again")
+            raise ValueError("this cell has run: to predict again, run the question's cell again")
         self.choice.value = guess
 
     def locks(self, button: Any) -> None:

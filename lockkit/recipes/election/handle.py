@@ -120,7 +120,7 @@ class Election:
         """The epoch in which this node leads now; otherwise `NotLeader`. Sends no request."""
         term = self._candidate.leads() if os.getpid() == self._pid else None
         if term is None:
-            raise NotLeader(str(self), "is not led from here", self.because())
+            raise NotLeader(str(self), "is not led by this handle", self.because())
         return term.epoch
 
     def write(self, key: str, change: Callable[[Any], Any]) -> Any:

@@ -63,7 +63,7 @@ def run_batch(
     if locks.holds():
         # Its threads would wait for this thread's locks, or behind a writer that waits for them.
         raise OutOfOrder(
-            "a batch within a held lock", "would wait for its own caller", "let go first"
+            "a batch within a held lock", "would wait for its own caller", "release the lock first"
         )
     row, most_s = KEY_OPERATIONS[operation], limit_s(True, acquire_timeout)
     began_ms = locks.clock.boot_ms()

@@ -80,7 +80,7 @@ def through(operation: Operation, known: KnownBroker, ask: Ask, start: Start) ->
         yield Sleep(pause_s(tries))
     if operation.since is not None:
         raise QueueUnknown(operation, why)
-    raise QueueBusy(f"{TRIES_MAX} times no broker", f"could do it ({why})", "try again later")
+    raise QueueBusy("no broker", f"could do it in {TRIES_MAX} tries ({why})", "try again later")
 
 
 class BrokerQueue(Queue):
@@ -162,4 +162,4 @@ class BrokerQueue(Queue):
         try:
             return str(json.loads(said).get("ended", ""))[:WHY_CHARS]
         except (ValueError, AttributeError):  # killed while it started, say
-            return f"the broker that was started ended without a word; {by_hand}"
+            return f"the broker that was started ended without a message; {by_hand}"

@@ -118,7 +118,7 @@ def decode(body: bytes) -> QueueFile:
     except (ValueError, RecursionError):
         raise QueueError("queue.json", "is not JSON (truncated, or not a queue)", _ASIDE) from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise QueueError("queue.json", "is not a queue of lockkit's", _ASIDE)
+        raise QueueError("queue.json", "was not written by lockkit's queue", _ASIDE)
     version = fields.get("version")
     if type(version) is int and version > VERSION:
         raise QueueError(
@@ -146,7 +146,7 @@ def _file(fields: dict[str, Any]) -> QueueFile:
         recent=recent,
     )
     if fields["version"] != VERSION or not recent or len(recent) > file.number:
-        raise ValueError("version, number and recent do not fit together")
+        raise ValueError("version, number and recent contradict each other")
     if len(file.jobs) < len(jobs):
         raise ValueError("two jobs have one id")
     return file

@@ -23,8 +23,8 @@ class Push:
     def __post_init__(self) -> None:
         if len(self.payload) > PAYLOAD_CHARS_MAX:
             raise ValueError(
-                f"a payload has at most {PAYLOAD_CHARS_MAX} characters: put what is longer into a "
-                "separate object, and push its key"
+                f"a payload has at most {PAYLOAD_CHARS_MAX} characters: store longer data as "
+                "a separate object, and push its key"
             )
         check_name(self.id)
 
@@ -93,5 +93,6 @@ Answer = Done | Claimed | Empty | Refused | Forgotten
 def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name[:SHOWN]!r} names no job or worker: up to 100 letters, digits and _.:/@+-"
+            f"{name[:SHOWN]!r} is no name of a job or worker: use 1 to 100 letters, digits "
+            "and _.:/@+-"
         )

@@ -99,8 +99,8 @@ class StripedLock:
         """
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(
-                f"{self}: it is held or being taken; take all keys in one call, and give each "
-                "thread a StripedLock of its own"
+                f"{self}: this handle holds keys or waits for some; take all keys in one call, and "
+                "give each thread a StripedLock of its own"
             )
         try:
             if not self._agreed:

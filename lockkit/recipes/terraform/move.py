@@ -131,19 +131,19 @@ class DynamoItems:
     # --- what a table of locks does not have -----------------------------------------------------
 
     def list(self, prefix: str, after: str = "") -> NoReturn:
-        raise StoreError(f"{self.url}: a lock table is not listed")
+        raise StoreError(f"{self.url}: a DynamoDB lock table cannot be listed")
 
     def put_file(self, key: str, source: BinaryIO, size: int) -> NoReturn:
-        raise StoreError(f"{self.url}: a lock table has no files")
+        raise StoreError(f"{self.url}: a DynamoDB lock table has no files")
 
     def get_file(self, key: str, into: BinaryIO) -> NoReturn:
-        raise StoreError(f"{self.url}: a lock table has no files")
+        raise StoreError(f"{self.url}: a DynamoDB lock table has no files")
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:
         return ()
 
     def get_version(self, key: str, version: ObjectVersion) -> bytes:
-        raise StoreError(f"{self.url}: a lock table keeps no versions")
+        raise StoreError(f"{self.url}: a DynamoDB lock table keeps no versions")
 
 
 class StateMove:

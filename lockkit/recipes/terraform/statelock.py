@@ -321,8 +321,8 @@ class StateLock:
                 _proven.add(place)
                 return
         raise NoAnswer(
-            f"{name}: it could not be tested whether this store enforces write conditions; nothing "
-            "is locked: check that the store answers, then try again"
+            f"{name}: nothing is locked, because the test of the store's write conditions got no "
+            "answer: check that the store answers, then try again"
         )
 
     def unlock(self) -> None:
@@ -359,7 +359,7 @@ class StateLock:
 
 def _wait_s(acquire_timeout: float) -> float:
     if not isinstance(acquire_timeout, int | float) or not acquire_timeout >= 0:
-        raise ValueError(f"acquire_timeout is in seconds, 0 tries once; not {acquire_timeout!r}")
+        raise ValueError(f"acquire_timeout is in seconds (0: try once), not {acquire_timeout!r}")
     return acquire_timeout
 
 

@@ -75,7 +75,7 @@ class Wal:
         clock: Clock | None = None, client: str = "", **store_options: Any,
     ) -> None:  # fmt: skip
         if not 1 <= parallel <= PARALLEL_MAX:
-            raise ValueError(f"parallel={parallel}; slots go out together by 1 to {PARALLEL_MAX}")
+            raise ValueError(f"parallel={parallel}: write 1 to {PARALLEL_MAX} slots at once")
         self.store: Store = open_store(url.rstrip("/"), client=client, **store_options)
         self._parallel = parallel
         self._clock, self._crowd = clock or Clock(), _Waiters()

@@ -312,5 +312,5 @@ def prove(fence: int) -> Procedure[None]:
     if isinstance((yield Put(slot_key(fence), standing.body, IfAbsent())), Applied):
         raise UnsafeStore(
             f"{slot_key(fence)} was created twice: the store ignores write conditions, and cannot "
-            "hold a log; use one that has them (lockkit probe tells which has)"
+            "hold a log; use one that obeys them (lockkit probe shows whether a store does)"
         )

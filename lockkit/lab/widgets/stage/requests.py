@@ -89,7 +89,7 @@ def answer(
             began_ms = clock.time.now_ms if sent_ms is None else sent_ms
             return memory_store.decide(who, guarded(request, memory_store), began_ms)
         case _:
-            raise AssertionError(f"what goes together goes in turn here: {request!r}")
+            raise AssertionError(f"parallel requests must be sent one by one here: {request!r}")
 
 
 def guarded(request: Sent, memory_store: SimStore) -> Sent:

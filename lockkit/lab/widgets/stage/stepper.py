@@ -121,7 +121,7 @@ class StageView(Newest):
     def paste(self, moment: str, number: int = FIRST) -> None:
         """Move a run (the fork is number 1) to a moment of this play. Raises `ValueError`."""
         if stage_moment(moment).play != self.play:
-            raise ValueError(f"this stage plays {self.play!r}, and that is another play's moment")
+            raise ValueError(f"this panel shows {self.play!r}, and the moment another scenario")
         new = at(moment)
         self._put(number, new, f"At that moment: {len(new.decisions)} decisions were made.")
 
