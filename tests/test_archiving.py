@@ -362,19 +362,19 @@ def listed(*names: str) -> Any:
     return parse_timeline([ListEntry(f".hoodie/timeline/{each}", "1") for each in names], V9)
 
 
-def test_what_a_pending_writer_began_with_stays() -> None:
+def test_the_last_commit_before_a_pending_writer_is_not_archived() -> None:
     now = listed(*(f"{each}_{each}.commit" for each in (A, B, D)), f"{C}.commit.requested")
     assert min(barriers(now))[0] == B
     assert min(barriers(listed(f"{A}.commit.requested", f"{B}_{B}.commit")))[0] == A
 
 
-def test_savepoints_and_the_fences_last_decision_stay() -> None:
+def test_savepoints_and_the_fences_last_decision_are_not_archived() -> None:
     now = listed(*(f"{each}_{each}.commit" for each in (A, B, C)), f"{B}_{B}.savepoint")
     assert min(barriers(now))[0] == B
     assert min(barriers(now, decided=A))[0] == A
 
 
-def test_the_newest_clean_stays_and_older_ones_leave_with_the_commits() -> None:
+def test_the_newest_clean_stays_and_older_ones_are_archived_with_the_commits() -> None:
     names = [f"{each}_{each}.commit" for each in (A, D)]
     names += [f"{each}_{each}.clean" for each in (B, C)]
     assert list(with_services(listed(*names), [A, D])) == [A, B, D]

@@ -104,7 +104,9 @@ def refused(
 
 
 @pytest.mark.parametrize(("make", "option"), TIMES)
-def test_a_time_is_a_number_in_its_range_numpys_too(make: Callable[..., Any], option: str) -> None:
+def test_a_time_is_a_number_in_its_range_also_one_of_numpy(
+    make: Callable[..., Any], option: str
+) -> None:
     for value in NO_NUMBERS:
         said = refused(lambda value=value: make(**{option: value}), option)  # type: ignore[misc]
         assert said.startswith(f"{option}=") and "must be a number of" in said

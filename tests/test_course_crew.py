@@ -158,7 +158,7 @@ def test_a_commit_handed_to_spark_completes_while_its_driver_is_paused(
     assert leftovers(crew._id) == []
 
 
-def test_skipped_checks_are_reported() -> None:
+def test_a_stopped_driver_reports_a_skipped_check_and_its_answer_after_the_pause() -> None:
     assert SKIPPED in repr(StoppedDriver(way="save", did=SKIPPED))
     woken = StoppedDriver(
         way="save", did=FATES[1], reported=replace(program_reports(True)[0], said="returned")

@@ -158,7 +158,7 @@ def test_with_all_rules_on_every_state_is_seen_and_nothing_breaks(scenario: Sear
 
 
 @pytest.mark.parametrize("scenario", [each for each in ON if each.name in LARGE], ids=name)
-def test_within_smaller_bounds_nothing_breaks_either(scenario: SearchScenario) -> None:
+def test_with_all_rules_on_nothing_breaks_within_smaller_bounds(scenario: SearchScenario) -> None:
     bounds = replace(scenario.bounds, **LARGE[scenario.name])  # type: ignore[arg-type]
     found = explore(replace(scenario, bounds=bounds))
     assert (found.violation, found.exhausted) == (None, True)
@@ -267,7 +267,7 @@ def test_every_rule_that_the_explorer_can_reach_has_a_row() -> None:
     assert changed == right.keys() - {"margin_ms"}
 
 
-def test_the_story_of_a_deadline_counted_from_the_answer() -> None:
+def test_a_deadline_counted_from_the_answer_gives_two_holders() -> None:
     (found,) = explore_rows(["count_from_send"])
     assert found.counterexample is not None
     assert found.counterexample.story() == [

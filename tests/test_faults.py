@@ -820,7 +820,7 @@ def test_closing_cuts_connections_and_leaves_no_thread(echo: str) -> None:
     proxy.close()  # twice is once
 
 
-def test_it_runs_inside_another_event_loop(echo: str) -> None:
+def test_the_proxy_runs_inside_another_event_loop(echo: str) -> None:
     async def story() -> tuple[int, bytes]:
         proxy = Proxy(echo)
         await proxy.start()

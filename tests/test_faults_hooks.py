@@ -240,7 +240,7 @@ def test_a_late_write_lands_equally_if_its_client_no_longer_waits(
 
 
 @every_provider
-def test_faults_strike_reads_listings_and_deletes_too(
+def test_faults_strike_reads_listings_and_deletes_as_well_as_writes(
     provider: str, bucket: str, sides: list[Side]
 ) -> None:
     plan = FaultPlan(

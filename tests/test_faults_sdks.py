@@ -120,7 +120,7 @@ def test_lockkits_adapter_returns_unknown_and_a_read_recognises_its_own_write(
 
 
 @pytest.mark.parametrize("fault", AFTER)
-def test_the_same_holds_for_a_lost_compare_and_swap(
+def test_an_unanswered_compare_and_swap_is_unknown_and_a_read_recognises_its_own_write(
     fault: Fault, key: str, proxy: Proxy, store: Store
 ) -> None:
     first = store.put(key, record("first"), IfAbsent())
@@ -160,13 +160,13 @@ def test_a_read_distinguishes_a_request_lost_before_the_write_from_one_lost_afte
     assert isinstance(store.get(key), Found)
 
 
-def test_429_is_certainly_not_done(key: str, proxy: Proxy, store: Store) -> None:
+def test_a_write_answered_429_was_certainly_not_done(key: str, proxy: Proxy, store: Store) -> None:
     proxy.inject(aimed(Fault("status", code=429, retry_after_s=2)))
     assert store.put(key, record("mine"), IfAbsent()) == Throttled(2.0)
     assert store.get(key) == Missing()
 
 
-def test_a_403_raises_because_it_is_not_a_usable_answer(
+def test_a_403_is_raised_as_a_refusal(
     key: str, proxy: Proxy, store: Store
 ) -> None:
     proxy.inject(aimed(Fault("status", code=403)))

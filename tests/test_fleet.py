@@ -333,7 +333,7 @@ def test_a_killed_writer_is_reported_and_the_others_continue(fleets):
         assert fleet.error is None, "a kill that was asked for is no error"
 
 
-def test_stall_now_and_resume_by_hand(fleets):
+def test_a_writer_stalled_by_hand_goes_on_once_it_is_resumed(fleets):
     fleet = fleets(writers=2)
     with fleet:
         ready(fleet)

@@ -217,7 +217,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @needs_make
-def test_make_alone_lists_every_target_with_a_word_on_it() -> None:
+def test_make_without_a_target_lists_every_target_with_its_purpose() -> None:
     listed = run("make").stdout
     for target in ("help", "lab", "demo", "test", "bench", "lint", "peers", "clean"):
         assert re.search(rf"make {target} +\S+", listed), target

@@ -311,7 +311,7 @@ def test_each_planted_mistake_has_a_shortest_story(name: str) -> None:
     assert deadlock(mistake.ops, hangs=True).exhausted
 
 
-def test_the_story_of_keys_that_are_locked_as_they_are_named() -> None:
+def test_two_renames_that_lock_keys_in_the_order_of_the_call_deadlock() -> None:
     a, b = (index_of(f"v\0b\0{key}", 1024) for key in "ab")
     bucket = index_of("v\0b", 1024)
     assert story(MISTAKES["ordered"].search()) == [
@@ -580,7 +580,7 @@ def test_a_nested_batch_is_refused_because_it_would_wait_for_its_caller() -> Non
         run_batch(locks, "DeleteKey", "v", "b", [("b",)], len, acquire_timeout=None)
 
 
-def test_without_the_rule_a_thread_does_wait_for_itself() -> None:
+def test_without_the_rule_against_nesting_a_thread_waits_for_itself() -> None:
     """The mistake `once`, by real threads: only the deadline ends it."""
     locks = GranularLocks()
     with MISTAKES["once"].mutant.planted(), pytest.raises(LockBusy, match="key lock"):

@@ -122,7 +122,7 @@ FIRST_THEN: tuple[tuple[str, str, bool], ...] = (
 
 
 @pytest.mark.parametrize(("mine", "theirs", "refused"), FIRST_THEN)
-def test_an_overwrite_and_a_commit_that_has_not_seen_it(
+def test_an_upsert_conflicts_with_an_overwrite_that_it_has_not_seen_and_an_append_does_not(
     url: str, mine: str, theirs: str, refused: bool
 ) -> None:
     """A key that no bucket had yet: an upsert makes a file group that the overwrite never saw."""
@@ -139,7 +139,7 @@ def test_an_overwrite_and_a_commit_that_has_not_seen_it(
     }  # fmt: skip
 
 
-def test_rewrites_of_two_partitions_do_not_meet(url: str) -> None:
+def test_an_overwrite_does_not_conflict_with_an_upsert_of_another_partition(url: str) -> None:
     with Table(url) as one, Table(url) as other:
         one.upsert(rows("a"))
         before_fence(one, lambda: other.upsert(us("b")))
@@ -169,7 +169,7 @@ def test_an_overwrite_that_no_one_has_published_is_published_by_a_reader(
     assert len(list(timeline.glob("*.replacecommit"))) == 1
 
 
-def test_what_an_overwrite_empties_clashes_with_all_file_groups_there() -> None:
+def test_an_overwrite_conflicts_with_a_write_to_any_file_group_that_it_empties() -> None:
     one, other = ("p", "f1"), ("q", "f2")
     assert clash(frozenset({one}), frozenset({one})) and clash(frozenset({one}), None)
     assert not clash(frozenset({one}), frozenset({other}))

@@ -190,7 +190,9 @@ def test_an_offer_is_read_once(url: str) -> None:
     assert run(open_offers(view), store, Clock()) == [mine], "it was read again"
 
 
-def test_who_waits_for_the_owner_of_an_older_offer_does_not_read_it(url: str) -> None:
+def test_a_writer_that_waits_for_the_owner_of_an_older_offer_does_not_read_the_offer(
+    url: str
+) -> None:
     asked: list[str] = []
     with Table(url) as table:
         spy(table, asked.append)

@@ -135,7 +135,7 @@ def test_no_secret_of_a_log_is_kept_shown_or_exported(
     assert len(evidence.events) > 4
 
 
-def test_what_is_none_of_these_is_refused_without_quoting_it(tmp_path: Path) -> None:
+def test_a_file_of_no_known_kind_is_refused_without_quoting_it(tmp_path: Path) -> None:
     with pytest.raises(NotUnderstood, match=r"x\.txt is none of these: a history") as error:
         dropped(("x.txt", f"password={SECRET}\n"))
     assert SECRET not in str(error.value)
@@ -176,7 +176,7 @@ def versioned(emulator: Emulator, bucket: str) -> None:
     urlopen(Request(f"{emulator.s3}/{bucket}?versioning", data=on, method="PUT")).close()
 
 
-def test_what_boto3_does_not_log_the_bucket_adds_and_only_together_they_name_it(
+def test_a_log_of_boto3_names_the_pattern_only_together_with_the_buckets_versions(
     shared_emulator: Emulator, bucket: str, aws: None, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

@@ -62,7 +62,7 @@ def test_terraforms_times_have_up_to_nine_digits() -> None:
         ({"process": process_name()}, 41, Pattern.HOLDER_SILENT, False),
     ],
 )
-def test_what_two_looks_show(
+def test_two_looks_distinguish_a_silent_holder_from_a_healthy_one(
     change: dict[str, object], watched_s: float, pattern: Pattern, renews: bool | None
 ) -> None:
     first = HELD if change.get("version") else replace(HELD, **change)

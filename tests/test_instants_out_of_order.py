@@ -174,7 +174,9 @@ def test_after_a_commit_days_ahead_writes_continue_once_its_instant_is_accepted(
 
 
 @VERSIONS
-def test_a_rollback_days_ahead_can_be_accepted_as_well(tmp_path: Path, version: int) -> None:
+def test_a_rollback_with_an_instant_days_ahead_can_be_accepted(
+    tmp_path: Path, version: int
+) -> None:
     """Its writer was refused, and took its own instant back by its own clock."""
     store, _config, url = table(version, f"file://{tmp_path}/t")
     append(url, 0)

@@ -202,7 +202,9 @@ def test_a_process_that_rolls_it_forward_creates_nothing_after_a_restore(
 
 
 @pytest.mark.parametrize("write", ["append", "overwrite"])
-def test_it_holds_on_an_object_store(shared_emulator: Any, bucket: str, write: str) -> None:
+def test_a_restore_on_an_object_store_is_not_undone_by_a_late_writer(
+    shared_emulator: Any, bucket: str, write: str
+) -> None:
     endpoint = {"endpoint": shared_emulator.s3}
     for most in (5, 15, 25, TRIES_MAX):
         with Table.create(

@@ -219,7 +219,7 @@ def test_a_waiter_has_at_most_one_request_out(shared_emulator: Any, bucket: str)
     assert 3 <= len(kinds) / 2 <= 0.6 / 0.018 + 2  # it waits: no faster than every 20 ms
 
 
-def test_with_raises_an_error_with_holder_expiry_and_next_step() -> None:
+def test_a_busy_with_block_raises_an_error_with_holder_expiry_and_next_step() -> None:
     url = memory()
     with Lock(url, owner="7f3c0b1e", client="orders", ttl_s=10):
         with pytest.raises(LockBusy) as busy:

@@ -228,7 +228,7 @@ def test_a_renewal_whose_answer_was_lost_is_settled_before_the_next_beat(
 
 
 @pytest.mark.parametrize("rule", ["renew_unknown", "renew_412"])
-def test_with_that_rule_switched_off_the_same_lost_answer_loses_the_lock(
+def test_a_lost_answer_that_counts_as_a_refusal_loses_the_lock(
     place: Place, rule: str
 ) -> None:
     # A retry below us that meets the write's own success is answered 412.
@@ -435,7 +435,7 @@ def test_a_waiter_continues_once_the_lock_object_is_repaired() -> None:
 
 
 @everywhere
-def test_of_ten_megabytes_of_noise_a_waiter_reads_little(place: Place) -> None:
+def test_a_waiter_reads_little_of_a_lock_object_of_ten_megabytes(place: Place) -> None:
     lock = place.lock()
     overwrite(lock, b"x" * 10_000_000)
     with pytest.warns(UnexpectedRecord, match="longer than"):

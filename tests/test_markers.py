@@ -142,7 +142,7 @@ def test_a_rollback_finds_every_marked_file_and_only_its_own(store: Store) -> No
     assert len(run(files_of(YOUNGER), store, CLOCK)) == 1
 
 
-def test_markers_that_hudis_timeline_server_keeps_in_files_are_read_too(store: Store) -> None:
+def test_markers_that_hudis_timeline_server_keeps_in_files_are_read(store: Store) -> None:
     store.put(f"{MARKERS}{ME}/MARKERS.type", b"TIMELINE_SERVER_BASED", IfAbsent())
     for number, group in enumerate([EU, ("", "f-1")]):
         lines = f"{path_of(group, ME)}.marker.CREATE\n{path_of(('p', 'f-9'), ME)}.marker.APPEND\n"
@@ -367,7 +367,7 @@ def test_a_writer_without_markers_or_heartbeat_is_judged_by_the_age_of_its_file(
 # --- options --------------------------------------------------------------------------------------
 
 
-def test_hudis_options_turn_it_on() -> None:
+def test_hudis_options_turn_the_check_of_markers_on() -> None:
     assert early_detection({}) is False
     assert early_detection({EARLY_KEY: "true"}) is True
     assert early_detection({EARLY_KEY: True}) is True

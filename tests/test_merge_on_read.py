@@ -304,7 +304,7 @@ def test_a_merge_on_read_table_needs_version_9(how: dict[str, Any]) -> None:
         TableConfig(**{"name": "t", "record_key": "id", "table_type": MERGE_ON_READ, **how})
 
 
-def test_it_does_not_leave_the_mode_in_which_it_is_written() -> None:
+def test_a_merge_on_read_table_does_not_leave_the_fenced_mode() -> None:
     with made() as table:
         table.upsert(rows(("k1", "EU", 1, 1)))
         with pytest.raises(TableError, match="nothing was changed"):
@@ -324,7 +324,7 @@ def test_clustering_is_refused_by_name(key: str) -> None:
         table.upsert(rows(("k1", "EU", 2, 2)))
 
 
-def test_its_properties_are_read_as_they_were_written() -> None:
+def test_the_properties_of_a_merge_on_read_table_are_read_as_they_were_written() -> None:
     keys = to_properties(CONFIG)
     assert from_properties(keys) == CONFIG
     assert from_properties({**keys, "hoodie.of.others": "1"}) == CONFIG

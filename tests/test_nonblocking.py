@@ -282,7 +282,7 @@ def test_only_a_table_with_hudis_buckets_is_written_without_conflicts() -> None:
                 assert not table.history() and not table.store.list(".hoodie/timeline/2")
 
 
-def test_what_replaces_file_groups_is_refused_by_name_and_so_are_options_that_contradict() -> None:
+def test_an_operation_that_replaces_file_groups_and_options_that_contradict_are_refused() -> None:
     one, url = rows(("a", "EU", 1, 1)), fresh()
     with hashed(url) as table:
         with pytest.raises(RefusedOption, match="insert_overwrite is refused"):

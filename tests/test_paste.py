@@ -59,7 +59,7 @@ def test_the_address_of_a_command(given: dict[str, Any], found: tuple[str, str])
     assert address_of(argparse.Namespace(**given)) == found
 
 
-def test_what_a_command_prints_runs_as_it_is(
+def test_a_command_line_that_a_command_prints_runs_as_it_is(
     shared_emulator: Emulator, bucket: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The card of a garbled lock names a command; pasted, it breaks that lock."""

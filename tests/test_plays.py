@@ -133,7 +133,7 @@ def test_the_lease_ends_for_its_holder_and_for_waiters() -> None:
         assert [each.answered for each in steps.actors["W2"].lines] == ["found", "applied"]
 
 
-def test_missing_names_are_reported() -> None:
+def test_an_unknown_pattern_or_mistake_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="no pattern 'lease'; there are lock, election, wal,"):
         PatternSteps("lease")
     with pytest.raises(ValueError, match="wal has no mistake 'x'; it has 'a lost answer"):

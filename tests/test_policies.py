@@ -327,7 +327,9 @@ def reads_only(url: str, endpoint: str) -> None:
     ("azure", {"AssignableScopes": ["/subscriptions/S"]}), ("azure", {"AssignableScopes": []}),
     ("gcs", {"bindings": []}),
 ])  # fmt: skip
-def test_what_cannot_be_judged_in_a_role_is_refused(name: str, change: dict[str, Any]) -> None:
+def test_a_role_with_a_part_that_cannot_be_judged_is_refused(
+    name: str, change: dict[str, Any]
+) -> None:
     said = policy(name)
     read_policy([json.dumps(said)])
     with pytest.raises(ValueError):
@@ -338,7 +340,7 @@ def test_what_cannot_be_judged_in_a_role_is_refused(name: str, change: dict[str,
     {"Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}, {"NotAction": "s3:*"},
     {"Condition": {"StringLike": {"aws:username": "a"}}}, {"Effect": "Perhaps"},
 ])  # fmt: skip
-def test_what_cannot_be_judged_in_a_policy_is_refused(change: dict[str, Any]) -> None:
+def test_a_policy_with_a_part_that_cannot_be_judged_is_refused(change: dict[str, Any]) -> None:
     statement = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
     read_policy([json.dumps({"Statement": [statement]})])
     with pytest.raises(ValueError):

@@ -89,7 +89,7 @@ def test_a_stopped_process_is_called_stopped_until_it_is_resumed() -> None:
 
 
 @linux
-def test_a_zombie_has_ended() -> None:
+def test_a_zombie_counts_as_an_ended_process() -> None:
     with named_process() as (child, name):
         child.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

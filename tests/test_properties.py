@@ -56,7 +56,7 @@ def test_a_config_is_read_as_it_was_written(
     assert from_properties(parse_properties(format_properties(to_properties(config)))) == config
 
 
-def test_a_table_without_a_mode_belongs_to_hudi_too() -> None:
+def test_a_table_without_a_mode_is_in_the_mode_hudi() -> None:
     keys = {k: v for k, v in to_properties(CONFIG).items() if not k.startswith("lockkit.")}
     found = from_properties(keys)
     assert (found.mode, found.buckets) == ("hudi", 4)

@@ -690,7 +690,7 @@ def test_the_retries_are_waited_for_in_all_and_then_it_is_busy(tmp_path: Path) -
         pass
 
 
-def test_open_lock_takes_urls(tmp_path: Path) -> None:
+def test_open_lock_opens_the_lock_of_each_kind_of_url(tmp_path: Path) -> None:
     assert isinstance(open_lock(f"file://{tmp_path}"), Lock)
     assert isinstance(open_lock("memory://x/table", ttl_s=10), Lock)
     file = open_lock(f"filesystem://{tmp_path}/a%20b?expire_minutes=5", acquire_timeout=3)

@@ -99,7 +99,7 @@ class Pauses(Clock):
     ],
     ids=["log", "queue", "look", "unlock"],
 )  # fmt: skip
-def test_within_bounds_the_pauses_between_requests_too(
+def test_a_limit_of_time_covers_the_pauses_between_requests(
     server: str, call: Callable[[str, Clock], object]
 ) -> None:
     clock = Pauses()
@@ -113,7 +113,7 @@ def test_within_bounds_the_pauses_between_requests_too(
     assert clock.slept_s <= WAIT_S
 
 
-def test_within_bounds_what_goes_out_together(server: str) -> None:
+def test_a_limit_of_time_covers_requests_in_parallel(server: str) -> None:
     store = open_store(URL, endpoint=server)
 
     def both() -> Procedure[Any]:

@@ -94,7 +94,7 @@ def test_files_that_hudis_readers_could_not_read_are_reported(broken: Objects) -
         view(broken)
 
 
-def test_it_shares_no_code_with_what_it_judges() -> None:
+def test_the_second_reader_shares_no_code_with_what_it_judges() -> None:
     source = Path(reader.__file__).read_text(encoding="utf-8")
     names = [node.module or "" for node in ast.walk(ast.parse(source))
              if isinstance(node, ast.ImportFrom)]  # fmt: skip

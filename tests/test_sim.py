@@ -67,7 +67,9 @@ def test_the_lease_is_right_in_five_thousand_worlds() -> None:
 
 
 @pytest.mark.xdist_group("worlds of the lease")
-def test_those_worlds_reached_the_cases_that_they_are_meant_for(leases: list[SeedOutcome]) -> None:
+def test_the_worlds_of_the_lease_reach_every_case_and_every_fault(
+    leases: list[SeedOutcome]
+) -> None:
     reached = Counter(name for each in leases for name in each.reached)
     assert all(reached[each] > LEASE_SEEDS // 20 for each in LEASE.sometimes), reached
     faults = Counter[str]()
@@ -99,7 +101,7 @@ def test_another_process_replays_the_same_run(scenario: str) -> None:
     assert len(traces) == 1
 
 
-def test_its_history_is_one_that_the_checker_of_real_runs_judges() -> None:
+def test_the_checker_of_real_runs_judges_a_simulated_history() -> None:
     outcome = next(each for seed in range(1, 50)
                    if "takeover" in (each := simulate(LEASE, seed)).reached)  # fmt: skip
     verdict = check(outcome.run.world.history())

@@ -552,7 +552,7 @@ def test_many_partitions_and_odd_values_find_their_folders(spark: Any, here: Any
 
 
 @pytest.mark.soak
-def test_ten_thousand_partitions(spark: Any, here: Any) -> None:
+def test_a_write_to_ten_thousand_partitions_is_committed(spark: Any, here: Any) -> None:
     rows = spark.range(10_000).selectExpr("concat('k', id) id", "id region", "1L at", "id v")
     write(rows, operation="insert", **KEYS, **here)
     assert len(_snapshot(here).groups) == 10_000

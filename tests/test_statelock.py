@@ -332,7 +332,7 @@ def test_of_four_that_race_one_locks(make: Make) -> None:
     assert won == [found.id]
 
 
-def test_it_waits_as_terraform_does_a_second_doubling_to_sixteen() -> None:
+def test_a_state_lock_waits_as_terraform_does_a_second_doubling_to_sixteen() -> None:
     url, clock = f"{memory()}/s", Patient()
     with closing(StateLock(url)) as one, closing(StateLock(url, clock=clock)) as other:
         one.lock()
@@ -342,7 +342,7 @@ def test_it_waits_as_terraform_does_a_second_doubling_to_sixteen() -> None:
 
 
 @pytest.mark.parametrize(("kind", "fault"), STRUCK, ids=str)
-def test_its_own_lock_is_recognised_after_a_lost_answer_and_so_is_its_removal(
+def test_a_state_lock_recognises_its_own_file_and_its_removal_after_a_lost_answer(
     kind: str, fault: dict[str, Any], bucket: str, shared_emulator: Any
 ) -> None:
     with Proxy(getattr(shared_emulator, kind)) as proxy:

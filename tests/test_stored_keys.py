@@ -127,7 +127,7 @@ def test_a_slice_names_so_many_files_before_it_and_no_more(
     assert lengths == [0, 1, 2, 0, 1, 2]
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_stored_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from lockkit.table.write import stored_keys as module
 
     keys = pa.array(["a" * 40])

@@ -270,7 +270,9 @@ def test_a_second_call_within_the_first_is_refused_for_it_could_close_a_circle(
 
 
 @pytest.mark.parametrize("keys", [(), (1,), (b"a",)])
-def test_keys_are_names(here: Callable[..., StripedLock], keys: tuple[Any, ...]) -> None:
+def test_keys_that_are_no_text_are_refused(
+    here: Callable[..., StripedLock], keys: tuple[Any, ...]
+) -> None:
     with pytest.raises(ValueError, match="each a string"):
         here().keys(*keys)
 
@@ -420,7 +422,9 @@ def test_all_stripes_share_one_client_of_the_store(
     assert {each._store for each in stores} == {striped.store}  # type: ignore[attr-defined]
 
 
-def test_what_lies_below_a_prefix_is_a_store(place: Callable[..., StripedLock]) -> None:
+def test_the_objects_below_a_prefix_are_a_store_of_their_own(
+    place: Callable[..., StripedLock]
+) -> None:
     store = place().store
     below, beside = SubStore(store, "here"), SubStore(store, "here2")
     assert isinstance(below.put("a/1", b"one", IfAbsent()), Applied)

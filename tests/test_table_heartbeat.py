@@ -473,7 +473,7 @@ def test_a_hudi_writers_empty_heartbeat_counts_as_life(memory: Store) -> None:
 # --- the thread that beats ------------------------------------------------------------------------
 
 
-def test_it_beats_by_itself_until_it_is_finished(memory: Store) -> None:
+def test_a_heartbeat_beats_by_itself_until_it_is_finished(memory: Store) -> None:
     heart = Heartbeat(T, memory, rules=QUICK)
     first = run(read_heartbeat(T), memory, CLOCK).version
     until(lambda: run(read_heartbeat(T), memory, CLOCK).version != first)

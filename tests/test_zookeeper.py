@@ -105,7 +105,7 @@ def test_curators_mutex_and_ours_exclude_each_other_in_turn(
         assert rival.ask("acquire 30") == "true"
 
 
-def test_they_come_in_the_order_of_their_nodes_and_tokens_rise(
+def test_waiters_are_granted_in_the_order_of_their_nodes_and_tokens_rise(
     make: Callable[..., ZookeeperLock], server: Callable[..., KazooClient], key: str
 ) -> None:
     first, locks, came = make(), [make() for _ in range(3)], []

@@ -40,7 +40,7 @@ def test_a_closed_tab_of_jupyterlab_ends_the_writers_then_the_kernel(
 
 
 @pytest.mark.soak
-def test_a_voila_page_whose_farewell_is_refused_leaves_nothing_either(
+def test_a_voila_page_whose_farewell_is_refused_leaves_no_kernel(
     one_guest_house: Server, page: Any
 ) -> None:
     """As in a Jupyter server that checks for forged requests: no cookie, no farewell."""

@@ -52,7 +52,7 @@ def test_hadoops_contract_of_a_file_system_holds(hadoop: s3a.S3a, conf: Path) ->
     assert found["PASSED"]
 
 
-def test_it_creates_under_conditions_renames_and_commits_jobs(
+def test_s3a_creates_under_conditions_renames_and_commits_jobs_on_our_server(
     hadoop: s3a.S3a, conf: Path
 ) -> None:
     assert "ALL STEPS" in hadoop.run("Steps", conf, "s3a://lake/steps")

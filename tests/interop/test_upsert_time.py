@@ -95,7 +95,7 @@ def theirs(
     return seconds
 
 
-def test_our_upsert_beside_hudis(
+def test_an_upsert_of_ours_has_the_rows_of_hudis_and_prints_both_times(
     theirs: dict[str, float], source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = {
