@@ -1,7 +1,7 @@
 """The rows of an Avro block in columns, by polars if it is installed (the extra `polars`).
 
 polars decodes an Avro file in compiled code, several times faster than row by row. A block becomes
-such a file by another frame around its records. polars has no maps and no enums: blocks with these
+such a file when its records get another frame. polars has no maps and no enums: blocks with these
 are decoded row by row.
 """
 
@@ -27,7 +27,7 @@ _LENGTH = struct.Struct(">i").unpack_from
 
 
 def by_polars(block: Block, names: Sequence[str]) -> pa.Table | None:
-    """These of its columns that it has; None if polars is not installed or cannot decode it."""
+    """The named columns that the block has; None if polars is missing or cannot decode them."""
     schema = json.loads(block.header[SCHEMA])
     if not _decodes(schema):
         return None

@@ -1,4 +1,4 @@
-"""Whose each pending instant is: no client deletes another's timeline files before its rollback.
+"""Who owns each pending instant: no client deletes another's timeline files before its rollback.
 
 Rules I3 and F4 of docs/protocol.md, on fenced tables. The owner of an instant is the process that
 created its requested file.

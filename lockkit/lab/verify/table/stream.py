@@ -14,7 +14,7 @@ from lockkit.runtime import Procedure, Sleep
 from lockkit.table.errors import CommitConflict
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack
-from lockkit.table.write.batch import BatchState, Hold, StreamBatch
+from lockkit.table.write.batch import BatchState, StreamBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,17 +82,13 @@ class SimQuery:
         return False
 
     def _is_over(self, batch: StreamBatch) -> Procedure[bool]:
-        state = yield from self.host.run(batch.state(self._hold, self.host.base))
+        state = yield from self.host.run(batch.state(self._held, self.host.base))
         if state not in (BatchState.COMMITTED, BatchState.PASSED_OVER):
             return False
         self.run.world.reached.add("repeated batch")
         if f"{QUERY}/{batch.batch}" not in self.run.ledger.visible:
             raise Violated(SKIPPED, f"batch {batch.batch}: {state.value}")
         return True
-
-    @property
-    def _hold(self) -> Hold:
-        return self._held
 
     def _held(
         self, rolls_back: Callable[[StateChange], Procedure[RolledBack | RollbackRefused]]
