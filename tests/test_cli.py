@@ -621,7 +621,7 @@ def test_probe_races_over_all_endpoints_of_a_store_and_draws_a_badge(
     assert "no violation found, 20" in file.read_text()
     file.unlink()
     down = run(*line, "--also", second, "--timeout-s", "0.5", *few)
-    assert down.returncode == 3 and "could not be asked" in down.stderr and not file.exists()
+    assert down.returncode == 3 and "could not be reached" in down.stderr and not file.exists()
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_three_renames_in_a_circle_do_harm_that_no_two_of_them_do(
 
 
 def test_two_renames_are_refused_where_three_are_compared() -> None:
-    with pytest.raises(ValueError, match="these are 2"):
+    with pytest.raises(ValueError, match="not 2"):
         three_renames(("a", "b"), ("b", "a"))
 
 

@@ -63,7 +63,7 @@ def test_a_guess_is_not_changed_after_the_run() -> None:
     predict.pick("one")
     predict.show("two")
     assert predict.choice.disabled
-    with pytest.raises(ValueError, match="run the cell of the question again"):
+    with pytest.raises(ValueError, match="run the question's cell again"):
         predict.pick("two")
 
 

@@ -104,8 +104,8 @@ HOSTILE = {
     "a list": (b"[]", "was not written by lockkit's queue"),
     "10 MB": (b" " * 10_000_001, "longer than 10000000 bytes"),
     "of the future": (json.dumps(GOOD | {"version": 2}).encode(), "format version 2, this lockkit"),
-    "no version": (json.dumps(GOOD | {"version": None}).encode(), "do not fit together"),
-    "no memory": (json.dumps(GOOD | {"recent": []}).encode(), "do not fit together"),
+    "no version": (json.dumps(GOOD | {"version": None}).encode(), "contradict each other"),
+    "no memory": (json.dumps(GOOD | {"recent": []}).encode(), "contradict each other"),
     "doubled": (json.dumps(GOOD | {"jobs": GOOD["jobs"] * 2}).encode(), "two jobs have one id"),
     "half a job": (json.dumps(GOOD | {"jobs": [{"id": "a"}]}).encode(), "damaged"),
     "odd counts": (json.dumps(GOOD | {"number": True}).encode(), "is not a count"),
@@ -150,7 +150,7 @@ def test_a_name_that_could_harm_the_file_is_refused(name: str) -> None:
 
 
 def test_the_error_for_a_too_long_payload_says_where_to_store_it() -> None:
-    with pytest.raises(ValueError, match="put what is longer into a separate object"):
+    with pytest.raises(ValueError, match="store longer data as a separate object"):
         Push("a", "x" * 100_001)
 
 

@@ -108,7 +108,7 @@ def _probe_access(store: Store, key: str) -> None:
     match store.get(key):
         case Unknown(why):
             raise NoAnswer(
-                f"{store.url} did not answer: {why}; check the endpoint, or try again"
+                f"{store.url} could not be reached: {why}; check the endpoint, or try again"
             )
 
 

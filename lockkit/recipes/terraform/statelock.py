@@ -321,8 +321,8 @@ class StateLock:
                 _proven.add(place)
                 return
         raise NoAnswer(
-            f"{name}: nothing is locked, because the test of the store's write conditions got no "
-            "answer: check that the store answers, then try again"
+            f"{name}: it could not be tested whether this store enforces write conditions; nothing "
+            "is locked: check that the store answers, then try again"
         )
 
     def unlock(self) -> None:
