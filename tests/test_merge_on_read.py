@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import warnings
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -339,7 +341,9 @@ def test_rows_whose_order_readers_do_not_agree_on_are_refused() -> None:
         table.upsert(new)
         for bad, why in (
             (new.set_column(2, "ts", pa.array([None], pa.int64())), "is null in 1 rows"),
-            (new.set_column(2, "ts", pa.array([1.5])), "compare int64 and string alike"),
+            (new.set_column(2, "ts", pa.array([True])), "do not compare this type alike"),
+            (new.set_column(2, "ts", pa.array([datetime(2026, 1, 1)])), "do not compare this"),
+            (new.set_column(2, "ts", pa.array([float("nan")])), "is not a number in some rows"),
         ):
             for write in (table.append, table.upsert, table.delete):
                 with pytest.raises(TableError, match=why):
@@ -349,6 +353,55 @@ def test_rows_whose_order_readers_do_not_agree_on_are_refused() -> None:
         with pytest.raises(TableError, match="is not clustered: it is merge-on-read"):
             table.cluster()
         assert shown(table.read()) == shown(new) and not table.clean()
+
+
+ORDERED: dict[str, tuple[pa.DataType, Any]] = {
+    "int32": (pa.int32(), lambda n: n),
+    "float": (pa.float32(), lambda n: n + 0.5),
+    "double": (pa.float64(), lambda n: n + 0.5),
+    "date": (pa.date32(), lambda n: date(2026, 1, n)),
+    "timestamp": (pa.timestamp("us", "UTC"), lambda n: datetime(2026, 1, n, tzinfo=UTC)),
+    "decimal": (pa.decimal128(10, 2), lambda n: Decimal(n) / 4),
+}
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_rows_and_deletes_are_ordered_by_a_precombine_field_of_each_type(
+    kind: str, tmp_path: Path
+) -> None:
+    arrow, value = ORDERED[kind]
+
+    def at(n: int, *keys: str) -> pa.Table:
+        new = rows(*((key, "EU", n, n) for key in keys))
+        return new.set_column(2, "ts", pa.array([value(n)] * len(keys), arrow))
+
+    def shows(expected: dict[str, int]) -> None:
+        found = hudi.HudiTable(str(tmp_path / "t")).read()
+        for each in (table.read(), pa.Table.from_batches([pa.record_batch(b) for b in found])):
+            assert {row["id"]: row["v"] for row in each.to_pylist()} == expected
+
+    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed")
+    with made(f"file://{tmp_path / 't'}", buckets=1) as table:
+        table.upsert(at(10, "a", "b", "c", "d"))
+        table.upsert(at(11, "a"))
+        table.upsert(at(9, "b"))
+        table.delete(at(9, "c"))
+        table.delete(at(11, "d"))
+        shows({"a": 11, "b": 10, "c": 10})
+        table.upsert(at(10, "d"))  # older than its deletion
+        shows({"a": 11, "b": 10, "c": 10})
+        table.compact()
+        shows({"a": 11, "b": 10, "c": 10})
+
+
+def test_a_delete_at_the_value_that_hudi_takes_for_none_is_refused() -> None:
+    new = rows(("k1", "EU", 0, 1))
+    new = new.set_column(2, "ts", pa.array([0], pa.int32()))
+    with made() as table:
+        table.upsert(new)
+        with pytest.raises(TableError, match="ordering value 0 of an int"):
+            table.delete(new)
+        assert table.read().num_rows == 1
 
 
 def test_an_upsert_beside_inline_services_gives_no_warning() -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 BLOCK_VERSION = 1
 ROWS_VERSION = 3
 ROWS_AT_ONCE = 10_000
+DECIMAL_DIGITS = 15
+"""On each side of the point, in the record of a decimal ordering value."""
 BY_COMMIT = ("IntWrapper", {"value": 0})
 """Hudi's ordering value of a delete where the order of commits decides."""
 
@@ -109,7 +111,7 @@ def delete_block(
     """
     import fastavro
 
-    values = [BY_COMMIT] * len(keys) if ordering is None else map(_wrapped, ordering.to_pylist())
+    values = [BY_COMMIT] * len(keys) if ordering is None else _wrapped(ordering)
     record = {"deleteRecordList": [
         {"recordKey": key, "partitionPath": partition, "orderingVal": value}
         for key, value in zip(keys.to_pylist(), values, strict=True)
@@ -121,8 +123,32 @@ def delete_block(
     return log_block(DELETE, header, content)
 
 
-def _wrapped(value: int | str) -> tuple[str, dict[str, Any]]:
-    return "StringWrapper" if isinstance(value, str) else "LongWrapper", {"value": value}
+def _wrapped(ordering: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Ordering values in the records that Hudi has for their type; `TableError`."""
+    name = f"{_wrapper(ordering.type)}Wrapper"
+    values = ordering if name == "DecimalWrapper" else ordering.cast(_as_number(ordering.type))
+    wrapped: list[tuple[str, dict[str, Any]]] = [(name, {"value": v}) for v in values.to_pylist()]
+    if BY_COMMIT in wrapped:
+        why = "are to be deleted with the ordering value 0 of an int or a date, which Hudi takes "
+        raise RefusedRows("", why + "for none: rows would go whatever their own", "give another")
+    return wrapped
+
+
+def _wrapper(kind: pa.DataType) -> str | None:
+    """Which of Hudi's records has an ordering value of this type; None: readers differ on it.
+
+    Not `Date` and `TimestampMicros`: Hudi 1.2 fails to compare these with the numbers in its rows.
+    """
+    import pyarrow as pa
+    import pyarrow.types as is_
+
+    if is_.is_decimal128(kind):
+        fits = kind.scale <= DECIMAL_DIGITS and kind.precision - kind.scale <= DECIMAL_DIGITS
+        return "Decimal" if fits else None
+    return {
+        pa.int32(): "Int", pa.date32(): "Int", pa.int64(): "Long", pa.float32(): "Float",
+        pa.timestamp("us", "UTC"): "Long", pa.float64(): "Double", pa.string(): "String",
+    }.get(kind)  # fmt: skip
 
 
 def log_block(kind: int, header: Mapping[int, str], content: bytes) -> bytes:
@@ -172,7 +198,8 @@ def _as_number(kind: pa.DataType) -> pa.DataType:
 
 def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
     """Raise `TableError` unless every row has an ordering value that all readers compare alike."""
-    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as is_
 
     name = config.precombine
     if not config.merged or name is None:
@@ -180,9 +207,12 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
     if name not in rows.column_names:
         why = "is missing: the table's precombine field shows which rows a delete is later than"
         raise RefusedRows(name, why)
-    if stored(rows[name].type, name) not in (pa.int64(), pa.string()):
+    if _wrapper(stored(rows[name].type, name)) is None:
         why = f"is the precombine field and is {str(rows[name].type)[:SHOWN]}: readers of log "
-        raise RefusedRows(name, why + "files compare int64 and string alike, no others", "cast it")
+        raise RefusedRows(name, why + "files do not compare this type alike", "cast it")
     if rows[name].null_count:
         why = f"is null in {rows[name].null_count} rows: it is the precombine field, and readers "
         raise RefusedRows(name, why + "of log files differ on nulls", "give each row a value")
+    if is_.is_floating(rows[name].type) and pc.any(pc.is_nan(rows[name])).as_py():
+        why = "is the precombine field, and is not a number in some rows"
+        raise RefusedRows(name, why, "give each row a value that can be compared")

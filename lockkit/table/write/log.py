@@ -62,6 +62,8 @@ def write_log(
     Without a `base` it begins the file group, as in Hudi with a bucket index. A deletion does so,
     too: another writer may be adding the row, and Hudi's writers look for none either.
     """
+    import pyarrow as pa
+
     target = work.target
     rows = plain(rows)
     refuse_strangers(target, group[0], rows)
@@ -75,6 +77,9 @@ def write_log(
         work.begin(draft)
         if delete:
             values = None if best is None else changes.rows[best]
+            if best in columns.names:
+                only = pa.schema([columns.field(best)])
+                values = conform(changes.rows.select([best]), only)[best]
             out.write(delete_block(target, group[0], changes.keys, values, columns))
         else:
             fresh = conform(changes.rows, columns)
