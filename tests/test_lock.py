@@ -121,7 +121,9 @@ def test_two_handles_of_one_owner_never_write_one_attempt() -> None:
     assert {each.partition("/")[2] for each in attempts} == {"1"}
 
 
-def test_acquire_and_release_and_again(place: tuple[str, dict[str, Any]]) -> None:
+def test_a_handle_acquires_again_with_a_higher_epoch_after_its_release(
+    place: tuple[str, dict[str, Any]]
+) -> None:
     url, options = place
     lock, other = Lock(url, **QUICK, **options), Lock(url, **QUICK, **options)
     epochs = []
@@ -162,7 +164,7 @@ def test_a_contradictory_wait_is_refused(options: dict[str, Any], part: str) -> 
         Lock(memory()).acquire(**options)
 
 
-def test_a_waiter_gets_it_soon_after_the_release() -> None:
+def test_a_waiter_is_granted_the_lock_soon_after_the_release() -> None:
     url = memory()
     lock, other = Lock(url, ttl_s=10), Lock(url, ttl_s=10)
     lock.acquire()
@@ -461,7 +463,7 @@ def test_a_lease_outlives_its_length_while_it_is_renewed(shared_emulator: Any, b
         list(threads.map(story, kinds))
 
 
-def test_renew_extends_the_lease_now() -> None:
+def test_renew_extends_the_lease_at_once() -> None:
     lock = Lock(memory(), ttl_s=100, renew_interval_s=10)
     with lock:
         first = record(lock)

@@ -175,7 +175,7 @@ def test_the_console_names_a_dead_holder_at_each_service_and_breaks_its_grant(
     assert "data-state='absent'" in console.panel.lock.value
 
 
-def test_a_watch_says_what_changed(
+def test_a_watch_reports_each_change_of_the_holder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"filesystem://{tmp_path}/locks"

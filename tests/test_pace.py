@@ -355,7 +355,7 @@ def rate(world: World) -> float:
     return 1000 * (len(granted) - 1) / (granted[-1] - granted[0])
 
 
-def test_eight_commit_no_slower_than_four_and_each_gets_its_turn() -> None:
+def test_eight_handles_commit_no_slower_than_four_and_each_gets_its_turn() -> None:
     for seed in range(4):
         four, eight = section(seed, 4), section(seed, 8)
         said = f"seed {seed}"

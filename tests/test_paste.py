@@ -55,7 +55,9 @@ def test_words_for_a_shell_are_quoted_and_passwords_left_out() -> None:
         ({"seeds": "1..3"}, ("", "")),
     ],
 )  # fmt: skip
-def test_the_address_of_a_command(given: dict[str, Any], found: tuple[str, str]) -> None:
+def test_the_url_and_the_options_of_a_command_are_its_address(
+    given: dict[str, Any], found: tuple[str, str]
+) -> None:
     assert address_of(argparse.Namespace(**given)) == found
 
 

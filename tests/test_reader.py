@@ -509,7 +509,7 @@ def sample(store: Store) -> Store:
         ([("region", "=", "nowhere")], [], 0),
     ],
 )  # fmt: skip
-def test_filters_choose_rows_and_spare_partitions(
+def test_filters_choose_rows_and_leave_other_partitions_unread(
     store: Store, filters: Any, keys: list[str], files: int
 ) -> None:
     seen = Watched(sample(store))

@@ -76,7 +76,7 @@ def test_a_real_run_is_step_by_step_what_the_protocol_does(history: list[Event])
     assert {each["op"] for each in silent} >= {"acquire", "renew", "look"}
 
 
-def test_no_event_of_the_protocol_may_be_missing(history: list[Event]) -> None:
+def test_a_missing_event_of_the_protocol_is_found(history: list[Event]) -> None:
     found = 0
     for place, each in enumerate(history):
         if _is_told(history, place) and _goes_on(history, place):
@@ -86,7 +86,7 @@ def test_no_event_of_the_protocol_may_be_missing(history: list[Event]) -> None:
     assert found > 100
 
 
-def test_no_two_events_of_a_lane_may_be_swapped(history: list[Event]) -> None:
+def test_two_swapped_events_of_a_lane_are_found(history: list[Event]) -> None:
     for who in ("one", "two", "three"):
         mine = [place for place, each in enumerate(history) if each.who == who]
         lane = [place for place in mine if _is_told(history, place)]
@@ -109,7 +109,7 @@ def test_no_two_events_of_a_lane_may_be_swapped(history: list[Event]) -> None:
         ("waiting", "owner", "nobody"),
     ],
 )
-def test_no_field_may_be_another(
+def test_a_changed_field_of_any_event_is_found(
     history: list[Event], kind: str, field: str, other: object
 ) -> None:
     found = 0

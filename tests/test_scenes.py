@@ -74,7 +74,7 @@ def test_every_scene_is_played_here() -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_it_is_right_in_every_world(name: str, worlds: dict[str, list[SeedOutcome]]) -> None:
+def test_a_scene_is_right_in_every_world(name: str, worlds: dict[str, list[SeedOutcome]]) -> None:
     outcomes = played(name, worlds)
     assert not went_wrong(SCENES[name].SCENARIO, outcomes)
     assert sum(each.steps for each in outcomes) > PLAYED[name].steps * len(outcomes)
@@ -83,13 +83,13 @@ def test_it_is_right_in_every_world(name: str, worlds: dict[str, list[SeedOutcom
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", PLAYED)
-def test_it_is_right_in_a_thousand_worlds(name: str) -> None:
+def test_a_scene_is_right_in_a_thousand_worlds(name: str) -> None:
     plays = (simulate(SCENES[name].SCENARIO, seed) for seed in range(1, 1_001))
     assert not went_wrong(SCENES[name].SCENARIO, plays)
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_its_worlds_reached_the_cases_that_they_are_meant_for(
+def test_the_worlds_of_a_scene_reach_every_case(
     name: str, worlds: dict[str, list[SeedOutcome]]
 ) -> None:
     outcomes = played(name, worlds)

@@ -172,7 +172,7 @@ def test_a_store_that_repeats_what_it_was_sent_finds_no_echo(
 
 
 @pytest.mark.parametrize("kind", list(SCHEMES))
-def test_lock_table_faults_record_and_page_hold_none(
+def test_lock_table_faults_record_and_page_hold_no_secret(
     kind: str, shared_emulator: Any, bucket: str
 ) -> None:
     """The life of a lock that goes well, and less well: all that is kept of it."""

@@ -489,7 +489,7 @@ def test_leftovers_of_a_writer_that_died_after_its_commit_are_removed(
     heart.finish()
 
 
-def test_the_policy_never_rolls_back_nothing(server: Emulator, url: str) -> None:
+def test_with_the_policy_never_no_instant_is_rolled_back(server: Emulator, url: str) -> None:
     store = open_store(url, endpoint=server.s3)
     dead = left_by_a_dead_writer(store, 0)
     assert other_process(url, server, store, failed="NEVER").run() == ServiceRun()

@@ -155,7 +155,9 @@ def test_each_kind_of_query_shows_what_the_table_has(spark: Any, place: Any) -> 
 
 
 @pytest.mark.parametrize("seed", rest_in_soak(range(6)))
-def test_random_writes_through_spark_are_the_dictionarys(spark: Any, here: Any, seed: int) -> None:
+def test_random_writes_through_spark_leave_what_a_dictionary_holds(
+    spark: Any, here: Any, seed: int
+) -> None:
     some, standing = random.Random(seed), dict[tuple[str, str], tuple[int, int | None]]()
     inline = {**MERGED, COMPACT_KEY: "true", COMPACT_EVERY_KEY: "3"}
     for number in range(7):
@@ -269,7 +271,7 @@ def test_the_type_of_a_table_that_exists_stays(spark: Any, here: Any) -> None:
     assert saver(here, **TYPE).requested.table_type == "MERGE_ON_READ"
 
 
-def test_the_rows_are_the_readers_own(spark: Any, here: Any) -> None:
+def test_spark_reads_the_same_merged_rows_and_meta_columns_as_python(spark: Any, here: Any) -> None:
     """The meta columns of a merged row say which commit it is of, in Spark as in Python."""
     put(spark, here, "upsert", ("a", "EU", 1, 1), ("b", "EU", 1, 1))
     put(spark, here, "upsert", ("a", "EU", 2, 2))

@@ -313,7 +313,7 @@ def test_both_ways_of_reading_see_every_point_of_the_table(
         assert sorted(tuple(row) for row in past.collect()) == old
 
 
-def test_a_filter_spares_partitions(spark: Any, here: Any) -> None:
+def test_a_filter_leaves_other_partitions_unread(spark: Any, here: Any) -> None:
     write(frame(spark, ("a", "EU", 1, 1), ("b", "US", 1, 1)), **KEYS, **here)
     scan, _ = plan(TableAddress(here["url"]), Query(), filters=[("region", "=", "EU")])
     assert {each.partition for each in scan.slices} == {"region=EU"}
@@ -327,7 +327,7 @@ def test_a_filter_spares_partitions(spark: Any, here: Any) -> None:
         read(spark, native=False, **here).collect()
 
 
-def test_a_schema_that_is_given_spares_columns(spark: Any, here: Any) -> None:
+def test_a_given_schema_leaves_other_columns_unread(spark: Any, here: Any) -> None:
     write(frame(spark, ("a", "EU", 1, 1), ("b", "US", 1, 2)), **KEYS, **here)
     rows = spark.read.format("lockkit").schema("v long, _hoodie_record_key string")
     found = sorted(tuple(row) for row in rows.load(here["url"]).collect())

@@ -111,7 +111,9 @@ def test_a_table_equals_a_dictionary_model(spark: Any, here: Any, partitioned: b
 
 
 @pytest.mark.parametrize("mode", rest_in_soak(["hudi", "fenced"], "hudi"))
-def test_several_keys_and_partition_fields(spark: Any, here: Any, mode: str) -> None:
+def test_rows_with_several_key_and_partition_fields_are_upserted_by_all_of_them(
+    spark: Any, here: Any, mode: str
+) -> None:
     """In mode `hudi` all stored keys are looked at; in mode `fenced` those of the key's bucket."""
     columns = "id string, line int, region string, day date, at long"
     two = {"record_key": "id, line", "partition_path": "region,day", "precombine": "at"}
@@ -226,7 +228,7 @@ def test_rows_of_every_type_arrive_as_they_are(spark: Any, here: Any) -> None:
 @pytest.mark.parametrize(
     "key", ["if(id = 7, null, string(id))", "if(id = 7, '', string(id))", "if(id = 7, null, id)"]
 )
-def test_nothing_is_left_of_rows_without_a_key(
+def test_a_refused_write_of_rows_without_a_key_leaves_nothing(
     spark: Any, here: Any, tmp_path: Path, key: str
 ) -> None:
     rows = spark.range(10).selectExpr(f"{key} as id", "id as v")

@@ -180,7 +180,7 @@ def test_a_command_runs_under_the_lock_and_finds_terraforms_locking_off(
     assert plain.show().info is None
 
 
-def test_a_busy_lock_and_a_command_line_without_a_command(
+def test_a_busy_lock_and_a_missing_command_have_exit_codes_of_their_own(
     server: Emulator, url: str, plain: StateLock
 ) -> None:
     to = ("tflock", "run", url, "--endpoint", server.s3)

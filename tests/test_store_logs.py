@@ -111,7 +111,7 @@ def test_only_azures_log_has_conditions_and_etags() -> None:
     assert log.requests[0].version == '"0x8D1"'
 
 
-def test_azures_log_as_a_query_returns_it() -> None:
+def test_a_row_that_a_query_of_azures_log_returns_is_read() -> None:
     row = {"TimeGenerated": "2026-01-01T00:00:00Z", "OperationName": "PutBlob", "StatusCode": "201",
            "Uri": f"https://lake.blob.core.windows.net/lake/{KEY}", "Etag": '"0x8D1"',
            "CallerIpAddress": "10.0.0.7:1", "ConditionsUsed": "", "DurationMs": 3}  # fmt: skip

@@ -58,7 +58,7 @@ def test_a_click_shows_in_one_sentence_whether_the_store_is_safe_and_the_predict
     assert "not safe" in repr(panel)
 
 
-def test_the_same_by_code_fills_the_checks_the_matrix_and_the_picture(panel: StoreProbe) -> None:
+def test_a_probe_by_code_fills_the_checks_the_matrix_and_the_picture(panel: StoreProbe) -> None:
     findings = panel.run("aws")
     assert findings.report.safe and findings.known is not None
     assert "compare-and-set-race" in panel._checks.value
@@ -83,7 +83,7 @@ def test_sequential_requests_do_not_reveal_faults_that_need_a_race(panel: StoreP
     assert panel.run("two-steps", rounds=5, racers=6).report.verdict is Suitability.NOT_ATOMIC
 
 
-def test_a_bucket_that_is_versioned_is_another_place(panel: StoreProbe) -> None:
+def test_a_versioned_bucket_has_a_verdict_of_its_own(panel: StoreProbe) -> None:
     assert panel.quick("rgw").verdict is Suitability.UNTESTED
     assert panel.quick("rgw, versioned bucket").verdict is Suitability.IGNORES_CONDITIONS
 

@@ -111,7 +111,7 @@ def test_a_handle_reads_again_what_was_restored_to_an_earlier_state(tmp_path: Pa
     assert values(url) == {"a": 3, "b": 2}
 
 
-def test_a_slice_names_so_many_files_before_it_and_no_more(
+def test_a_slice_names_a_bounded_number_of_files_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lockkit.table.read import snapshot

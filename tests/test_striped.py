@@ -283,7 +283,7 @@ def test_an_invalid_number_of_stripes_is_refused(stripes: Any) -> None:
         StripedLock(memory(), stripes=stripes)
 
 
-def test_only_so_many_handles_are_kept(
+def test_the_number_of_kept_handles_is_bounded(
     here: Callable[..., StripedLock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "HANDLES_MAX", 2)

@@ -40,7 +40,7 @@ def test_with_the_fence_the_same_runs_are_right_at_every_length(found: SweepResu
     assert "fenced: no run of 48 went wrong" in str(found)
 
 
-def test_what_went_wrong_is_a_moment_that_shows_it_again(found: SweepResult) -> None:
+def test_the_moment_of_a_wrong_run_replays_the_harm(found: SweepResult) -> None:
     point = next(each for each in found.points if each.wrong)
     moment = SeedMoment.of(point.first)
     assert moment.scenario == "stalls-1.5" and play(moment).violation

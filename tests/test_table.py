@@ -232,7 +232,7 @@ def test_an_instant_that_was_overtaken_is_given_up_and_leaves_nothing(memory: St
     assert left == {V6.requested(soon), V6.requested(taken)}
 
 
-def test_a_commit_of_small_things_costs_so_many_requests(memory: Store) -> None:
+def test_a_small_commit_takes_a_known_number_of_requests(memory: Store) -> None:
     """The figure is recorded so that a change of it is noticed: 6 to write, 4 to publish."""
     store = Lossy(memory)
     prepared = prepare_inserts(store, rows([0]))

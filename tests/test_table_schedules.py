@@ -215,7 +215,9 @@ ENDS = {
 
 
 @pytest.mark.timeout(300)
-def test_two_writers_and_a_cleaner_with_a_fault_anywhere(config: TableConfig) -> None:
+def test_two_rewrites_beside_a_cleaner_end_in_one_known_way_with_a_fault_anywhere(
+    config: TableConfig
+) -> None:
     found = Scene(config).rewrites(1, 2).writers().cleaner().search(faults=1)
     assert not found.mistake, found
     # If the rollback is decided after the writer looked, a fence that has forgotten what it had
@@ -224,7 +226,7 @@ def test_two_writers_and_a_cleaner_with_a_fault_anywhere(config: TableConfig) ->
     assert found.ends == ENDS | unsure
 
 
-def test_two_appends_and_a_cleaner(config: TableConfig) -> None:
+def test_two_appends_both_commit_although_a_cleaner_takes_one_for_dead(config: TableConfig) -> None:
     found = Scene(config).appends(1, 2).writers().cleaner().search()
     assert not found.mistake, found
     assert ("Committed", "Committed", "RollbackRefused") in found.ends

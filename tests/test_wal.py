@@ -392,7 +392,7 @@ def test_many_threads_append_together_and_each_gets_its_own_place(
     assert set(throttled) <= {f"log/{slot_key(0)}", f"log/{CONDITIONS}"}
 
 
-def test_one_object_is_throttled_on_that_profile_where_slots_are_not(
+def test_a_store_of_one_write_a_second_throttles_one_object_and_no_slots(
     servers: dict[str, Emulator], bucket: str
 ) -> None:
     with closing(open_store(f"gs://{bucket}/x", endpoint=servers["gcs"].gcs)) as store:
