@@ -16,7 +16,7 @@
 # What is the least code that keeps two processes from writing at the same time? And what does it
 # not promise, however carefully it is used?
 #
-# This takes about 15 seconds.
+# This takes less than ten seconds.
 
 # %% [markdown]
 # ## Predict

@@ -17,7 +17,7 @@
 # contain, how does it change when the lock is renewed, released and acquired again, and why is it
 # never deleted?
 #
-# This takes about 15 seconds.
+# This takes less than ten seconds.
 
 # %% [markdown]
 # ## Predict

@@ -17,7 +17,7 @@
 # store accepts one and answers the others with 412. Suppose that the store has just written your
 # object, and its response is lost. What does your SDK report, and what should you do?
 #
-# This takes about a minute; Azure's SDK waits for 15 seconds of it.
+# This takes about half a minute; Azure's SDK waits for 15 seconds of it.
 
 # %% [markdown]
 # ## Predict

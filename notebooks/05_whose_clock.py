@@ -18,7 +18,7 @@
 # these clocks agree. What happens if one is three seconds off, and how much does Hudi's buffer of
 # half a second help?
 #
-# This takes about half a minute.
+# This takes less than ten seconds.
 
 # %% [markdown]
 # ## Predict

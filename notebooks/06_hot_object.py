@@ -17,7 +17,7 @@
 # is one object, and each grant takes two writes: a claim and a release. What happens to a writer
 # that needs the lock for a tenth of a second, and to the writers that wait for it?
 #
-# This takes about half a minute.
+# This takes about 20 seconds.
 
 # %% [markdown]
 # ## Predict

@@ -44,15 +44,16 @@ SIMULATED = {
     Pattern.DANGLING: "lease:54",
     Pattern.TWO_BELIEVERS: "lease/claim_412 ours:1",
     Pattern.HAND_DELETED: "table:2",
-    Pattern.STALE: "commit/fence off:3",
+    Pattern.STALE: "table/fence off:1",
     Pattern.HOLDER_DIED: "lease:100@41",
     Pattern.HOLDER_SILENT: "lease:2@21",
-    Pattern.HELD_BACK: "commit:3@303",
+    Pattern.HELD_BACK: "table:2@1980",  # where somebody has deleted the lock file as well
+    Pattern.HEALTHY: "lease:3",
 }
 """A simulated run that shows the pattern, as a moment (`lockkit simulate --moment`)."""
 NOT_SIMULATED = {
     Pattern.HAND_EDITED: "edited", Pattern.GARBLED: "edited", Pattern.UNPUBLISHED: "soon",
-    Pattern.HEALTHY: "nothing", Pattern.UNKNOWN: "nothing",
+    Pattern.UNKNOWN: "nothing",
 }  # fmt: skip
 """Why the others have none. edited: no simulated client writes into the lock object by hand; soon:
 a simulated writer publishes what a dead one had decided before half a minute is over; nothing:
