@@ -40,6 +40,7 @@ def test_in_voila_a_cell_runs_once_and_its_outcome_waits_for_the_guess(
     predict = Predict("Which?", ["one", "two"])
     assert predict.run("{}".format, "one") == "one"
     assert predict.did is None and "Pick a guess" in text(predict)
+    assert predict.choice.holds, "the page below waits, too"
     predict.choice.value = "two"  # the click
     assert predict.did == "one" and "It did: one." in text(predict)
 
@@ -49,6 +50,7 @@ def test_after_the_run_the_panel_shows_the_prediction_and_the_result() -> None:
     predict.pick("two")
     assert "Now run" in text(predict)
     predict.run("{}".format, "one")
+    assert not predict.choice.holds
     assert "You predicted: two. It did: one." in text(predict) and "role='status'" in text(predict)
     predict.run("{}".format, "two")
     assert "It did: one." in repr(predict), "a second run does not mend the first"

@@ -52,9 +52,12 @@ def test_a_stage_is_shown_in_voila_once_a_guess_is_picked(voila: Server, page: A
     asks.locator("input").first.wait_for(timeout=LATER_MS)
     log = page.locator(".lockkit-stepper", has_text="a lost answer to a claim is a no")
     reveal = page.locator(".lockkit-reveal").nth(2)  # the first question hides two things
-    reveal.wait_for(timeout=LATER_MS)
+    reveal.wait_for(state="attached", timeout=LATER_MS)
+    twice = page.get_by_text("a reader finds it twice")
+    twice.wait_for(state="hidden", timeout=SOON_MS)
     assert reveal.is_disabled() and log.count() == 0, "predict first"
     asks.locator("input").first.check()
+    twice.wait_for(timeout=SOON_MS)
     reveal.click()
     log.wait_for(timeout=SOON_MS)
     log.locator(".lockkit-lose-w1").click()

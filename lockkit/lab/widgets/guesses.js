@@ -1,5 +1,14 @@
 // One group of radio buttons: the arrow keys move the choice, and do not leave for the notebook.
 
+/** As an app the outcome is there before the guess: what follows an open question waits for it. */
+function waiting() {
+  let open = false;
+  for (const part of document.querySelectorAll(".jp-Cell")) {
+    part.style.display = open ? "none" : "";
+    open ||= Boolean(part.querySelector(".lockkit-guesses[data-holds=true]"));
+  }
+}
+
 export function render({ model, el }) {
   const group = document.createElement("div");
   const name = `lockkit-guess-${Math.random()}`; // a page loads this module once for each question
@@ -22,6 +31,10 @@ export function render({ model, el }) {
       box.checked = box.value === model.get("value");
       box.disabled = model.get("disabled");
     }
+    const holds = String(model.get("holds") && model.get("value") === null);
+    if (holds === (group.dataset.holds ?? "false")) return;
+    group.dataset.holds = holds;
+    waiting();
   };
   // JupyterLab would take the arrow keys and letters for its own commands. Shift+Enter would ask anew.
   group.addEventListener("keydown", (event) => {
@@ -31,7 +44,10 @@ export function render({ model, el }) {
   });
   model.on("change:value", show);
   model.on("change:disabled", show);
-  show();
+  model.on("change:holds", show);
   el.append(group);
-  return () => { model.off("change:value", show); model.off("change:disabled", show); };
+  requestAnimationFrame(show);   // once it is in the page
+  return () => {
+    for (const name of ["value", "disabled", "holds"]) model.off(`change:${name}`, show);
+  };
 }

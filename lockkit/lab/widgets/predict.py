@@ -48,6 +48,8 @@ class Guesses(anywidget.AnyWidget):
     options = traitlets.Tuple().tag(sync=True)
     value = traitlets.Unicode(None, allow_none=True).tag(sync=True)
     disabled = traitlets.Bool(False).tag(sync=True)
+    holds = traitlets.Bool(False).tag(sync=True)
+    """Whether the page below waits for the guess: as an app it has run already."""
 
     @traitlets.validate("value")
     def _known(self, proposal: Any) -> Any:
@@ -112,6 +114,7 @@ class Predict(Shown):
         """
         if self.picked is None and not IN_VOILA:
             raise NotPredicted(FIRST, f"({self.question})")
+        self.choice.holds = self.picked is None
         result = act(*args, **kwargs)
         self._ran = str(result)
         self._chosen(None)
