@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -185,21 +186,22 @@ def _entries(block: Block, columns: LogColumns) -> LogEntries:
     if block.kind == AVRO:
         types = arrow_schema(block.header[SCHEMA])  # refuses one that holds itself, or is unknown
         names = [each["name"] for each in json.loads(block.header[SCHEMA])["fields"]]
-        read = _avro
+        read = partial(_avro, block)
     elif block.kind == PARQUET:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        types = pq.read_schema(pa.BufferReader(block.content))
+        file = pq.ParquetFile(pa.BufferReader(block.content))  # its footer is read once
+        types = file.schema_arrow
         names = types.names
-        read = _parquet
+        read = partial(_parquet, file)
     else:
         raise ValueError("blocks of this type are not read")
     if RECORD_KEY not in names:
         raise KeyError(RECORD_KEY)
-    rows = read(block, _wanted(columns, names, types))
-    partial = block.header.get(PARTIAL, "").lower() == "true"
-    return _as_entries(rows, columns, frozenset(names) if partial else None)
+    rows = read(_wanted(columns, names, types))
+    whole = block.header.get(PARTIAL, "").lower() != "true"
+    return _as_entries(rows, columns, None if whole else frozenset(names))
 
 
 def _wanted(columns: LogColumns, names: Sequence[str], types: pa.Schema) -> pa.Schema:
@@ -241,12 +243,8 @@ def _one(rows: pa.Table, name: str) -> pa.Array:
     return rows[name].combine_chunks()
 
 
-def _parquet(block: Block, schema: pa.Schema) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _parquet(file: Any, schema: pa.Schema) -> pa.Table:
     # Blocks are small, and file groups are merged side by side: threads of its own cost more.
-    file = pq.ParquetFile(pa.BufferReader(block.content))
     return _fitted(file.read(columns=schema.names, use_threads=False), schema)
 
 
