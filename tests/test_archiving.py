@@ -7,11 +7,15 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from table_history import add, publish
+from table_world import CONFIG, new_table, prepare_inserts
+from table_world import rows as orders
 
 from lockkit import Clock
 from lockkit.errors import LockkitError, LockLost, LossReason, TableError
@@ -166,6 +170,25 @@ def test_an_increment_may_begin_at_any_archived_commit(
         for number, begin in enumerate(begins):
             later = {f"n{v}": v for v in range(number, 8)}
             assert contents(table.changes(begin)[0]) == later, begin
+
+
+def test_an_increment_brings_an_archived_commit_that_ended_after_its_begin(tmp_path: Path) -> None:
+    """It began before the commits that stayed, and ended after the first of them."""
+    url = f"file://{tmp_path}/overlap"
+    store = new_table(url, replace(CONFIG, version=9))
+    first = add(store, 9)
+    slow = prepare_inserts(store, orders([0]))
+    add(store, 1)
+    with Table(url, options=OPTIONS) as table:
+        begin = table.changes()[1].end
+        publish(store, slow)
+        add(store, 2)
+        add(store, 3)
+        done = table.archive(keep_min=3, keep_max=4)
+        assert done is not None and done.instants == (first, slow.instant)
+        found, increment = table.changes(begin)
+        assert sorted(found["id"].to_pylist()) == ["k0", "k2", "k3"]
+        assert table.changes(increment.end)[0].num_rows == 0
 
 
 def test_in_mode_hudi_an_archived_instant_is_read_while_its_files_are_there(

@@ -139,7 +139,9 @@ def _by_completion(opened: OpenedTable, start: str, end: str | None) -> Procedur
         until, older = yield from _archived(opened, start, end)
     if until <= start:
         return Increment(start, start, None)
-    if start < first <= until:
+    # Archived are the smallest instants, and one of them may have completed after `start`, unless
+    # the commits at or below the horizon all completed before it, and it is still on the timeline.
+    if not opened.after or opened.before.covered.horizon not in now.completed:
         _, older = yield from _archived(opened, start, until)
     snapshot = yield from snapshot_at(opened, SnapshotPoint(completed_by=until))
     window = older | {each for each, at in times.items() if start < at <= until}
