@@ -94,15 +94,16 @@ def view(objects: Mapping[str, bytes]) -> ReaderView:
     commits = tuple(sorted(_commits(objects, layout), key=lambda each: each.instant))
     completed = {each.instant for each in commits}
     bodies = {each.key: objects[each.key] for each in commits}
-    # An archived commit's files are those that it names: a writer whose clock is slower than the
-    # archive is old may take its instant again, and deletes what it wrote when it sees that.
-    named: dict[str, frozenset[str]] = {}
+    # A writer whose clock is slower than the archive is old may take an archived commit's instant
+    # again. Until it, or its rollback, has taken the request away, its files are not judged.
+    named, under_way = dict[str, frozenset[str]](), pending(objects)
     if layout == "2" and len(completed) == len(commits):
         older = {each: body for each, body in archived(objects) if each.instant not in completed}
         commits = (*older, *commits)
         completed |= {each.instant for each in older}
         bodies |= {each.key: body for each, body in older.items()}
-        named = {each.instant: paths_of(body) for each, body in older.items()}
+        named = {each.instant: paths_of(body) for each, body in older.items()
+                 if each.instant in under_way}  # fmt: skip
     if len(completed) != len(commits):
         raise Unreadable(f"one instant is completed twice: {[each.key for each in commits]}")
     replaced = {group for each in commits if each.action == "replacecommit"
