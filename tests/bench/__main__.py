@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 LOCKS = ("cold", "emulator", "uncontended", "handoff", "providers")
-TABLES = ("table", "writers", "group", "age", "insert", "upsert", "merged", "memory")
+TABLES = (
+    "table", "writers", "group", "age", "opening", "insert", "upsert", "merged", "memory",
+)
 PATTERNS = ("queue", "striped")
 PAGES = ("binder",)
 NAMES = LOCKS + TABLES + PATTERNS + PAGES
