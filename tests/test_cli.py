@@ -435,6 +435,9 @@ def test_show_says_since_only_of_a_grant_that_it_can_see(emulator: Any) -> None:
         assert "since " in seen and "renewed " in seen
         alone = run("lock", "show", url, *there, "--newest", "1").stdout
         assert "its grant, or its last renewal" in alone and "since " not in alone
+    with Lock("s3://versioned/alone", endpoint=emulator.s3):
+        said = run("incident", "s3://versioned/alone", *there, "--watch-s", "0").stdout
+        assert "its grant, or its last renewal" in said and "since " not in said
     released = run("lock", "show", url, *there, "--newest", "1").stdout
     assert "since " in released and "its grant" not in released
 

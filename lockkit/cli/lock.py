@@ -116,7 +116,7 @@ def show(args: argparse.Namespace) -> int:
     from lockkit.cli.generations import opened, read_lock, standing
     from lockkit.lock.handle import LOCK_KEY
     from lockkit.protocol.record import Garbled
-    from lockkit.table.inspect.versions import generations, granted_ms
+    from lockkit.table.inspect.versions import generations, granted_ms, granted_words
 
     with opened(args.url, store_options(args)) as store:
         observation = read_lock(store)
@@ -133,7 +133,7 @@ def show(args: argparse.Namespace) -> int:
             | {"renews": holder.renews, "process_state": holder.process_state.value}
             | {"version": observation.version, "modified_ms": observation.modified_ms}
             | {"date_ms": observation.date_ms}
-            | {"granted_ms": granted_ms(kept)}
+            | {"granted_ms": granted_ms(kept) if granted_words(kept) else None}
             | {"takeable_in_ms": now.takeable_in_ms, "takeable_by": now.takeable_by}
             | {"generations": [
                 {"version": each.number.version, "modified_ms": each.number.modified_ms,
@@ -169,7 +169,7 @@ def _sentences(
     """The content of the object, in words. `kept` shows when its holder got it."""
     from lockkit.cli.generations import standing
     from lockkit.protocol.record import Garbled
-    from lockkit.table.inspect.versions import granted_ms
+    from lockkit.table.inspect.versions import granted_words
 
     now = standing(observation)
     match observation.record:
@@ -184,15 +184,13 @@ def _sentences(
             pass
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
     lines = [f"{now.state}: {_by(record)}, {epoch}"]
-    granted, written = granted_ms(kept), clock_time(observation.modified_ms)
-    # Older generations of the same grant may have been left out, or were never kept.
-    is_oldest = granted is not None and granted == kept[-1].number.modified_ms
-    if granted is not None and granted < kept[0].number.modified_ms:
-        earlier = " or before" if is_oldest else ""
-        lines.append(f"since    {clock_time(granted)}{earlier} (the store's clock)")
-        lines.append(f"renewed  {written} (the store's clock)")
-    elif now.state == "released" or (granted is not None and not is_oldest):
+    since, written = granted_words(kept), clock_time(observation.modified_ms)
+    if now.state == "released":
         lines.append(f"since    {written} (the store's clock)")
+    elif since:
+        lines.append(f"since    {since} (the store's clock)")
+        if since.split(" or ")[0] != clock_time(kept[0].number.modified_ms):
+            lines.append(f"renewed  {written} (the store's clock)")
     else:
         lines.append(f"written  {written} (the store's clock): its grant, or its last renewal")
     if now.state != "released":

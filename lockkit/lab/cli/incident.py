@@ -136,7 +136,7 @@ def _of_table(args: argparse.Namespace) -> int:
         say_json(_as_json(found, url, store_flags_of(args)))
     else:
         untold = f" ({found.untold})" if found.untold else ""
-        lines = lock_lines(found.standing.holder, found.since_ms)
+        lines = lock_lines(found.standing.holder, found.since)
         say(f"{plain(url)}", *(f"  {line}" for line in lines))
         say(*_table_lines(found.standing))
         say(f"  {len(found.kept)} generations of the lock object are kept{untold}")

@@ -19,7 +19,14 @@ from lockkit.runtime import run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.inspect.standing import WATCH_S, LockInspection, stand
-from lockkit.table.inspect.versions import Generation, as_events, generations, granted_ms, names
+from lockkit.table.inspect.versions import (
+    Generation,
+    as_events,
+    generations,
+    granted_ms,
+    granted_words,
+    names,
+)
 
 NEWEST = 200
 """Generations that are read, each by a request of its own."""
@@ -43,7 +50,11 @@ class Examination:
     @property
     def since_ms(self) -> float | None:
         """Since when its owner has the lock, by the generations that the bucket kept."""
-        return granted_ms(self.kept)
+        return granted_ms(self.kept) if self.since else None
+
+    @property
+    def since(self) -> str:
+        return granted_words(self.kept)
 
     @property
     def validation(self) -> Validation | None:

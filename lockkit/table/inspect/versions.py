@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, StoreError, TableError
-from lockkit.events import STORE, Event, event
+from lockkit.events import STORE, Event, clock_time, event
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Found, Missing
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record, decode, is_believed, lease_of
@@ -131,6 +131,15 @@ def granted_ms(kept: Sequence[Generation]) -> int | None:
             break
         since_ms = each.number.modified_ms
     return since_ms
+
+
+def granted_words(kept: Sequence[Generation]) -> str:
+    """When the newest owner got its grant; "" if its last write alone is kept: grant or renewal."""
+    granted = granted_ms(kept)
+    if granted is None or len(kept) == 1:
+        return ""
+    # Older generations of the same grant may have been left out, or were never kept.
+    return clock_time(granted) + (" or before" if granted == kept[-1].number.modified_ms else "")
 
 
 def names(kept: Sequence[Generation]) -> dict[str, str]:

@@ -9,15 +9,14 @@ from lockkit.table.inspect.standing import LockHolder, LockInspection
 from lockkit.table.occ.condition import PendingInstant
 
 
-def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[str, str]]:
-    """(name, value) of each fact, the state first. `since_ms`: when the lock was granted."""
+def lock_facts(holder: LockHolder, since: str = "") -> list[tuple[str, str]]:
+    """(name, value) of each fact, the state first. `since`: when the lock was granted."""
     record = holder.observation.record
     if not isinstance(record, Record) or holder.state == "released":
         return [("state", f"{holder.state}: {holder.why}")]
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
     who = f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=120) or 'no description'})"
     written = f"{clock_time(holder.observation.modified_ms)} (the store's clock)"
-    since = [] if since_ms is None else [("since", f"{clock_time(since_ms)} (the store's clock)")]
     left = holder.left
     clocks = (
         ("this machine's clock", left.ours_ms), ("the store's clock", left.store_ms),
@@ -28,7 +27,7 @@ def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[
     return [
         ("state", f"{holder.state}: {who}, {epoch}"),
         *process_fact(holder.process_state),
-        *since,
+        *([("since", f"{since} (the store's clock)")] if since else []),
         ("written", f"{written}: its grant, or its last renewal"),
         ("until", f"{clock_time(record.valid_until_ms)} (the holder's clock)"),
         ("left", ", ".join(ends)),
@@ -87,7 +86,7 @@ def is_left(each: PendingInstant) -> bool:
     return not each.lives and each.action not in ("rollback", "clean")
 
 
-def lock_lines(holder: LockHolder, since_ms: float | None = None) -> list[str]:
+def lock_lines(holder: LockHolder, since: str = "") -> list[str]:
     """One line for each fact, with its name; the state first, without a name."""
-    (_, state), *facts = lock_facts(holder, since_ms)
+    (_, state), *facts = lock_facts(holder, since)
     return [state, *(f"{name:8} {value}" for name, value in facts)]

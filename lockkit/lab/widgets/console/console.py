@@ -182,7 +182,7 @@ class Console(Shown):
     def _show(self, found: Examination) -> None:
         self.found, self.planned, self.service, self._grant = found, None, None, None
         panel = self.panel
-        panel.lock.value = html.lock_html(found.standing.holder, found.since_ms)
+        panel.lock.value = html.lock_html(found.standing.holder, found.since)
         panel.generations.value = html.generations_html(found.kept, found.untold)
         panel.table.value = html.table_html(found.standing)
         panel.audit.value = html.audit_html(found.validation, found.events)
@@ -283,8 +283,7 @@ class Console(Shown):
         with closing(self._open(*self._at)) as store:
             holder = run(watch(self.panel.watch.value), store, Clock(), self._progress)
             known, _source = highest_epoch(store)
-        since_ms = self.found.since_ms if self.found else None
-        self.panel.lock.value = html.lock_html(holder, since_ms)
+        self.panel.lock.value = html.lock_html(holder, self.found.since if self.found else "")
         self.planned = planned(holder, by=operator_name(), wall_ms=Clock().wall_ms(), known=known)
         self.panel.plan.value = html.plan_html(self.planned, self._at[0])
         self.panel.say("This is what it would do.")

@@ -70,9 +70,9 @@ margin:1px 2px;font-family:var(--jp-code-font-family,monospace);font-size:12px}
 </style>"""
 
 
-def lock_html(holder: LockHolder, since_ms: float | None = None) -> str:
+def lock_html(holder: LockHolder, since: str = "") -> str:
     """The state, the owner, the lease's start and end (by whose clock), and whether to break it."""
-    (_, state), *facts = lock_facts(holder, since_ms)
+    (_, state), *facts = lock_facts(holder, since)
     silent = holder.renews is False and holder.state == "held"
     died = holder.process_state is ProcessState.ENDED and holder.breakable
     name = "renewed" if holder.renews else "died" if died else "silent" if silent else holder.state
