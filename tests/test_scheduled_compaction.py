@@ -13,7 +13,7 @@ from test_compaction import STANDING, Meanwhile, files, fresh, timeline, with_lo
 from test_merge_on_read import rows, shown, theirs
 
 from lockkit.cli.main import main
-from lockkit.errors import TableError
+from lockkit.errors import LockLost, TableError
 from lockkit.protocol.policy import Expiry
 from lockkit.runtime import SiblingInterrupted
 from lockkit.table import Table
@@ -201,6 +201,24 @@ def test_a_dead_execution_is_named_by_the_next_one() -> None:
         with pytest.raises(TableChanged, match="was carried out by a process that died"):
             later_service(table).compact("execute", plan.instant)
         assert shown(table.read()) == STANDING and table.compact() is not None
+
+
+def test_an_execution_that_overslept_commits_nothing_after_its_plan_was_rolled_back() -> None:
+    url, taken_back = fresh(), list[str]()
+
+    def overslept(_instant: str) -> None:
+        taken_back.extend(each.target for each in later_service(table).take_back())
+
+    with with_logs(url) as table, Table(url, emit=Meanwhile(overslept)) as slow:
+        plan = table.compact(mode="schedule")
+        assert plan is not None
+        with pytest.raises((TableError, LockLost)):
+            slow.compact(mode="execute")
+        assert taken_back == [plan.instant] and not timeline(table.store).pending
+        assert shown(table.read()) == STANDING and len(timeline(table.store).commits) == 3
+        assert not [each for each in files(table.store) if plan.instant in each]
+        assert table.compact() is not None
+        assert shown(table.read(query="read_optimized")) == STANDING
 
 
 def test_the_command_schedules_says_what_it_would_merge_and_executes(
