@@ -76,3 +76,24 @@ def test_each_restores_to_the_others_savepoint_and_reads_and_writes_on(
         assert both_show() == later
         table.upsert(rows("k1", at=10))
         both_show()
+
+
+@pytest.mark.parametrize("version", [9, 6])
+def test_hudi_reads_a_fenced_table_in_which_names_of_commits_were_kept(
+    hudi: Hudi, tmp_path: Path, version: int
+) -> None:
+    """Empty commits stay in the place of an overwrite and an append that a restore took back."""
+    path, url = str(tmp_path / "orders"), f"file://{tmp_path}/orders"
+    with Table.create(
+        url, record_key="id", partition_by="region", precombine="at", version=version,
+        name="orders",
+    ) as table:  # fmt: skip
+        table.upsert(rows("k1", "k2", "k4", at=1))
+        mine = table.savepoint().instant
+        saved = in_order(read_table(table.store, meta=True).to_pylist())
+        table.overwrite(rows("k1", at=2))
+        table.append(rows("n3", at=3))
+        assert len(table.restore(mine).taken_back) == 2
+        assert in_order(hudi.read(path)) == saved
+        table.upsert(rows("k2", "n5", at=5))
+        assert in_order(hudi.read(path)) == in_order(read_table(table.store, meta=True).to_pylist())
