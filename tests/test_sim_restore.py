@@ -35,11 +35,11 @@ def whatever_is_pending(*_: Any) -> None:
 _R = "lockkit.table.services.restore"
 MISTAKES: dict[str, tuple[dict[str, Callable[..., Any]], int, str]] = {
     "the name of a commit that went is free": (
-        {f"{_R}:keep_name": name_is_free}, 7, "what a restore took back"),
+        {f"{_R}:keep_name": name_is_free}, 1, "what a restore took back"),
     "a commit without its files stays": (
         {f"{_R}:keep_name": commit_stays}, 1, "Hudi's readers"),
     "a restore does not look a second time": (
-        {f"{_R}:_refuse_news": looks_no_more}, 1, "a restore takes back the newest"),
+        {f"{_R}:_refuse_news": looks_no_more}, 32, "a restore takes back the newest"),
     "a restore begins beside pending commits": (
         {f"{_R}:_refuse_pending": whatever_is_pending, f"{_R}:_refuse_news": looks_no_more}, 7,
         "a restore takes back the newest"),
@@ -48,7 +48,7 @@ MISTAKES: dict[str, tuple[dict[str, Callable[..., Any]], int, str]] = {
 QUICK = ("the name of a commit that went is free", "a commit without its files stays")
 
 
-@pytest.mark.parametrize("seed", [7])
+@pytest.mark.parametrize("seed", [1])
 def test_nothing_that_a_restore_took_back_comes_back(seed: int) -> None:
     """A writer sleeps after its decision, another one commits, and an operator restores."""
     outcome = simulate(SCENARIO, seed)
