@@ -79,6 +79,8 @@ class Timeline:
     """The listed version of each requested file, by instant and action."""
     fence: Any = field(default=None, compare=False)
     """With group commit: the fence that was read beside it, and its version."""
+    tail: frozenset[str] = frozenset()
+    """Of `completed`, what is decided in that fence and not published yet."""
 
     @property
     def latest(self) -> str:

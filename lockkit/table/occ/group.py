@@ -19,6 +19,8 @@ UNPUBLISHED_MAX = 64
 """While this many decisions have no proven outcome file, nothing more is decided."""
 WINDOW_GROUPS_MAX = 4_000
 """Number of file groups named in a window. A commit beyond it conflicts with each later rewrite."""
+BODIES_MAX = 32_000
+"""Number of characters that packed inflight files may take in a window; the newest stay."""
 REFUSED = "refused"
 
 
@@ -42,6 +44,8 @@ class Offer:
     table: str = ""
     """That of the fence that its owner knew."""
     action: str = COMMIT
+    body: str = ""
+    """`T.inflight`, packed, if it is small: then nobody reads that file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class GroupDecision:
     by: str = ""
     """Of a conflict: the instant that wrote the same file group."""
     action: str = COMMIT
+    body: str = ""
+    """Of a commit: `T.inflight`, packed, while it is among the newest (`BODIES_MAX`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,7 @@ def judge(fence: GroupFence, offer: Offer, timely: Collection[str]) -> GroupDeci
     wide = len(offer.writes) > GROUPS_MAX or named > WINDOW_GROUPS_MAX
     writes = frozenset[FileGroup]() if offer.blind else None if wide else offer.writes
     return replace(
-        entry, kind=COMMIT, sha256=offer.sha256, writes=writes,
+        entry, kind=COMMIT, sha256=offer.sha256, writes=writes, body=offer.body,
         schema=offer.schema if offer.schema != fence.schema else "",
     )  # fmt: skip
 
@@ -195,7 +201,17 @@ def decide(
     judged = [each for _, each in in_order if may_judge(fence, each)]
     for offer in judged[: min(room, BATCH_MAX)]:
         after = follow(after, judge(after, offer, timely), now)
-    return evict(after, proven, window_max)
+    return without_old_bodies(evict(after, proven, window_max))
+
+
+def without_old_bodies(fence: GroupFence) -> GroupFence:
+    """The bodies of the newest decisions are kept, as far as there is room for them."""
+    left, window = BODIES_MAX, list(fence.window)
+    for at in reversed(range(len(window))):
+        left -= len(window[at].body)
+        if left < 0 and window[at].body:
+            window[at] = replace(window[at], body="")
+    return replace(fence, window=tuple(window))
 
 
 def has_room(fence: GroupFence, proven: Collection[int]) -> int:

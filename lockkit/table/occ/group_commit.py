@@ -47,6 +47,7 @@ from lockkit.table.occ.group import (
     has_room,
     is_proven,
     may_judge,
+    proven_until,
     reaches,
     refuse,
     whole,
@@ -57,10 +58,12 @@ from lockkit.table.occ.group_fence import (
     format_group_fence,
     format_offer,
     is_tombstone,
+    packed,
     parse_group_fence,
     parse_offer,
     read_group_fence,
     tombstone,
+    unpacked,
 )
 
 GROUP_TIMELINE = HOODIE + "timeline/"
@@ -71,9 +74,10 @@ PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
 OFFERS_MAX = 256
 """So many offers that it has read a client keeps."""
-WAITS_MAX = 6
-"""How many times a client looks whether others have published what they decided before."""
-FIRST_LOOK_TRIPS = 1.25
+LOOK_TRIPS, FOLLOW_TRIPS = (1.25, 0.5), (2.25, 1.0)
+"""When a client looks whether it is decided: after the oldest offer, after its own one."""
+FOLLOWS_MS = 2_000
+"""An older instant that is pending may be a dead writer's."""
 PATIENCE_MAX = 3
 """So many turns a client leaves the decision to the owner of an older offer."""
 TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
@@ -119,6 +123,12 @@ class GroupClient:
     proven: set[int] = field(default_factory=set)
     """Numbers of the decisions whose outcome file this client has seen or written."""
 
+    name: str = ""
+    """The fence names it while it publishes; given with its first decision."""
+    publishing: bool = False
+    """Whether a thread of this client publishes now."""
+    idle: str = ""
+    """A client that the fence named, and that did not publish."""
     bodies: dict[str, bytes] = field(default_factory=dict)
     """Of this client's own inflight files that are not published yet."""
     behind: list[GroupDecision] = field(default_factory=list)
@@ -155,6 +165,10 @@ class GroupClient:
         self.known, self.version, self.knew_ms = fence, version, self.boot_ms()
         self.proven = {each for each in frozenset(self.proven) if each >= fence.first}
         self.won = {each for each in self.won if fence.window and each >= fence.window[0].round}
+
+    def took(self, sent_ms: int, until_ms: int) -> None:
+        """A round trip took this long."""
+        self.trip_ms = min(TRIP_MOST_MS, max(TRIP_LEAST_MS, until_ms - sent_ms))
 
     def forget(self) -> None:
         """Of a table that is gone nothing counts any more."""
@@ -229,6 +243,8 @@ class GroupWrite:
     table: str = ""
     surveyed: bool = False
     """Whether its base is from the fence that was read beside its snapshot's listing."""
+    follows: bool = False
+    """Whether that listing shows an earlier commit under way, whose owner may decide this one."""
 
     def see(self, fence: GroupFence) -> None:
         """Raise the base to the last decision in its snapshot.
@@ -246,7 +262,7 @@ class GroupWrite:
         return Offer(
             self.instant, self.base, self.writes, digest(self.body), self.schema,
             self.grows_schema, reserved=self.listed, blind=self.blind, table=self.table,
-            action=self.action,
+            action=self.action, body=packed(self.body),
         )  # fmt: skip
 
 
@@ -288,7 +304,7 @@ def look(client: GroupClient) -> Procedure[GroupView]:
     after = f"{GROUP_TIMELINE}{client.horizon}~" if client.horizon else ""
     listed, sent_ms = listing(GROUP_TIMELINE, after=after), (yield WallMs())
     entries, (fence, version) = yield Parallel((listed, read_group_fence()))
-    client.trip_ms = min(TRIP_MOST_MS, max(TRIP_LEAST_MS, (yield WallMs()) - sent_ms))
+    client.took(sent_ms, (yield WallMs()))
     if has_gap(before, fence):
         entries = yield from listing(GROUP_TIMELINE, after=after)
     client.knows(fence, version)
@@ -341,6 +357,8 @@ def recorded_outcome(view: GroupView, instant: str) -> Procedure[str]:
     if is_completed(view, instant):
         return COMMIT
     key = timeline_key(instant, "offer")
+    if view.read.get((key, view.versions.get(key))):
+        return ""  # it has been read, or written, and is an offer still
     if key in view.keys and isinstance(found := (yield from read(key)), Found):
         return REFUSED if is_tombstone(found.body) else ""
     return ""
@@ -405,7 +423,7 @@ def decided(
     if kind := decision_in(client.known, write.instant):
         return kind
     client.bodies[write.instant] = write.body
-    if view is None and (client.known is None or client.wins >= FAST_RUN_MAX):
+    if view is None and looks_first(client, write):
         client.wins = 0
         view = yield from look(client)
     elif view is None and client.known and goes_alone(client, client.known, write):
@@ -424,6 +442,16 @@ def decided(
     if not write.listed and (kind := (yield from list_before_offer(client, write))):
         return kind
     return (yield from offer(client, write))
+
+
+def looks_first(client: GroupClient, write: GroupWrite) -> bool:
+    """Whether a commit lists before it is sent: then it is decided with what others have offered.
+
+    One that follows another is offered at once, and decided by the owner of that other one.
+    """
+    if client.known is None or client.wins >= FAST_RUN_MAX:
+        return True
+    return write.surveyed and client.contended > 0 and not write.follows
 
 
 def list_before_offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
@@ -470,7 +498,13 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
         write.see((yield from look(client)).fence)
     write.sent = write.offered = True
     key, body = offered_as(write.offer())
-    made, view = yield Parallel((create(key, body), look(client)))
+    view: GroupView | None = None
+    if write.follows:
+        sent_ms = yield WallMs()
+        made = yield from create(key, body)
+        client.took(sent_ms, (yield WallMs()))
+    else:
+        made, view = yield Parallel((create(key, body), look(client)))
     settled: Version | Found | Missing = made
     if isinstance(settled, Found):  # an earlier call offered it, or a tombstone refuses it
         before = parse_offer(settled.body)
@@ -478,8 +512,10 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     version = settled if isinstance(settled, Version) else ""
     if version and settled is made:
         client.read[key, version] = write.offer()
+    if view is None and (kind := (yield from await_decision(client, write.instant, FOLLOW_TRIPS))):
+        return kind
     for turn in range(TURNS_MAX):
-        if turn:
+        if turn or view is None:
             view = yield from look(client)
         if kind := (yield from outcome(view, write.instant)):
             return kind
@@ -492,6 +528,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
             if isinstance(settled, Found | Missing):
                 continue  # a tombstone: the next look finds the decision
             version = settled
+            client.read[key, version] = write.offer()
         if not has_room(view.fence, client.proven):
             yield from publish(client)  # a full window takes no more decisions
             continue
@@ -516,14 +553,16 @@ def take_turn(
     return ""
 
 
-def await_decision(client: GroupClient, instant: str) -> Procedure[str]:
-    """Read the fence at the pace of round trips, until it moves or two have passed.
+def await_decision(
+    client: GroupClient, instant: str, trips: tuple[float, ...] = LOOK_TRIPS
+) -> Procedure[str]:
+    """Read the fence at the pace of round trips, until it moves or they have passed.
 
     The owner of the older offer sees it in the listing beside its own offer, and then replaces the
     fence: earlier reads are useless.
     """
-    for trips in FIRST_LOOK_TRIPS, 0.5:
-        yield Sleep(client.trip_ms / 1000 * trips)
+    for each in trips:
+        yield Sleep(client.trip_ms / 1000 * each)
         found = yield from read(FENCE_KEY, unless=client.version, limit=FENCE_BYTES_MAX)
         if isinstance(found, Found):
             fence = parse_group_fence(found.body)
@@ -636,9 +675,12 @@ def decide_once(
     It is sent once. Without an answer it may land later; then the fence that is read next shows
     what it decided. `write` is the caller's own among the offers.
     """
+    attempt = yield Unique()
+    client.name = client.name or attempt
     after = decide(
-        view.fence, offers, attempt=(yield Unique()), timely=timely(view),
-        proven=client.proven, now=instant_of((yield WallMs())), window_max=client.window_max,
+        view.fence, offers, attempt=attempt, combiner=publisher(client, view.fence),
+        timely=timely(view), proven=client.proven, now=instant_of((yield WallMs())),
+        window_max=client.window_max,
     )  # fmt: skip
     if after.last == view.fence.last:
         return False
@@ -662,6 +704,15 @@ def decide_once(
     if isinstance(answer, Throttled):
         yield Sleep(throttled_s(0, answer.retry_after_s))
     return False
+
+
+def publisher(client: GroupClient, fence: GroupFence) -> str:
+    """Who publishes what this client decides: whoever is at work, so that two do not do the same.
+
+    A hint: what stays unpublished for a while is published by whoever waits for it.
+    """
+    all_done = proven_until(fence, client.proven) == fence.last
+    return client.name if all_done or fence.combiner in ("", client.idle) else fence.combiner
 
 
 def answered(request: Put) -> Procedure[WriteAnswer]:
@@ -710,8 +761,8 @@ def unpublished_bodies(
     left = [each for each in due
             if each.kind == COMMIT and not is_proven(view.fence, each, client.proven)
             and not is_completed(view, each.instant)]  # fmt: skip
-    own = {each.instant: client.bodies[each.instant] for each in left
-           if each.instant in client.bodies}  # fmt: skip
+    own = {each.instant: body for each in left
+           if (body := client.bodies.get(each.instant) or unpacked(each))}  # fmt: skip
     others = [each for each in left if each.instant not in own]
     found = yield from all_of([read(inflight_key(each.instant, each.action)) for each in others])
     return own | {decision.instant: each.body for decision, each in zip(others, found, strict=True)
@@ -749,26 +800,34 @@ def publish_one(
 
 
 def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> Procedure[bool]:
-    """Publish what was decided together with `mine`, after all that was decided before.
+    """Publish up to what was decided together with `mine`.
 
-    The clients that decided that publish it. If they do not, it is published here. False: the table
-    is gone, or another one was made in its place, so nothing is published.
+    The client that the fence names goes on with what it knows by then to be decided. False: the
+    table is gone, or another one was made in its place, so nothing is published.
     """
-    round_of = [each.seq for each in fence.window if each.round == mine.round]
-    first, last = min([mine.seq, *round_of]), max([mine.seq, *round_of])
-    for _ in range(WAITS_MAX):
-        before = [each for each in fence.window
-                  if each.seq < first and not is_proven(fence, each, client.proven)]  # fmt: skip
-        if not before:
+    for _ in range(TURNS_MAX if client.publishing else 0):
+        yield Sleep(client.trip_ms / 1000)
+        if not client.publishing or is_proven(fence, mine, client.proven):
             break
-        yield Sleep(client.trip_ms / 1000 * max(1, len(before) / 2))  # it has only just begun
-        if (yield from are_published(client, before)):
-            break
-    view = GroupView(fence, client.version, {}, frozenset(), client.horizon)
-    if not (yield from is_there(client, fence.table, client.boot_ms() - SURE_MS)):
-        return False
-    yield from publish(client, view, until=last)
+    until = max([mine.seq, *(each.seq for each in fence.window if each.round == mine.round)])
+    client.publishing = True
+    try:
+        while True:
+            view = GroupView(fence, client.version, {}, frozenset(), client.horizon)
+            if not (yield from is_there(client, fence.table, client.boot_ms() - SURE_MS)):
+                return False
+            yield from publish(client, view, until=until)
+            later = client.known
+            if later is None or not is_publisher(client, later) or later.last <= until:
+                break
+            fence, until = later, later.last
+    finally:
+        client.publishing = False
     return (yield from stays(client, fence, client.boot_ms() - SURE_MS))
+
+
+def is_publisher(client: GroupClient, fence: GroupFence) -> bool:
+    return bool(client.name) and fence.combiner == client.name
 
 
 def stays(client: GroupClient, fence: GroupFence, since_ms: int) -> Procedure[bool]:
@@ -801,19 +860,26 @@ def is_there(client: GroupClient, table: str, since_ms: int) -> Procedure[bool]:
     return True
 
 
-def are_published(client: GroupClient, decisions: list[GroupDecision]) -> Procedure[bool]:
-    """Whether these commits are published, by one read: the last of them is published last.
+def unproven(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> list[GroupDecision]:
+    """Up to `mine`, what this client does not know to be published."""
+    every = [*(each for each in fence.window if each.seq < mine.seq), mine]
+    return [each for each in every if not is_proven(fence, each, client.proven)]
 
-    In table version 6, where a round has no order, each is read.
+
+def are_published(client: GroupClient, left: list[GroupDecision]) -> Procedure[bool]:
+    """Whether these are published, by one request: a listing, or a read if only one is left.
+
+    In table version 9 the last of them is published last.
     """
-    commits = [each for each in decisions if each.kind == COMMIT]
-    last = commits[-1:] if commits and commits[-1].completion else commits
-    found = yield from all_of([read(completed_key(each)) for each in last])
-    if not all(isinstance(each, Found) for each in found):
-        return False
-    for each in commits:
-        client.proven.add(each.seq)
-    return True
+    if len(left) > 1:
+        after = f"{GROUP_TIMELINE}{client.horizon}~" if client.horizon else ""
+        keys = {each.key for each in (yield from listing(GROUP_TIMELINE, after=after))}
+    else:
+        found = yield from read(completed_key(left[0]))
+        keys = {completed_key(left[0])} if isinstance(found, Found) else set()
+    there = [each for each in left if completed_key(each) in keys]
+    client.proven |= {each.seq for each in there}
+    return left[-1] in there
 
 
 def bury(instant: str) -> Procedure[None]:

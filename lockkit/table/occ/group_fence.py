@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
@@ -18,6 +20,7 @@ from lockkit.table.occ.fence import (
     FENCE_KEY,
     GROUP_FORMAT,
     NO_INSTANT,
+    digest,
     is_instant,
 )
 from lockkit.table.occ.group import (
@@ -29,6 +32,8 @@ from lockkit.table.occ.group import (
 )
 
 M = TypeVar("M")
+PACKED_MAX, UNPACKED_MAX = 2_000, 64_000
+"""Only a smaller inflight file is repeated in its offer, and in the fence."""
 
 
 # --- the fence ------------------------------------------------------------------------------------
@@ -126,6 +131,23 @@ def read_group_fence() -> Procedure[tuple[GroupFence, Version]]:
             "made and nothing was committed", "restore its last version",
         )  # fmt: skip
     return parse_group_fence(found.body), found.version
+
+
+@lru_cache(maxsize=16)
+def packed(body: bytes) -> str:
+    """An inflight file as an offer and a decision repeat it; '' if it is too long for that."""
+    text = base64.b85encode(zlib.compress(body)).decode() if len(body) <= UNPACKED_MAX else ""
+    return text if len(text) <= PACKED_MAX else ""
+
+
+@lru_cache(maxsize=GROUP_WINDOW_MAX)
+def unpacked(each: GroupDecision) -> bytes | None:
+    """The inflight file of a decision, if the fence repeats it."""
+    try:
+        body = zlib.decompressobj().decompress(base64.b85decode(each.body), UNPACKED_MAX)
+    except (ValueError, zlib.error):
+        return None
+    return body if each.body and digest(body) == each.sha256 else None
 
 
 # --- an offer -------------------------------------------------------------------------------------

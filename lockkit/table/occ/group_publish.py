@@ -14,9 +14,8 @@ from typing import Any, Protocol, TypeVar, cast
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
-from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Sleep, WallMs, run
-from lockkit.runtime.proven import all_of, listing, read
+from lockkit.runtime.proven import all_of, listing
 from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.errors import (
@@ -29,31 +28,35 @@ from lockkit.table.errors import (
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import recheck_config
 from lockkit.table.format.schema_reading import arrow_schema
-from lockkit.table.format.timeline import V9, Timeline, parse_timeline
+from lockkit.table.format.timeline import V9, Timeline, instant_ms, parse_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
+from lockkit.table.occ.covered import pending_commits
 from lockkit.table.occ.fence import (
     COMMIT,
     FENCE_KEY,
     ROLLBACK,
     digest,
 )
-from lockkit.table.occ.group import GroupDecision, GroupFence, is_proven
+from lockkit.table.occ.group import GroupDecision, GroupFence
 from lockkit.table.occ.group_ahead import GroupAppend, give_back, is_busy, reserve_ahead
 from lockkit.table.occ.group_commit import (
     CONTENDED_FOR,
+    FOLLOWS_MS,
     GROUP_TIMELINE,
     GroupClient,
     GroupWrite,
+    are_published,
     bury,
-    completed_key,
     decided,
     has_gap,
+    is_publisher,
     known_decisions,
     named,
     offered_as,
     publish_round,
     timeline_key,
+    unproven,
     view_beside,
 )
 from lockkit.table.occ.group_fence import read_group_fence
@@ -247,7 +250,8 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
             client.knew_ms = knew_ms  # it was read a while ago
     fence, covered = client.known, began.covered
     client.proven |= {each.seq for each in fence.window
-                      if each.kind == COMMIT and each.instant in covered}  # fmt: skip
+                      if each.kind == COMMIT and each.instant in covered
+                      and each.instant not in began.timeline.tail}  # fmt: skip
     # A new group with an id of its own (`free_file_id`); those of buckets are the same for all.
     files = parse_commit(prepared.instant, prepared.inflight, prepared.body)
     appends = began.action == COMMIT and not prepared.replaced and all(
@@ -259,9 +263,16 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
         named(files), schema_id(files.schema), prepared.grows,
         blind=appends and not prepared.grows, body=prepared.body, action=began.action,
         surveyed=surveyed is not None and surveyed[0].round <= fence.round,
+        follows=surveyed is not None and _follows(prepared.instant, began.timeline),
     )  # fmt: skip
     write.see(fence)
     return write
+
+
+def _follows(instant: str, now: Timeline) -> bool:
+    """Whether the commit before this one is under way."""
+    before = max((each for each in pending_commits(now) if each < instant), default="")
+    return bool(before) and instant_ms(instant) - instant_ms(before) < FOLLOWS_MS
 
 
 @lru_cache(maxsize=16)
@@ -291,27 +302,16 @@ def see_published(
 ) -> Procedure[bool]:  # fmt: skip
     """Until the completed file exists: then readers that know nothing of the fence see the commit.
 
-    The client that decided it publishes it, with all others that it decided. A commit that another
-    client decided waits for that client, so that not all publish the same files: `patience_s`, or
-    the time of a few round trips. `fence` has it: by default the one that the client knows.
-    Returns whether it is published by this call.
+    The client that the fence names publishes it, with all before it. The others wait for that
+    client, so that not all publish the same files: `patience_s`, or the time of a few round trips.
+    `fence` has it: by default the one that the client knows. Returns whether this published it.
     """
     fence = fence or client.known
     assert fence is not None
-    if mine.round not in client.won:
-        trip_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
-        ahead = sum(not is_proven(fence, each, client.proven)
-                    for each in fence.window if each.seq <= mine.seq)  # fmt: skip
-        wait_s = trip_s * min(ahead, WAITS_MAX) if patience_s is None else patience_s
-        yield Sleep(wait_s, client.closing)
-        for _ in range(WAITS_MAX if patience_s is None else 1):
-            if is_proven(fence, mine, client.proven) or isinstance(
-                (yield from read(completed_key(mine))), Found
-            ):
-                client.proven.add(mine.seq)
-                return False
-            if patience_s is None:
-                yield Sleep(trip_s)
+    if not is_publisher(client, fence):
+        if (yield from _others_publish(client, fence, mine, patience_s)):
+            return False
+        client.idle = fence.combiner
     if not (yield from publish_round(client, fence, mine)):
         yield from note_gone(mine)
         return False
@@ -319,6 +319,23 @@ def see_published(
     decided = {"batch": batch} if mine.round in client.won else {}
     yield Note("published", {"instant": mine.instant, "epoch": 0} | decided)
     return True
+
+
+def _others_publish(
+    client: GroupClient, fence: GroupFence, mine: GroupDecision, patience_s: float | None
+) -> Procedure[bool]:
+    """Whether another client publishes it; False once none has published anything for a while."""
+    trip_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
+    for _ in range(WAITS_MAX):
+        left = unproven(client, fence, mine)
+        wait_s = trip_s * min(len(left), WAITS_MAX) if patience_s is None else patience_s
+        yield Sleep(wait_s if left else 0, client.closing)
+        still = unproven(client, fence, mine)
+        if not still or (yield from are_published(client, still)):
+            return True
+        if client.closing.is_set() or len(unproven(client, fence, mine)) == len(left):
+            return False
+    return False
 
 
 def publish_behind(client: GroupClient, mine: GroupDecision) -> Procedure[int | None]:

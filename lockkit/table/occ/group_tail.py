@@ -8,6 +8,7 @@ that was acknowledged before the listing was requested.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from lockkit.errors import StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import Version
@@ -29,7 +30,7 @@ from lockkit.table.occ.group_commit import (
     GroupView,
     publish,
 )
-from lockkit.table.occ.group_fence import read_group_fence
+from lockkit.table.occ.group_fence import read_group_fence, unpacked
 
 WAITS_MAX, WAIT_LEAST_S, WAIT_MOST_S = 8, 0.02, 0.1
 WAY_MS, WAY_POLL_S = 5_000, 0.1
@@ -43,12 +44,32 @@ def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline
     for a reader that may not write, if what is decided stays unpublished.
     """
     began_ms = yield WallMs()
+    now = yield from _list_beside(names, after)
+    return (yield from _wait_published(names, now, after, began_ms))
+
+
+def load_with_tail(names: TimelineNames, after: str) -> Procedure[Timeline]:
+    """The same for a writer, which need not wait for what the fence has in full."""
+    began_ms = yield WallMs()
+    now = yield from _list_beside(names, after)
+    if now.fence is not None and (known := with_tail(now.fence[0], now, after)) is not None:
+        return known
+    return (yield from _wait_published(names, now, after, began_ms))
+
+
+def _list_beside(names: TimelineNames, after: str) -> Procedure[Timeline]:
     now: Timeline
-    shown: Timeline | None = None
     now, read = yield Parallel((load_timeline(names, after=after), _fence()))
-    fence = read and read[0]
-    if fence is None or shows_all(fence, now, after):
-        return replace(now, fence=read)
+    return replace(now, fence=read)
+
+
+def _wait_published(
+    names: TimelineNames, now: Timeline, after: str, began_ms: int
+) -> Procedure[Timeline]:
+    if now.fence is None or shows_all(now.fence[0], now, after):
+        return now
+    read, shown = now.fence, None
+    fence, _ = read
     trip_s = max(WAIT_LEAST_S, min(WAIT_MOST_S, ((yield WallMs()) - began_ms) / 1000))
     try:
         shown = yield from _published(names, fence, now, after, trip_s)
@@ -61,10 +82,10 @@ def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline
 def list_in_turn(
     names: TimelineNames, instant: str, action: str, after: str
 ) -> Procedure[Timeline]:
-    """`load_decided` once it is this instant's turn."""
-    now: Timeline = yield from load_decided(names, after=after)
+    """`load_with_tail` once it is this instant's turn."""
+    now: Timeline = yield from load_with_tail(names, after)
     if (yield from give_way(names, instant, action, now)):
-        now = yield from load_decided(names, after=after)
+        now = yield from load_with_tail(names, after)
     return now
 
 
@@ -97,6 +118,27 @@ def shows_all(fence: GroupFence, now: Timeline, after: str) -> bool:
     commits = [each.instant for each in fence.window if each.kind == COMMIT]
     shown = [each for each in commits if is_shown(each, now, after)]
     return len(shown) == len(commits) and (bool(shown) or fence.first == 1)
+
+
+def with_tail(fence: GroupFence, now: Timeline, after: str) -> Timeline | None:
+    """The listing, with what is decided and not published as completed.
+
+    None if the fence does not have all of that, or if what left the window may not be listed.
+    """
+    commits = [each for each in fence.window if each.kind == COMMIT]
+    hidden = [each for each in commits if not is_shown(each.instant, now, after)]
+    reaches_all = len(hidden) < len(commits) or fence.first == 1
+    if not reaches_all or not all(each.completion and unpacked(each) for each in hidden):
+        return None
+    tail = {each.instant: each for each in hidden}
+    done = {**now.completed, **{each: tail[each].action for each in tail}}
+    times = {each: tail[each].completion or "" for each in tail}
+    return replace(
+        now, completed=MappingProxyType(dict(sorted(done.items()))),
+        pending=MappingProxyType({e: of for e, of in now.pending.items() if e not in tail}),
+        completion=MappingProxyType({**now.completion, **times}), tail=frozenset(tail),
+        inflight=now.inflight | set(tail),
+    )  # fmt: skip
 
 
 def is_shown(instant: str, now: Timeline, after: str) -> bool:
