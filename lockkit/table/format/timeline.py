@@ -81,6 +81,8 @@ class Timeline:
     """With group commit: the fence that was read beside it, and its version."""
     tail: frozenset[str] = frozenset()
     """Of `completed`, what is decided in that fence and not published yet."""
+    bodies: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """Of commits that this fence repeats."""
 
     @property
     def latest(self) -> str:

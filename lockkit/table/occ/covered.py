@@ -79,16 +79,14 @@ def settle(before: CheckedHorizon, now: Timeline, wanted: Iterable[str]) -> Chec
     wanted = set(wanted)
     # A shorter instant would sort differently as text than by its time.
     barrier = min(
-        (each for each in (*now.commits, *pending_commits(now))
-         if each > before.horizon
+        (each for each in (*now.commits, *pending_commits(now)) if each > before.horizon
          and (each not in wanted or each in now.tail or len(each) != _DIGITS)),
         default="~",
     )  # fmt: skip
     rising = {each for each in wanted if before.horizon < each < barrier}
     horizon = max(rising, default=before.horizon)
     return CheckedHorizon(
-        horizon,
-        before.settled + len(rising),
+        horizon, before.settled + len(rising),
         frozenset(each for each in wanted if each > horizon),
         max(before.completion, *(now.completion.get(each, "") for each in rising), ""),
     )
@@ -118,8 +116,8 @@ def has_archived(prefix: str) -> Procedure[bool]:
 def read_commit(names: TimelineNames, instant: str, now: Timeline) -> Procedure[CommitFiles]:
     """What a commit did that `now` shows as completed."""
     key = names.completed(instant, now.completed[instant], now.completion.get(instant))
-    if now.fence is not None and (body := _in_fence(instant, now)):
-        return parse_commit(instant, key, body)
+    if instant in now.bodies:
+        return parse_commit(instant, key, now.bodies[instant])
     match (yield from read(key)):
         case Found(body, _):
             return parse_commit(instant, key, body)
@@ -127,13 +125,3 @@ def read_commit(names: TimelineNames, instant: str, now: Timeline) -> Procedure[
             raise TableChanged(
                 key, "was listed and is gone: it was rolled back or archived", "begin again"
             )
-
-
-def _in_fence(instant: str, now: Timeline) -> bytes | None:
-    """With group commit: the commit's content, if the fence that was read beside it has it."""
-    from lockkit.table.occ.group_fence import unpacked
-
-    fence, _ = now.fence
-    done = now.completion.get(instant)
-    return next((unpacked(each) for each in fence.window
-                 if each.instant == instant and each.completion == done), None)  # fmt: skip

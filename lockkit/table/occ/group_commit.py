@@ -19,6 +19,7 @@ from lockkit.errors import TableError
 from lockkit.protocol.outcome import (
     Applied,
     Found,
+    IfAbsent,
     IfVersion,
     Missing,
     Throttled,
@@ -76,6 +77,12 @@ OFFERS_MAX = 256
 """So many offers that it has read a client keeps."""
 LOOK_TRIPS, FOLLOW_TRIPS = (1.25, 0.5), (2.25, 1.0)
 """When a client looks whether it is decided: after the oldest offer, after its own one."""
+FRESH_ROUNDS = 2
+"""What was decided in the latest rounds is not published by others yet."""
+LEFT_MAX = 8
+"""So many round trips at most a client leaves the publishing to another one that it met."""
+PUBLISHER_TRIPS = (1.5, 3, 6)
+"""When the client that publishes for others reads the fence again, while there is nothing new."""
 FOLLOWS_MS = 2_000
 """An older instant that is pending may be a dead writer's."""
 PATIENCE_MAX = 3
@@ -125,8 +132,8 @@ class GroupClient:
 
     name: str = ""
     """The fence names it while it publishes; given with its first decision."""
-    publishing: bool = False
-    """Whether a thread of this client publishes now."""
+    publishing: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread of this client that publishes."""
     idle: str = ""
     """A client that the fence named, and that did not publish."""
     bodies: dict[str, bytes] = field(default_factory=dict)
@@ -438,6 +445,7 @@ def decided(
             client.wins += won
             if won and (kind := decision_in(client.known, write.instant)):
                 return kind
+            write.follows = write.blind and client.contended > 0
     client.wins = 0
     if not write.listed and (kind := (yield from list_before_offer(client, write))):
         return kind
@@ -685,12 +693,13 @@ def decide_once(
     if after.last == view.fence.last:
         return False
     replacing = Put(FENCE_KEY, format_group_fence(after), IfVersion(view.version))
-    sent_ms = client.boot_ms()
+    sent_ms, began_ms = client.boot_ms(), (yield WallMs())
     beside, client.beside = client.beside, None
     if write is None or beside is None:
         answer = yield replacing
     else:
         answer, _ = yield Parallel((answered(replacing), beside))
+    client.took(began_ms, (yield WallMs()))
     if write is not None and not isinstance(answer, Throttled):
         write.sent = True
         write.doubtful |= isinstance(answer, Unknown)
@@ -751,7 +760,20 @@ def publish(
     due = [each for each in view.fence.window if until is None or each.seq <= until]
     bodies = yield from unpublished_bodies(client, view, due)
     for together in rounds(replace(view.fence, window=tuple(due))):
-        yield from all_of([publish_one(client, view, each, bodies) for each in together])
+        met = yield from all_of([publish_one(client, view, each, bodies) for each in together])
+        if any(met):
+            yield from let_publish(client, view.fence, due)
+
+
+def let_publish(
+    client: GroupClient, fence: GroupFence, due: list[GroupDecision]
+) -> Procedure[None]:
+    """Another client publishes the same: leave some to it, and list what it has published."""
+    left = [each for each in due if not is_proven(fence, each, client.proven)]
+    if not is_publisher(client, fence):
+        yield Sleep(client.trip_ms / 1000 * min(len(left), LEFT_MAX), client.closing)
+    if len(left) > 1:
+        yield from are_published(client, left)
 
 
 def unpublished_bodies(
@@ -777,9 +799,11 @@ def rounds(fence: GroupFence) -> list[list[GroupDecision]]:
 
 def publish_one(
     client: GroupClient, view: GroupView, each: GroupDecision, bodies: Mapping[str, bytes]
-) -> Procedure[None]:
+) -> Procedure[bool]:
+    """Whether its completed file was there before."""
+    met = False
     if is_proven(view.fence, each, client.proven):
-        return
+        return met
     if each.kind != COMMIT:
         yield from bury(each.instant)
     elif not is_completed(view, each.instant):
@@ -790,40 +814,75 @@ def publish_one(
                 f"is decided, and {inflight_key(each.instant, each.action)} is missing or is not "
                 "what was decided", "restore that object from its versions",
             )
-        if isinstance((yield from create(completed_key(each), body)), Found):
+
+        def is_ours(there: bytes) -> bool:
+            nonlocal met
+            met = there == body
+            return met
+
+        settled = yield from settle_write(
+            completed_key(each), body, IfAbsent(), is_ours=is_ours
+        )
+        if isinstance(settled, Found):
             raise TableError(
                 completed_key(each), "differs from its inflight file, which the fence names",
                 "restore one of them: until then nothing more is published",
             )
     client.proven.add(each.seq)
     client.bodies.pop(each.instant, None)
+    return met
 
 
 def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> Procedure[bool]:
-    """Publish up to what was decided together with `mine`.
+    """Publish `mine`, with all that this client knows to be decided.
 
-    The client that the fence names goes on with what it knows by then to be decided. False: the
+    The client that the fence names goes on with what others have decided by then. False: the
     table is gone, or another one was made in its place, so nothing is published.
     """
-    for _ in range(TURNS_MAX if client.publishing else 0):
-        yield Sleep(client.trip_ms / 1000)
-        if not client.publishing or is_proven(fence, mine, client.proven):
+    for _ in range(TURNS_MAX):
+        if mine_alone := client.publishing.acquire(blocking=False):
             break
-    until = max([mine.seq, *(each.seq for each in fence.window if each.round == mine.round)])
-    client.publishing = True
+        yield Sleep(client.trip_ms / 1000)  # another thread of this client is at it
+        if is_proven(fence, mine, client.proven):
+            return True
     try:
-        while True:
+        more: GroupFence | None = fence
+        while more is not None:
+            fence = more
             view = GroupView(fence, client.version, {}, frozenset(), client.horizon)
+            left = [e for e in fence.window if not is_proven(fence, e, client.proven)]
+            if len(left) > 1 and left[0].round < fence.round - FRESH_ROUNDS:
+                yield from are_published(client, left)  # another client may have done it
             if not (yield from is_there(client, fence.table, client.boot_ms() - SURE_MS)):
                 return False
-            yield from publish(client, view, until=until)
-            later = client.known
-            if later is None or not is_publisher(client, later) or later.last <= until:
-                break
-            fence, until = later, later.last
+            yield from publish(client, view)
+            more = (yield from to_be_published(client, fence))
     finally:
-        client.publishing = False
+        if mine_alone:
+            client.publishing.release()
     return (yield from stays(client, fence, client.boot_ms() - SURE_MS))
+
+
+def to_be_published(client: GroupClient, done: GroupFence) -> Procedure[GroupFence | None]:
+    """What was decided since, while the fence names this client and others commit too.
+
+    It is read again a few times, more and more seldom. `client.known` is not changed: its main
+    thread works with that.
+    """
+    known, version = done, ""
+    for trips in (0, *PUBLISHER_TRIPS):
+        yield Sleep(client.trip_ms / 1000 * trips, client.closing)
+        if client.known is not None and client.known.round > known.round:
+            known = client.known
+        elif trips and client.contended and not client.closing.is_set():
+            found = yield from read(FENCE_KEY, unless=version or None, limit=FENCE_BYTES_MAX)
+            if isinstance(found, Found):
+                known, version = parse_group_fence(found.body), found.version
+        if known.table != done.table or not is_publisher(client, known):
+            return None
+        if known.last > done.last:
+            return known
+    return None
 
 
 def is_publisher(client: GroupClient, fence: GroupFence) -> bool:

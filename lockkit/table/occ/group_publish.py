@@ -328,7 +328,9 @@ def _others_publish(
     trip_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
     for _ in range(WAITS_MAX):
         left = unproven(client, fence, mine)
-        wait_s = trip_s * min(len(left), WAITS_MAX) if patience_s is None else patience_s
+        before = min(len(left), WAITS_MAX)  # the owner of the oldest one is the first to lose it
+        patient_s = max(patience_s or 0, trip_s * WAITS_MAX) * (1 + before) / 2
+        wait_s = trip_s * before if patience_s is None else patient_s
         yield Sleep(wait_s if left else 0, client.closing)
         still = unproven(client, fence, mine)
         if not still or (yield from are_published(client, still)):

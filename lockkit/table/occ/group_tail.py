@@ -60,7 +60,9 @@ def load_with_tail(names: TimelineNames, after: str) -> Procedure[Timeline]:
 def _list_beside(names: TimelineNames, after: str) -> Procedure[Timeline]:
     now: Timeline
     now, read = yield Parallel((load_timeline(names, after=after), _fence()))
-    return replace(now, fence=read)
+    bodies = {each.instant: body for each in (read[0].window if read else ())
+              if (body := unpacked(each))}  # fmt: skip
+    return replace(now, fence=read, bodies=bodies)
 
 
 def _wait_published(
@@ -76,7 +78,8 @@ def _wait_published(
     except StoreError as error:
         if isinstance(error, Unanswered):
             raise
-    return replace(shown or (yield from load_timeline(names, after=after)), fence=read)
+    shown = shown or (yield from load_timeline(names, after=after))
+    return replace(shown, fence=read, bodies=now.bodies)
 
 
 def list_in_turn(
@@ -128,7 +131,7 @@ def with_tail(fence: GroupFence, now: Timeline, after: str) -> Timeline | None:
     commits = [each for each in fence.window if each.kind == COMMIT]
     hidden = [each for each in commits if not is_shown(each.instant, now, after)]
     reaches_all = len(hidden) < len(commits) or fence.first == 1
-    if not reaches_all or not all(each.completion and unpacked(each) for each in hidden):
+    if not reaches_all or not all(e.completion and e.instant in now.bodies for e in hidden):
         return None
     tail = {each.instant: each for each in hidden}
     done = {**now.completed, **{each: tail[each].action for each in tail}}
