@@ -51,8 +51,7 @@ class GroupAppend:
             taken, sent_ms = client.ahead.pop()
             early_ms = client.boot_ms() - sent_ms
             now: TakenInstant = replace(taken, known=known, early_ms=early_ms)
-            as_it_was = taken.known.config == known.config and early_ms <= AHEAD_MS
-            if not as_it_was or known.newest >= taken.instant:
+            if not (is_recent(early_ms) and is_usable(taken, known)):
                 yield from delete(taken.requested, taken.version)
             elif trying is None or (yield from trying(now)):
                 return now
@@ -70,6 +69,17 @@ class GroupAppend:
         if transaction is not None:
             yield from give_way(taken.names, taken.instant, taken.action, now)
         return transaction, now
+
+
+def is_recent(early_ms: int) -> bool:
+    """Others see the instant pending; after a while it counts as a dead writer's."""
+    return early_ms <= AHEAD_MS
+
+
+def is_usable(taken: TakenInstant, known: Any) -> bool:
+    """Whether it is later than every commit that this client knows, of the table as it was."""
+    unchanged: bool = taken.known.config == known.config
+    return unchanged and known.newest < taken.instant
 
 
 def _alone(client: GroupClient, instant: str) -> bool:
