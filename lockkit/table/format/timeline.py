@@ -80,9 +80,8 @@ class Timeline:
     fence: Any = field(default=None, compare=False)
     """With group commit: the fence that was read beside it, and its version."""
     tail: frozenset[str] = frozenset()
-    """Of `completed`, what is decided in that fence and not published yet."""
     bodies: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
-    """Of commits that this fence repeats."""
+    """Of `completed`, what is not published yet but in that fence; commits that it repeats."""
 
     @property
     def latest(self) -> str:

@@ -32,7 +32,6 @@ from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, i
 
 HARMLESS = frozenset({"clean", "rollback", "savepoint"})
 """Pending actions that never end as a commit; they delay neither a horizon nor a read."""
-_DIGITS = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +79,13 @@ def settle(before: CheckedHorizon, now: Timeline, wanted: Iterable[str]) -> Chec
     # A shorter instant would sort differently as text than by its time.
     barrier = min(
         (each for each in (*now.commits, *pending_commits(now)) if each > before.horizon
-         and (each not in wanted or each in now.tail or len(each) != _DIGITS)),
+         and (each not in wanted or each in now.tail or len(each) != 17)),
         default="~",
     )  # fmt: skip
     rising = {each for each in wanted if before.horizon < each < barrier}
     horizon = max(rising, default=before.horizon)
     return CheckedHorizon(
-        horizon, before.settled + len(rising),
-        frozenset(each for each in wanted if each > horizon),
+        horizon, before.settled + len(rising), frozenset(e for e in wanted if e > horizon),
         max(before.completion, *(now.completion.get(each, "") for each in rising), ""),
     )
 
@@ -122,6 +120,5 @@ def read_commit(names: TimelineNames, instant: str, now: Timeline) -> Procedure[
         case Found(body, _):
             return parse_commit(instant, key, body)
         case _missing:
-            raise TableChanged(
-                key, "was listed and is gone: it was rolled back or archived", "begin again"
-            )
+            why = "was listed and is gone: it was rolled back or archived"
+            raise TableChanged(key, why, "begin again")
