@@ -1,7 +1,6 @@
 """A base file: one file group's rows as parquet, with Hudi's five meta columns in front.
 
-It is written as a stream: rows are added in batches, and memory holds one row group. Spark's
-executors call these functions over Arrow and return one row of statistics."""
+It is written as a stream: rows are added in batches, and memory holds one row group."""
 
 from __future__ import annotations
 
@@ -40,6 +39,7 @@ ROW_GROUP_BYTES = 32_000_000
 ROW_GROUP_ROWS_MAX = 1_000_000
 KEY_SCALE_MAX = 6
 MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
+FILTER = {"org.apache.hudi.bloomfilter": "/////wAAAAEBAAAACP8="}  # for Hudi: rules out no key
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +137,10 @@ class BaseFileWriter:
     def close(self, *, inserts: int, updates: int = 0, deletes: int = 0) -> WriteStat:
         """Finish the file; `out` then holds all of it."""
         self._flush()
-        least, greatest = self._least or "", self._greatest or ""
         with _disk_errors_named():
             writer = self._writer or self._open()
-            writer.add_key_value_metadata({MIN_KEY: least, MAX_KEY: greatest})
+            keys = {MIN_KEY: self._least or "", MAX_KEY: self._greatest or ""}
+            writer.add_key_value_metadata({**keys, **FILTER})
             writer.close()
             self.out.flush()
         return WriteStat(
