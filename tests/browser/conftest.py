@@ -84,10 +84,10 @@ def one_voila(tmp_path_factory: Factory) -> Iterator[Server]:
 
 @pytest.fixture
 def voila(one_voila: Server, page: Any) -> Iterator[Server]:
-    """Voila, for one test: to leave its page ends what it started."""
+    """Voila, for one test: two minutes after its page is left, its kernel and its writers end."""
     yield one_voila
     page.goto("about:blank", timeout=LATER_MS)
-    assert gone(one_voila.directory), "a writer outlived its page"
+    assert gone(one_voila.directory, 200.0), "a writer outlived its page's kernel"
 
 
 @pytest.fixture(scope="package")

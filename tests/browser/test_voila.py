@@ -10,7 +10,7 @@ import pytest
 from browser.world import BENCH, FIRST, LATER_MS, SOON_MS, Server, elsewhere, launch, said, shot
 
 pytestmark = [
-    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240, method="thread"),
+    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(480, method="thread"),
     pytest.mark.xdist_group("voila"),
 ]  # fmt: skip
 
