@@ -172,10 +172,13 @@ def test_an_increment_may_begin_at_any_archived_commit(
             assert contents(table.changes(begin)[0]) == later, begin
 
 
-def test_an_increment_brings_an_archived_commit_that_ended_after_its_begin(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_an_increment_brings_an_archived_commit_that_ended_after_its_begin(
+    tmp_path: Path, mode: str
+) -> None:
     """It began before the commits that stayed, and ended after the first of them."""
     url = f"file://{tmp_path}/overlap"
-    store = new_table(url, replace(CONFIG, version=9))
+    store = new_table(url, replace(CONFIG, version=9, mode=mode))
     first = add(store, 9)
     slow = prepare_inserts(store, orders([0]))
     add(store, 1)

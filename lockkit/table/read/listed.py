@@ -259,8 +259,10 @@ def list_increment(start: str = "", end: str | None = None) -> Procedure[Increme
     instants: Iterable[str] | None = None
     if start and found.now.completion:
         instants = [each for at, each in counted if start < at <= until]
-        if start < min(at for at, _ in counted):
-            instants = [*instants, *(yield from _archived_after(found, start))]
+        # Archived are the smallest instants, and one of them may have completed after `start`.
+        early = start < min(at for at, _ in counted)
+        older = yield from _archived_after(found, start, until, all_of=early)
+        instants = [*instants, *older]
     names = None if instants is None else frozenset(instants)
     slices = tuple(
         each for each in snapshot.slices
@@ -276,16 +278,21 @@ def _first_writing(now: Timeline, after: str) -> str:
                 if action in COMMITS and each > after), default="~")  # fmt: skip
 
 
-def _archived_after(found: Listed, start: str) -> Procedure[list[str]]:
+def _archived_after(
+    found: Listed, start: str, until: str, *, all_of: bool
+) -> Procedure[list[str]]:
+    """The archived commits that completed in (`start`, `until`]; `TableError` if `all_of` them are
+    wanted, and the archive does not name them.
+    """
     history: list[ArchivedInstant] = yield from load_archived(found.table.config)
-    if not history and (yield from listing(found.table.config.archive_prefix)):
+    if all_of and not history and (yield from listing(found.table.config.archive_prefix)):
         raise RefusedOption(
             "start",
             f"is too early: commits from before {found.first} left the timeline, and the archive "
             "does not name them", "begin later, or read the snapshot", value=start,
         )  # fmt: skip
     return [each.instant for each in history
-            if each.action in COMMITS and (each.completed or each.instant) > start]  # fmt: skip
+            if each.action in COMMITS and start < (each.completed or each.instant) <= until]
 
 
 # --- history --------------------------------------------------------------------------------------
