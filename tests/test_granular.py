@@ -25,7 +25,7 @@ from lockkit.recipes.granular.batch import (
     OperationNotBegun,
     run_batch,
 )
-from lockkit.recipes.granular.locks import GranularLocks
+from lockkit.recipes.granular.locks import GranularLocks, HeldLocks
 from lockkit.recipes.granular.operations import (
     BATCHES,
     BUCKET_OPERATIONS,
@@ -437,6 +437,22 @@ def test_a_slow_holder_is_reported_by_its_key_and_beyond_the_limit_waiters_get_a
     with locks.hold(COMMIT, "v", "b", ["a"], acquire_timeout=0):
         clock.now_ms += 3_000
     assert slow[1:] == [("CommitKey", 3.0)], "without a waiter it is reported at its end, once"
+
+
+def test_the_limit_counts_no_wait_of_the_holder_for_another_lock() -> None:
+    clock = Stepping()
+    locks = GranularLocks(clock=clock, limit_s=4)
+    holder = HeldLocks("RenameKey", plan(wants_of(RENAME, "v", "b", ["a", "b"])))
+    first = holder.wants[0]
+    holder.since_ms[first] = clock.now_ms - 60_000  # and it still waits for the others
+    locks._calls.append(holder)
+    waiter = HeldLocks("CommitKey", (first,))
+    assert locks._watch(waiter, first) > 0
+    holder.complete_ms = clock.now_ms - 3_000
+    assert locks._watch(waiter, first) == 1
+    holder.complete_ms = clock.now_ms - 5_000
+    with pytest.raises(LockBusy, match="over the limit of 4 s"):
+        locks._watch(waiter, first)
 
 
 def test_a_call_that_times_out_or_is_interrupted_leaves_nothing_held() -> None:

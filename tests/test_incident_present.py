@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 from table_world import CONFIG, new_table, rows
@@ -274,6 +277,16 @@ def test_the_command_exits_with_1_if_a_holder_missed_its_renewals(
     scene(url, store)
     assert main(["incident", url, "--watch-s", "0"]) == code
     assert ("healthy" in capsys.readouterr().out) == (code == 0)
+
+
+def test_a_lock_whose_last_holder_released_it_and_ended_is_healthy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{tmp_path / 'orders'}"
+    held = [sys.executable, "-m", "lockkit", "lock", "acquire", url, "--", "true"]
+    subprocess.run(held, check=True, timeout=60)
+    assert main(["incident", url, "--watch-s", "0"]) == 0
+    assert "healthy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

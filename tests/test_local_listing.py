@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -28,6 +30,7 @@ from lockkit.errors import NoAnswer, StoreError
 from lockkit.protocol.outcome import Applied, IfAbsent
 from lockkit.runtime import run
 from lockkit.stores import Store, local_listing, open_store
+from lockkit.stores.local import LocalStore
 from lockkit.table import TableConfig, commit, read_table
 
 scandir = os.scandir
@@ -87,6 +90,22 @@ def two_files(folder: Path) -> Callable[[int], Callable[[str], bool]]:
         return lambda name: name.startswith("newer")
 
     return between
+
+
+def test_a_child_that_was_forked_under_the_lock_of_a_folder_does_not_keep_it(
+    store: Store, tmp_path: Path
+) -> None:
+    with cast(LocalStore, store)._locked(tmp_path, timeout_s=1):
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        with cast(LocalStore, store)._locked(tmp_path, timeout_s=0):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_listing_of_a_folder_is_a_snapshot_though_the_kernel_reads_it_in_pieces(

@@ -43,6 +43,7 @@ def test_words_for_a_shell_are_quoted_and_passwords_left_out() -> None:
     flags = store_flags("http://me:s3cret@h:1/a b", "x;y")
     assert flags == " --endpoint 'http://h:1/a b' --region 'x;y'"
     assert shlex.split(pasteable("lockkit table show URL", "s3://b/it's", ""))[3] == "s3://b/it's"
+    assert store_flags("http://me:s3cret@[::1") == " --endpoint '[::1'"
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,9 @@ def test_a_busy_lock_and_a_missing_command_have_exit_codes_of_their_own(
     to = ("tflock", "run", url, "--endpoint", server.s3)
     assert_says(run(*to), "name a command", code=64)
     assert_says(run(*to, "--ttl", "0", "--", "true"), "a lease must last", code=64)
+    for bad in ("-1", "nan", "-inf"):
+        line = ("tflock", "lock", url, "--endpoint", server.s3, f"--lock-timeout={bad}")
+        assert_says(run(*line), "argument --lock-timeout: must be", code=64)
     with plain:
         busy = run(*to, "--lock-timeout", "0", "--", "true")
         assert_says(busy, "ID ", code=75)

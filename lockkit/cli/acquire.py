@@ -38,6 +38,7 @@ ABOUT = """\
 Takes the table's lock, runs a command while it renews the lease, and releases the lock, like
 flock(1). If the lease is lost, it stops the command (SIGTERM, then SIGKILL). If lockkit itself is
 killed, Linux sends SIGTERM to the command; on other systems the command runs on without the lock.
+Signals go to the command alone: a script has to end what it started, or to exec it.
 The command finds the epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has
 one; on a table the epoch is above that of the fence. While it waits, it names the holder on
 standard error. Exit: the command's own code (128 + n for signal n); 75 if another owner held the

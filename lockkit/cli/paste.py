@@ -23,9 +23,12 @@ def store_flags(endpoint: str | None, region: str | None = None) -> str:
     """` --endpoint URL --region NAME`, quoted for a shell; "" where neither was given."""
     found = ""
     if endpoint:
-        parts = urlsplit(endpoint)
-        bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-        found += f" --endpoint {shlex.quote(urlunsplit(bare))}"
+        try:
+            parts = urlsplit(endpoint)
+            bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        except ValueError:  # it is no URL, as the command says
+            bare = endpoint.rpartition("@")[2]
+        found += f" --endpoint {shlex.quote(bare)}"
     return found + (f" --region {shlex.quote(region)}" if region else "")
 
 

@@ -258,6 +258,8 @@ class LocalStore:
                     yield descriptor
                     return
             finally:
+                # A child that was forked meanwhile has a copy, which would keep the lock.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
                 os.close(descriptor)
         raise TimeoutError
 

@@ -60,7 +60,8 @@ one lease. A lock that Terraform itself took is never taken over. The command fi
 TF_CLI_ARGS_plan, TF_CLI_ARGS_apply and so on, because the lock is held already. If the lease is
 lost, the command is stopped (SIGTERM, then SIGKILL); requests that Terraform sent before may still
 arrive. If lockkit itself is killed, Linux sends SIGTERM to the command; on other systems the
-command runs on without the lock. Exit: the command's own code (128 + n for signal n); 75 if
+command runs on without the lock. Signals go to the command alone: a script has to end what it
+started, or to exec it. Exit: the command's own code (128 + n for signal n); 75 if
 another owner held the lock until the timeout; 3 if the store did not answer; 76 if the lease was
 lost."""
 
@@ -112,7 +113,10 @@ def add(commands: Any) -> None:
                 "--undo", action="store_true", help="move the lock back to the table"
             )
         if name in ("lock", "move"):
-            option(parser, "--lock-timeout", "S", "longest wait", 0.0)
+            parser.add_argument(
+                "--lock-timeout", type=seconds, default=0.0, metavar="S",
+                help="longest wait (default: 0, try once)",
+            )  # fmt: skip
         if name == "run":
             parser.usage = "lockkit tflock run [options] URL -- COMMAND [argument ...]"
             option(parser, "--ttl", "S", "length of the lease", 60.0)

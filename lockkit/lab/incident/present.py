@@ -98,7 +98,7 @@ def clock_behind(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
 def holder_died(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
     """A lease that its holder does not renew: expired, or about to."""
     holder, record = standing.holder, standing.holder.observation.record
-    if not isinstance(record, Record) or holder.renews is True:
+    if not isinstance(record, Record) or record.expired or holder.renews is True:
         return
     who = plain(record.owner, limit=60)
     described = f" ({plain(record.holder, limit=120)})" if record.holder else ""

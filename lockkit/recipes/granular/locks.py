@@ -130,8 +130,8 @@ class HeldLocks:
     """When it got each lock that it holds, in ms of the boot clock."""
     waited_ms: int = 0
     warned: bool = False
-    complete: bool = False
-    """It has all its locks: from then on its own work, and no wait, keeps others waiting."""
+    complete_ms: int | None = None
+    """When it had all its locks: from then on its own work, and no wait, keeps others waiting."""
 
     def describe(self, want: StripeRequest) -> str:
         """The operation, and what it locks by this stripe."""
@@ -144,9 +144,10 @@ class GranularLocks:
 
     :param stripes: the number of locks of each level, rounded up to a power of two. The default is
         Ozone's.
-    :param warn_s: a call that holds a lock for longer is logged with its keys, once, and
+    :param warn_s: a call that has held all its locks for longer is logged with its keys, once, and
         `on_slow(call, seconds)` is called: by a thread that waits for it, else when it ends.
-    :param limit_s: seconds; `LockBusy` at once if a call has held the lock for longer.
+    :param limit_s: seconds; `LockBusy` at once if a call with the lock has held all its locks for
+        longer.
     :param clock: the source of time; tests replace it.
     :param on_slow: `on_slow(call, seconds)`; see `warn_s`.
     :raises ValueError: if a number of stripes is outside of 1 to 2**30.
@@ -205,7 +206,7 @@ class GranularLocks:
             if missed is not None:
                 raise self._busy(held, missed, f"within {most_s or 0:g} s")
             try:
-                held.complete = True
+                held.complete_ms = self.clock.boot_ms()
                 yield held
             finally:
                 carry_out(
@@ -263,8 +264,10 @@ class GranularLocks:
     def _watch(self, call: HeldLocks, want: StripeRequest) -> float:
         """Report slow holders of a stripe that `call` waits for; how long until the next look."""
         next_s = WATCH_S_MAX
-        for ms, other, each in self._holders(want):
-            held_s = ms / 1000
+        for _, other, each in self._holders(want):
+            if other.complete_ms is None:
+                continue
+            held_s = (self.clock.boot_ms() - other.complete_ms) / 1000
             if self.warn_s is not None and held_s >= self.warn_s:
                 self._slow(other, each, held_s)
             if self.limit_s is not None and held_s >= self.limit_s:
@@ -307,13 +310,15 @@ class GranularLocks:
 
     def _give(self, held: HeldLocks, want: StripeRequest) -> None:
         self._lock(want).give(want.mode)
+        now_ms = self.clock.boot_ms()
         with self._guard:
-            held_ms = self.clock.boot_ms() - held.since_ms.pop(want)
+            held_ms = now_ms - held.since_ms.pop(want)
             figures = self._figures[want.level, want.mode]
             figures.held_ms += held_ms
             figures.held_max_ms = max(figures.held_max_ms, held_ms)
-        if held.complete and self.warn_s is not None and held_ms / 1000 >= self.warn_s:
-            self._slow(held, want, held_ms / 1000)
+        if held.complete_ms is not None and self.warn_s is not None:
+            if (held_s := (now_ms - held.complete_ms) / 1000) >= self.warn_s:
+                self._slow(held, want, held_s)
 
     def _lock(self, want: StripeRequest) -> ReadWrite:
         # Few of the 131,072 stripes are in use at a time; a dict's setdefault is atomic.
