@@ -464,11 +464,11 @@ def test_an_unsupported_client_class_is_refused_by_name() -> None:
     from azure.storage.blob import BlobServiceClient as Sync
     from azure.storage.blob.aio import BlobServiceClient
 
-    with pytest.raises(FaultError, match="below a dict"):
+    with pytest.raises(FaultError, match="cannot be installed in a dict"):
         Faulty().install({})
-    with pytest.raises(FaultError, match="below a SQS"):
+    with pytest.raises(FaultError, match="cannot be installed in a SQS"):
         Faulty().install(boto3.client("sqs", region_name="us-east-1"))
-    with pytest.raises(FaultError, match="sends by _Transport"):
+    with pytest.raises(FaultError, match="sends with _Transport"):
         Faulty().install(Sync("https://a.blob.core.windows.net", transport=_Transport()))
     with pytest.raises(FaultError, match="synchronous"):
         Faulty().install(BlobServiceClient("https://a.blob.core.windows.net", transport=object()))

@@ -119,6 +119,19 @@ def test_its_rows_are_those_of_a_dictionary_and_of_hudi_rs_after_each_write(
             assert all(logged <= stored for logged, stored in logged_and_stored(table))
 
 
+def test_a_batch_changes_known_rows_and_adds_new_ones_of_one_bucket(
+    made: Path, tmp_path: Path
+) -> None:
+    def batch(numbers: range, v: int) -> pa.Table:
+        return as_rows(*((f"k{number}", 10_000 + v, v) for number in numbers))
+
+    with adopted(made, tmp_path) as table:
+        table.upsert(batch(range(40, 56, 2), 1))
+        table.upsert(batch(range(40, 72, 2), 2))
+        found = [row for row in shown(table.read()) if row[0] >= "k40"]
+        assert found == [(f"k{number}", 2) for number in range(40, 72, 2)]
+
+
 def test_two_writers_of_one_new_key_conflict_though_only_one_saw_the_compaction(
     made: Path, tmp_path: Path
 ) -> None:

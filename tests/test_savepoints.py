@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -190,6 +191,22 @@ def test_a_restore_that_died_before_it_opened_the_fence_is_ended_beside_a_pendin
         table.restore(saved)
     table.append(rows("n9", v=9))
     assert contents(table.read()) == model | {"n9": 9}
+
+
+def test_a_restore_that_died_before_it_opened_the_fence_is_ended_beside_a_dead_writer(
+    table: Table,
+) -> None:
+    saved, model = saved_then_changed(table)
+    table.restore(saved)
+    config, _ = run(load_config(), table.store, table.clock)
+    run(set_fence(config, EpochGuard(1_000), trust, closed=True), table.store, table.clock)
+    begun(table)
+    soon = {"hoodie.client.heartbeat.interval_in_ms": "1000"}
+    time.sleep(4)
+    with Table(table.url, options=OPTIONS | soon) as other:
+        other.restore(saved)
+        other.append(rows("n9", v=9))
+        assert contents(other.read()) == model | {"n9": 9}
 
 
 @pytest.mark.parametrize("decided", [False, True])

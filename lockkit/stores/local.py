@@ -258,8 +258,7 @@ class LocalStore:
                     yield descriptor
                     return
             finally:
-                # A child that was forked meanwhile has a copy, which would keep the lock.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child has a copy of it
                 os.close(descriptor)
         raise TimeoutError
 

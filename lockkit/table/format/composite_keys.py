@@ -33,7 +33,7 @@ def composite_keys(config: TableConfig, rows: pa.Table) -> Any:
         text = pc.if_else(pc.is_null(text), NULL, filled)
         parts.append(pc.binary_join_element_wise(f"{name}:", text, ""))
         has_key = pc.greater(size, 0) if has_key is None else pc.or_(has_key, pc.greater(size, 0))
-    if not pc.all(has_key).as_py():
+    if not pc.all(has_key, min_count=0).as_py():
         why = "are the record key, and some rows have no record key"
         raise RefusedRows(config.record_key, why, "give each row one, or none could be updated")
     return pc.binary_join_element_wise(*parts, ",")

@@ -268,8 +268,7 @@ def glance(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
     """One listing, which need not be a snapshot: the caller must prove that nothing changed.
 
     With `after`, an instant, only what is later than it."""
-    entries = yield from listing(names.prefix, after=_past(names, after))
-    return (yield from _standing(entries, names))
+    return (yield from _stand((yield from listing(names.prefix, after=_past(names, after))), names))
 
 
 def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
@@ -278,10 +277,10 @@ def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timelin
     entries = yield from listing(names.prefix, after=past)
     for _ in range(LISTINGS_MAX):
         if _is_snapshot(entries):
-            return (yield from _standing(entries, names))
+            return (yield from _stand(entries, names))
         again = yield from listing(names.prefix, after=past)
         if [e.key for e in again] == [e.key for e in entries]:
-            return (yield from _standing(again, names))
+            return (yield from _stand(again, names))
         entries = again
     raise TableChanged(
         "the timeline",
@@ -290,7 +289,7 @@ def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timelin
     )
 
 
-def _standing(entries: list[ListEntry], names: TimelineNames) -> Procedure[Timeline]:
+def _stand(entries: list[ListEntry], names: TimelineNames) -> Procedure[Timeline]:
     now = parse_timeline(entries, names)
     if "restore" in now.completed.values():
         from lockkit.table.format.restored import without_taken_back  # few tables are

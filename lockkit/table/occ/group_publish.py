@@ -308,17 +308,16 @@ def see_published(
     """
     fence = fence or client.known
     assert fence is not None
-    if not is_publisher(client, fence):
-        if (yield from _others_publish(client, fence, mine, patience_s)):
-            return False
-        client.idle = fence.combiner
-    if not (yield from publish_round(client, fence, mine)):
+    others = not is_publisher(client, fence)
+    if others and not (yield from _others_publish(client, fence, mine, patience_s)):
+        client.idle, others = fence.combiner, False
+    if not others and not (yield from publish_round(client, fence, mine)):
         yield from note_gone(mine)
         return False
     batch = sum(each.round == mine.round for each in fence.window)
     decided = {"batch": batch} if mine.round in client.won else {}
     yield Note("published", {"instant": mine.instant, "epoch": 0} | decided)
-    return True
+    return not others
 
 
 def _others_publish(

@@ -158,8 +158,8 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
             why = f"is a restore to {plan.savepoint} that is not finished"
             raise TableBlocked(instant, why, "finish that one first")
     else:
-        if config.mode == FENCED:  # perhaps an earlier restore ended before it had opened the fence
-            yield from set_fence(config, held.guard, held.believe, closed=False)
+        if config.mode == FENCED:
+            yield from open_fence(config, held)
         plan = yield from plan_restore(config, savepoint)
         if not plan.instants:
             return Restored("", savepoint, (), 0)
@@ -184,6 +184,11 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
     yield Note("note", {"text": f"restored to {savepoint}: {len(plan.instants)} commits are gone",
                         "instant": instant})  # fmt: skip
     return done
+
+
+def open_fence(config: TableConfig, held: StateChange) -> Procedure[None]:
+    """Open the fence that a restore left closed, if it died before it had opened it."""
+    yield from set_fence(config, held.guard, held.believe, closed=False)
 
 
 def _load(names: TimelineNames, instant: str) -> Procedure[RestorePlan]:

@@ -42,10 +42,10 @@ from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview
 from lockkit.table.services.compact import Compacted, compact, compact_due
 from lockkit.table.services.compact import plan_for as plan_compact
 from lockkit.table.services.context import ServiceContext
-from lockkit.table.services.restore import Restored, plan_restore, restore
+from lockkit.table.services.restore import Restored, open_fence, plan_restore, restore
 from lockkit.table.services.rewrite import Clustered, cluster, plan_for
 from lockkit.table.services.rules import ServiceRules
-from lockkit.table.services.savepoint import Savepoint, delete_savepoint, save
+from lockkit.table.services.savepoint import Savepoint, delete_savepoint, refuse_group, save
 from lockkit.table.services.scheduled import (
     BOTH,
     EXECUTE,
@@ -255,8 +255,11 @@ class TableService:
     def restore(self, savepoint: str) -> Restored:
         """Take back every commit after the savepoint, once dead writers are rolled back."""
         config, _ = self.context.run(load_config())
+        refuse_group(config)
         now = self.context.run(load_timeline(config.names))
         if "restore" not in now.pending.values():  # else nobody may look at the table
+            if config.mode == FENCED:  # an earlier restore may have left it closed
+                self._under_lock(lambda known, held: open_fence(known.config, held))
             self._resume_cleans(self._without_dead())
         done = self._under_lock(lambda known, held: restore(known, held, savepoint))
         self._snapshot, self._looked_at, self._since = None, "", ""
