@@ -141,7 +141,7 @@ def test_a_request_left_waiting_by_a_dead_process_is_named_until_the_metastore_d
     assert waiter.acquire(timeout=60)
     named = [each["owner"] for each in recorded.of("waiting")]
     assert named[0] == f"hudi on there (waits for lock {theirs})"
-    assert "silent since" in named[-1]
+    assert any("silent since" in each for each in named)  # once it is gone, it has no name
 
 
 # --- answers that are lost -----------------------------------------------------------------------

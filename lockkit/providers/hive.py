@@ -251,7 +251,7 @@ class HiveMetastoreLock(LeasedLock):
         own_row = rows.get(lock_id)
         before = rows.get(own_row.blockedByExtId) if own_row is not None else None
         if own_row is None or before is None:
-            return NotFree("a lock on more than this table", POLL_S)
+            return NotFree("a lock on more than this table, or one that has just ended", POLL_S)
         assert self.ttl_s is not None
         first = next((row for row in rows.values() if row.state == GRANTED), before)
         # Both times are by the server's clock.
