@@ -199,6 +199,11 @@ def test_a_partition_path_that_could_be_of_two_values_is_refused() -> None:
         assert table.read().num_rows == 1, "one field names its path alone"
 
 
+def test_a_batch_without_rows_is_accepted() -> None:
+    with made() as table:
+        assert table.upsert(rows({})) is None and table.delete(rows({})) is None
+
+
 def test_a_row_whose_key_fields_are_all_empty_is_refused() -> None:
     with made() as table, pytest.raises(TableError, match="no record key"):
         row = {"region": "EU", "day": "d", "at": 1, "id": ""}

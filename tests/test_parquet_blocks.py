@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import itertools
 import random
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from test_avro_columns import COLUMNS
 from test_merge_on_read import Model, made, row, rows, shown, theirs
 
 from lockkit.protocol.outcome import IfVersion
@@ -110,20 +109,6 @@ def test_writes_in_both_formats_are_read_as_the_dictionary_and_hudi_rs_read_them
             seen.update(kinds(table))
         assert shown(table.read()) == model.rows == theirs(tmp_path / "t")
     assert seen >= {AVRO, PARQUET}
-
-
-COLUMNS = {
-    "flag": (pa.bool_(), True), "small": (pa.int32(), -3), "real": (pa.float32(), 0.5),
-    "wide": (pa.float64(), 1e300), "text": (pa.string(), "ä"), "bytes": (pa.binary(), b"\0z"),
-    "day": (pa.date32(), dt.date(1969, 2, 3)),
-    "local": (pa.timestamp("us"), dt.datetime(1960, 1, 2)),
-    "time": (pa.timestamp("us", "UTC"), dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.UTC)),
-    "price": (pa.decimal128(38, 9), decimal.Decimal("-12345678901234567890.000000001")),
-    "listed": (pa.list_(pa.int64()), [1, None]),
-    "nested": (pa.struct([("x", pa.int32()), ("y", pa.string())]), {"x": 1, "y": None}),
-    "several": (pa.list_(pa.struct([("q", pa.float64())])), [{"q": 0.5}, None]),
-    "mapped": (pa.map_(pa.string(), pa.int32()), [("a", 1), ("b", None)]),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COLUMNS)

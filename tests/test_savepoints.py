@@ -176,15 +176,21 @@ def test_a_pending_commit_keeps_the_table_from_being_restored(table: Table) -> N
     table.append(rows("n9", v=9))  # the fence is open
 
 
-def test_a_restore_that_died_before_it_opened_the_fence_is_ended_beside_a_pending_commit(
-    table: Table,
-) -> None:
-    """The commit's rollback needs an open fence, and a restore needs the rollback."""
+def left_closed(table: Table) -> tuple[str, Model]:
+    """A restore died before it opened the fence, and then a writer in mid commit; as `saved`."""
     saved, model = saved_then_changed(table)
     table.restore(saved)
     config, _ = run(load_config(), table.store, table.clock)
     run(set_fence(config, EpochGuard(1_000), trust, closed=True), table.store, table.clock)
     begun(table)
+    return saved, model
+
+
+def test_a_restore_that_died_before_it_opened_the_fence_is_ended_beside_a_pending_commit(
+    table: Table,
+) -> None:
+    """The commit's rollback needs an open fence, and a restore needs the rollback."""
+    saved, model = left_closed(table)
     with pytest.raises(TableBlocked, match="no longer in fenced mode"):
         table.append(rows("n9", v=9))
     with pytest.raises(TableBlocked, match="is pending"):
@@ -196,11 +202,7 @@ def test_a_restore_that_died_before_it_opened_the_fence_is_ended_beside_a_pendin
 def test_a_restore_that_died_before_it_opened_the_fence_is_ended_beside_a_dead_writer(
     table: Table,
 ) -> None:
-    saved, model = saved_then_changed(table)
-    table.restore(saved)
-    config, _ = run(load_config(), table.store, table.clock)
-    run(set_fence(config, EpochGuard(1_000), trust, closed=True), table.store, table.clock)
-    begun(table)
+    saved, model = left_closed(table)
     soon = {"hoodie.client.heartbeat.interval_in_ms": "1000"}
     time.sleep(4)
     with Table(table.url, options=OPTIONS | soon) as other:

@@ -25,7 +25,7 @@ from lockkit.table.format.base_file import Target, refuse_unfit
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import HUDI, TableConfig
-from lockkit.table.format.refusals import by_base_files, refuse_keyless
+from lockkit.table.format.refusals import refuse_keyless
 from lockkit.table.format.schema import META_COLUMNS, avro_schema, conform, evolve
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.commit import Committed
@@ -111,7 +111,7 @@ class TableWrite(ABC):
         if self.requested.nonblocking:
             refuse_blocking(known.config, self.requested.concurrency)
             strategy = strategy_for(self.requested.operation, strategy)
-        elif by_base_files(known.config):  # a bucket may have several file groups
+        elif known.config.by_base_files:  # a bucket may have several file groups
             strategy = replace(strategy, unit=BUCKET.unit)
         if self.requested.operation == "delete_partition" and not known.config.partition_fields:
             raise RefusedOption("delete_partition", "is refused: the table has no partitions")

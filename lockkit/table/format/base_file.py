@@ -39,7 +39,8 @@ ROW_GROUP_BYTES = 32_000_000
 ROW_GROUP_ROWS_MAX = 1_000_000
 KEY_SCALE_MAX = 6
 MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
-FILTER = {"org.apache.hudi.bloomfilter": "/////wAAAAEBAAAACP8="}  # for Hudi: rules out no key
+FILTER = {"org.apache.hudi.bloomfilter": "/////wAAAAEBAAAACP8="}
+"""It rules out no key, so that Hudi's bloom indexes search the file; without one, they fail."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ def composite_keys(config: TableConfig, rows: pa.Table) -> Any:
         parts.append(pc.binary_join_element_wise(f"{name}:", text, ""))
         has_key = pc.greater(size, 0) if has_key is None else pc.or_(has_key, pc.greater(size, 0))
     if not pc.all(has_key, min_count=0).as_py():
-        why = "are the record key, and some rows have no record key"
-        raise RefusedRows(config.record_key, why, "give each row one, or none could be updated")
+        why = f"have no record key where each of {config.record_key} is null or empty"
+        raise RefusedRows("", why, "give each row one, or none could be updated")
     return pc.binary_join_element_wise(*parts, ",")
 
 

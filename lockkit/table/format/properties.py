@@ -164,6 +164,11 @@ class TableConfig:
         return self.index == BUCKET_INDEX
 
     @property
+    def by_base_files(self) -> bool:
+        """Whether Hudi's writers look for keys in base files alone, though there are log files."""
+        return self.merged and self.mode == HUDI and not self.hashed
+
+    @property
     def action(self) -> str:
         """The action of a commit that replaces nothing."""
         return "deltacommit" if self.merged else "commit"

@@ -17,7 +17,6 @@ from lockkit.table.format.property_keys import (
     EVENT_PAYLOAD,
     FENCED,
     GROUP,
-    HUDI,
     KEY_CLASS,
     KEY_CLASSES,
     KEY_TYPE,
@@ -207,14 +206,9 @@ def refuse_keyless(config: TableConfig, operation: str) -> None:
         )  # fmt: skip
 
 
-def by_base_files(config: TableConfig) -> bool:
-    """Whether Hudi's writers look for keys in base files alone, though there are log files."""
-    return config.merged and config.mode == HUDI and not config.hashed
-
-
 def refuse_outside_arrow(config: TableConfig) -> None:
     """Raise for a table that `Table` writes, and Spark through lockkit does not."""
-    if config.generator or not config.record_key or by_base_files(config):
+    if config.generator or not config.record_key or config.by_base_files:
         kind = dict(config.generator).get(KEY_TYPE)
         what = "log files, and no bucket index," if config.record_key else "no record keys,"
         what = f"the key generator {kind}," if kind else what

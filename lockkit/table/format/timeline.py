@@ -268,7 +268,8 @@ def glance(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
     """One listing, which need not be a snapshot: the caller must prove that nothing changed.
 
     With `after`, an instant, only what is later than it."""
-    return (yield from _stand((yield from listing(names.prefix, after=_past(names, after))), names))
+    entries = yield from listing(names.prefix, after=_past(names, after))
+    return (yield from _standing(entries, names))
 
 
 def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
@@ -277,10 +278,10 @@ def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timelin
     entries = yield from listing(names.prefix, after=past)
     for _ in range(LISTINGS_MAX):
         if _is_snapshot(entries):
-            return (yield from _stand(entries, names))
+            return (yield from _standing(entries, names))
         again = yield from listing(names.prefix, after=past)
         if [e.key for e in again] == [e.key for e in entries]:
-            return (yield from _stand(again, names))
+            return (yield from _standing(again, names))
         entries = again
     raise TableChanged(
         "the timeline",
@@ -289,7 +290,8 @@ def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timelin
     )
 
 
-def _stand(entries: list[ListEntry], names: TimelineNames) -> Procedure[Timeline]:
+def _standing(entries: list[ListEntry], names: TimelineNames) -> Procedure[Timeline]:
+    """The timeline of a listing, without the commits that a restore took back."""
     now = parse_timeline(entries, names)
     if "restore" in now.completed.values():
         from lockkit.table.format.restored import without_taken_back  # few tables are

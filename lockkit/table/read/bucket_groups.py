@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.properties import HUDI, TableConfig
-from lockkit.table.format.refusals import by_base_files
 from lockkit.table.format.timeline import HOODIE
 from lockkit.table.read.buckets import is_bucketed
 
@@ -70,7 +69,7 @@ def refuse_unsaid(snapshot: Snapshot) -> None:
 
 def refuse_other_buckets(store: Store, config: TableConfig) -> None:
     """Raise if Hudi's writers look for keys by consistent hashing: the file ids do not say so."""
-    if by_base_files(config) and store.list(OTHER_BUCKETS):
+    if config.by_base_files and store.list(OTHER_BUCKETS):
         raise UnsupportedTable(
             OTHER_BUCKETS, "is there: Hudi's writers look for keys by consistent hashing, and "
             "would add a row of lockkit's once more",

@@ -158,8 +158,7 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
             why = f"is a restore to {plan.savepoint} that is not finished"
             raise TableBlocked(instant, why, "finish that one first")
     else:
-        if config.mode == FENCED:
-            yield from open_fence(config, held)
+        yield from open_fence(config, held)
         plan = yield from plan_restore(config, savepoint)
         if not plan.instants:
             return Restored("", savepoint, (), 0)
@@ -179,16 +178,16 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
     held.believe()
     done = yield from _carry_out(config, instant, plan, held.believe)
     yield from delete(CHECKPOINT_KEY)
-    if config.mode == FENCED:
-        yield from set_fence(config, held.guard, held.believe, closed=False)
+    yield from open_fence(config, held)
     yield Note("note", {"text": f"restored to {savepoint}: {len(plan.instants)} commits are gone",
                         "instant": instant})  # fmt: skip
     return done
 
 
 def open_fence(config: TableConfig, held: StateChange) -> Procedure[None]:
-    """Open the fence that a restore left closed, if it died before it had opened it."""
-    yield from set_fence(config, held.guard, held.believe, closed=False)
+    """Open the fence that a restore has closed, perhaps one that died since."""
+    if config.mode == FENCED:
+        yield from set_fence(config, held.guard, held.believe, closed=False)
 
 
 def _load(names: TimelineNames, instant: str) -> Procedure[RestorePlan]:
@@ -212,8 +211,7 @@ def _refuse_news(
         return
     held.believe()
     yield from delete(config.names.requested(instant, "restore"))
-    if config.mode == FENCED:
-        yield from set_fence(config, held.guard, held.believe, closed=False)
+    yield from open_fence(config, held)
     raise TableChanged(
         min(new), "was begun or committed while the restore was planned; nothing was changed",
         "stop the table's writers, and run it again",

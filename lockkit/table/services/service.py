@@ -258,8 +258,7 @@ class TableService:
         refuse_group(config)
         now = self.context.run(load_timeline(config.names))
         if "restore" not in now.pending.values():  # else nobody may look at the table
-            if config.mode == FENCED:  # an earlier restore may have left it closed
-                self._under_lock(lambda known, held: open_fence(known.config, held))
+            self._under_lock(lambda known, held: open_fence(known.config, held))
             self._resume_cleans(self._without_dead())
         done = self._under_lock(lambda known, held: restore(known, held, savepoint))
         self._snapshot, self._looked_at, self._since = None, "", ""

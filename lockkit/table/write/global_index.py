@@ -32,7 +32,7 @@ def refuse_global(config: TableConfig) -> None:
     if config.merged or config.hashed:
         kind = "is merge-on-read" if config.merged else "has Hudi's bucket index"
         raise RefusedOption(
-            INDEX, f"is refused: the table {kind}, and its writes do not look for stored keys",
+            INDEX, f"is refused: the table {kind}, and keys are looked up in one partition there",
             "leave it out: a row is then found in its own partition", value="GLOBAL",
         )  # fmt: skip
 

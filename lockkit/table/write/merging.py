@@ -19,11 +19,11 @@ from lockkit.table.format.base_file import Slice, plain, record_keys
 from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import HUDI, TableConfig
-from lockkit.table.format.refusals import by_base_files
 from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.read.bucket_groups import BucketGroups, buckets_of
 from lockkit.table.read.buckets import is_bucketed
+from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 from lockkit.table.write.merge import upserts
@@ -116,7 +116,7 @@ def group_for_new_keys(snapshot: Snapshot) -> Callable[[str, int], FileGroup]:
 
     def group_of(partition: str, bucket: int) -> FileGroup:
         group = groups.of(partition, bucket)
-        logged = by_base_files(snapshot.config) and hasattr(snapshot.groups.get(group), "logs")
+        logged = snapshot.config.by_base_files and isinstance(snapshot.groups.get(group), LogSlice)
         return groups.of(partition, bucket, 1) if logged else group
 
     return group_of
@@ -195,7 +195,7 @@ class GroupMerge:
                     yield TargetGroup((partition, each.file_id), each), rows
         for group, of in buckets.items():
             base = self.snapshot.groups.get(group)
-            if by_base_files(self.rows.config):
+            if self.rows.config.by_base_files:
                 fresh = None if self.delete else self._for_bucket(groups[of], found, None)
                 known = base and self._of_slice(base, by_partition[of[0]], {})
                 rows = concatenated([fresh, known])
