@@ -199,6 +199,7 @@ class Table:
         try:
             if table._options:
                 from lockkit.table.options import config_by
+
                 config = config_by(table._options, config)
             run(create_table(config), table.store, table.clock)
         except BaseException:
@@ -283,6 +284,7 @@ class Table:
     ) -> pa.Table:  # fmt: skip
         """The rows of the latest snapshot, or of an instant; the parameters are `read_table`'s."""
         from lockkit.table.read.reader import read_table
+
         return read_table(self.store, self.clock, columns=columns, filters=filters, as_of=as_of,
                           query=query)  # fmt: skip
 
@@ -296,6 +298,7 @@ class Table:
         does not contain deleted rows. The parameters are `read_increment`'s.
         """
         from lockkit.table.read.reader import read_increment
+
         return read_increment(
             self.store, begin, end, clock=self.clock, columns=columns, filters=filters
         )
@@ -303,6 +306,7 @@ class Table:
     def history(self) -> list[HistoryEntry]:
         """The completed instants that the timeline still has, newest first."""
         from lockkit.table.read.history import load_history
+
         return run(load_history(), self.store, self.clock)
 
     def clean(self) -> tuple[Cleaned, ...]:
@@ -336,6 +340,7 @@ class Table:
         files that no clean has deleted keep commits back (`kept_for`). None: nothing was moved.
         """
         from lockkit.table.services.archive_rules import ArchiveRules, checked
+
         rules = checked(ArchiveRules(keep_min=keep_min, keep_max=keep_max),
                         self._upkeep.context.rules.clean.listed)  # fmt: skip
         with self._alone("archive"):

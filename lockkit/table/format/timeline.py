@@ -295,6 +295,7 @@ def _standing(entries: list[ListEntry], names: TimelineNames) -> Procedure[Timel
     now = parse_timeline(entries, names)
     if "restore" in now.completed.values():
         from lockkit.table.format.restored import without_taken_back  # few tables are
+
         now = yield from without_taken_back(now, names)
     return now
 
