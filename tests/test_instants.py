@@ -691,7 +691,7 @@ def test_a_commit_made_in_hudi_mode_is_seen_after_the_switch_back(version: int) 
 def test_an_unknown_commit_raises_commit_unknown_where_warnings_are_errors() -> None:
     """The release finds no answer either, and warns."""
     _, _, url = table()
-    writer = Table(url, lock={"ttl_s": 3.0, "acquire_timeout": 5}, clock=Hasty())
+    writer = Table(url, lock={"ttl_s": 1.0, "acquire_timeout": 5}, clock=Hasty())
     writer.append(rows([0]))
     down: list[str] = []
 

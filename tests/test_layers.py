@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -118,21 +119,79 @@ pytestmark = pytest.mark.xdist_group("the parsed source")
 """One worker parses each file once for all of these tests."""
 
 
+@dataclass(frozen=True)
+class Source:
+    """What these tests need of a file. Its tree is not kept: all trees together are a million
+    objects, and each garbage collection of the worker would visit them.
+    """
+
+    imports: tuple[str, ...]
+    """Full names of everything it imports, at its top or inside its functions."""
+    loads: tuple[tuple[str, str], ...]
+    """What of ours it imports when it is loaded or later, not for types alone: (module, name)."""
+    classes: tuple[tuple[str, int], ...]
+    """Names and lines."""
+    functions: tuple[tuple[str, int, int], ...]
+    """Names, lines, and how many lines of code: without a docstring, which may hold a table."""
+    docstring: str
+    lines: int
+
+
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def source_of(path: Path) -> Source:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    return Source(
+        imports=tuple(name for node in nodes for name in imported_by(node)),
+        loads=tuple(loaded_by(tree)),
+        classes=tuple((each.name, each.lineno) for each in nodes if isinstance(each, ast.ClassDef)),
+        functions=tuple(
+            (each.name, each.lineno, lines_of_code(each)) for each in nodes
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        ),
+        docstring=ast.get_docstring(tree) or "",
+        lines=text.count("\n"),
+    )  # fmt: skip
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Full names of everything a file imports, at its top or inside its functions."""
-    for node in ast.walk(tree_of(path)):
-        match node:
-            case ast.Import(names):
-                yield from (each.name for each in names)
-            case ast.ImportFrom(module="lockkit", names=names):
-                yield from (f"lockkit.{each.name}" for each in names)
-            case ast.ImportFrom(module=str(module)):
-                yield module
+def imported_by(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Import(names):
+            yield from (each.name for each in names)
+        case ast.ImportFrom(module="lockkit", names=names):
+            yield from (f"lockkit.{each.name}" for each in names)
+        case ast.ImportFrom(module=str(module)):
+            yield module
+
+
+def loaded_by(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if for_types_only(node):
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("lockkit"):
+            home = str(node.module).removeprefix("lockkit").removeprefix(".")
+            yield from ((home, each.name) for each in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((each.name.removeprefix("lockkit."), "") for each in node.names)
+
+
+def for_types_only(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(test := node.test, ast.Name)
+        and (test.id == "TYPE_CHECKING")
+    )
+
+
+def lines_of_code(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    last = function.end_lineno or function.lineno
+    text = function.body[0] if ast.get_docstring(function) is not None else None
+    docstring = text.end_lineno - text.lineno + 1 if text and text.end_lineno else 0
+    return last - function.lineno + 1 - docstring
 
 
 def modules() -> dict[str, Path]:
@@ -154,51 +213,38 @@ def room_of(module: str) -> str:
     return next((head for head in heads if head in ROWS), "")
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_layer_imports_only_lower_layers_and_its_own_sdks(module: str) -> None:
-    room = room_of(module)
-    assert room, f"{module} has no row: give it one here"
-    for name in imports(MODULES[module]):
-        top, _, inner = name.partition(".")
-        if name == "lockkit.__version__":
-            continue
-        if top == "lockkit":
-            other = room_of(inner)
-            above = other == room or other in ROWS[: ROWS.index(room)]
-            assert above or module in JOINTS, f"{module} ({room}) imports {name}"
-        elif top in sys.stdlib_module_names:
-            assert room not in PURE or top in PURE_STDLIB, f"{module} imports {name}"
-        else:
-            homes = SDKS.get(top, [])
-            assert any(f"{module}.".startswith(f"{home}.") for home in homes), (
-                f"{module} imports {name}; rooms made for it: {homes or 'none'}"
-            )
+def test_every_module_belongs_to_a_layer() -> None:
+    assert [each for each in MODULES if not room_of(each)] == [], "give it a row in ROWS"
 
 
-def for_types_only(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.If)
-        and isinstance(test := node.test, ast.Name)
-        and (test.id == "TYPE_CHECKING")
-    )
+@pytest.mark.parametrize("room", ROWS)
+def test_a_layer_imports_only_lower_layers_and_its_own_sdks(room: str) -> None:
+    """So nothing outside the lab imports the lab, whose rows are the last ones."""
+    inside = [each for each in MODULES if room_of(each) == room]
+    found = [said for each in inside for name in source_of(MODULES[each]).imports
+             if (said := misplaced(room, each, name))]  # fmt: skip
+    assert inside and found == []
+
+
+def misplaced(room: str, module: str, name: str) -> str:
+    """Why a module may not import this; "" if it may."""
+    top, _, inner = name.partition(".")
+    if top == "lockkit":
+        above = room_of(inner) in ROWS[: ROWS.index(room) + 1] or name == "lockkit.__version__"
+        return "" if above or module in JOINTS else f"{module} ({room}) imports {name}"
+    if top in sys.stdlib_module_names:
+        return "" if room not in PURE or top in PURE_STDLIB else f"{module} imports {name}"
+    homes = SDKS.get(top, [])
+    if any(f"{module}.".startswith(f"{home}.") for home in homes):
+        return ""
+    return f"{module} imports {name}; rooms made for it: {homes or 'none'}"
 
 
 def imported_modules(module: str) -> set[str]:
     """Our modules that `module` imports when it is loaded or later, inside its functions."""
-    waiting: list[ast.AST] = [tree_of(MODULES[module])]
-    found = set()
-    while waiting:
-        node = waiting.pop()
-        if for_types_only(node):
-            continue
-        waiting += ast.iter_child_nodes(node)
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("lockkit"):
-            home = str(node.module).removeprefix("lockkit").removeprefix(".")
-            for name in node.names:
-                inner = f"{home}.{name.name}".removeprefix(".")
-                found.add(inner if inner in MODULES else home)
-        elif isinstance(node, ast.Import):
-            found |= {name.name.removeprefix("lockkit.") for name in node.names}
+    loads = source_of(MODULES[module]).loads
+    named = ((home, f"{home}.{name}".strip(".")) for home, name in loads)
+    found = {inner if inner in MODULES else home for home, inner in named}
     return {each for each in found if each in MODULES and each != module}
 
 
@@ -239,12 +285,6 @@ def test_modules_of_a_package_import_only_those_before_them(package: str) -> Non
     for place, module in enumerate(order):
         later = imported_modules(module) & set(order[place:])
         assert not later, f"{module} imports {later}, which stand after it in ORDER"
-
-
-@pytest.mark.parametrize("module", [each for each in MODULES if not each.startswith("lab")])
-def test_the_library_never_imports_the_lab(module: str) -> None:
-    found = [name for name in imports(MODULES[module]) if name.startswith("lockkit.lab")]
-    assert not found or module in JOINTS, f"{module} imports {found}"
 
 
 @pytest.mark.parametrize(
@@ -313,38 +353,26 @@ LONG_FILE = "One file because"
 """So begins the sentence of a module's docstring that says why it is longer."""
 
 
-def parsed() -> Iterator[tuple[str, str, ast.Module]]:
+def sources() -> Iterator[tuple[str, Source]]:
     for path in sorted((ROOT / "lockkit").rglob("*.py")):
-        text = path.read_text()
-        yield path.relative_to(ROOT).as_posix(), text, tree_of(path)
+        yield path.relative_to(ROOT).as_posix(), source_of(path)
 
 
 def test_no_class_name_is_used_twice() -> None:
     where: dict[str, list[str]] = {}
-    for path, _, tree in parsed():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                where.setdefault(node.name, []).append(f"{path}:{node.lineno}")
+    for path, source in sources():
+        for name, line in source.classes:
+            where.setdefault(name, []).append(f"{path}:{line}")
     assert {name: found for name, found in where.items() if len(found) > 1} == {}
 
 
 def test_no_function_is_longer_than_seventy_lines_of_code() -> None:
-    """Without its docstring, which may hold a table of parameters."""
-    long = []
-    for path, _, tree in parsed():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                first, last = node.lineno, node.end_lineno or node.lineno
-                text = node.body[0] if ast.get_docstring(node) is not None else None
-                docstring = text.end_lineno - text.lineno + 1 if text and text.end_lineno else 0
-                if last - first + 1 - docstring > FUNCTION_LINES_MAX:
-                    long.append(f"{path}:{first} {node.name}")
+    long = [f"{path}:{line} {name}" for path, source in sources()
+            for name, line, lines in source.functions if lines > FUNCTION_LINES_MAX]  # fmt: skip
     assert long == []
 
 
 def test_a_file_that_is_longer_than_400_lines_says_why_it_is_one_file() -> None:
-    long = [
-        path for path, text, tree in parsed()
-        if text.count("\n") > FILE_LINES_MAX and LONG_FILE not in (ast.get_docstring(tree) or "")
-    ]  # fmt: skip
+    long = [path for path, source in sources()
+            if source.lines > FILE_LINES_MAX and LONG_FILE not in source.docstring]  # fmt: skip
     assert long == []

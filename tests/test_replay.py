@@ -60,7 +60,11 @@ def run(kind: str) -> list[Event]:
         return sorted([*recorded_events, *server.requests()], key=lambda each: each.at_ms)
 
 
-@pytest.fixture(scope="module", params=list(SCHEMES))
+# One worker records a provider's run, for all tests of it.
+@pytest.fixture(scope="module", params=[
+    pytest.param(each, marks=pytest.mark.xdist_group(f"a recorded run on {each}"))
+    for each in SCHEMES
+])  # fmt: skip
 def history(request: pytest.FixtureRequest) -> list[Event]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -44,11 +44,12 @@ def lockkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.skip(f"pip cannot get hatchling here: {built.stderr.strip().splitlines()[-1]}")
     assert built.returncode == 0, built.stderr
     (wheel,) = folder.glob("*.whl")
-    made = call(sys.executable, "-m", "venv", folder / "clean", cwd=folder)
+    # This environment's pip installs there: one more pip, and bytecode of all modules, take long.
+    made = call(sys.executable, "-m", "venv", "--without-pip", folder / "clean", cwd=folder)
     assert made.returncode == 0, made.stderr
     installed = call(
-        folder / "clean/bin/python", "-m", "pip", "install", "--no-index", "--quiet", wheel,
-        cwd=folder,
+        sys.executable, "-m", "pip", "--python", folder / "clean/bin/python", "install",
+        "--no-index", "--no-compile", "--quiet", wheel, cwd=folder,
     )  # fmt: skip
     assert installed.returncode == 0, installed.stderr
     yield folder / "clean/bin/lockkit"
