@@ -268,22 +268,47 @@ def test_a_proxy_that_is_no_url_is_reported_by_its_variable(
 
 
 @pytest.mark.parametrize(
-    ("server", "variable"),
+    ("url", "server", "variable"),
     [
-        ("https://store.test", "HTTPS_PROXY"),
-        ("http://store.test:9000", "ALL_PROXY"),
-        ("https://inside.test", ""),
+        ("gs://bucket/table", "https://store.test", "HTTPS_PROXY"),
+        ("gs://bucket/table", "http://store.test:9000", "ALL_PROXY"),
+        ("az://bucket/table", "http://store.test:9000", "ALL_PROXY"),
+        ("gs://bucket/table", "https://inside.test", ""),
+        ("s3://bucket/table", "https://store.test", "HTTPS_PROXY"),
+        ("s3://bucket/table", "http://store.test:9000", ""),  # boto3 does not read ALL_PROXY
+        ("dynamodb://eu-west-1/locks/orders", "http://store.test:9000", ""),
     ],
 )
 def test_the_proxy_of_a_server_is_known_by_its_variable(
-    server: str, variable: str, monkeypatch: pytest.MonkeyPatch
+    url: str, server: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")
     monkeypatch.setenv("ALL_PROXY", "http://proxy.test:3128")
     monkeypatch.setenv("NO_PROXY", "inside.test")
-    assert proxy_for(server) == (variable, "")
+    assert proxy_for(url, server) == (variable, "")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "why"),
+    [
+        ("s3", "boto3 cannot use"),
+        ("gs", "needs the package PySocks"),
+        ("az", "needs the package PySocks"),
+    ],
+)
+def test_a_socks_proxy_that_the_sdk_cannot_use_is_named(
+    scheme: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "socks5://anna:secret-word@127.0.0.1:1")
+    for name, value in (CLOUD | {"STORAGE_EMULATOR_HOST": "http://store.test:9000"}).items():
+        monkeypatch.setenv(name, value)
+    there = (f"{scheme}://bucket/table", "--endpoint", "http://store.test:9000")
+    result = run("lock", "show", *there, "--timeout-s", "1")
+    assert_says(result, f"the proxy in http_proxy is a SOCKS proxy, which {why}")
+    assert "secret-word" not in result.stderr
 
 
 def test_a_proxy_whose_name_does_not_resolve_is_not_taken_for_the_endpoint(

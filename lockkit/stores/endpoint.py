@@ -252,9 +252,9 @@ class Endpoint:
             return Unknown(f"no complete answer to {doing} in the time that it may take")
         from lockkit.stores.proxies import proxy_fault, proxy_for  # only after a failure
 
-        proxy, _ = proxy_for(self.server)
+        proxy, _ = proxy_for(self._url, self.server)
         for cause in causes:
-            if fault := proxy_fault(self.server, cause):
+            if fault := proxy_fault(self._url, self.server, cause):
                 raise StoreError(
                     f"cannot {doing}, {fault}", where=self._who,
                     cure="write http://host:port into that variable, or unset it",
