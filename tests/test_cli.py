@@ -219,14 +219,14 @@ def test_an_unreachable_server_is_reported_in_one_sentence() -> None:
 
 def test_serve_reports_why_it_cannot_start(tmp_path: Path) -> None:
     assert_says(run("serve", "--db", str(tmp_path / "no" / "such" / "folder.db")), "cannot serve")
-    assert_says(run("serve", "--profile", "minio"), "minio", "spaces")
-    assert_says(run("serve", "--host", "0.0.0.0"), "--allow-remote")
+    assert_says(run("serve", "--profile", "minio"), "minio", "spaces", code=64)
+    assert_says(run("serve", "--host", "0.0.0.0"), "--allow-remote", code=64)
     for port in ("65534", "70000", "-1"):  # three addresses, one behind the other
-        assert_says(run("serve", "--port", port), port, "65533")
+        assert_says(run("serve", "--port", port), port, "65533", code=64)
     for latency in ("-1", "nan", "inf"):
-        assert_says(run("serve", "--latency-ms", latency), latency, "60000")
+        assert_says(run("serve", "--latency-ms", latency), latency, "60000", code=64)
     alone = run("serve", "--secret-key", "verysecret")
-    assert_says(alone, "--secret-key needs --access-key")
+    assert_says(alone, "--secret-key needs --access-key", code=64)
     assert "verysecret" not in alone.stderr
 
 
@@ -617,6 +617,7 @@ def test_probe_exits_0_only_for_a_store_that_is_safe(tmp_path: Path) -> None:
         (("history", "memory://x", "--newest", "1.5"), "must be a number, not 1.5"),
         (("lock", "acquire", "memory://x", "--timeout", "nan", "--", "true"), "seconds from 0"),
         (("lock", "acquire", "memory://x", "--timeout", "-1", "--", "true"), "seconds from 0"),
+        (("simulate", "--others", "-1", "--moment", "lease:1@3"), "whole number from 0"),
     ],
 )
 def test_an_invalid_number_is_refused_by_the_name_of_its_option(
@@ -825,6 +826,26 @@ def test_the_demo_runs_from_real_pyspark_processes(options: tuple[str, ...], cod
     pytest.importorskip("pyspark", reason="pip install lockkit[spark], or make lab")
     result = process("demo", *options, timeout_s=280)
     assert result.returncode == code, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (("table", "clean", "memory://x", "--commits", "-1"), "must be a whole number from 0"),
+        (("table", "cluster", "memory://x", "--target-mb", "0"), "must be a whole number from 1"),
+        (("table", "cluster", "memory://x", "--layout", "odd"), "must be free or bucketed"),
+        (("table", "archive", "memory://x", "--keep-min", "-1"), "must be a whole number from 1"),
+        (("table", "archive", "memory://x", "--keep-min", "30"), "must be greater than"),
+        (("demo", "--plain", "--writers", "1"), "--writers 2 or more"),
+        (("demo", "--plain", "--writers", "99"), "writers must be from 1 to 8, not 99"),
+        (("simulate", "--others", "3"), "--others goes with --moment"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_a_wrong_call(
+    line: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line) == 64
+    assert said in capsys.readouterr().err
 
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------

@@ -212,18 +212,18 @@ def test_the_default_plan_survives_its_own_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "why"),
+    ("more", "why", "code"),
     [
-        (["--minutes", "0"], "--minutes"),
-        (["--writers", "9"], "1 to 8"),
-        (["--writers", "2", "--spark", "3"], "--spark"),
-        (["--html", "no-such-folder/soak.html"], "there is no folder no-such-folder"),
+        (["--minutes", "0"], "--minutes", 64),
+        (["--writers", "9"], "1 to 8", 64),
+        (["--writers", "2", "--spark", "3"], "--spark", 64),
+        (["--html", "no-such-folder/soak.html"], "there is no folder no-such-folder", 3),
     ],
 )
 def test_an_invalid_soak_is_refused(
-    more: list[str], why: str, capsys: pytest.CaptureFixture[str]
+    more: list[str], why: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["soak", *more]) == 3
+    assert main(["soak", *more]) == code
     assert why in capsys.readouterr().err
 
 

@@ -53,6 +53,15 @@ class CommandError(Exception):
         self.code = code
 
 
+@contextmanager
+def options_checked(*errors: type[Exception]) -> Iterator[None]:
+    """Within the block, these errors say that an option of the command is wrong."""
+    try:
+        yield
+    except errors as error:
+        raise CommandError(plain(error, limit=1000), code=USAGE) from None
+
+
 def require(*extras: str) -> None:
     """Raises `CommandError`, which names the missing modules and the command that installs them."""
     needed = {module for extra in extras for module in NEEDS[extra]}

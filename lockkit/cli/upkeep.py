@@ -17,6 +17,7 @@ from lockkit.cli.terminal import (
     USAGE,
     CommandError,
     option,
+    options_checked,
     report,
     say,
     say_json,
@@ -226,9 +227,11 @@ def compact(args: argparse.Namespace) -> int:
 
 
 def archive(args: argparse.Namespace) -> int:
+    from lockkit.table.errors import RefusedOption
     from lockkit.table.services.archive_rules import ArchiveRules, checked
 
-    rules = checked(ArchiveRules(keep_min=args.keep_min, keep_max=args.keep_max), 0)
+    with options_checked(RefusedOption):
+        rules = checked(ArchiveRules(keep_min=args.keep_min, keep_max=args.keep_max), 0)
     instants, kept_for = list[str](), ""
     with serving(args, {}) as service:
         if args.dry_run:
@@ -375,6 +378,7 @@ def serving(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Table
     """The services in a process of their own; prints their progress."""
     from lockkit.cli.generations import opened
     from lockkit.errors import LockBusy
+    from lockkit.table.errors import RefusedOption
     from lockkit.table.format.gate import check_options
     from lockkit.table.occ.concurrency import (
         CONCURRENCY_KEY,
@@ -394,7 +398,9 @@ def serving(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Table
     how = store_options(args)
     timeout_s = how.pop("timeout_s")
     with opened(args.url, how | {"timeout_s": timeout_s}) as store:
-        given = check_options(options)
+        with options_checked(RefusedOption):
+            given = check_options(options)
+            rules = service_rules(given, SHARED)
         if concurrency_mode(given) == SINGLE:
             raise CommandError(
                 "these services run in another process than the writer, so they need the lock; "
@@ -410,7 +416,7 @@ def serving(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Table
                 args.url,
                 store,
                 concurrency_control,
-                rules=service_rules(given, SHARED),
+                rules=rules,
                 emit=progress,
             )
         except LockBusy as busy:

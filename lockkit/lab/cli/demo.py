@@ -10,7 +10,15 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import CommandError, command, option, require, say
+from lockkit.cli.terminal import (
+    USAGE,
+    CommandError,
+    command,
+    option,
+    options_checked,
+    require,
+    say,
+)
 from lockkit.clock import Clock
 from lockkit.events import Event, HistoryNarrator, plain
 from lockkit.lab.cli.check import code, show
@@ -93,22 +101,23 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     require(*extras(args.kind != "plain", args.provider))
-    from lockkit.lab.processes.fleet import Fleet
+    from lockkit.lab.processes.fleet import Fleet, FleetError
 
     if args.writers < 2:
-        raise CommandError("a takeover needs two writers: --writers 2 or more")
+        raise CommandError("a takeover needs two writers: --writers 2 or more", code=USAGE)
     report = print_nothing if args.json == "-" else say
     run_dir = Path(args.run_dir or tempfile.mkdtemp(prefix="lockkit-demo-"))
-    fleet = Fleet(
-        kind=args.kind,
-        writers=args.writers,
-        provider=args.provider,
-        overlap=1.0,
-        ttl_s=TTL_S,
-        renew_interval_s=RENEW_INTERVAL_S,
-        fence=args.fence,
-        run_dir=run_dir,
-    )
+    with options_checked(FleetError):
+        fleet = Fleet(
+            kind=args.kind,
+            writers=args.writers,
+            provider=args.provider,
+            overlap=1.0,
+            ttl_s=TTL_S,
+            renew_interval_s=RENEW_INTERVAL_S,
+            fence=args.fence,
+            run_dir=run_dir,
+        )
     report(
         f"{args.writers} {WRITERS_ARE[args.kind]} rewrite the same files of {fleet.url}, "
         f"the fence {'on' if args.fence else 'OFF'}."

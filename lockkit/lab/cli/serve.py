@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import OK, CommandError, command, say_json
+from lockkit.cli.terminal import OK, USAGE, CommandError, command, say_json
 from lockkit.events import plain
 
 if TYPE_CHECKING:
@@ -88,9 +88,13 @@ def run(args: argparse.Namespace) -> int:
 
     secret = args.secret_key or os.environ.get("LOCKKIT_SECRET_KEY", "")
     if args.access_key and not secret:
-        raise CommandError("--access-key needs its secret: --secret-key, or LOCKKIT_SECRET_KEY")
+        raise CommandError(
+            "--access-key needs its secret: --secret-key, or LOCKKIT_SECRET_KEY", code=USAGE
+        )
     if args.secret_key and not args.access_key:
-        raise CommandError("--secret-key needs --access-key, or no signature can be verified")
+        raise CommandError(
+            "--secret-key needs --access-key, or no signature can be verified", code=USAGE
+        )
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
@@ -108,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
             say_json({"s3": emulator.s3, "gcs": emulator.gcs, "azure": emulator.azure})
             over.wait()
     except ValueError as error:
-        raise CommandError(plain(error)) from None
+        raise CommandError(plain(error), code=USAGE) from None
     except (OSError, sqlite3.Error) as error:
         where = f"{args.host}:{args.port} from {args.db}"
         raise CommandError(f"cannot serve on {plain(where)}: {plain(error)}") from None

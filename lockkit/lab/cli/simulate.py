@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import FOUND, OK, USAGE, CommandError, command, say, say_json, warn
+from lockkit.cli.terminal import (
+    FOUND,
+    OK,
+    USAGE,
+    CommandError,
+    command,
+    count,
+    say,
+    say_json,
+    warn,
+)
 from lockkit.clock import Clock
 from lockkit.events import narrate, plain, write
 
@@ -56,7 +66,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--moment", metavar="M", help="replay one run up to a step: lease:1234@57, or its link"
     )
-    parser.add_argument("--others", type=int, default=0, metavar="N",
+    parser.add_argument("--others", type=count, default=0, metavar="N",
                         help="with --moment: try N other continuations")  # fmt: skip
     parser.add_argument(
         "--history", metavar="FILE", help="write the history of the last seed to FILE"
@@ -77,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(plain(error), code=USAGE) from None
     seeds = seeds_of(args.seeds)
+    if args.others:
+        raise CommandError("--others goes with --moment", code=USAGE)
     if args.steps is not None and args.steps < 1:
         raise CommandError("--steps must be at least 1", code=USAGE)
     total = SimulationTotal(scenario, args.seeds, Clock(), args.mutant or "", args.steps is None)
@@ -114,7 +126,7 @@ def run_moment(args: argparse.Namespace) -> int:
     outcome = play(moment)
     if args.history:
         save(outcome, args.history)
-    ways = others(moment, args.others) if args.others > 0 else None
+    ways = others(moment, args.others) if args.others else None
     if args.json:
         said = outcome.to_json() | {"moment": str(moment), "link": link(moment)}
         if ways is not None:

@@ -16,9 +16,11 @@ from lockkit.cli.terminal import (
     FOUND,
     OK,
     UNKNOWN,
+    USAGE,
     CommandError,
     command,
     option,
+    options_checked,
     require,
     say,
     warn,
@@ -86,9 +88,11 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.lab.soak.supervisor import SoakSettings
 
     if not 0 < args.minutes <= 24 * 60:
-        raise CommandError(f"--minutes must be above 0 and at most 1440, not {args.minutes:g}")
+        why = f"--minutes must be above 0 and at most 1440, not {args.minutes:g}"
+        raise CommandError(why, code=USAGE)
     if not 0 <= args.spark <= args.writers:
-        raise CommandError(f"--spark must be 0 to {args.writers} (--writers), not {args.spark}")
+        why = f"--spark must be 0 to {args.writers} (--writers), not {args.spark}"
+        raise CommandError(why, code=USAGE)
     try:
         soak_plan = SoakPlan.load(located(args.faults) if args.faults else ROOT / PLAN)
     except FaultError as error:
@@ -105,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
     plan = fleet_plan(args, run_dir)
     if args.commit == "group":
         if args.spark or args.fence == "off":
-            raise CommandError("--commit group takes neither --spark nor --fence off")
+            why = "--commit group takes neither --spark nor --fence off"
+            raise CommandError(why, code=USAGE)
         if not args.faults:
             soak_plan = soak_plan.with_combiner_killed()
     settings = SoakSettings(plan=soak_plan.to_json(), spark=args.spark, commit=args.commit)
@@ -136,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
 def fleet_plan(args: argparse.Namespace, run_dir: Path) -> Any:
     from lockkit.lab.processes.fleet import Fleet, FleetError
 
-    try:
+    with options_checked(FleetError):
         return Fleet(
             run_dir=run_dir.resolve(),
             writers=args.writers,
@@ -148,8 +153,6 @@ def fleet_plan(args: argparse.Namespace, run_dir: Path) -> Any:
             latency_ms=args.latency_ms,
             pause_s=args.pause_s,
         ).plan
-    except FleetError as error:
-        raise CommandError(plain(error)) from None
 
 
 class Progress:
