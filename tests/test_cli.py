@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
+import pty
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -979,6 +983,110 @@ def test_a_command_does_not_outlive_the_killed_process_that_renews_its_lock(
         process.wait(30)
         until(lambda: ended.exists() and not marked(mark), 30)
     assert ended.read_text() == "TERM\n"
+
+
+def slow_to_end(ended: Path, signals: str) -> list[str]:
+    """A shell that a signal ends at once, and its own child, which needs a moment to end."""
+    trap = f"sleep 0.5; echo ended > {ended}; exit"
+    works = f"trap '{trap}' {signals}; echo works; while :; do sleep 0.1; done"
+    return ["sh", "-c", f"sh -c {shlex.quote(works)}; true"]
+
+
+@pytest.mark.parametrize("kind", ["lock acquire", "tflock run"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_ends_what_the_command_started_and_then_the_lock_is_given_back(
+    kind: str, number: signal.Signals, tmp_path: Path, mark: str
+) -> None:
+    place = tmp_path.as_uri() + ("/prod/terraform.tfstate" if kind == "tflock run" else "/table")
+    work = slow_to_end(ended := tmp_path / "ended", "TERM HUP QUIT")
+    assert_interrupted(
+        (*kind.split(), place, "--", *work), "works", mark, by=number, code=128 + number
+    )
+    assert ended.read_text() == "ended\n"
+    if kind == "tflock run":
+        assert process("tflock", "show", place).returncode == 0
+    else:
+        assert stored(place).expired
+
+
+def test_when_the_lease_is_lost_what_the_command_started_is_stopped_too(
+    table: str, tmp_path: Path, mark: str
+) -> None:
+    work = slow_to_end(ended := tmp_path / "ended", "TERM")
+    lease = ("--ttl-s", "5", "--renew-interval-s", "0.2")
+    with started("lock", "acquire", table, *lease, "--", *work, mark=mark) as (holder, out):
+        out.until("works", 90)
+        leave(table, encode(Record("other", Clock().wall_ms() + 600_000, epoch=9, attempt="a")))
+        assert holder.wait(30) == 76, out.text
+    assert ended.read_text() == "ended\n"
+
+
+def test_a_signal_ends_a_wait_for_a_busy_lock(table: str, mark: str) -> None:
+    taken = Record("other", Clock().wall_ms() + 600_000, epoch=1, attempt="a", ttl_ms=600_000)
+    leave(table, encode(taken))
+    with started("lock", "acquire", table, "--", "true", mark=mark) as (waiter, out):
+        out.until("waiting for", 90)
+        waiter.send_signal(signal.SIGTERM)
+        assert waiter.wait(30) == 143, out.text
+    assert stored(table) == taken
+
+
+@contextmanager
+def in_a_terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A running command with a terminal of its own, and this terminal's other end."""
+    ours, theirs = pty.openpty()
+
+    def takes_it() -> None:
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+    child = subprocess.Popen(
+        line(*arguments), env=os.environ | CLOUD, cwd=ROOT, stdin=theirs, stdout=theirs,
+        stderr=theirs, start_new_session=True, preexec_fn=takes_it,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        yield child, ours
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait(10)
+        os.close(ours)
+
+
+def read_until(terminal: int, text: bytes) -> bytes:
+    seen = b""
+    while text not in seen:
+        some = os.read(terminal, 4096)
+        assert some, seen
+        seen += some
+    return seen
+
+
+def test_in_a_terminal_a_command_under_the_lock_has_its_input_and_its_ctrl_c(
+    table: str, tmp_path: Path
+) -> None:
+    counts = f"trap 'echo INT >> {tmp_path}/ended; exit 3' INT; read said; echo $said was said"
+    work = ("sh", "-c", f"{counts}; while :; do sleep 0.1; done")
+    with in_a_terminal("lock", "acquire", table, "--", *work) as (child, terminal):
+        os.write(terminal, b"blue\n")
+        read_until(terminal, b"blue was said")
+        os.write(terminal, b"\x03")
+        assert child.wait(30) in (3, 130)  # its own, if it has ended before we look at the signal
+    assert (tmp_path / "ended").read_text() == "INT\n"
+    assert stored(table).expired
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process's children are read from /proc")
+def test_in_a_terminal_a_signal_reaches_what_the_command_started(
+    table: str, tmp_path: Path
+) -> None:
+    work = slow_to_end(ended := tmp_path / "ended", "HUP")
+    with in_a_terminal("lock", "acquire", table, "--", *work) as (child, terminal):
+        read_until(terminal, b"works")
+        child.send_signal(signal.SIGHUP)
+        assert child.wait(30) == 129
+        until(ended.exists, 30)
+    assert stored(table).expired
 
 
 def test_a_background_jobs_lock_outlives_a_ctrl_c_on_its_terminal(table: str) -> None:

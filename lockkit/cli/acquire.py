@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import signal
-import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lockkit.cli.terminal import (
     BUSY,
@@ -26,6 +24,7 @@ from lockkit.cli.terminal import (
     store_options,
     warn,
 )
+from lockkit.cli.work import POLL_S, Work
 from lockkit.clock import Clock
 from lockkit.events import plain
 from lockkit.sinks import Emit, silent
@@ -38,7 +37,8 @@ ABOUT = """\
 Takes the table's lock, runs a command while it renews the lease, and releases the lock, like
 flock(1). If the lease is lost, it stops the command (SIGTERM, then SIGKILL). If lockkit itself is
 killed, Linux sends SIGTERM to the command; on other systems the command runs on without the lock.
-Signals go to the command alone: a script has to end what it started, or to exec it.
+SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started, and the lock is
+released when these have ended. Without a terminal the command gets a process group of its own.
 The command finds the epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has
 one; on a table the epoch is above that of the fence. While it waits, it names the holder on
 standard error. Exit: the command's own code (128 + n for signal n); 75 if another owner held the
@@ -58,11 +58,8 @@ OPENING_S_MIN = 10.0
 """A store may be opened for as long as the wait, and at least so long: it looks for credentials."""
 NEWEST = 20
 """Generations of the lock object that are read to find when its holder took it."""
-STOP_TIMEOUT_S = 5.0
-PR_SET_PDEATHSIG = 1
-POLL_S = 0.05
-NOT_FOUND = 127
-NOT_EXECUTABLE = 126
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that end a process, and reach the command under the lock first."""
 
 
 def add(verbs: Any) -> None:
@@ -125,14 +122,17 @@ def holding(
     Returns the exit code; raises `CommandError` if another owner held it, or no answer came.
     """
     waits = timeout_s is None or timeout_s > 0
-    if not lock.acquire(blocking=waits, timeout=timeout_s if waits else None):
-        code = EXIT_FAILED if unanswered(lock) else BUSY
-        raise CommandError(plain(lock.busy_reason(), limit=1000), code=code)
-    code = LOST
-    try:
-        code = command()
-    finally:
-        code = released(lock, name) or code
+    # A signal here ends the wait, and gives a grant that has just come back, as Ctrl-C does.
+    with handled(ENDING, ends):
+        if not lock.acquire(blocking=waits, timeout=timeout_s if waits else None):
+            code = EXIT_FAILED if unanswered(lock) else BUSY
+            raise CommandError(plain(lock.busy_reason(), limit=1000), code=code)
+        code = LOST
+        try:
+            code = command()
+        finally:
+            with handled(ENDING, ignored):
+                code = released(lock, name) or code
     return code
 
 
@@ -250,81 +250,49 @@ def under(
     lock: Lock | LeasedLock, line: list[str], environment: Mapping[str, str], name: str
 ) -> int:
     """Run the command, stop it as soon as the lease is lost, and return its exit code."""
-    clock = Clock()
+    clock, received, asked = Clock(), list[int](), False
     # Starts before the command: a signal in between would end us and leave the command running.
-    with noted(signal.SIGINT, signal.SIGTERM) as received:
-        child = start(line, environment)
-        while child.poll() is None:
+    with handled((signal.SIGINT, *ENDING), received.append):
+        work = Work(line, environment)
+        while work.child.poll() is None:
             if not lock.owned():
-                stop(child, signal.SIGTERM)
+                work.stop(signal.SIGTERM)
                 warn(f"lockkit {name}: the command was stopped, because the lease is lost")
                 return LOST
             if signal.SIGINT in received:
                 # A terminal's Ctrl-C reached the command too; a second would cut its cleanup short.
-                stop(child, None if sys.stdin.isatty() else signal.SIGINT)
+                work.stop(None if sys.stdin.isatty() else signal.SIGINT)
                 raise KeyboardInterrupt  # the work has ended: now the lock can be released
-            if signal.SIGTERM in received:
-                received.remove(signal.SIGTERM)
-                child.terminate()  # the loop ends with the command
+            while received:
+                asked = True
+                work.send(received.pop())  # the loop ends with the command
             clock.sleep(POLL_S)
-    return child.returncode if child.returncode >= 0 else 128 - child.returncode
-
-
-def start(line: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a command, from the main thread. On Linux it gets SIGTERM if this process is killed."""
-    try:
-        return subprocess.Popen(
-            line, env={**os.environ, **environment}, preexec_fn=ended_with(os.getpid())
-        )
-    except FileNotFoundError:
-        raise CommandError(f"no command {plain(line[0])!r} on the PATH", code=NOT_FOUND) from None
-    except OSError as error:
-        raise CommandError(f"{plain(line[0])}: {error.strerror}", code=NOT_EXECUTABLE) from None
-
-
-def ended_with(parent: int) -> Callable[[], None] | None:
-    """For a child: the kernel ends it when its parent, which renews the lock, is killed.
-
-    SIGTERM, as when the lease is lost. The kernel watches the thread that started the child.
-    """
-    if sys.platform != "linux":
-        return None
-    import ctypes
-
-    prctl = ctypes.CDLL(None).prctl  # resolved here: a forked child must not load anything
-
-    def ends() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it was killed before the call
-            os._exit(128 + signal.SIGTERM)
-
-    return ends
+        if asked:
+            work.stop(None)  # what the command has started, and not waited for
+    code = work.child.returncode
+    return code if code >= 0 else 128 - code
 
 
 @contextmanager
-def noted(*numbers: signal.Signals) -> Iterator[list[int]]:
-    """While the block runs, these signals are only recorded. An ignored signal stays ignored: a
-    shell starts background jobs like that, and a Ctrl-C on its terminal is not meant for them.
+def handled(numbers: Iterable[signal.Signals], handle: Callable[[int], object]) -> Iterator[None]:
+    """While the block runs, these signals call `handle`. An ignored signal stays ignored: a shell
+    starts background jobs like that, and a Ctrl-C on its terminal is not meant for them.
     """
-    received: list[int] = []
     before = {
-        each: signal.signal(each, lambda number, _: received.append(number))
+        each: signal.signal(each, lambda number, _: handle(number))
         for each in numbers
         if signal.getsignal(each) != signal.SIG_IGN
     }
     try:
-        yield received
+        yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
 
 
-def stop(child: subprocess.Popen[bytes], number: signal.Signals | None) -> None:
-    """End a command: by the signal `number` first, then by SIGKILL."""
-    if number is not None:
-        child.send_signal(number)
-    try:
-        child.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+def ends(number: int) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def ignored(_number: int) -> None:
+    """A release is under way already."""

@@ -11,7 +11,6 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 from lockkit.stores.keywords import why_no_endpoint
 
-
 BY_BOTO3 = ("s3", "s3a", "dynamodb")
 """The schemes of stores whose SDK reads no ALL_PROXY (`botocore.httpsession`), as requests does."""
 

@@ -60,10 +60,10 @@ one lease. A lock that Terraform itself took is never taken over. The command fi
 TF_CLI_ARGS_plan, TF_CLI_ARGS_apply and so on, because the lock is held already. If the lease is
 lost, the command is stopped (SIGTERM, then SIGKILL); requests that Terraform sent before may still
 arrive. If lockkit itself is killed, Linux sends SIGTERM to the command; on other systems the
-command runs on without the lock. Signals go to the command alone: a script has to end what it
-started, or to exec it. Exit: the command's own code (128 + n for signal n); 75 if
-another owner held the lock until the timeout; 3 if the store did not answer; 76 if the lease was
-lost."""
+command runs on without the lock. SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what
+it started, and the lock is released when these have ended. Without a terminal the command gets a
+process group of its own. Exit: the command's own code (128 + n for signal n); 75 if another owner
+held the lock until the timeout; 3 if the store did not answer; 76 if the lease was lost."""
 
 MOVE = """\
 Moves a state's lock from Terraform's DynamoDB table to the lock file, without a gap:
@@ -220,7 +220,7 @@ class _CommandFailed(Exception):
 
 
 def move(args: argparse.Namespace) -> int:
-    from lockkit.cli.acquire import start
+    from lockkit.cli.work import start
     from lockkit.recipes.terraform.lease import without_locking
     from lockkit.recipes.terraform.move import DynamoItems, StateMove
 
