@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from lock_world import until
 
@@ -134,6 +135,7 @@ def test_a_stopped_holder_is_shown_as_stopped_and_is_not_broken(
     url: str, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     holder.send_signal(signal.SIGSTOP)
+    until(lambda: psutil.Process(holder.pid).status() == psutil.STATUS_STOPPED, 30)
     found = said(capsys, "lock", "show", url, code=1)
     assert "stopped on this host" in found["process_state"] and found["breakable"] is False
     found = said(capsys, "incident", url, "--watch-s", "0", code=1)

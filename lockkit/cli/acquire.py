@@ -250,7 +250,7 @@ def under(
     lock: Lock | LeasedLock, line: list[str], environment: Mapping[str, str], name: str
 ) -> int:
     """Run the command, stop it as soon as the lease is lost, and return its exit code."""
-    clock, received, asked = Clock(), list[int](), False
+    clock, received, signalled = Clock(), list[int](), False
     # Starts before the command: a signal in between would end us and leave the command running.
     with handled((signal.SIGINT, *ENDING), received.append):
         work = Work(line, environment)
@@ -264,10 +264,10 @@ def under(
                 work.stop(None if sys.stdin.isatty() else signal.SIGINT)
                 raise KeyboardInterrupt  # the work has ended: now the lock can be released
             while received:
-                asked = True
+                signalled = True
                 work.send(received.pop())  # the loop ends with the command
             clock.sleep(POLL_S)
-        if asked:
+        if signalled:
             work.stop(None)  # what the command has started, and not waited for
     code = work.child.returncode
     return code if code >= 0 else 128 - code
