@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deaths import Died, Mortal
 
 from lockkit.errors import TableError
+from lockkit.runtime import SiblingInterrupted
 from lockkit.table import CommitConflict, Table, read_table
 from lockkit.table.errors import RefusedOption
 from lockkit.table.writer import ArrowWrite
 
+REQUESTS_MAX = 200
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
 SCHEMA = pa.schema([("id", pa.string()), ("region", pa.string()), ("ts", pa.int64()),
                     ("v", pa.int64())])  # fmt: skip
@@ -27,6 +32,13 @@ def rows(*of: tuple[str, str, int, int]) -> pa.Table:
 
 def shown(table: Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in table.read().to_pylist())
+
+
+def by_hudi_rs(table: Table) -> list[tuple[Any, ...]]:
+    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
+    batches = hudi.HudiTable(table.url.removeprefix("file://")).read()
+    theirs = pa.Table.from_batches(map(pa.record_batch, batches), SCHEMA if not batches else None)
+    return sorted(tuple(row.values()) for row in theirs.select(SCHEMA.names).to_pylist())
 
 
 def made(folder: Path, **how: Any) -> Table:
@@ -50,13 +62,7 @@ def test_a_row_moves_to_its_new_partition_in_one_commit(
         assert [each.action for each in table.history()] == ["commit", "commit"]
         table.upsert(rows(("a", "EU", 3, 3)))
         assert ("a", "EU", 3, 3) in shown(table) and len(shown(table)) == 4
-        hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
-        theirs = pa.Table.from_batches(
-            map(pa.record_batch, hudi.HudiTable(str(tmp_path / "orders")).read())
-        )
-        assert sorted(tuple(r.values()) for r in theirs.select(SCHEMA.names).to_pylist()) == shown(
-            table
-        )
+        assert by_hudi_rs(table) == shown(table)
 
 
 def test_a_stored_row_with_a_greater_precombine_value_stays_where_it_is(tmp_path: Path) -> None:
@@ -86,6 +92,16 @@ def test_a_delete_finds_a_key_in_any_partition(tmp_path: Path) -> None:
         assert other.delete(rows(("b", "EU", 0, 0))) is None
 
 
+def test_a_row_that_moved_away_does_not_come_back_with_an_old_value(tmp_path: Path) -> None:
+    """A delete without an ordering value would be forgotten by the next row behind it."""
+    with made(tmp_path, table_type="MERGE_ON_READ") as table:
+        table.upsert(rows(("a", "EU", 7, 1), ("b", "EU", 1, 1)))
+        table.upsert(rows(("a", "US", 8, 2)))
+        table.delete(rows(("a", "US", 9, 0)))
+        table.upsert(rows(("a", "EU", 3, 3)))
+        assert shown(table) == [("b", "EU", 1, 1)] == by_hudi_rs(table)
+
+
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])
 def test_another_commit_to_the_file_group_that_a_row_leaves_is_a_conflict(
     tmp_path: Path, mode: str
@@ -108,6 +124,72 @@ def test_another_commit_to_the_file_group_that_a_row_leaves_is_a_conflict(
         assert shown(table) == [("a", "EU", 2, 2), ("b", "US", 1, 1)]
         table.upsert(rows(("a", "US", 3, 3)))
         assert shown(table) == [("a", "US", 3, 3), ("b", "US", 1, 1)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_a_writer_that_dies_while_rows_move_leaves_each_key_once(
+    tmp_path: Path, kind: str, sent: bool
+) -> None:
+    """At any of its requests; then the same rows are written again, which moves them or not."""
+    before = [("a", "EU", 1, 1), ("b", "US", 1, 1), ("c", "EU", 1, 1)]
+    new = rows(("a", "US", 2, 2), ("b", "EU", 2, 2))
+    after, outcomes = [("a", "US", 2, 2), ("b", "EU", 2, 2), before[2]], set()
+    for most in range(0, REQUESTS_MAX, 2):
+        with made(tmp_path / str(most), table_type=kind, name="t", buckets=1) as table:
+            table.upsert(rows(*before))
+            victim = Table(table.url, options=GLOBAL)
+            victim._open()
+            victim.store = Mortal(victim.store, most, sent=sent)  # type: ignore[assignment]
+            died = True
+            with suppress(Died, SiblingInterrupted):
+                victim.upsert(new)
+                died = False
+            first = shown(table)
+            assert first in (before, after) and first == by_hudi_rs(table)
+            hoodie = tmp_path / str(most) / "orders" / ".hoodie"
+            for each in (*hoodie.glob(".heartbeat/*"), *hoodie.glob("timeline/*.requested")):
+                os.utime(each, (0, 0))
+            table.roll_back_dead()
+            found = shown(table)
+            assert found in (before, after) and (found == after or first == before)
+            assert found == by_hudi_rs(table)
+            with Table(table.url, options=GLOBAL) as other:
+                other.upsert(new)
+            assert shown(table) == after == by_hudi_rs(table)
+            outcomes.add((died, first == after))
+            if not died:
+                break
+    assert outcomes >= {(True, False), (False, True)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_upserts_and_deletes_in_log_files_leave_what_a_dictionary_by_key_has(
+    tmp_path: Path, seed: int
+) -> None:
+    """A delete has an ordering value there, and a key that it deleted comes with a greater one."""
+    dice, expected = random.Random(seed), dict[str, tuple[Any, ...]]()
+    by = "ts" if seed % 2 else None
+    with made(tmp_path, precombine=by, table_type="MERGE_ON_READ") as table:
+        for turn in range(1, 13):
+            new = [(f"k{number}", dice.choice(["EU", "US", "AP"]), turn, turn)
+                   for number in dice.sample(range(9), dice.randrange(1, 6))]  # fmt: skip
+            match dice.choice(["upsert", "upsert", "upsert", "late", "delete", "compact"]):
+                case "compact":
+                    table.compact()
+                case "delete":
+                    table.delete(rows(*new))
+                    for each in new:
+                        expected.pop(each[0], None)
+                case "late" if by is not None:
+                    table.upsert(rows(*(
+                        (key, region, 0, turn) for key, region, *_ in new if key in expected
+                    )))  # fmt: skip
+                case _:
+                    table.upsert(rows(*new))
+                    expected |= {each[0]: each for each in new}
+            assert shown(table) == sorted(expected.values()) == by_hudi_rs(table), turn
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -146,12 +228,11 @@ def test_what_a_global_index_cannot_do_is_refused_by_name(tmp_path: Path) -> Non
         assert not table.history()
     with Table(table.url, options=stays | {"hoodie.index.type": "BLOOM"}) as table:
         assert table.upsert(new), "it has no effect on another index, as in Hudi"
-    hashed = {"index": "BUCKET", "mode": "hudi", "options": None}
-    for how, why in (({"table_type": "MERGE_ON_READ"}, "is merge-on-read"),
-                     (hashed, "Hudi's buckets")):  # fmt: skip
-        with made(tmp_path / why, **how) as table, Table(table.url, options=GLOBAL) as other:
+    for kind in ("COPY_ON_WRITE", "MERGE_ON_READ"):
+        how = {"index": "BUCKET", "mode": "hudi", "options": None, "table_type": kind}
+        with made(tmp_path / kind, **how) as table, Table(table.url, options=GLOBAL) as other:
             for write in (other.upsert, other.delete):
-                with pytest.raises(TableError, match=why):
+                with pytest.raises(TableError, match=r"Hudi's (buckets|bucket index)"):
                     write(new)
             assert not other.store.list(".hoodie/timeline/2")
 

@@ -14,13 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lockkit import Clock
-from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.table import CommitConflict, Table
 from lockkit.table.format.log_blocks import DELETE, PARQUET, Block, avro_rows, blocks
-from lockkit.table.format.properties import TableConfig, load_config
-from lockkit.table.format.property_keys import HUDI, MERGE_ON_READ
-from lockkit.table.format.refusals import refuse_outside_arrow
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.property_keys import MERGE_ON_READ
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.mode import set_fence
 from lockkit.table.read.log_slice import LogSlice
@@ -175,7 +173,28 @@ def test_keys_that_are_in_log_files_alone_are_found(tmp_path: Path) -> None:
         assert shown(table.read()) == [("k00", 2), ("k06", 2)] == theirs(table)
 
 
-def test_spark_through_lockkit_refuses_it_by_name() -> None:
-    config = TableConfig(name="t", record_key="id", table_type=MERGE_ON_READ, mode=HUDI)
-    with pytest.raises(TableError, match="log files, and no bucket index, which"):
-        refuse_outside_arrow(config)
+@pytest.mark.parametrize("name", ["mor9", "mor9_archived"])
+def test_a_global_index_moves_the_rows_of_hudi_to_another_partition(
+    made: Path, tmp_path: Path, name: str
+) -> None:
+    dice = random.Random(name)
+    with adopted(made, tmp_path, name, options={"hoodie.index.type": "GLOBAL_SIMPLE"}) as table:
+        live = {row["id"]: (row["region"], row["v"]) for row in table.read().to_pylist()}
+        for step in range(8):
+            keys = [f"k{number:02d}" for number in dice.sample(range(20), 4)]
+            rows = as_rows(*((key, 10_000 + step, step) for key in keys))
+            regions = [dice.choice(["EU", "US"]) for _ in keys]
+            rows = rows.set_column(2, "region", pa.array(regions))
+            operation = dice.choice(["upsert", "upsert", "delete", "compact"])
+            if operation == "compact":
+                table.compact()
+            elif operation == "delete":
+                table.delete(rows)
+                live = {key: row for key, row in live.items() if key not in keys}
+            else:
+                table.upsert(rows)
+                live |= {key: (where, step) for key, where in zip(keys, regions, strict=True)}
+            found = {row["id"]: (row["region"], row["v"]) for row in table.read().to_pylist()}
+            assert found == live, (step, operation)
+            assert shown(table.read()) == theirs(table)
+            assert all(logged <= stored for logged, stored in logged_and_stored(table))

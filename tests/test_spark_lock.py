@@ -83,7 +83,6 @@ def test_a_commit_waits_for_the_lock_of_the_named_provider(
         {LOCK + "provider": "com.example.Nope"},
         {LOCK + "client.num_retries": "abc"},
         {"hoodie.write.concurrency.mode": "many_writers"},
-        {"hoodie.index.type": "GLOBAL_SIMPLE"},
         {"hoodie.clean.automatic": "yes"},
     ],
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -78,7 +78,7 @@ class WriteJob:
         """The target of the rows that Spark sent to `group` of `partition`."""
         found = partition, group
         if self.groups is not None and group.isdecimal() and len(group) == 8:
-            found = self.groups.of(partition, int(group))
+            found = self.groups.for_new(partition, int(group))
         return TargetGroup(found, self.slices.get(found), self.logs)
 
 
@@ -116,22 +116,39 @@ def merge_frame(frame: DataFrame, job: WriteJob, tasks: int, *, delete: bool) ->
     """Merge each row into the group in its column `GROUP`, or remove its key from there."""
     by = [*each_field(PART, job.target.config), GROUP]
 
-    def write(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+    def write(key: tuple[Any, ...], rows: pa.Table) -> WriteStat | None:
+        partition = partition_path(job.target.config, key[:-1])
+        return put_group(job, job.target_of(partition, key[-1]), rows, delete=delete)
+
+    return stats_by_group(frame, job, by, tasks, write)
+
+
+def put_group(
+    job: WriteJob, group_target: TargetGroup, rows: pa.Table, *, delete: bool
+) -> WriteStat | None:
+    """In a task: merge `rows` into their group; None if nothing would change."""
+    put = write_merged if job.target.config.merged else write_group
+    return put(job.work(), group_target, rows, delete=delete)
+
+
+def stats_by_group(
+    frame: DataFrame, job: WriteJob, by: list[str], tasks: int,
+    write: Callable[[tuple[Any, ...], pa.Table], WriteStat | None],
+) -> list[WriteStat]:  # fmt: skip
+    """Call `write` in a task for the rows that have the same values in the columns `by`."""
+
+    def whole(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
         import pyarrow as pa
 
         def one() -> Iterable[WriteStat]:
-            values = tuple(each.as_py() for each in key[:-1])
-            partition = partition_path(job.target.config, values)
-            group_target = job.target_of(partition, key[-1].as_py())
-            put = write_merged if job.target.config.merged else write_group
-            stat = put(job.work(), group_target, rows.drop_columns(by), delete=delete)
+            stat = write(tuple(each.as_py() for each in key), rows.drop_columns(by))
             return [] if stat is None else [stat]
 
         return pa.Table.from_batches([_reported(one)])
 
     # An explicit number: adaptive execution would coalesce a few MB into one task.
     apart = frame.repartition(tasks, *by)
-    return _statistics(frame, apart.groupBy(*by).applyInArrow(write, STATISTICS), job)
+    return _statistics(frame, apart.groupBy(*by).applyInArrow(whole, STATISTICS), job)
 
 
 def write_frame(
@@ -145,18 +162,10 @@ def write_frame(
         )  # fmt: skip
     job, known = WriteJob(place, target), dict(group_targets)
 
-    def write(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
-        import pyarrow as pa
+    def write(key: tuple[Any, ...], rows: pa.Table) -> WriteStat | None:
+        return write_group(job.work(), known[key[0]], rows)
 
-        def one() -> Iterable[WriteStat]:
-            group_target = known[key[0].as_py()]
-            stat = write_group(job.work(), group_target, rows.drop_columns([GROUP]))
-            return [] if stat is None else [stat]
-
-        return pa.Table.from_batches([_reported(one)])
-
-    apart = frame.repartition(len(group_targets), GROUP)
-    return _statistics(frame, apart.groupBy(GROUP).applyInArrow(write, STATISTICS), job)
+    return stats_by_group(frame, job, [GROUP], len(group_targets), write)
 
 
 def stored_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFrame:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from lockkit.clock import Clock
@@ -27,6 +28,7 @@ from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.options import WriteOptions, known_config
 from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.write.global_index import everywhere
 from lockkit.table.write.groups import WriteTask, write_rows
 from lockkit.table.write.merging import AT_ONCE, GroupMerge
 from lockkit.table.writer import Claim, unclaimed
@@ -108,6 +110,8 @@ class SpoolWrite(SparkWrite):
         snapshot = self.merges_into(snapshot) if merges else snapshot
         logs = self.only_logs(target.config)
         merged = GroupMerge(rows, work, snapshot, requested.operation == "delete", logs)
+        if self.everywhere(target.config) and rows.groups:  # then all rows are in memory
+            merged = everywhere(merged, rows.table(chain(*rows.groups.values())))
         if merges:
             return merged.stats()
         known = requested.drop_duplicates and requested.operation in ("insert", "bulk_insert")

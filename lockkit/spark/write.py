@@ -18,6 +18,7 @@ from lockkit.spark.errors import unwrap
 from lockkit.spark.frame import TASKS_MAX, WriteJob, insert_frame, merge_frame
 from lockkit.spark.fresh import OldRows, attempt_tag, refuse_old_frame
 from lockkit.spark.place import TableAddress
+from lockkit.spark.placing import place_frame
 from lockkit.spark.rows import (
     bucketed,
     check_columns,
@@ -220,16 +221,20 @@ class SparkWrite(TableWrite):
     def _merged(self, frame: DataFrame, job: WriteJob, snapshot: Snapshot) -> list[WriteStat]:
         """Upserts and deletes: each row goes to the file group with its key, or to its bucket."""
         config = job.target.config
+        delete = self.requested.operation == "delete"
         mixed = {each.partition for each in snapshot.slices if any_key(config, each)}
         looked_at = [each for each in snapshot.slices if each.partition in mixed]
-        frame = bucketed(frame, config)
-        if looked_at:
-            frame = with_found_keys(frame, job, looked_at)
         tasks = self.requested.tasks or min(
             TASKS_MAX,
             max(config.buckets * max(1, len({p for p, _ in snapshot.groups})), len(looked_at)),
         )
-        return merge_frame(frame, job, tasks, delete=self.requested.operation == "delete")
+        if config.by_base_files or self.everywhere(config):
+            everywhere = self.everywhere(config)
+            return place_frame(frame, job, snapshot, tasks, delete=delete, everywhere=everywhere)
+        frame = bucketed(frame, config)
+        if looked_at:
+            frame = with_found_keys(frame, job, looked_at)
+        return merge_frame(frame, job, tasks, delete=delete)
 
 
 @contextmanager

@@ -419,7 +419,7 @@ class Table:
         from lockkit.table.writer import ArrowWrite
 
         requested = replace(
-            write_options(self._options, everywhere=True, operation=operation), retries=retries,
+            write_options(self._options, operation=operation), retries=retries,
             partitions=partitions, strategy=self.strategy,
         )  # fmt: skip
         with self._alone(operation):

@@ -84,12 +84,8 @@ class WriteOptions:
         return bool(self.concurrency)
 
 
-def write_options(
-    options: Mapping[str, Any], *, everywhere: bool = False, **keywords: Any
-) -> WriteOptions:
+def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
     """Keywords that are not None win over options; `TableError` names what cannot be meant.
-
-    `everywhere` says that this write can have a global index.
 
     Options are Hudi's, in any case of letters (Spark lowers them); `lockkit.table.format.gate` says
     what becomes of each.
@@ -118,7 +114,7 @@ def write_options(
         early_commits=early_commits(given),
         rules=heartbeat_rules(given),
         strategy=strategy_of(str(given[STRATEGY_KEY])) if STRATEGY_KEY in given else SIMPLE,
-        everywhere=_everywhere(given, everywhere),
+        everywhere=_everywhere(given),
         concurrency=given if concurrency_mode(given) == NON_BLOCKING else {},
     )
     return _checked(found)
@@ -129,14 +125,8 @@ def log_format(given: Mapping[str, Any]) -> str:
     return str(given.get(LOG_FORMAT) or "").lower()
 
 
-def _everywhere(given: Mapping[str, Any], possible: bool) -> bool:
-    said = str(given.get(INDEX)).upper()
-    moves = GLOBAL_INDEXES.get(said)
-    if moves and not possible:
-        raise RefusedOption(
-            INDEX, "is refused: a write from Spark looks for a key in its own partition",
-            "upsert the rows with lockkit.table.Table, or leave it out", value=said,
-        )  # fmt: skip
+def _everywhere(given: Mapping[str, Any]) -> bool:
+    moves = GLOBAL_INDEXES.get(str(given.get(INDEX)).upper())
     if moves and not flag(given, moves, default=True):
         raise RefusedOption(
             moves, "is refused: the row would stay in a folder whose partition is not its own, "

@@ -102,6 +102,10 @@ class TableWrite(ABC):
         self.check(known.config)
         refuse_replacing(known.config, self.requested.operation)
         refuse_keyless(known.config, self.requested.operation)
+        if self.everywhere(known.config):
+            from lockkit.table.write.global_index import refuse_global
+
+            refuse_global(known.config)
         refuse_unsaid(seen)
         refuse_other_buckets(self.store, known.config)
         if known.config.hashed and known.config.mode == HUDI and self.requested.strategy is SIMPLE:
@@ -333,10 +337,6 @@ class ArrowWrite(TableWrite):
         refuse_unfit(config, self.rows.schema, delete=delete)
         if config.merged:
             refuse_unordered(config, self.rows)
-        if self.everywhere(config):
-            from lockkit.table.write.global_index import refuse_global
-
-            refuse_global(config)
 
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         operation = self.requested.operation

@@ -208,12 +208,11 @@ def refuse_keyless(config: TableConfig, operation: str) -> None:
 
 def refuse_outside_arrow(config: TableConfig) -> None:
     """Raise for a table that `Table` writes, and Spark through lockkit does not."""
-    if config.generator or not config.record_key or config.by_base_files:
+    if config.generator or not config.record_key:
         kind = dict(config.generator).get(KEY_TYPE)
-        what = "log files, and no bucket index," if config.record_key else "no record keys,"
-        what = f"the key generator {kind}," if kind else what
+        what = f"the key generator {kind}" if kind else "no record keys"
         raise UnsupportedTable(
-            config.name, f"has {what} which lockkit writes from Arrow only",
+            config.name, f"has {what}, which lockkit writes from Arrow only",
             "use lockkit.table.Table, or Hudi's own format in Spark",
         )  # fmt: skip
 

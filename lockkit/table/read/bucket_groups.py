@@ -14,6 +14,7 @@ from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.timeline import HOODIE
 from lockkit.table.read.buckets import is_bucketed
+from lockkit.table.read.log_slice import LogSlice
 
 if TYPE_CHECKING:
     from lockkit.stores import Store
@@ -97,6 +98,8 @@ class BucketGroups:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._hashed, self._again = snapshot.config.hashed, generations(snapshot)
+        logged = snapshot.groups.items() if snapshot.config.by_base_files else ()
+        self._logged = frozenset(group for group, of in logged if isinstance(of, LogSlice))
         self._there: dict[FileGroup, FileGroup] = {}
         for partition, file_id in snapshot.groups if self._hashed else ():
             if other := self._there.get((partition, file_id[:8])):
@@ -114,3 +117,16 @@ class BucketGroups:
         if self._hashed:
             return self._there.get(place) or (partition, hashed_file_id(bucket, generation))
         return partition, bucket_file_id(partition, bucket, generation)
+
+    def for_new(self, partition: str, bucket: int) -> FileGroup:
+        """The group of the bucket's new keys; without log files if Hudi looks in base files alone.
+        """
+        group = self.of(partition, bucket)
+        return self.of(partition, bucket, 1) if group in self._logged else group
+
+    def name_of(self, partition: str, file_id: str) -> str:
+        """A group's id, or the number of the bucket whose new keys it gets."""
+        number = file_id[:8]
+        if is_bucketed(file_id) and self.for_new(partition, int(number)) == (partition, file_id):
+            return number
+        return file_id

@@ -4,22 +4,25 @@ Hudi's GLOBAL_SIMPLE and GLOBAL_BLOOM. If the stored row is in another partition
 its key is deleted there and the row is inserted into its own partition, in one commit. So another
 commit to either file group is a conflict. A stored row with a greater precombine value stays where
 it is, as in Hudi. There is no index on disk: the keys of each file group that may have one of them
-are read.
+are read. In a merge-on-read table, log files are merged for that, and the deletion goes into one.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.base_file import Slice, plain, record_keys
+from lockkit.table.format.base_file import Slice, Target, plain, record_keys
 from lockkit.table.format.base_file_reading import base_file_batches
+from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.property_keys import INDEX
 from lockkit.table.format.row_partitions import partition_numbers
-from lockkit.table.format.schema import RECORD_KEY, conform
+from lockkit.table.format.schema import META_COLUMNS, RECORD_KEY, conform
 from lockkit.table.read.bucket_groups import buckets_of
+from lockkit.table.read.log_slice import LogSlice
+from lockkit.table.read.reader import Scan, scan_planned
 from lockkit.table.write.merge import beats, upserts
 from lockkit.table.write.merging import GroupMerge, RowGroup, RowsInMemory, any_key, grouped
 
@@ -29,10 +32,10 @@ if TYPE_CHECKING:
 
 def refuse_global(config: TableConfig) -> None:
     """Raise unless the keys of all partitions can be looked up in such a table."""
-    if config.merged or config.hashed:
-        kind = "is merge-on-read" if config.merged else "has Hudi's bucket index"
+    if config.hashed:
         raise RefusedOption(
-            INDEX, f"is refused: the table {kind}, and keys are looked up in one partition there",
+            INDEX, "is refused: the table has Hudi's bucket index, where a key is in its bucket of "
+            "one partition, and Hudi's writers have one index, too",
             "leave it out: a row is then found in its own partition", value="GLOBAL",
         )  # fmt: skip
 
@@ -54,7 +57,7 @@ def everywhere(merge: GroupMerge, rows: pa.Table) -> GroupMerge:
     numbers, paths = partition_numbers(config, rows)
     own = pa.array(paths, pa.string()).take(numbers)
     parts: list[tuple[RowGroup, pa.Table]] = []
-    gone: dict[tuple[str, str], Any] = {}
+    gone: dict[FileGroup, pa.Table] = {}
     beaten = pa.repeat(pa.scalar(False), rows.num_rows)
     for each in merge.snapshot.slices:
         hit = pc.not_equal(own, each.partition)
@@ -76,18 +79,22 @@ def everywhere(merge: GroupMerge, rows: pa.Table) -> GroupMerge:
             stays = stays.combine_chunks() if isinstance(stays, pa.ChunkedArray) else stays
             beaten, hit = pc.or_(beaten, stays), pc.and_not(hit, stays)
         if pc.any(hit).as_py():
-            gone[each.partition, each.file_id] = keys.filter(hit)
+            gone[each.partition, each.file_id] = rows.filter(hit)
     rows = rows.filter(pc.invert(beaten))
     found = RowsInMemory(config, [*grouped(config, rows, bucketed=True), *parts])
     return replace(merge, rows=found, gone=gone)
 
 
 def _stored(merge: GroupMerge, of: Slice) -> pa.Table:
-    """The keys of a slice, and their precombine values if it has any."""
+    """The keys of a slice's rows, and their precombine values if it has any."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     target, best = merge.work.target, merge.rows.config.precombine
+    if isinstance(of, LogSlice):
+        wanted = replace(key_scan(target, None if merge.delete else best), slices=(of,))
+        found = scan_planned(merge.work.store, merge.work.clock, wanted)
+        return pa.Table.from_batches(found, wanted.result)
     with merge.work.peek(of.path) as file:
         here = pq.read_schema(file).names
         names = [name for name in (RECORD_KEY, best) if name is not None and name in here]
@@ -99,3 +106,12 @@ def _stored(merge: GroupMerge, of: Slice) -> pa.Table:
     assert best is not None
     only = conform(found.select([best]), target.schema.empty_table().select([best]).schema)
     return pa.table({RECORD_KEY: found[RECORD_KEY], best: only[best]})
+
+
+def key_scan(target: Target, best: str | None) -> Scan:
+    """A scan of record keys, and of the column `best`, for slices that the caller adds."""
+    import pyarrow as pa
+
+    assert target.schema is not None
+    schema = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *target.schema])
+    return Scan((), schema, (RECORD_KEY,) if best is None else (RECORD_KEY, best), None)

@@ -25,6 +25,7 @@ from lockkit.table.format.base_file import (
     Target,
     columns_of,
     plain,
+    record_keys,
 )
 from lockkit.table.format.base_file_reading import rows_to_copy
 from lockkit.table.format.data_files import open_data_file, put_data_file
@@ -57,8 +58,8 @@ class TargetGroup:
     base: Slice | None = None
     logs: bool = False
     """Whether a new file group begins with a log file, as in Hudi with a bucket index."""
-    gone: pa.Array | None = None
-    """Keys of rows that move to another partition, to be deleted from this group."""
+    gone: pa.Table | None = None
+    """Rows that move to another partition, whose keys are to be deleted from this group."""
     inserts: bool = False
     """Whether new keys go into its base file, where alone Hudi's writers look for them."""
 
@@ -221,7 +222,9 @@ def write_group(
     if rows.num_rows and not delete:
         refuse_strangers(target, partition, rows)
     changes = deletions(target, rows) if delete else upserts(target, rows)
-    changes = replace(changes, gone=group_target.gone)
+    if group_target.gone is not None:
+        gone = record_keys(target.config, plain(group_target.gone)).combine_chunks()
+        changes = replace(changes, gone=gone)
     with tempfile.TemporaryFile() as out:
         draft = BaseFileWriter(
             target, partition, file_id, columns_of(target, rows.schema), _binary(out), work.task

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from lockkit.table.format.base_file import Slice, columns_of, plain
+from lockkit.table.format.base_file import Slice, Target, columns_of, plain
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
 from lockkit.table.format.log_writing import data_block, delete_block, log_name, refuse_unordered
 from lockkit.table.format.schema import conform
@@ -48,46 +48,66 @@ def write_merged(
     work: WriteTask, group_target: TargetGroup, rows: pa.Table, *, delete: bool = False
 ) -> WriteStat | None:
     """`write_group` in a merge-on-read table: the next file of a group is a log file."""
-    refuse_unordered(work.target.config, plain(rows))
+    for each in (rows, group_target.gone):
+        if each is not None:
+            refuse_unordered(work.target.config, plain(each))
     if group_target.inserts or (not group_target.logs and group_target.base is None):
         return write_group(work, group_target, rows, delete=delete)
-    return write_log(work, group_target.group, group_target.base, rows, delete=delete)
+    group, base, gone = group_target.group, group_target.base, group_target.gone
+    if delete:
+        return write_log(work, group, base, rows.slice(0, 0), rows)
+    return write_log(work, group, base, rows, gone)
 
 
 def write_log(
-    work: WriteTask, group: FileGroup, base: Slice | None, rows: pa.Table, *, delete: bool = False
-) -> WriteStat:
-    """Put a log file with `rows` behind `base`, or with `delete` one that deletes their keys.
+    work: WriteTask, group: FileGroup, base: Slice | None, rows: pa.Table,
+    gone: pa.Table | None = None,
+) -> WriteStat:  # fmt: skip
+    """Put a log file with `rows` behind `base`, and with a block that deletes the keys of `gone`.
 
     Without a `base` it begins the file group, as in Hudi with a bucket index. A deletion does so,
     too: another writer may be adding the row, and Hudi's writers look for none either.
     """
-    import pyarrow as pa
-
     target = work.target
     rows = plain(rows)
-    refuse_strangers(target, group[0], rows)
+    if rows.num_rows:
+        refuse_strangers(target, group[0], rows)
     changes, columns = upserts(target, rows), columns_of(target, rows.schema)
     assert changes.rows is not None
-    best, count = target.config.precombine, len(changes.keys)
+    count, deletes = len(changes.keys), 0
     with tempfile.TemporaryFile() as file:
         out = cast(BinaryIO, file)
         previous = max(instants_of(base)) if base else NO_COMMIT
         draft = LogDraft(group, target.instant, work.task, previous, out)
         work.begin(draft)
-        if delete:
-            values = None if best is None else changes.rows[best]
-            if best in columns.names:
-                only = pa.schema([columns.field(best)])
-                values = conform(changes.rows.select([best]), only)[best]
-            out.write(delete_block(target, group[0], changes.keys, values, columns))
-        else:
+        if gone is not None:
+            block, deletes = _deletions(target, group[0], plain(gone), columns)
+            out.write(block)
+        if count:
             fresh = conform(changes.rows, columns)
             out.write(data_block(target, *group, work.task, changes.keys, fresh))
         stat = WriteStat(
             partition=group[0], file_id=group[1], path=in_partition(group[0], draft.name),
-            previous=previous, writes=0 if delete else count, deletes=count if delete else 0,
-            inserts=0 if base or delete else count, updates=count if base and not delete else 0,
-            size_bytes=out.tell(),
+            previous=previous, writes=count, deletes=deletes, inserts=0 if base else count,
+            updates=count if base else 0, size_bytes=out.tell(),
         )  # fmt: skip
         return work.put(draft, stat)
+
+
+def _deletions(
+    target: Target, partition: str, rows: pa.Table, columns: pa.Schema
+) -> tuple[bytes, int]:
+    """The block that deletes the keys of `rows`, and how many these are.
+
+    With their ordering values, so that of a key the greatest one stands, wherever it was written.
+    """
+    import pyarrow as pa
+
+    changes, best, values = upserts(target, rows), target.config.precombine, None
+    assert changes.rows is not None
+    if best is not None:
+        values = changes.rows[best]
+        if best in columns.names:
+            only = pa.schema([columns.field(best)])
+            values = conform(changes.rows.select([best]), only)[best]
+    return delete_block(target, partition, changes.keys, values, columns), len(changes.keys)

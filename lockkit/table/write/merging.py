@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,7 +23,6 @@ from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.read.bucket_groups import BucketGroups, buckets_of
 from lockkit.table.read.buckets import is_bucketed
-from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 from lockkit.table.write.merge import upserts
@@ -109,19 +108,6 @@ def grouped(
         at = end
 
 
-def group_for_new_keys(snapshot: Snapshot) -> Callable[[str, int], FileGroup]:
-    """The group for each bucket's new keys; it has no log files if Hudi looks in base files alone.
-    """
-    groups = BucketGroups(snapshot)
-
-    def group_of(partition: str, bucket: int) -> FileGroup:
-        group = groups.of(partition, bucket)
-        logged = snapshot.config.by_base_files and isinstance(snapshot.groups.get(group), LogSlice)
-        return groups.of(partition, bucket, 1) if logged else group
-
-    return group_of
-
-
 def any_key(config: TableConfig, of: Slice) -> bool:
     """Whether this slice may have a key of any bucket, as a table has for good that was in `hudi`
     mode once, unless its buckets are Hudi's own."""
@@ -162,8 +148,8 @@ class GroupMerge:
     only_logs: bool = False
     """`TargetGroup.logs`."""
     seen: StoredKeys = field(default_factory=StoredKeys)
-    gone: Mapping[FileGroup, Any] = field(default_factory=dict)
-    """Keys that each file group loses besides, since their rows are in another partition now."""
+    gone: Mapping[FileGroup, pa.Table] = field(default_factory=dict)
+    """The rows of keys that each file group loses besides: they are in another partition now."""
 
     def stats(self) -> list[WriteStat]:
         """Each row to the groups that have its key, else to its bucket's."""
@@ -186,7 +172,7 @@ class GroupMerge:
         by_partition: dict[str, list[Share]] = {}
         for (partition, _), where in groups.items():
             by_partition.setdefault(partition, []).extend(where)
-        group_of = group_for_new_keys(self.snapshot)
+        group_of = BucketGroups(self.snapshot).for_new
         buckets = {group_of(partition, bucket): (partition, bucket) for partition, bucket in groups}
         for partition, where in by_partition.items():
             for each in mixed.get(partition, ()):
@@ -218,11 +204,8 @@ class GroupMerge:
         left = dict(self.gone)
         for group_target, rows in group_targets:
             yield replace(group_target, gone=left.pop(group_target.group, None)), rows
-        target = self.work.target
-        assert target.schema is not None
-        for group, keys in left.items():
-            base = self.snapshot.groups[group]
-            yield TargetGroup(group, base, gone=keys), target.schema.empty_table()
+        for group, rows in left.items():
+            yield TargetGroup(group, self.snapshot.groups[group], gone=rows), rows.slice(0, 0)
 
     def _of_slice(self, of: Slice, where: list[Share], found: dict[Share, Any]) -> pa.Table | None:
         """The rows whose keys a slice has, which `found` then checks for each batch."""

@@ -1,0 +1,141 @@
+"""Spark's writes whose rows go where a look at all stored keys says: judged by a dictionary.
+
+These are the tables that Hudi made with its default index, merge-on-read, and global indexes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_world import KEYS, MARKS, SAID, by_hudi_rs, frame, own_spark, stored
+from suite_plugin import rest_in_soak
+from test_merged_of_hudi import SCHEMA, adopted, as_rows, logged_and_stored, made, shown, theirs
+
+from lockkit.errors import TableError
+from lockkit.spark import read, register, write
+from lockkit.table import CommitConflict, Table
+from lockkit.table.options import WRITE
+
+pytestmark = MARKS
+__all__ = ["made"]
+GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
+OF_HUDI = "id string, kind string, region string, day string, ts bigint, v int"
+Row = tuple[str, str | None, int, int]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    with own_spark() as session:
+        register(session)
+        yield session
+
+
+def write_frame(frame: Any, url: str, operation: str, **options: str) -> None:
+    write(frame, url, operation=operation, options=options)
+
+
+def save(frame: Any, url: str, operation: str, **options: str) -> None:
+    options = {**options, WRITE + "operation": operation}
+    frame.write.format("lockkit").options(**options).mode("append").save(url)
+
+
+WAYS = pytest.mark.parametrize("way", [write_frame, save], ids=["write", "save"])
+
+
+@WAYS
+@pytest.mark.parametrize("name", rest_in_soak(["mor9", "mor9_commit"], "mor9"))
+def test_a_table_that_hudi_made_is_written_where_its_writers_look_for_keys(
+    spark: Any, made: Path, tmp_path: Path, way: Any, name: str
+) -> None:
+    dice = random.Random(name)
+    with adopted(made, tmp_path, name) as table:
+        live = {row["id"]: row["v"] for row in table.read().to_pylist()}
+
+        def wrote(operation: str, step: int, *keys: str) -> None:
+            rows = as_rows(*((key, 10_000 + step, step) for key in keys)).to_pylist()
+            way(spark.createDataFrame(rows, OF_HUDI).select(SCHEMA.names), table.url, operation)
+            for key in keys:
+                live[key] = step
+                if operation == "delete":
+                    del live[key]
+            assert shown(table.read()) == sorted(live.items()) == theirs(table), (step, operation)
+            assert all(logged <= stored for logged, stored in logged_and_stored(table))
+
+        wrote("upsert", 1, *(f"k{number:02d}" for number in range(1, 30)))  # known and new ones
+        wrote("delete", 2, "k03", "k04", "k77")
+        wrote("insert", 3, "k03", "k05", "k40")
+        table.compact()
+        for step in range(4, 7):
+            keys = [f"k{number:02d}" for number in dice.sample(range(50), 9)]
+            wrote(dice.choice(["upsert", "delete"]), step, *keys)
+        found = read(spark, table.url).select("id", "v").collect()
+        assert sorted(map(tuple, found)) == sorted(live.items())
+
+
+@WAYS
+@pytest.mark.parametrize(("kind", "mode"), [
+    ("COPY_ON_WRITE", "fenced"), ("MERGE_ON_READ", "fenced"),
+    pytest.param("COPY_ON_WRITE", "hudi", marks=pytest.mark.soak),
+])  # fmt: skip
+def test_a_global_index_moves_each_row_to_its_partition(
+    spark: Any, tmp_path: Path, way: Any, kind: str, mode: str
+) -> None:
+    place, expected = {"url": f"file://{tmp_path}/orders"}, dict[str, Row]()
+    options = {**SAID, **GLOBAL, WRITE + "table.type": kind, "lockkit.commit.mode": mode}
+
+    def wrote(operation: str, *rows: Row) -> None:
+        way(frame(spark, *rows), place["url"], operation, **options)
+        for key, region, at, v in rows:
+            if operation == "delete":
+                expected.pop(key, None)
+            elif key not in expected or expected[key][2] <= at:
+                expected[key] = key, region, at, v
+        now = sorted(((k, r, v) for k, r, _, v in expected.values()), key=repr)
+        assert stored(place) == now == by_hudi_rs(place), operation
+
+    wrote("upsert", *((f"k{n}", "EU" if n % 2 else "US", 10, 1) for n in range(8)))
+    wrote("upsert", ("k1", "US", 20, 2), ("k2", "US", 20, 2), ("k3", "US", 5, 2),
+          ("k4", None, 10, 2))  # fmt: skip
+    wrote("upsert", ("k5", "US", 30, 3), ("k5", "AP", 25, 3), ("n1", "AP", 1, 3))
+    wrote("delete", ("k1", "AP", 99, 0), ("k6", "US", 99, 0), ("nobody", "US", 99, 0))
+    wrote("upsert", ("k1", "EU", 100, 4), ("k3", "AP", 40, 4), ("k4", "EU", 40, 4))
+    dice = random.Random(kind)
+    for turn in range(5, 8):
+        keys = dice.sample(range(9), 4)
+        wrote("upsert", *((f"k{n}", dice.choice(["EU", "US", "AP"]), 100 * turn, turn)
+                          for n in keys))  # fmt: skip
+
+
+def test_a_global_index_of_spark_is_refused_in_hudis_buckets_by_name(
+    spark: Any, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/orders"
+    with Table.create(
+        url, record_key="id", partition_by="region", precombine="at", index="BUCKET"
+    ) as table:  # fmt: skip
+        with pytest.raises(TableError, match=r"Hudi's (buckets|bucket index)"):
+            write(frame(spark, ("a", "EU", 1, 1)), url, options=GLOBAL, **KEYS)
+        assert not table.history()
+
+
+def test_a_row_that_moves_conflicts_with_a_write_to_the_group_that_it_leaves(
+    spark: Any, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/orders"
+    write(frame(spark, ("a", "EU", 1, 1), ("b", "US", 1, 1)), url, buckets=1, **KEYS)
+    done: list[str] = []
+
+    def meanwhile(kind: str, **fields: Any) -> None:
+        if kind == "note" and fields["text"].startswith("wrote") and not done:
+            done.append("")
+            write(frame(spark, ("a", "EU", 2, 2)), url)
+
+    with pytest.raises(CommitConflict):
+        write(frame(spark, ("a", "US", 3, 3)), url, options=GLOBAL, emit=meanwhile)
+    assert done and stored({"url": url}) == [("a", "EU", 2), ("b", "US", 1)]
+    write(frame(spark, ("a", "US", 3, 3)), url, options=GLOBAL)
+    assert stored({"url": url}) == [("a", "US", 3), ("b", "US", 1)]
