@@ -17,7 +17,7 @@
 # old ones and a *clustering* merges the small ones, while others read and write. What can they take
 # away from a reader or a writer? And if two of them want the same files, who loses?
 #
-# This takes about 20 seconds. Clocks are moved forward, so that no pause takes real time.
+# This takes ten to 20 seconds. Clocks are moved forward, so that no pause takes real time.
 
 # %% [markdown]
 # ## Predict: a slow reader

@@ -17,7 +17,7 @@
 # that call at the same moment. Which of them conflict, what does the second one get, and does a
 # retry help? And in which process does a commit run when its driver is paused?
 #
-# This takes one or two minutes on a quiet machine and up to five on a busy one. Spark starts once,
+# This takes about a minute on a quiet machine and up to five on a busy one. Spark starts once,
 # and three PySpark programs share it. Without Spark (with `LOCKKIT_FAST`, or with less than 4 GB of
 # memory) some runs print *skipped*, and the three are plain Python programs that make the same
 # commits.

@@ -248,14 +248,14 @@ test("a lost race is grey, and a refusal that cost a commit is red", () => {
   const mark = (id, lane, kind, t) => ({ id, lane, kind, label: kind, hue: 0, t });
   const plan = layout({
     span: [0, 400], rows: [], bars: [],
-    lanes: [{ id: "lock", title: "lock object", role: "lock" }, writer("W1", 0), writer("W2", 1), { id: "table", title: "table", role: "truth" }],
-    arrows: [refused("race", "W1", "acquire: 412", 10), refused("retry", "W1", "the SDK's own retry: 412", 20),
+    lanes: [{ id: "lock", title: "lock object", role: "lock" }, writer("W1", 0), writer("W2", 1), writer("W3", 2), { id: "table", title: "table", role: "truth" }],
+    arrows: [refused("race", "W1", "acquire: 412", 10), refused("unsettled", "W3", "fence: 412", 15), refused("retry", "W1", "the SDK's own retry: 412", 20),
       refused("again", "W1", "fence: 412", 30), refused("late", "W2", "fence: 412", 40),
       refused("slot", "W2", "PUT if absent \u20260: 412", 60), refused("term", "W2", "PUT if unchanged term: 412", 70)],
     marks: [mark("m1", "W1", "published", 50), mark("m2", "W2", "refused", 50)],
   }, 900);
   const grey = plan.arrows.filter((arrow) => arrow.busy).map((arrow) => arrow.id);
-  assert.deepEqual(grey, ["race", "again", "slot"]);
+  assert.deepEqual(grey, ["race", "unsettled", "again", "slot"]);
 });
 
 test("group commit takes no lock, so its picture has no lane of the lock object", () => {

@@ -92,6 +92,15 @@ def test_a_long_history_is_narrated_from_its_end_and_the_events_before_it_are_fo
     assert "details" not in sequence.draw(events[:18], "").value
 
 
+def test_a_story_says_once_whether_the_store_had_applied_what_went_wrong() -> None:
+    lost, busy = (
+        event(1, "store", "fault", client="W1", fault=fault, when="after", method="put", key="k")
+        for fault in ("answer lost after it was applied", "503")
+    )
+    assert sequence.draw([lost], "").value.count("after") == 1
+    assert "503, after the store applied it" in sequence.draw([busy], "").value
+
+
 # --- how soon -------------------------------------------------------------------------------------
 
 
@@ -211,7 +220,7 @@ def test_the_panel_shows_what_was_predicted_beside_what_it_did_and_draws_the_har
     panel.rule.value = "drift_for_holder"
     panel.predict.pick(SOON)
     assert panel.play().first == 27
-    assert f"You predicted: {SOON}. It did: {LATE}." in panel.predict.said
+    assert f"You predicted: {SOON}. The outcome: {LATE}." in panel.predict.said
     (lanes,) = panel._drawn.children
     assert lanes.status["verdict"] == "INVALID"
     assert not panel.scenario.disabled and panel.stop.disabled

@@ -42,7 +42,7 @@ def test_in_voila_a_cell_runs_once_and_its_outcome_waits_for_the_guess(
     assert predict.did is None and "Pick a guess" in text(predict)
     assert predict.choice.holds, "the page below waits, too"
     predict.choice.value = "two"  # the click
-    assert predict.did == "one" and "It did: one." in text(predict)
+    assert predict.did == "one" and "The outcome: one." in text(predict)
 
 
 def test_after_the_run_the_panel_shows_the_prediction_and_the_result() -> None:
@@ -51,9 +51,10 @@ def test_after_the_run_the_panel_shows_the_prediction_and_the_result() -> None:
     assert "Now run" in text(predict)
     predict.run("{}".format, "one")
     assert not predict.choice.holds
-    assert "You predicted: two. It did: one." in text(predict) and "role='status'" in text(predict)
+    assert "You predicted: two. The outcome: one." in text(predict)
+    assert "role='status'" in text(predict)
     predict.run("{}".format, "two")
-    assert "It did: one." in repr(predict), "a second run does not mend the first"
+    assert "The outcome: one." in repr(predict), "a second run does not mend the first"
     right = Predict("Which?", ["one", "two"])
     right.pick("one")
     right.run("{}".format, "one")
@@ -105,7 +106,7 @@ def test_a_recorded_run_is_hidden_until_a_guess_is_picked_and_the_run_requested(
     predict.pick("two")
     assert predict.did is None and veil.view.children == (veil.button,), "picked is not yet asked"
     veil.button.click()
-    assert veil.view.children == (picture,) and "It did: one." in text(predict)
+    assert veil.view.children == (picture,) and "The outcome: one." in text(predict)
 
 
 def test_revealing_a_stage_without_an_answer_leaves_the_prediction_open() -> None:

@@ -472,6 +472,7 @@ class WritersToCome:
     waits: bool = False
     prepared: Any = None
     said: list[Event] = field(default_factory=list)
+    prepared_for: list[str] = field(default_factory=list)
 
     @property
     def writers(self) -> dict[str, str]:
@@ -479,6 +480,9 @@ class WritersToCome:
 
     def prepare(self) -> None:
         self.waits = True
+
+    def prepare_for(self, provider: str) -> None:
+        self.prepared_for.append(provider)
 
     def launch(self) -> None:
         self.alive = True
@@ -488,6 +492,9 @@ class WritersToCome:
 
     def fence(self, on: bool) -> None:
         """Nothing to switch."""
+
+    def beat(self) -> None:
+        """Nothing ends without it."""
 
     def events(self, since: int = 0) -> list[Event]:
         return self.said[since:]
@@ -546,6 +553,19 @@ def test_writers_wait_for_the_launch_only_while_a_page_shows_the_panel(
     until(lambda: len(made) == 5 and made[4].waits)
     bench.launch(kind="connect")
     assert made[5].prepared is None and not made[4].waits, "PySpark starts in another way"
+
+
+def test_writers_that_wait_prepare_for_the_store_that_is_chosen(
+    slow_start: tuple[Workbench, list[WritersToCome]],
+) -> None:
+    bench, made = slow_start
+    bench.lanes._handle_custom_msg({"type": "snapshot"}, [])
+    until(lambda: len(made) == 1 and made[0].waits)
+    bench.provider.value = "gcs"
+    until(lambda: made[0].prepared_for == ["gcs"])
+    assert "one write per second" not in str(bench.lanes.status)
+    bench.launch()
+    until(lambda: "one write per second" in str(bench.lanes.status["said"]))
 
 
 def test_closing_the_panel_ends_the_writers_that_wait(

@@ -165,7 +165,7 @@ def test_a_run_is_locked_until_a_guess_is_picked_then_both_are_shown_side_by_sid
     page.keyboard.press("ArrowUp")
     locked.click()
     command(page, "notebook:run-cell")
-    first.locator("[role=status]", has_text="It did: that another client won").wait_for(
+    first.locator("[role=status]", has_text="The outcome: that another client won").wait_for(
         timeout=SOON_MS
     )
     page.locator(".lockkit-lost").first.wait_for(timeout=SOON_MS)

@@ -41,12 +41,14 @@ PICTURES = (
     "from lockkit.lab.widgets import StoreProbe, Workbench\nprobe = StoreProbe()\nprobe",
     "probe.run('aws', rounds=1, requests=3).sentence",
     "Workbench.replay('../datasets/histories/good/lost_response_recovered.jsonl')",
-    """from lockkit.lab.course.exercises import Put, judge
+    """from lockkit.lab.course.exercises import Applied, IfVersion, Put, Sleep, judge, read
 
-def release(key, version, record):
-    yield Put(key, b'{}')
+def claim(key, mine):
+    seen = yield from read(key)
+    while not isinstance((yield Put(key, mine, IfVersion(seen.version))), Applied):
+        yield Sleep(0.5)
 
-judge(release)""",
+judge(claim)""",
 )  # fmt: skip
 OVERFLOWS = """() => [...document.querySelectorAll(".jp-OutputArea-output")].flatMap((output) => {
   const end = output.getBoundingClientRect().right;
@@ -73,3 +75,6 @@ def test_no_picture_is_cut_or_scrolled_sideways_in_a_narrow_notebook(
     cut = "all => all.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.textContent)"
     assert page.locator(".lk-title :is(b, i)").evaluate_all(cut) == []
     assert page.locator(".lp-matrix tr").count() > 20 and page.locator(".lk-rows tr").count() > 2
+    story = page.locator(".lockkit-latest")
+    shown, whole = story.evaluate("each => [each.clientHeight, each.scrollHeight]")
+    assert shown < 500 and (whole > shown or width > 800), "a long story's end is shown first"

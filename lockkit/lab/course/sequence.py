@@ -22,19 +22,22 @@ STYLE = """<style>
 line-height:1.5;vertical-align:top;overflow-wrap:anywhere}
 .lockkit-sequence :is(td,th):first-child{white-space:nowrap}
 .lockkit-sequence{border-collapse:collapse}
+.lockkit-latest th{position:sticky;top:0;background:var(--jp-layout-color0,Canvas)}
+.lockkit-latest{display:flex;flex-direction:column-reverse;max-height:480px;overflow-y:auto}
 .lockkit-sequence tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
 .lockkit-harm{border-left:4px solid #D55E00;padding:4px 10px;margin:4px 0}
 </style>"""
 
 
 def draw(events: Iterable[Event], because: str) -> widgets.HTML:
-    """Draw the last events, because harm comes at the end; `wrong` is shown above them."""
+    """Draw the last events, because harm comes at the end; `because` is shown above them."""
     everything = [each for each in events if _said(each)]
     before, shown = everything[:-ROWS_MAX], everything[-ROWS_MAX:]
     harm = f"<div class='lockkit-harm'><b>✗ INVALID</b> {escape(because)}</div>" if because else ""
     count = f"<summary>{len(before)} events before these</summary>"
     more = f"<details>{count}{_table(before)}</details>" if before else ""
-    return widgets.HTML(f"{STYLE}{harm}{more}{_table(shown)}")
+    latest = f"<div class='lockkit-latest' tabindex='0'><div>{_table(shown)}</div></div>"
+    return widgets.HTML(f"{STYLE}{harm}{more}{latest}")  # a narrow page opens it at its end
 
 
 def _table(events: list[Event]) -> str:
@@ -64,7 +67,9 @@ def _said(each: Event) -> str:
             said = f"{str(data['method']).upper()} {name} {under} → {answer}"
             return _short(f"{sign} {' '.join(said.split())}".strip())
         case "fault":
-            return _short(f"⚡ {data['fault']} ({data['when']})")
+            fault = str(data["fault"])
+            when = "" if "applied" in fault else f", {data['when']} the store applied it"
+            return _short(f"⚡ {fault}{when}")
         case "stalled" | "resumed" | "killed" | "started":
             return f"‖ {each.kind}"
         case "note":

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -185,6 +185,12 @@ class Fleet:
         They import what they need and wait. Then `launch` takes a fraction of a second.
         """
         self._supervisor = self._spawn(ahead=asdict(self.plan))
+
+    def prepare_for(self, provider: str) -> None:
+        """Let the processes that wait import what this provider's store needs, too."""
+        if self.waits and self._supervisor is not None:
+            plan = replace(self.plan, provider=provider, url=TABLES[provider])
+            self._supervisor.send(ahead=asdict(plan))
 
     @property
     def waits(self) -> bool:

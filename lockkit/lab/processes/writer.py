@@ -349,10 +349,9 @@ def warm_up(channel: Channel, url: str, dataset: str) -> None:
 
 
 def main(channel: Channel) -> int:
-    ahead = channel.settings.get("ahead")
-    if ahead or channel.settings.get("kind") == "plain":
+    if "ahead" in channel.settings or channel.settings.get("kind") == "plain":
         sys.meta_path.insert(0, _NoPandas())
-    if ahead:
+    while ahead := channel.settings.get("ahead"):
         warm_up(channel, **ahead)
         if not channel.await_settings():
             return 0

@@ -32,7 +32,10 @@ class Ahead:
     def start(self) -> None:
         """Start plain writers; Spark's would take too much memory to wait."""
         settings = self._likely()
-        if self.waits or settings.kind != "plain":
+        if settings.kind != "plain":
+            return
+        if self.waits:
+            self._fleet.prepare_for(settings.provider)
             return
         with suppress(LockkitError, OSError):  # the launch will fail as well, and say why
             fleet = self._make(settings)

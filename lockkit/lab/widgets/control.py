@@ -44,6 +44,7 @@ VERDICT_SHARE = 0.1
 VERDICT_PAUSE_MS_MIN = 1_000.0
 STARTING = {"starting"}
 COMMAND_TIMEOUT_S = 30.0
+HOT = "; this store takes one write per second to an object: the first commit takes some 4 s"
 CLOSED = "This workbench was closed because a newer one was made. Use the newer one."
 
 
@@ -248,7 +249,9 @@ class Controller:
         self.fleet = self._made(settings, **self._ahead.take(settings))
         self._launched_ms = self._clock.boot_ms()
         self.fleet.launch()
-        slow = "" if settings.kind == "plain" else "; Spark takes some 10 to 30 s to start"
+        slow = HOT if settings.provider == "gcs" else ""
+        if settings.kind != "plain":
+            slow = "; Spark takes some 10 to 30 s to start"
         self._said = f"launched {settings.writers} writers on {settings.provider}{slow}"
 
     def _start_ahead(self) -> None:

@@ -213,12 +213,12 @@ function apart({ arrow, stage }, of) {
   return from === undefined ? -Infinity : from + FLIGHT;
 }
 
-/** An ordinary lost race: another claim was first, or a fence was refused and the commit was not. */
+/** An ordinary lost race: another claim was first, or a fence was refused and the commit was not (yet). */
 function busy({ look, label, lane, t }, marks) {
   if (look !== "refused") return false;
   const ends = ["refused", "published", "stale", "decided"];
-  const end = label.startsWith("fence") && marks.find((m) => m.lane === lane && m.t >= t[0] && ends.includes(m.kind));
-  return label.startsWith("acquire") || label.startsWith("PUT if absent") || (end && end.kind !== "refused") || false;
+  const end = marks.find((m) => m.lane === lane && m.t >= t[0] && ends.includes(m.kind));
+  return label.startsWith("acquire") || label.startsWith("PUT if absent") || (label.startsWith("fence") && end?.kind !== "refused");
 }
 
 /** What an event occupies: its label beside its lane, its disc, and where an arrow ends. */

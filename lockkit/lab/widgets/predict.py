@@ -155,7 +155,7 @@ class Predict(Shown):
             return f"Now {self._then}."
         if self.picked == self.did:
             return f"✓ You predicted it: {self.did}."
-        return f"✗ You predicted: {self.picked}. It did: {self.did}."
+        return f"✗ You predicted: {self.picked}. The outcome: {self.did}."
 
     def _chosen(self, _change: Any) -> None:
         for each in self._locked:
