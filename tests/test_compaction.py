@@ -94,7 +94,7 @@ class Meanwhile:
 # --- the rows are the same ------------------------------------------------------------------------
 
 
-def test_readers_see_the_same_rows_before_and_after_and_base_files_have_them(
+def test_readers_see_the_same_rows_after_a_compaction_and_base_files_have_them(
     tmp_path: Path,
 ) -> None:
     with with_logs(f"file://{tmp_path}/t") as table:
@@ -115,7 +115,7 @@ def test_readers_see_the_same_rows_before_and_after_and_base_files_have_them(
         assert shown(table.read()) == [STANDING[0], ("b", "EU", 3, 3)] == theirs(tmp_path / "t")
 
 
-def test_a_reader_of_the_past_sees_what_was_there_then() -> None:
+def test_a_read_as_of_an_earlier_commit_is_the_same_after_a_compaction() -> None:
     with with_logs(fresh()) as table:
         past = {each.instant: shown(table.read(as_of=each.instant)) for each in table.history()}
         table.compact()
@@ -123,7 +123,7 @@ def test_a_reader_of_the_past_sees_what_was_there_then() -> None:
         assert {each: shown(table.read(as_of=each)) for each in past} == past
 
 
-def test_an_increment_brings_no_row_twice() -> None:
+def test_an_increment_has_no_row_that_a_compaction_only_moved() -> None:
     with with_logs(fresh()) as table:
         seen = table.history()[0].completed
         table.compact()
@@ -241,7 +241,7 @@ def test_a_compaction_that_met_a_conflict_tries_again() -> None:
 
 
 @pytest.mark.parametrize(("completed", "refused"), [("3", False), ("1", True), ("", True)])
-def test_a_compaction_conflicts_with_what_it_should_have_merged(
+def test_a_compaction_conflicts_with_a_commit_that_it_should_have_merged(
     completed: str, refused: bool
 ) -> None:
     mine = OwnChanges("2", frozenset(), frozenset({GROUP}), operation="COMPACT", merged=True)
@@ -320,7 +320,7 @@ def test_a_second_service_leaves_the_groups_of_a_pending_plan_alone() -> None:
         assert table.compact() is not None and seen == [None]
 
 
-def test_a_column_that_another_commit_added_is_not_lost() -> None:
+def test_a_compaction_loses_no_column_that_another_commit_added() -> None:
     url = fresh()
     wider = rows(("b", "EU", 3, 3)).append_column("more", pa.array(["x"]))
 
@@ -383,7 +383,7 @@ def test_a_compaction_that_died_at_any_request_is_rolled_back_or_complete(
 
 
 @pytest.mark.parametrize("key", ["compact.inline", "datasource.compaction.async.enable"])
-def test_a_writer_compacts_after_so_many_commits(key: str) -> None:
+def test_a_writer_compacts_after_the_number_of_commits_that_an_option_gives(key: str) -> None:
     options = {f"hoodie.{key}": "true", "hoodie.compact.inline.max.delta.commits": "3"}
     url = fresh()
     with made(url, partition_by=None, buckets=1, options=options) as table:
@@ -396,7 +396,7 @@ def test_a_writer_compacts_after_so_many_commits(key: str) -> None:
         assert actions == [*["deltacommit"] * 2, "commit", *["deltacommit"] * 3]
 
 
-def test_by_default_it_is_off_and_every_fifth_commit_as_in_hudi() -> None:
+def test_compaction_is_off_by_default_and_otherwise_due_at_each_fifth_commit_as_in_hudi() -> None:
     rules = service_rules({}, "optimistic_concurrency_control")
     assert (rules.compact_on, rules.compact_every) == (False, 5)
 
@@ -407,7 +407,7 @@ def test_a_copy_on_write_table_has_nothing_to_compact() -> None:
             table.compact()
 
 
-def test_another_process_compacts_it_by_the_command(
+def test_the_command_compacts_a_table_that_a_writer_has_open(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"file://{tmp_path}/t"
@@ -425,7 +425,7 @@ def test_another_process_compacts_it_by_the_command(
 # --- the plan -------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_read_as_it_was_written() -> None:
+def test_a_compaction_plan_is_read_as_it_was_written() -> None:
     plan = CompactionPlan(
         (CompactionInput("region=EU", "f", "20260101000000000", "region=EU/f.parquet",
                          ("region=EU/.f_1.log", "region=EU/.f_2.log")),

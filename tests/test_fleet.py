@@ -149,15 +149,14 @@ def test_the_same_writers_commit_through_every_providers_sdk(fleets, provider):
     assert_lanes_join(fleet)
 
 
-def test_first_event_of_a_plain_writer_comes_soon_after_the_click(fleets):
+def test_launch_returns_long_before_the_first_request_of_a_writer(fleets):
     fleet = fleets()
     began = time.monotonic()
     fleet.launch()
     launched_s = time.monotonic() - began
     assert fleet.wait(lambda each: each.who in WRITERS and each.kind == "ask", 20)
     took_s = time.monotonic() - began
-    assert launched_s < took_s / 2  # it returns at once
-    assert took_s < 20  # 1.2 s on an idle machine: make bench measures it
+    assert launched_s < took_s / 2  # both on one machine, so under one load
 
 
 CASES = ["1 of 1", "2 of 1", "1 of 2", "1 of 1 gcs", "1 of 1 connect"]
@@ -307,7 +306,7 @@ def test_without_the_fence_the_late_commit_is_accepted_and_the_checker_finds_it(
     assert verdict(fleet) == "INVALID"
 
 
-def test_the_fence_can_be_switched_while_they_run(fleets):
+def test_the_fence_can_be_switched_off_while_the_writers_run(fleets):
     fleet = fleets(writers=1)
     with fleet:
         saw(fleet, "W1", "fenced")
@@ -321,7 +320,7 @@ def test_the_fence_can_be_switched_while_they_run(fleets):
         assert "fenced" not in kinds
 
 
-def test_a_lost_response_is_seen_and_recovered_from(fleets):
+def test_a_writer_whose_response_was_lost_commits_again(fleets):
     fleet = fleets()
     with fleet:
         ready(fleet)
@@ -369,9 +368,7 @@ def test_stop_ends_a_stopped_writer_too(fleets):
     ready(fleet)
     fleet.stall("W1", at="now")
     saw(fleet, "W1", "stalled")
-    began = time.monotonic()
     fleet.stop()
-    assert time.monotonic() - began < 20
     assert leftovers(fleet.id) == []
 
 
@@ -504,7 +501,7 @@ def test_an_interrupt_of_the_kernels_group_does_not_reach_the_writers(fleets):
         assert os.getsid(fleet.pid) != os.getsid(0)
 
 
-def test_a_silent_client_ends_the_fleet_if_it_requested_that(fleets):
+def test_a_fleet_with_a_deadman_time_ends_once_its_client_is_silent(fleets):
     fleet = fleets(writers=1, deadman_s=1.5)
     fleet.launch()
     for _ in range(8):  # longer than deadman_s
@@ -564,7 +561,7 @@ def test_kill_at_random_points_loses_no_acknowledged_commit(fleets, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [0, 3, 30, 200, 500])
-def test_kill_of_everything_after_so_many_events_loses_no_acknowledged_commit(fleets, point):
+def test_a_kill_of_the_server_and_its_writers_loses_no_acknowledged_commit(fleets, point):
     from lockkit.lab.server import Emulator
     from lockkit.lab.verify.check import check
 
@@ -627,7 +624,7 @@ def grouped(monkeypatch: pytest.MonkeyPatch, server: ObjectServer) -> dict[str, 
     return place
 
 
-def test_writers_commit_in_the_way_of_the_table_that_is_there(fleets, monkeypatch, tmp_path):
+def test_writers_use_group_commit_if_the_table_has_it(fleets, monkeypatch, tmp_path):
     with ObjectServer(tmp_path / "server") as server:
         fleet = fleets(writers=2, rounds=2, **grouped(monkeypatch, server))
         with fleet:

@@ -149,7 +149,7 @@ def test_a_lock_names_its_wait_acquire_timeout_and_refuses_timeout() -> None:
         Lock("memory://options", timeout=2)
 
 
-def test_a_lease_request_takes_at_most_its_time_limit_and_a_fifth_of_the_lease() -> None:
+def test_a_request_of_a_lock_is_limited_by_its_option_and_by_ten_seconds() -> None:
     for requested_s, most_s in ((2.0, 2.0), (60.0, 10.0), (None, 10.0)):
         with closing(Lock("memory://options", timeout_s=requested_s)) as lock:
             assert lock.store.options.timeout_s == most_s

@@ -81,7 +81,7 @@ def written(
     return new
 
 
-def test_the_file_is_read_as_it_was_written() -> None:
+def test_a_queues_file_is_read_as_it_was_written() -> None:
     file = written(
         (Push("a", 'tea "\\ \ud83d\ude00 \ud800'), Push("b", "")), (Claim("c", "me"),)
     ).file
@@ -344,7 +344,7 @@ def test_every_order_of_two_clients_with_one_lost_write_is_right() -> None:
 @pytest.mark.parametrize(
     ("mistake", "meets"), [("no recent ids", "doubled"), ("id per client", "lost")]
 )
-def test_every_order_meets_a_mistake_that_is_planted(mistake: str, meets: str) -> None:
+def test_the_search_of_every_order_finds_a_planted_mistake(mistake: str, meets: str) -> None:
     with MUTANTS[mistake].planted():
         assert every_order(RULES)[1] == meets
 

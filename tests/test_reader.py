@@ -162,7 +162,7 @@ def test_a_cold_open_costs_the_same_however_old_the_table_is(
     assert len(listed.commits) == 1
 
 
-def test_a_checkpoint_is_saved_once_in_so_many_commits(
+def test_a_checkpoint_is_saved_once_for_each_fixed_number_of_commits(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every(3, monkeypatch)
@@ -194,7 +194,7 @@ def resealed(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_checkpoint_that_cannot_be_used_is_passed_over(
+def test_a_checkpoint_that_cannot_be_used_is_ignored(
     store: Store, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every(1, monkeypatch)
@@ -270,7 +270,9 @@ def test_a_checkpoint_of_a_rolled_back_state_is_skipped(
     assert content(read_table(store)) == {"k0": 0, "k2": 0, "k3": 0}
 
 
-def test_of_two_that_save_at_once_one_wins(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_saves_of_a_checkpoint_at_once_the_later_snapshot_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     every(1, monkeypatch)
     add(store, 0)
     one = write_checkpoint(snapshot(store))
@@ -286,7 +288,7 @@ def test_of_two_that_save_at_once_one_wins(store: Store, monkeypatch: pytest.Mon
     assert saved is not None and saved.covered.count == 2
 
 
-def test_a_table_that_hudi_also_writes_has_neither_horizon_nor_checkpoint(
+def test_a_table_that_hudi_also_writes_gets_no_checkpoint(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every(1, monkeypatch)
@@ -434,7 +436,7 @@ def test_an_increment_of_version_9_is_never_held_back() -> None:
     assert increment.instants == {later}
 
 
-def test_an_increment_brings_what_changed_and_not_what_was_copied(store: Store) -> None:
+def test_an_increment_has_the_rows_that_changed_and_no_copied_ones(store: Store) -> None:
     first = add(store, 0, 1)
     second = publish(store, prepare_upserts(store, rows([1], amount=5)))
     (group,) = snapshot(store).groups
@@ -530,7 +532,9 @@ def test_filters_choose_rows_and_leave_other_partitions_unread(
         ({"as_of": "now"}, "is not an instant"),
     ],
 )
-def test_unreadable_input_is_reported(store: Store, how: Any, why: str) -> None:
+def test_a_filter_a_column_or_an_instant_that_cannot_be_is_refused(
+    store: Store, how: Any, why: str
+) -> None:
     with pytest.raises(TableError, match=why):
         read_table(sample(store), **how)
 

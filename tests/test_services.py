@@ -213,7 +213,7 @@ def test_a_commit_leaves_a_dead_writer_alone_where_the_options_say_so(
     assert dead.instant in timeline(store).pending
 
 
-def test_a_young_pending_instant_costs_a_commit_nothing(server: Emulator, url: str) -> None:
+def test_a_young_pending_instant_costs_a_commit_no_request(server: Emulator, url: str) -> None:
     store = open_store(url, endpoint=server.s3)
     prepare_inserts(store, rows([9]))
     with Table(url, endpoint=server.s3) as table:
@@ -248,7 +248,7 @@ def test_a_failed_rollback_is_a_warning_and_the_commit_remains(
     ({"hoodie.clean.automatic": "false"}, False),
     ({"hoodie.table.services.enabled": "false"}, False),
 ])  # fmt: skip
-def test_a_writer_cleans_by_default_and_not_where_it_is_switched_off(
+def test_a_writer_cleans_by_default_and_not_if_an_option_switches_it_off(
     server: Emulator, url: str, options: dict[str, str] | None, cleans: bool
 ) -> None:
     """Hudi's defaults: `hoodie.clean.automatic`, with the files of ten commits retained."""
@@ -340,7 +340,7 @@ def test_a_failed_table_service_is_a_warning_because_the_commit_is_made(
         assert ids(table.store) == keys(0, 1)
 
 
-def test_a_reader_holds_its_snapshot_while_everything_is_joined_and_cleaned(
+def test_a_reader_keeps_its_snapshot_while_all_files_are_clustered_and_cleaned(
     server: Emulator, url: str
 ) -> None:
     store = open_store(url, endpoint=server.s3)
@@ -394,7 +394,7 @@ def test_two_services_and_a_writer_at_once_lose_nothing(server: Emulator, url: s
     assert not timeline(store).pending
 
 
-def test_a_service_saves_the_checkpoint_that_opening_an_old_table_starts_from(
+def test_a_service_saves_a_checkpoint_of_the_table_after_some_commits(
     url: str, server: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY", 3)

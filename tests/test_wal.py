@@ -287,7 +287,7 @@ def test_an_invalid_slot_stops_the_log_and_is_not_overwritten(store: Store, body
     assert found.body == body
 
 
-def test_of_an_endless_slot_no_more_is_read_than_a_slot_can_have(store: Store) -> None:
+def test_a_slot_is_read_only_up_to_the_longest_that_is_allowed(store: Store) -> None:
     log = go(open_log(), store)
     store.put(slot_key(1), b" " * (SLOT_BYTES_MAX + 2), IfAbsent())
     (results,) = go(append(log, [["1"]]), store)
@@ -460,7 +460,7 @@ def test_a_replaced_writer_gets_an_error_and_its_appends_are_never_read(
     assert read_all(place) == ["mine"]
 
 
-def test_a_poll_is_one_request_that_finds_nothing(
+def test_a_poll_with_nothing_new_is_one_request(
     place: dict[str, Any], provider: str, servers: dict[str, Emulator], bucket: str
 ) -> None:
     server = servers[provider.partition(" ")[0]]
@@ -639,7 +639,7 @@ def test_writes_acknowledged_to_a_killed_process_are_there(
     assert seen[-1] == "next"
 
 
-def test_batches_that_do_not_fit_one_slot_go_out_together_in_their_order() -> None:
+def test_batches_that_do_not_fit_one_slot_get_a_position_each() -> None:
     release = threading.Barrier(6)
     text = "x" * (RECORD_BYTES_MAX - 100)
     with Wal(f"memory://wal-{next(_NAMES)}/log", parallel=4) as wal, ThreadPoolExecutor(6) as pool:
@@ -702,7 +702,7 @@ def test_a_part_larger_than_one_request_takes_is_one_object(parts: Store) -> Non
         pytest.param(Fault("status", code=429, operation="part"), "Throttled", id="429"),
     ],
 )  # fmt: skip
-def test_before_its_completion_an_upload_is_certainly_not_there(
+def test_an_upload_is_certainly_not_there_unless_its_completion_was_sent(
     servers: dict[str, Emulator], bucket: str, fault: Fault, results: str
 ) -> None:
     with Proxy(servers["s3"].s3) as proxy:
