@@ -195,12 +195,12 @@ def test_a_first_run_takes_plain_writers_where_memory_is_bounded(
 ) -> None:
     """Binder says how much there is: 2 GB at most, in MEM_LIMIT."""
     pytest.importorskip("ipywidgets", reason="make lab installs ipywidgets")
-    from lockkit.lab.widgets.launch import memory_bytes, usual
+    from lockkit.lab.widgets.launch import default_settings, memory_bytes
 
     monkeypatch.delenv("LOCKKIT_FAST", raising=False)
     monkeypatch.setenv("MEM_LIMIT", str(2 << 30))
     assert memory_bytes() <= 2 << 30
-    assert usual().kind == "plain"
+    assert default_settings().kind == "plain"
 
 
 # --- Makefile --------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def test_a_store_that_fails_every_write_is_retried_with_back_off(place: Place) -
     lock.release()
 
 
-def test_a_throttled_claim_waits_its_turn(place: Place) -> None:
+def test_a_throttled_claim_is_not_settled_and_succeeds_later(place: Place) -> None:
     tale = Tale()
     lock = place.lock(emit=tale)
     place.fault("status", code=429, operation="put", next=3)
@@ -331,7 +331,7 @@ def test_a_manual_renewal_is_retried_until_it_is_proven(place: Place) -> None:
     ],
     ids=["drop", "reset", "500 after", "429 x3", "503 before x3", "503 after x2"],
 )
-def test_a_release_in_trouble_is_tried_again_inside_the_lease(
+def test_a_release_without_an_answer_or_throttled_is_tried_again_inside_the_lease(
     place: Place, fault: dict[str, Any], quiet: None
 ) -> None:
     """Hudi gives up on a 5xx, and its lock dangles for a lease (#20027, #18438)."""
@@ -435,7 +435,7 @@ def test_a_waiter_continues_once_the_lock_object_is_repaired() -> None:
 
 
 @everywhere
-def test_a_waiter_reads_little_of_a_lock_object_of_ten_megabytes(place: Place) -> None:
+def test_a_lock_object_of_ten_megabytes_is_reported_as_too_long(place: Place) -> None:
     lock = place.lock()
     overwrite(lock, b"x" * 10_000_000)
     with pytest.warns(UnexpectedRecord, match="longer than"):
@@ -465,7 +465,7 @@ def test_a_far_future_lease_under_the_wall_clock_policy_is_reported(until_ms: in
 # --- what cannot be used -------------------------------------------------------------------------
 
 
-def test_a_refusal_surfaces_as_itself_and_nothing_is_half_held(place: Place) -> None:
+def test_a_refused_claim_raises_the_refusal_and_holds_nothing(place: Place) -> None:
     tale = Tale()
     lock = place.lock(emit=tale)
     place.fault("status", code=403, operation="put")
@@ -477,7 +477,7 @@ def test_a_refusal_surfaces_as_itself_and_nothing_is_half_held(place: Place) -> 
     lock.release()
 
 
-def test_a_name_that_does_not_resolve_surfaces_as_itself() -> None:
+def test_an_endpoint_that_does_not_resolve_is_named_in_the_error() -> None:
     lock = Lock(
         "s3://b/t", endpoint="http://nowhere.invalid:9", ttl_s=2,
         aws_access_key_id="x", aws_secret_access_key="x",
@@ -487,7 +487,7 @@ def test_a_name_that_does_not_resolve_surfaces_as_itself() -> None:
     assert not lock.owned()
 
 
-def test_an_unreachable_server_is_named_while_the_client_waits() -> None:
+def test_a_client_that_waits_for_an_unreachable_server_reports_its_last_answer() -> None:
     lock = Lock("s3://b/t", endpoint="http://127.0.0.1:9", ttl_s=2)
     assert not lock.acquire(timeout=0.3)
     assert "the store's last answer was" in lock.busy_reason()
@@ -590,7 +590,7 @@ def _asked(emulator: Any, client: str, method: str) -> int:
 # --- rivals --------------------------------------------------------------------------------------
 
 
-def test_a_client_that_loses_every_race_waits_and_continues(
+def test_a_client_that_loses_twelve_races_waits_and_acquires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Others take and release it between each look of ours and our claim."""

@@ -30,7 +30,7 @@ from lockkit.lab.course.program_control import ClaimTrap, ProgramProcess
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import check
-from lockkit.lab.widgets.launch import usual
+from lockkit.lab.widgets.launch import default_settings
 from lockkit.runtime import run
 from lockkit.spark.process import FLEET, kill_tree, leftovers
 from lockkit.stores import open_store
@@ -58,8 +58,8 @@ _newest: Programs | None = None
 class Programs:
     """A store, one Spark for all, and three programs; `start` starts them.
 
-    PySpark programs if `usual` says so (`spark` is then this program's own session on the shared
-    Spark), else plain ones, which commit in the same way.
+    PySpark programs if `default_settings` says so (`spark` is then this program's own session on
+    the shared Spark), else plain ones, which commit in the same way.
     """
 
     def __init__(self, kind: str | None = None) -> None:
@@ -67,7 +67,7 @@ class Programs:
         if _newest is not None:
             _newest.stop()
         _newest = self
-        self.kind = kind or usual().kind
+        self.kind = kind or default_settings().kind
         self.url, self.first = "s3://lake/orders", ""
         self.endpoint = ""
         self.spark: Any = None

@@ -15,7 +15,7 @@ from lockkit.events import STORE, Event
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.processes.fleet import Fleet
 from lockkit.lab.verify.check import check
-from lockkit.lab.widgets.launch import usual
+from lockkit.lab.widgets.launch import default_settings
 from lockkit.lab.widgets.panels import Workbench
 from lockkit.lab.widgets.ui import Shown
 from lockkit.protocol.outcome import Found
@@ -88,10 +88,10 @@ class StalledRun:
 def stall(fence: bool, report: Report = print) -> StalledRun:
     """W1 checks and is paused; W2 takes over the lock and commits; W1 resumes.
 
-    Real processes: PySpark, or plain if `usual` says so. Raises `TimeoutError` if a step does
-    not come.
+    Real processes: PySpark, or plain if `default_settings` says so. Raises `TimeoutError` if a step
+    does not come.
     """
-    chosen = usual(writers=2, overlap=1.0, fence=fence)
+    chosen = default_settings(writers=2, overlap=1.0, fence=fence)
     fleet = Fleet(
         kind=chosen.kind, writers=2, overlap=1.0, fence=fence, ttl_s=chosen.lease_s,  # type: ignore[arg-type]
         renew_interval_s=chosen.lease_s / 10, pause_s=PAUSE_S,

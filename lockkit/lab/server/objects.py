@@ -1,8 +1,8 @@
 """What the server keeps: every version of every object, in one SQLite file.
 
 A request is one transaction (`BEGIN IMMEDIATE`), so its condition and its write are one step, even
-with several server processes on one file. WAL with synchronous=NORMAL survives
-`kill -9` of the server (not a power cut).
+with several server processes on one file. WAL with synchronous=NORMAL survives `kill -9` of the
+server (not a power cut).
 
 One file because each operation is one transaction over the same tables.
 """
@@ -275,7 +275,7 @@ class Objects:
     def under(
         self, bucket: str, prefix: str, after: str = "", limit: int = 1000, start: str = ""
     ) -> list[Object]:
-        """Current objects with this prefix and a key greater than `after`, in key order (UTF-8)."""
+        """Current objects with this prefix, by key (UTF-8): after `after`, and from `start` on."""
         rows = self._db.execute(
             f"SELECT {_COLUMNS} FROM current c JOIN versions v USING (id) WHERE c.bucket = ? "
             "AND c.key >= ? AND c.key > ? AND c.key <= ? AND v.deleted = 0 ORDER BY c.key LIMIT ?",
@@ -313,12 +313,12 @@ class Objects:
         return [row[0] for row in self._db.execute("SELECT name FROM buckets ORDER BY name")]
 
     def lacks(self, bucket: str) -> bool:
-        """Whether this bucket must be made before it is used, and was not."""
+        """Whether buckets must be created before use, and this one was not."""
         named = "SELECT 1 FROM buckets WHERE name = ?"
         return self._strict and self._db.execute(named, (bucket,)).fetchone() is None
 
     def add_bucket(self, name: str) -> bool:
-        """False if it was there."""
+        """Returns False if the bucket existed."""
         with self.writing() as db:
             return db.execute("INSERT OR IGNORE INTO buckets VALUES (?)", (name,)).rowcount == 1
 

@@ -25,6 +25,7 @@ PROPERTY = "lockkit"
 
 
 def said(config: pytest.Config, name: str) -> str:
+    """The value of an option: from the command line, or else from pytest's configuration."""
     given = config.getoption(name)
     return str(config.getini(name) if given is None else given).strip()
 

@@ -1,4 +1,4 @@
-"""What the workbench launches, and by default on this machine."""
+"""What the workbench launches, and which settings are the default on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPARK_BYTES_MIN = 4_000_000_000
 MEMORY_LIMITS = (
     "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )  # fmt: skip
-"""A container's, in either version of control groups."""
+"""Where a container's limit is, in the two versions of control groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class LaunchSettings:
     latency_ms: float = 0
 
 
-def usual(**settings: Any) -> LaunchSettings:
-    """The default settings: PySpark if the machine has enough memory, else plain writers."""
+def default_settings(**settings: Any) -> LaunchSettings:
+    """PySpark if the machine has enough memory, else plain writers; `settings` replace defaults."""
     if os.environ.get(FAST):
         settings = {"kind": "plain", "lease_s": FAST_LEASE_S, **settings}
     if "kind" not in settings:

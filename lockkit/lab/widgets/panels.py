@@ -26,7 +26,7 @@ from lockkit.lab.widgets.charts import Charts
 from lockkit.lab.widgets.control import CLOSED, Controller, PanelUpdate
 from lockkit.lab.widgets.export import export_html, judged, log_lines, page_of
 from lockkit.lab.widgets.lanes import Lanes
-from lockkit.lab.widgets.launch import LaunchSettings, usual
+from lockkit.lab.widgets.launch import LaunchSettings, default_settings
 from lockkit.lab.widgets.scene import Scene, whole
 from lockkit.lab.widgets.ui import Newest, button, choice, column, row
 
@@ -82,7 +82,7 @@ class Workbench(Newest):
         )
         self._news: PanelUpdate | None = None
         self._mark = 0
-        self._build(usual(**{"kind": "plain"} | settings))  # they start within a second
+        self._build(default_settings(**{"kind": "plain"} | settings))  # they start within a second
         self.lanes.status = {"state": "idle", "empty": EMPTY}
 
     # --- the panel ------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def _refused(
 
 def _in_doubt(key: str, info: LockInfo, standing: str = ":") -> LockUnknown:
     return LockUnknown(
-        f"{key}{standing} the outcome of a create of it",
+        f"{key}{standing} whether our own create of it was applied",
         f"is unknown: it may still be applied, under the ID {info.id}",
         "look with lockkit tflock show URL, and unlock it by that ID",
     )
@@ -169,7 +169,7 @@ def may_delete(found: str | None, id: str) -> bool:
 
 
 def exactly(version: Version) -> IfVersion | None:
-    """Delete only the version whose ID was compared."""
+    """The condition of a delete: only the version whose ID was compared."""
     return IfVersion(version)
 
 

@@ -48,13 +48,14 @@ class ReadableTable:
 
     config: TableConfig
     ordering: tuple[str, ...]
-    """Of rows with one key, the greatest value of these columns wins; none: the latest commit."""
+    """Of the rows with one key, the one with the greatest values of these columns wins. None: the
+    row of the latest commit wins."""
     merged: bool
     """Whether log files belong to it."""
     meta: bool
     """Whether its rows have Hudi's meta columns."""
     zone: str
-    """Of its instants: UTC or LOCAL."""
+    """The time zone of its instants: UTC or LOCAL."""
     created_with: str
     """The schema that the table was made with; "" if it is not recorded."""
 
@@ -74,15 +75,16 @@ def readable(keys: Mapping[str, str]) -> ReadableTable:
         raise UnsupportedTable(
             PROPERTIES_KEY, f"says that this table cannot be read here: {'; '.join(found)}"
         )
-    first = LAYOUT_OF[keys["hoodie.table.version"]] == "1"
+    first_layout = LAYOUT_OF[keys["hoodie.table.version"]] == "1"
+    folder = keys.get("hoodie.archivelog.folder", "") if first_layout else ""
     config = TableConfig(
         name=keys["hoodie.table.name"],
         record_key=RECORD_KEY,  # of any key generator and any fields
-        version=6 if first else 9,
+        version=6 if first_layout else 9,
         mode=HUDI,
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",
         urlencode=keys.get(URLENCODE, "false").lower() == "true",
-        archive=keys.get("hoodie.archivelog.folder") or "archived" if first else "archived",
+        archive=folder or "archived",
     )
     fields = (keys.get(ORDERING) or keys.get(PRECOMBINE) or "").split(",")
     by_event = keys.get(MERGE_MODE) == BY_EVENT or (

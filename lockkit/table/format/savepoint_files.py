@@ -1,4 +1,4 @@
-"""Savepoints and restores as Hudi's Avro files: which files stay, and which instants went."""
+"""Savepoints and restores as Hudi's Avro files: the files kept, and the instants removed."""
 
 from __future__ import annotations
 

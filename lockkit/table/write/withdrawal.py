@@ -36,9 +36,9 @@ def withdraw_attempt(
     host: AttemptHost, taken: TakenInstant, paths: Paths, certain: bool,
     error: BaseException | None,
 ) -> Procedure[bool]:  # fmt: skip
-    """Whether nothing is left to do. `certain`: it was certainly not decided.
+    """Roll the attempt back; returns whether nothing is left to do.
 
-    Raises `NoTable` if the table was deleted meanwhile.
+    `certain`: the attempt was certainly not decided. Raises `NoTable` if the table was deleted.
     """
     if error is None or (isinstance(error, TableError) and not isinstance(error, CommitConflict)):
         yield from _refuse_deleted(host, taken, paths)
@@ -76,7 +76,7 @@ def _refuse_deleted(host: AttemptHost, taken: TakenInstant, paths: Paths) -> Pro
 
 
 def _clear_away(taken: TakenInstant, paths: Paths) -> Procedure[bool]:
-    """Delete the files of an attempt whose table is gone; whether a lock object is there.
+    """Delete the files of an attempt whose table is gone; returns whether a lock object is there.
 
     A file that others may have written too is deleted only if its content is this attempt's. The
     files that mark partitions stay: a table that was made again here may rely on them by now.
@@ -100,7 +100,7 @@ def _withdraw(
     host: AttemptHost, taken: TakenInstant, paths: Paths, certain: bool,
     error: BaseException | None,
 ) -> Procedure[bool]:  # fmt: skip
-    """The same in the mode that the table had when the instant was taken."""
+    """Roll it back in the mode that the table had when the instant was taken."""
     instant = taken.instant
     if taken.known.config.mode == FENCED:
         if certain:

@@ -5,23 +5,28 @@ They run lockkit's own attempts, plans, checks, slices and merges; only the file
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.table.host import EXPECTED
 from lockkit.lab.verify.table.ledger import NEEDED, TrackedAttempt
 from lockkit.lab.verify.table.merged_judge import MergedAttempt
 from lockkit.lab.verify.table.reader import TableRow
-from lockkit.lab.verify.table.rows import SCHEMA, SnapshotFileGone, put_files
+from lockkit.lab.verify.table.rows import (
+    SCHEMA,
+    SnapshotFileGone,
+    json_file,
+    of_each,
+    put_files,
+    read_json,
+)
 from lockkit.lab.verify.table.services import RETAINED, ROUNDS_MAX, SimService
 from lockkit.lab.verify.table.writers import OPERATIONS_MAX, SimWriter
-from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, Sleep
-from lockkit.runtime.proven import all_of, read
+from lockkit.runtime.proven import all_of
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.compaction_plan import CompactionPlan, format_compaction_plan
 from lockkit.table.format.layout import (
@@ -29,9 +34,7 @@ from lockkit.table.format.layout import (
     NO_COMMIT,
     FileGroup,
     TaskId,
-    WriteStat,
     file_name,
-    in_partition,
 )
 from lockkit.table.format.log_writing import log_name
 from lockkit.table.occ.nonblocking import NONBLOCKING
@@ -59,26 +62,14 @@ MergedRows = dict[str, tuple[str, int, str]]
 """By key: token, value and commit time."""
 
 
-def json_file(
-    partition: str, file_id: str, name: str, rows: Sequence[Any], previous: str
-) -> BaseFile:
-    body = json.dumps(rows, separators=(",", ":")).encode()
-    path = in_partition(partition, name)
-    stat = WriteStat(
-        partition=partition, file_id=file_id, path=path, writes=len(rows), previous=previous,
-        size_bytes=len(body),
-    )  # fmt: skip
-    return BaseFile(path, body, stat)
-
-
 def log_file(instant: str, group: FileGroup, rows: Sequence[Entry], base: Slice | None) -> BaseFile:
     previous = NO_COMMIT if base is None else max(instants_of(base))
-    return json_file(*group, log_name(group[1], instant, TaskId()), rows, previous)
+    return json_file(group, log_name(group[1], instant, TaskId()), rows, previous)
 
 
 def merged_base(instant: str, group: FileGroup, rows: MergedRows, previous: str) -> BaseFile:
     listed = [[key, *fields] for key, fields in sorted(rows.items())]
-    return json_file(*group, file_name(group[1], instant), listed, previous)
+    return json_file(group, file_name(group[1], instant), listed, previous)
 
 
 # --- writers --------------------------------------------------------------------------------------
@@ -144,16 +135,14 @@ class MergedWriter(SimWriter):
 
 def merged_rows(slices: Iterable[Slice]) -> Procedure[list[tuple[Slice, MergedRows]]]:
     """The rows of each slice, merged by lockkit's rules. Raises `SnapshotFileGone`."""
-    slices = list(slices)
-    found = yield from all_of(_merge(each) for each in slices)
-    return list(zip(slices, found, strict=True))
+    return (yield from of_each(slices, _merge))
 
 
 def _merge(of: Slice) -> Procedure[MergedRows]:
     import pyarrow as pa
 
     logs = of.logs if isinstance(of, LogSlice) else ()
-    bodies = yield from all_of(_read(path) for path in (of.path, *logs) if path)
+    bodies = yield from all_of(read_json(path) for path in (of.path, *logs) if path)
     base = bodies.pop(0) if of.path else []
     rows: MergedRows = {key: (token, value, at) for key, token, value, at in base}
     entries = [
@@ -179,14 +168,6 @@ def _merge(of: Slice) -> Procedure[MergedRows]:
         elif new:
             rows[key] = token, value, at
     return rows
-
-
-def _read(path: str) -> Procedure[Any]:
-    match (yield from read(path)):
-        case Found(body, _):
-            return json.loads(body)
-        case _missing:
-            raise SnapshotFileGone(f"{path} is gone: it was cleaned, or rolled back; begin again")
 
 
 # --- services -------------------------------------------------------------------------------------

@@ -19,20 +19,20 @@ class Choice(StrEnum):
     """A possible next step: of an actor's request, of the actor, or of the lease."""
 
     ANSWER = "answer"
-    """Its request is carried out, and it hears what came of it."""
+    """The actor's request is carried out, and the actor gets the answer."""
     LOSE = "lose"
-    """Its request is carried out; the answer is lost."""
+    """The request is carried out; the answer is lost."""
     DROP = "drop"
-    """Its request is lost."""
+    """The request is lost."""
     LATE = "late"
-    """It gets no answer, and its write is still on its way: it lands when `LAND` says so."""
+    """The actor gets no answer. Its write is still on its way, and lands at `LAND`."""
     LAND = "land"
     PAUSE = "pause"
-    """It stands still, as by SIGSTOP; its clock goes on."""
+    """The actor is suspended, as by SIGSTOP; its clock goes on."""
     WAKE = "wake"
     KILL = "kill"
     ENDS = "ends"
-    """Of the lease: so much time passes for everybody that whatever is held now has run out."""
+    """Of the lease: so much time passes that each current grant has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioMoment:
-    """A play, its planted mistake ("": none), and the decisions so far.
+    """A scenario, its planted mistake ("": none), and the decisions so far.
 
     As text: `election/the next epoch is led unasked: W1 answer x3, W2 lose, the lease ends`.
     """
