@@ -12,8 +12,21 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, Literal
 
+from lockkit.runtime import Procedure
+
 Plants = Mapping[str, Callable[..., Any]]
 """What replaces which function, by its place (`lockkit.protocol.lease:step`)."""
+
+
+def answering(value: Any) -> Callable[..., Procedure[Any]]:
+    """A wrong procedure, whatever its arguments: it sends no request, and returns this value."""
+
+    def answer(*_: Any, **__: Any) -> Procedure[Any]:
+        yield from ()
+        return value
+
+    return answer
+
 
 _LOCK = threading.Lock()
 _SWITCHES: dict[str, _Switch] = {}

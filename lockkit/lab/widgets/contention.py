@@ -24,6 +24,7 @@ from lockkit.lab.processes.supervisor import PLAY_CREDENTIALS, directly
 from lockkit.lab.widgets.figures import Price, SideFigures, figures
 
 CONTENDERS, LEASE_S, HOLD_S, THINK_S = 3, 4.0, 0.3, 0.05
+"""Processes of each service, their lease, how long each holds the lock, and its pause then."""
 STALL_LEASES = 2.5
 STOP_S = 5.0
 STRIKE_TRIES, STRIKE_POLL_S = 500, 0.01
@@ -81,20 +82,20 @@ class Side:
     clock: Clock = field(default_factory=Clock)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def start(self, contenders: int, hold_s: float, think_s: float) -> None:
+    def start(self) -> None:
         """Raises `ServiceUnavailable` or `ServiceStartFailed`."""
         provider = PROVIDERS[self.name]
         self.folder.mkdir(parents=True, exist_ok=True)
         made = provider.make(self.folder / "service")
         if made is not None:
             self.service = made.start()
-        for number in range(1, contenders + 1):
-            self._launch(f"W{number}", hold_s, think_s)
+        for number in range(1, CONTENDERS + 1):
+            self._launch(f"W{number}")
 
-    def _launch(self, name: str, hold_s: float, think_s: float) -> None:
+    def _launch(self, name: str) -> None:
         settings = {
-            "name": name, "lock": self.lock(), "options": self.options(), "hold_s": hold_s,
-            "think_s": think_s,
+            "name": name, "lock": self.lock(), "options": self.options(), "hold_s": HOLD_S,
+            "think_s": THINK_S,
         }  # fmt: skip
         child = self.children[name] = ChildProcess(
             "lockkit.lab.processes.services.contender", settings,
@@ -212,17 +213,13 @@ class Contention:
     """Processes that contend on each of two services; the panel's actions as methods.
 
     :param names: the two services.
-    :param contenders: processes for each service.
     :param lease_s: the length of the lease, in seconds.
-    :param hold_s: how long a holder keeps the lock, in seconds.
-    :param think_s: the pause after a release, in seconds.
     :raises ValueError: for an unknown service.
     """
 
     def __init__(
-        self, names: Sequence[str] = ("storage", "zookeeper"), *, contenders: int = CONTENDERS,
-        lease_s: float = LEASE_S, hold_s: float = HOLD_S, think_s: float = THINK_S,
-    ) -> None:  # fmt: skip
+        self, names: Sequence[str] = ("storage", "zookeeper"), *, lease_s: float = LEASE_S
+    ) -> None:
         unknown = [each for each in names if each not in PROVIDERS]
         if unknown:
             raise ValueError(f"no provider {unknown[0]!r}; there are {', '.join(PROVIDERS)}")
@@ -233,7 +230,7 @@ class Contention:
         ]
         try:
             for side in self.sides:
-                side.start(contenders, hold_s, think_s)
+                side.start()
         except BaseException:
             self.stop()
             raise

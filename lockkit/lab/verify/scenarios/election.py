@@ -13,6 +13,7 @@ from typing import Any
 
 from lockkit.errors import NoAnswer, Unanswered
 from lockkit.lab.verify.mutants import Mutant, catalogue
+from lockkit.lab.verify.planting import answering
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
 from lockkit.lab.verify.sim.lease import TTL_MS, nodes_of, world_of
@@ -219,10 +220,6 @@ def is_beaten(candidate: Candidate, _epoch: int, attempt: str, _began_ms: int) -
     candidate.claims.discard(attempt)
 
 
-def never_over(_epoch: int) -> Procedure[bool]:
-    yield from ()
-    return False
-
 
 def renewed_unread(
     candidate: Candidate, term: Term, answer: WriteAnswer, sent_ms: int
@@ -257,7 +254,7 @@ MUTANTS = catalogue(
            {f"{_RULES}:is_claimed": lambda record, identity, _: record.owner == identity.owner
             and not record.expired}),
     Mutant("look_again", "a create counts at once, although its epoch may have ended long ago",
-           {f"{_RULES}:is_over": never_over}),
+           {f"{_RULES}:is_over": answering(False)}),
     Mutant("in_time", "a renewal that was answered late revives what had ended",
            {f"{_RULES}:may_extend": lambda _: True}),
     Mutant("judge_at_send", "the result of a slow read is judged by the time of its answer",

@@ -16,7 +16,7 @@ from typing import Any
 
 from lockkit.errors import NoAnswer, StoreError, TableError, Unanswered
 from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.planting import Plants
+from lockkit.lab.verify.planting import Plants, answering
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.lease import nodes_of, world_of
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
@@ -319,10 +319,6 @@ def offer_once(client: group.GroupClient, write: group.GroupWrite) -> Procedure[
     return (yield from group.outcome(view, write.instant)) or REFUSED
 
 
-def refused(*_: Any) -> Procedure[str]:
-    yield from ()
-    return REFUSED
-
 
 def written_once(key: str, body: bytes, condition: Any, **_: Any) -> Procedure[Any]:
     answer = yield Put(key, body, condition)
@@ -368,13 +364,6 @@ def evict_unproven(fence: GroupFence, _: Any, window_max: int) -> GroupFence:
     return RIGHT_EVICT(fence, range(fence.last + 1), window_max)
 
 
-def nothing(*_: Any) -> Procedure[None]:
-    yield from ()
-
-
-def no_conflict(*_: Any) -> Procedure[bool]:
-    yield from ()
-    return False
 
 
 def offers_by_name(view: group.GroupView) -> Procedure[list[Offer]]:
@@ -449,10 +438,6 @@ def reserve_nothing(client: group.GroupClient) -> Procedure[group.GroupWrite]:
     return group.GroupWrite(instant, attempt, view.fence.last, view.commits(), table=TABLE)
 
 
-def not_rolled_back(_view: Any, _instant: str) -> Procedure[str]:
-    yield from ()
-    return ""
-
 
 def not_listed(_client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
     yield from ()
@@ -475,17 +460,17 @@ _SAYS: dict[str, tuple[str, Plants]] = {
     "acknowledge offers": ("a commit is acknowledged when its offer landed",
                            {f"{_G}:offer": offer_and_acknowledge}),
     "412 refuses": ("a refused or unanswered replacement of the fence counts as a refusal",
-                    {f"{_G}:settle_write": written_once, f"{_G}:offer": refused}),
+                    {f"{_G}:settle_write": written_once, f"{_G}:offer": answering(REFUSED)}),
     "stop waiting": ("a writer that stops waiting reports that nothing was committed",
                      {f"{_G}:offer": offer_once}),
     "batch": ("offers of one batch are not compared with each other", {f"{_D}:judge": judge_alone}),
-    "re-base": ("a base is raised without a check", {f"{_G}:missed_conflict": no_conflict}),
+    "re-base": ("a base is raised without a check", {f"{_G}:missed_conflict": answering(False)}),
     "reach": ("no client asks what left the window between two reads",
               {f"{_G}:has_gap": lambda *_: False}),
     "reader's reach": ("a reader ignores what left the window", {f"{_G}:snapshot": snapshot_stale}),
     "evict": ("decisions leave the window before their outcome is proven",
               {f"{_D}:evict": evict_unproven}),
-    "no tombstone": ("a refusal leaves no tombstone", {f"{_G}:bury": nothing}),
+    "no tombstone": ("a refusal leaves no tombstone", {f"{_G}:bury": answering(None)}),
     "no conflict": ("offers are not compared with commits", {f"{_D}:conflicts": lambda *_: ""}),
     "ignores completed": ("who decides ignores the completed file",
                           {f"{_G}:is_open": lambda view, instant:
@@ -516,6 +501,6 @@ _SAYS: dict[str, tuple[str, Plants]] = {
     "ahead alone": ("an instant that was reserved ahead is decided by whatever fence is known",
                     {f"{_G}:goes_alone": alone_at_once}),
     "ended reservation": ("a writer does not ask whether its reservation was rolled back",
-                          {f"{_G}:reservation_ended": not_rolled_back}),
+                          {f"{_G}:reservation_ended": answering("")}),
 }  # fmt: skip
 MUTANTS = {name: Mutant(name, says, plants) for name, (says, plants) in _SAYS.items()}

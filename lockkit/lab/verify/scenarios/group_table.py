@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.planting import answering
 from lockkit.lab.verify.scenarios.group import evict_unproven, judge_alone
 from lockkit.lab.verify.table.scenario import TOGETHER
 from lockkit.protocol.outcome import IfVersion
@@ -27,14 +28,6 @@ _G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
 _P, _T = "lockkit.table.occ.group_publish", "lockkit.table.occ.group_tail"
 
 
-def yes(*_: Any, **__: Any) -> Procedure[bool]:
-    yield from ()
-    return True
-
-
-def no_kind(*_: Any, **__: Any) -> Procedure[str]:
-    yield from ()
-    return ""
 
 
 def offered(client: Any, write: Any, **_: Any) -> Procedure[str]:
@@ -43,10 +36,6 @@ def offered(client: Any, write: Any, **_: Any) -> Procedure[str]:
     yield from create(key, body)
     return COMMIT
 
-
-def given_up(*_: Any) -> Procedure[None]:
-    """Wait no longer than a moment, and publish nothing."""
-    yield from ()
 
 
 def write_with(**wrong: Any) -> Callable[..., Any]:
@@ -100,7 +89,7 @@ _SAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "reader's tail": ("readers and rewrites leave out what is not published",
                       {f"{_T}:load_decided": load_timeline}),
     "tail given up": ("who meets an unpublished commit neither waits nor publishes it",
-                      {f"{_T}:_published": given_up}),
+                      {f"{_T}:_published": answering(None)}),
     "acknowledged": ("a commit is acknowledged once it is offered", {f"{_P}:decided": offered}),
     "newest base": ("an owner counts as seen what its listing does not show",
                     {f"{_P}:_write_of": write_on_the_newest}),
@@ -121,9 +110,9 @@ _SAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "completed ignored": ("an append's listing is used without its completed files",
                           {f"{_P}:_keys_of": keys_without_completed}),
     "known alone": ("an instant that was decided while its append listed is decided again",
-                    {f"{_G}:outcome": no_kind}),
+                    {f"{_G}:outcome": answering("")}),
     "rollback": ("a rollback deletes though it has decided nothing",
-                 {f"{_G}:decide_against": yes}),
+                 {f"{_G}:decide_against": answering(True)}),
     "rollback sent once": ("a rollback deletes though its decision may have failed",
                            {f"{_G}:replace_group_fence": replaced_if_unchanged}),
 }  # fmt: skip

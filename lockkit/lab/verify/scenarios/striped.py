@@ -16,6 +16,7 @@ from lockkit.errors import Unanswered
 from lockkit.events import Event
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import Mutant, catalogue
+from lockkit.lab.verify.planting import answering
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
 from lockkit.lab.verify.sim.fault_profile import FaultProfile
@@ -248,10 +249,6 @@ SCENARIO = SimScenario(
      "refused number"),
 )  # fmt: skip
 
-def agreed_by_nobody(_stripes: int, _where: str) -> Procedure[None]:
-    """Each client uses its own number of stripes, without an agreement."""
-    yield from ()
-
 
 _HANDLE = "lockkit.recipes.striped.handle"
 MUTANTS = catalogue(
@@ -262,7 +259,7 @@ MUTANTS = catalogue(
     Mutant("give_back", "a call that cannot take all stripes keeps those that it has",
            {"lockkit.recipes.taking:to_give_back": lambda _taken: ()}),
     Mutant("agreed", "each client uses its own number of stripes",
-           {f"{__name__}:agree": agreed_by_nobody, f"{_HANDLE}:agree": agreed_by_nobody}),
+           {f"{__name__}:agree": answering(None), f"{_HANDLE}:agree": answering(None)}),
     Mutant("check", "once the last stripe is taken, the first ones are not checked again",
            {f"{__name__}:confirmed": lambda _held: True,
             f"{_HANDLE}:confirmed": lambda _held: True}),

@@ -16,6 +16,7 @@ from typing import Any
 
 from lockkit.errors import TableError, UnsafeStore
 from lockkit.lab.verify.mutants import Mutant, catalogue
+from lockkit.lab.verify.planting import answering
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_profile import FaultProfile
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, StoredObject
@@ -259,13 +260,6 @@ SCENARIO = SimScenario(
      "304"),
 )  # fmt: skip
 
-def nothing(*_: Any) -> Procedure[None]:
-    yield from ()
-
-
-def yes(*_: Any) -> Procedure[bool]:
-    yield from ()
-    return True
 
 
 def over_what_is_there(key: str) -> Procedure[Condition]:
@@ -297,7 +291,7 @@ MUTANTS = catalogue(
     Mutant("create_unknown ours", "an append without an answer is acknowledged",
            {f"{_CLAIM}:unanswered": lambda _: SlotLanded()}),
     Mutant("if_absent", "a slot is written over", {f"{_CLAIM}:condition_of": over_what_is_there}),
-    Mutant("fences", "a new writer writes no fence", {f"{_WRITER}:put_fence": nothing}),
+    Mutant("fences", "a new writer writes no fence", {f"{_WRITER}:put_fence": answering(None)}),
     Mutant("first_gap", "the next slot is the one after the last that is listed",
            {f"{_WRITER}:first_gap": after_the_last}),
     Mutant("landed", "an append is acknowledged when it was sent",
@@ -308,9 +302,9 @@ MUTANTS = catalogue(
     Mutant("voids", "a reader does not compare epochs",
            {"lockkit.recipes.wal.reader:is_void": lambda _cursor, _slot: False}),
     Mutant("epoch_read_back", "the claim of an epoch without an answer counts as granted",
-           {f"{_WRITER}:is_granted": yes}),
+           {f"{_WRITER}:is_granted": answering(True)}),
     Mutant("same_epoch_halts", "and a second writer with the same epoch is not noticed",
-           {f"{_WRITER}:is_granted": yes, f"{_WRITER}:halted": halted_by_newer}),
+           {f"{_WRITER}:is_granted": answering(True), f"{_WRITER}:halted": halted_by_newer}),
     Mutant("head_proven", "an append is acknowledged before the head is known to name it",
            {f"{_WRITER}:head_unproven": lambda outcomes, _: outcomes}),
     Mutant("head_forward", "a writer that was replaced moves the head back",
@@ -318,5 +312,5 @@ MUTANTS = catalogue(
     Mutant("head_kept", "a new writer does not name the head as those before it did",
            {f"{_WRITER}:names_head": own_choice}),
     Mutant("ignores conditions", "the store ignores the conditions of a write, unproven",
-           {f"{_WRITER}:prove": nothing}, profile="ignores conditions"),
+           {f"{_WRITER}:prove": answering(None)}, profile="ignores conditions"),
 )  # fmt: skip
