@@ -63,7 +63,7 @@ def named(found: Diagnosis) -> set[Pattern]:
 # --- diagnosis -----------------------------------------------------------------------------------
 
 
-def test_every_recorded_incident_has_its_solution_elsewhere() -> None:
+def test_every_recorded_incident_has_an_answer_and_every_pattern_of_the_past_an_incident() -> None:
     recorded = {path.stem for path in (DATASETS / "incidents").glob("*.jsonl")}
     assert recorded == set(ANSWERS)
     assert len(recorded) >= 8
@@ -81,7 +81,7 @@ def test_an_incident_is_named_with_events_of_its_own_history(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_truncated_history_is_unknown(name: str) -> None:
+def test_a_truncated_history_shows_no_pattern_that_the_whole_one_does_not_show(name: str) -> None:
     history = incident(name)
     may = {Pattern.UNKNOWN} | named(diagnose(history))
     for length in range(0, len(history), 3):
@@ -98,11 +98,11 @@ def test_without_client_lanes_no_pattern_that_needs_them_is_named(name: str) -> 
 @pytest.mark.parametrize(
     "path", sorted((DATASETS / "histories" / "good").glob("*.jsonl")), ids=lambda path: path.stem
 )
-def test_a_healthy_history_is_unknown(path: Path) -> None:
+def test_a_healthy_history_shows_no_pattern(path: Path) -> None:
     assert diagnose(events(path)).pattern is Pattern.UNKNOWN
 
 
-def test_a_history_of_correct_clients_is_valid() -> None:
+def test_a_history_of_correct_clients_shows_no_mistake_of_a_client() -> None:
     for seed in range(80):
         history = simulate(LEASE, seed, judge=False).run.world.history()
         assert named(diagnose(history)) <= BAD_LUCK, seed
@@ -150,7 +150,7 @@ def test_a_release_that_lands_late_leaves_nothing_dangling() -> None:
     assert diagnose([*before, late]).pattern is Pattern.UNKNOWN
 
 
-def test_a_damaged_history_is_unknown() -> None:
+def test_a_damaged_history_is_diagnosed_without_an_error() -> None:
     for each in incident("hudi-14373-renewal-retried"):
         for name in each.data:
             for wrong in HOSTILE:
@@ -230,7 +230,9 @@ def written(emulator: Emulator, url: str, *records: Record) -> Store:
     return store
 
 
-def test_a_table_in_order_exits_0(shared_emulator: Emulator, url: str) -> None:
+def test_incident_exits_with_0_for_a_table_without_a_lock(
+    shared_emulator: Emulator, url: str
+) -> None:
     assert console(shared_emulator, url) == 0
 
 

@@ -357,14 +357,14 @@ def test_the_lock_file_has_hudis_fields_and_is_gone_after_the_release(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_client_that_saw_no_lock_file_cannot_overwrite_a_new_one(tmp_path: Path) -> None:
+def test_a_lock_file_is_read_only_and_is_renewed_all_the_same(tmp_path: Path) -> None:
     with FilesystemLock(tmp_path) as lock:
         assert not (tmp_path / "lock").stat().st_mode & 0o222, "Hudi opens it to empty it"
         lock.renew()
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "null", '"', "[" * 10_000, "x" * 100_000])
-def test_an_empty_lock_file_still_counts_as_a_lock(tmp_path: Path, body: str) -> None:
+def test_a_lock_file_counts_as_a_lock_whatever_it_contains(tmp_path: Path, body: str) -> None:
     (tmp_path / "lock").write_text(body)
     lock = FilesystemLock(tmp_path)
     assert not lock.acquire(timeout=0)
@@ -396,7 +396,7 @@ def test_hudis_lock_file_is_respected_until_it_is_too_old_by_its_modification_ti
     lock.release()
 
 
-def test_a_dead_process_of_this_host_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_lock_file_of_a_dead_process_is_reported_with_the_remedy(tmp_path: Path) -> None:
     take = "import sys, os; from lockkit.providers.filesystem import FilesystemLock as F; "
     take += "F(sys.argv[1]).acquire(); print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"
     died = subprocess.run(
@@ -432,7 +432,7 @@ def test_a_replaced_lock_file_is_not_deleted_and_its_former_holder_has_lost(
 
 
 @pytest.mark.parametrize("expire_minutes", [0, 10])
-def test_a_holder_keeps_its_file_young(tmp_path: Path, expire_minutes: int) -> None:
+def test_a_renewal_makes_the_lock_file_young_again(tmp_path: Path, expire_minutes: int) -> None:
     lock, path = FilesystemLock(tmp_path, expire_minutes), tmp_path / "lock"
     with lock:
         old_s = path.stat().st_mtime - 500
@@ -655,7 +655,7 @@ def test_an_invalid_key_or_value_is_refused_in_one_sentence(
     assert "s3cret" not in str(recorded.value)
 
 
-def test_credentials_for_another_cloud_than_the_locks_are_not_passed_over(tmp_path: Path) -> None:
+def test_credentials_for_another_cloud_give_a_warning_or_are_refused(tmp_path: Path) -> None:
     aws = {"hoodie.aws.access.key": "AKIA", "hoodie.aws.secret.key": "s3cret"}
     storage = hudi("StorageBasedLockProvider")
     with pytest.warns(UnknownKey, match=r"access.key, .*secret.key has no effect.*AWS") as recorded:
@@ -675,7 +675,7 @@ def test_hudis_default_wait_of_55_minutes_gives_a_warning_with_the_key_to_set() 
         assert open_lock(config).acquire_timeout == 51 * 60 + 50 * 5
 
 
-def test_the_retries_are_waited_for_in_all_and_then_it_is_busy(tmp_path: Path) -> None:
+def test_hudis_tries_and_pauses_add_up_to_one_wait_for_the_lock(tmp_path: Path) -> None:
     path = {"filesystem__path": tmp_path}
     config = hudi("FileSystemBasedLockProvider", wait_time_ms=40, **path) | {
         "hoodie.write.lock.client.num_retries": "2",
