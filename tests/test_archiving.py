@@ -437,13 +437,6 @@ def test_files_that_no_clean_has_deleted_keep_their_commits(tmp_path: Path) -> N
         assert "no clean has deleted" in done.kept_for
 
 
-def test_a_table_with_group_commit_is_refused(tmp_path: Path) -> None:
-    with Table.create(f"file://{tmp_path}", record_key="id", commit="group") as table:
-        table.append(pa.table({"id": ["a"]}))
-        with pytest.raises(TableError, match="group commit"):
-            table.archive(keep_min=11, keep_max=12)
-
-
 def test_a_stream_finds_its_batch_in_the_archive(tmp_path: Path, version: int) -> None:
     from lockkit.table.write.batch import STREAM, own_attempt
 

@@ -94,13 +94,14 @@ ORDER = {
         "archive_writing savepoint_files taken_back"
     ),
     "table.occ": (
-        "fence rolling_forward group group_fence group_commit group_tail "
+        "fence rolling_forward group group_archived group_fence group_commit group_tail "
         "conflicting covered pending conflict heartbeat_rules "
         "liveness heartbeat locks hudi_clocks "
         "creation decide markers discarding transaction failed prepared news rewriting "
         "metadata_off outgrown "
-        "commit committing condition mode ahead "
-        "publish group_ahead group_gone group_publish rollback dead concurrency nonblocking "
+        "commit committing condition group_mode mode ahead "
+        "publish group_ahead group_gone group_refused group_publish rollback dead concurrency "
+        "nonblocking "
         "contract"
     ),
 }

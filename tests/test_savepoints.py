@@ -19,7 +19,7 @@ from lockkit.errors import TableError
 from lockkit.runtime import Procedure, SiblingInterrupted, run
 from lockkit.stores import Store
 from lockkit.table import Table, begin, load_snapshot, read_table
-from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, UnsupportedTable
+from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.commit import EpochGuard, trust
@@ -284,9 +284,7 @@ def test_a_savepoint_is_refused_where_a_clean_took_its_files(table: Table) -> No
     assert table.savepoint().instant == table.savepoint(newest).instant == newest
 
 
-def test_a_restore_is_refused_by_name_where_it_would_not_be_right(
-    table: Table, tmp_path: Path
-) -> None:
+def test_a_restore_is_refused_by_name_where_it_would_not_be_right(table: Table) -> None:
     saved, _ = saved_then_changed(table)
     later = table.savepoint().instant
     before = contents(table.read())
@@ -295,10 +293,6 @@ def test_a_restore_is_refused_by_name_where_it_would_not_be_right(
     with pytest.raises(RefusedOption, match=f"its savepoints: {saved}, {later}"):
         table.restore("20200101000000000")
     assert table.restore(later).taken_back == () and contents(table.read()) == before
-    with Table.create(f"file://{tmp_path}/group", record_key="id", commit="group") as grouped:
-        grouped.append(pa.table({"id": ["a"]}))
-        with pytest.raises(UnsupportedTable, match="has group commit"):
-            grouped.savepoint()
 
 
 def test_commits_that_overlap_a_commit_make_no_savepoint_of_it(table: Table) -> None:

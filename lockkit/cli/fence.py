@@ -27,13 +27,16 @@ lockkit table repair-fence s3://bucket/table
 lockkit table repair-fence s3://bucket/table --yes"""
 
 MODE = """\
-Switches a table between fenced (only lockkit writes it) and hudi (Hudi's writers may, too),
-through the fence, so that no paused writer commits in the old mode. Shows what it would do; --yes
-does it, under the table's lock. If the switch was interrupted, the same command finishes it."""
+Switches a table between fenced (only lockkit writes it, one commit at a time under the lock), group
+(the same, but its writers decide together and take no lock) and hudi (Hudi's writers may write,
+too). The switch goes through the fence, so that no paused writer commits in the old mode. Shows
+what it would do; --yes does it, under the table's lock. If the switch was interrupted, the same
+command finishes it."""
 
 MODE_EXAMPLE = """\
 lockkit table mode s3://bucket/table hudi
-lockkit table mode s3://bucket/table hudi --yes"""
+lockkit table mode s3://bucket/table group --dry-run
+lockkit table mode s3://bucket/table group --yes"""
 
 ACCEPT = """\
 Lets writers continue after a writer with a wrong clock has taken an instant far in the future. The
@@ -57,9 +60,11 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument("--yes", action="store_true", help="do what the command shows without it")
     parser.set_defaults(run=repair)
 
-    parser = verb(verbs, "mode", "switch between fenced and hudi", MODE, MODE_EXAMPLE)
-    parser.add_argument("mode", choices=("fenced", "hudi"), help="the mode to switch to")
-    parser.add_argument("--yes", action="store_true", help="do what the command shows without it")
+    parser = verb(verbs, "mode", "switch between fenced, group and hudi", MODE, MODE_EXAMPLE)
+    parser.add_argument("mode", choices=("fenced", "group", "hudi"), help="the mode to switch to")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--yes", action="store_true", help="do what the command shows without it")
+    either.add_argument("--dry-run", action="store_true", help="only show it, as without --yes")
     parser.set_defaults(run=mode)
 
     parser = verb(
@@ -157,15 +162,16 @@ def _lines(url: str, plan: FenceRepair) -> list[str]:
 def mode(args: argparse.Namespace) -> int:
     from lockkit.cli.generations import opened
     from lockkit.runtime import run
-    from lockkit.table.format.properties import load_config
+    from lockkit.table.format.properties import GROUP, load_config
     from lockkit.table.occ.mode import switch_mode
 
     with opened(args.url, store_options(args)) as store:
         config, _ = run(load_config(), store, Clock())
+        now = config.commit if config.commit == GROUP else config.mode
         if not args.yes:
             if not args.json:
-                say(f"{plain(args.url)}  mode {config.mode}", *STEPS[args.mode])
-            done = {"mode": config.mode, "switched": False}
+                say(f"{plain(args.url)}  mode {now}", *steps(now, args.mode))
+            done = {"mode": now, "switched": False}
             report(args, done, "nothing was changed; to do it, add --yes")
             return OK
         with locked(args) as lock:
@@ -176,16 +182,27 @@ def mode(args: argparse.Namespace) -> int:
     return OK
 
 
-STEPS = {
-    "hudi": (
-        "  to hudi: 1. publish the fence's last decision, and close the fence;",
-        "           2. set the properties to hudi. A fenced writer under way is refused.",
-    ),
-    "fenced": (
-        "  to fenced: 1. open the fence (refused while a commit is under way);",
-        "             2. set the properties to fenced. Stop Hudi's writers first: they ignore it.",
-    ),
-}
+def steps(now: str, then: str) -> list[str]:
+    """What a switch does, in its order."""
+    found = []
+    if now == then:
+        found.append(f"the table is in the mode {then}; an unfinished switch would be finished")
+    if now == "group" and then != "group":
+        found += ["close the fence: offers are refused, and what was decided is published",
+                  "replace the fence by one for writers that take turns"]  # fmt: skip
+    if then == "hudi" and now != "hudi":
+        found.append("publish the fence's last decision, and close the fence. A fenced writer "
+                     "under way is refused")  # fmt: skip
+    if now == "hudi" and then != "hudi":
+        found.append("open the fence (refused while a commit is under way). Stop Hudi's writers "
+                     "first: they ignore it")  # fmt: skip
+    if then == "group" and now != "group":
+        found.append("publish the fence's last decision")
+        found.append("replace the fence by one of group commit. A writer under way is refused, and "
+                     "so is every lockkit older than group commit")  # fmt: skip
+    if now != then:
+        found.append(f"set the properties to {then}")
+    return [f"  {number}. {each}" for number, each in enumerate(found, 1)]
 
 
 @contextmanager

@@ -49,6 +49,11 @@ class TableChanged(TableError):
     """Another process changed the table during this call. `what` is the changed file or instant."""
 
 
+class ModeSwitched(TableChanged):
+    """The table's writers went over from group commit to taking turns, or an open handle did not.
+    """
+
+
 class OutdatedHandle(TableChanged):
     """A commit that a handle's knowledge of the table rests on left the timeline."""
 

@@ -23,6 +23,7 @@ from lockkit.table.occ.fence import (
     Fence,
     FenceRead,
     format_fence,
+    is_grouped,
     seen_of,
 )
 
@@ -128,6 +129,8 @@ def replace_fence(names: TimelineNames, seen: FenceRead, entry: Fence) -> Proced
         settled = yield from settle_write(FENCE_KEY, body, condition, limit=FENCE_BYTES_MAX)
         if isinstance(settled, Version):
             return True
+        if isinstance(settled, Found) and is_grouped(settled.body):
+            return (yield from _by_its_files(names, entry.head))
         return (yield from _was_superseded(names, seen, entry, seen_of(settled)))
     except CommitUnknown:
         raise
@@ -163,6 +166,10 @@ def _was_superseded(
     before = seen.fence.head if seen.fence else None
     if now.fence.whole or (before is not None and before in now.fence.window):
         return False
+    return (yield from _by_its_files(names, mine))
+
+
+def _by_its_files(names: TimelineNames, mine: Decided) -> Procedure[bool]:
     if mine.kind != COMMIT:
         return False  # deciding a rollback once more is harmless
     if isinstance((yield from read(completed_key(names, mine))), Found):

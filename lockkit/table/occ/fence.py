@@ -252,13 +252,24 @@ def refuse_newer(fields: Mapping[str, Any]) -> None:
     """Raise `NewerFence` if the format is newer than this lockkit's."""
     written = fields.get("format")
     if written == GROUP_FORMAT:
-        raise NewerFence(FENCE_KEY, "is of group commit: this does not work on such a table yet")
+        raise NewerFence(
+            FENCE_KEY, "is of group commit, which this handle or command does not follow; nothing "
+            "was committed", "open the table again: its mode may have been switched",
+        )  # fmt: skip
     if type(written) is int and written > FORMAT:
         raise NewerFence(
             FENCE_KEY,
             f"has format {written}, and this lockkit knows {FORMAT}: a newer lockkit wrote it; "
             "nothing was committed", "upgrade lockkit here, and leave the fence as it is",
         )  # fmt: skip
+
+
+def is_grouped(body: bytes) -> bool:
+    """Whether it is a fence of group commit."""
+    try:
+        return bool(json.loads(body)["format"] == GROUP_FORMAT)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return False
 
 
 def _from_json(fields: Any) -> Decided:

@@ -85,6 +85,8 @@ class GroupFence:
     """The greatest instant that was ever committed."""
     completion: str | None = None
     """The greatest completion time (table version 9); None in version 6."""
+    archived: str = NO_INSTANT
+    """Nothing up to this instant is decided any more: its files may have left the timeline."""
     first: int = 1
     published: int = 0
     """The outcome of every decision up to this one is proven."""
@@ -177,8 +179,12 @@ def judge(fence: GroupFence, offer: Offer, timely: Collection[str]) -> GroupDeci
 
 
 def may_judge(fence: GroupFence, offer: Offer) -> bool:
-    """Whether the window holds all that was decided since the offer's base, in this table."""
-    return offer.table == fence.table and (offer.blind or reaches(fence, offer.base))
+    """Whether the window holds all that was decided since the offer's base, in this table.
+
+    The outcome of an instant that may be archived is not in the timeline: nobody decides it again.
+    """
+    same = offer.table == fence.table and offer.instant > fence.archived
+    return same and (offer.blind or reaches(fence, offer.base))
 
 
 def decide(
@@ -228,6 +234,29 @@ def refuse(
     after = replace(fence, attempt=attempt, round=fence.round + 1)
     entry = GroupDecision(after.last + 1, after.round, kind, instant, why=why, by=by)
     return follow(after, entry, None)
+
+
+def without_oldest(fence: GroupFence, until: str, proven: Collection[int]) -> GroupFence:
+    """The fence without its oldest decisions, as far as they are proven and not after `until`."""
+    over = 0
+    for each in fence.window:
+        if each.instant > until or not is_proven(fence, each, proven):
+            break
+        over += 1
+    return replace(fence, first=fence.first + over, window=fence.window[over:])
+
+
+def close_for(
+    fence: GroupFence, until: str, proven: Collection[int], attempt: str
+) -> GroupFence | None:
+    """The fence that decides nothing up to `until` any more; None if its window still names some.
+    """
+    after = without_oldest(fence, until, proven)
+    if any(each.instant <= until for each in after.window):
+        return None
+    published = proven_until(fence, proven)
+    return replace(after, attempt=attempt, round=fence.round + 1, published=published,
+                   archived=max(fence.archived, until))  # fmt: skip
 
 
 def follow(fence: GroupFence, entry: GroupDecision, now: str | None) -> GroupFence:

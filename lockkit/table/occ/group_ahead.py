@@ -127,8 +127,13 @@ def give_back(client: GroupClient) -> Procedure[None]:
     """Delete the instant that was reserved, if its writer has not used it after a while."""
     for mine in list(client.ahead):
         yield Sleep(AHEAD_MS / 1000, client.closing)
-        with suppress(ValueError, StoreError, TableError):
-            client.ahead.remove(mine)  # `ValueError`: it is used
-            taken, _ = mine
-            yield from delete(taken.requested, taken.version)
-            client.own.discard(taken.instant)
+        yield from release(client, mine)
+
+
+def release(client: GroupClient, mine: Any) -> Procedure[None]:
+    """Delete an instant that was reserved, and is not used yet."""
+    with suppress(ValueError, StoreError, TableError):
+        client.ahead.remove(mine)  # `ValueError`: it is used
+        taken, _ = mine
+        yield from delete(taken.requested, taken.version)
+        client.own.discard(taken.instant)

@@ -53,6 +53,7 @@ from lockkit.table.occ.group import (
     refuse,
     whole,
 )
+from lockkit.table.occ.group_archived import ArchivedAs, archived_outcome
 from lockkit.table.occ.group_fence import (
     blind_name,
     blind_offer,
@@ -68,7 +69,11 @@ from lockkit.table.occ.group_fence import (
 )
 
 GROUP_TIMELINE = HOODIE + "timeline/"
-OVERWRITE = "replacecommit"
+INSTANTS = GROUP_TIMELINE + "2"
+"""Begins the name of each file of an instant; the archive's files lie in the same folder."""
+OVERWRITE, CLUSTERING = "replacecommit", "clustering"
+COMPLETED = {CLUSTERING: OVERWRITE}
+"""What the file of an action is called once it is completed, where that is not the action."""
 RESERVATIONS_MAX = 10
 TURNS_MAX = 40
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
@@ -114,8 +119,11 @@ class GroupClient:
     groups_of: Callable[[bytes], frozenset[FileGroup]] = groups_of
     """The file groups that an inflight file names."""
     window_max: int = GROUP_WINDOW_MAX
+    archived_as: ArchivedAs = archived_outcome
     horizon: str = ""
     """Up to this instant everything is over and published; listings begin after it."""
+    archived: str = NO_INSTANT
+    """Up to this instant nothing is published any more: it may have left the timeline."""
     known: GroupFence | None = None
     version: Version = ""
     contended: int = 0
@@ -170,6 +178,7 @@ class GroupClient:
                 "open it again",
             )  # fmt: skip
         self.known, self.version, self.knew_ms = fence, version, self.boot_ms()
+        self.archived = max(self.archived, fence.archived)
         self.proven = {each for each in frozenset(self.proven) if each >= fence.first}
         self.won = {each for each in self.won if fence.window and each >= fence.window[0].round}
 
@@ -179,7 +188,7 @@ class GroupClient:
 
     def forget(self) -> None:
         """Of a table that is gone nothing counts any more."""
-        self.known, self.version, self.timeline = None, "", None
+        self.known, self.version, self.timeline, self.archived = None, "", None, NO_INSTANT
         self.wins = self.contended = self.checked_ms = 0
         for each in (self.won, self.proven, self.bodies, self.behind, self.ahead, self.read):
             each.clear()
@@ -208,6 +217,8 @@ class GroupView:
     """Of the offers, as they were listed."""
     read: dict[tuple[str, Version | None], Offer | None] = field(default_factory=dict)
     """Offers that its client has read before, by key and version."""
+    archived_as: ArchivedAs = archived_outcome
+    """Finds the outcome of an instant that may be archived."""
 
     def completed(self) -> frozenset[str]:
         return frozenset(instant_in(key) for key in self.keys if key.endswith(".commit"))
@@ -280,7 +291,7 @@ def timeline_key(instant: str, state: str) -> str:
 def completed_key(each: GroupDecision) -> str:
     """In table version 9 with the completion time that the fence gave it."""
     done = f"_{each.completion}" if each.completion else ""
-    return timeline_key(each.instant + done, each.action)
+    return timeline_key(each.instant + done, COMPLETED.get(each.action, each.action))
 
 
 def inflight_key(instant: str, action: str) -> str:
@@ -288,8 +299,9 @@ def inflight_key(instant: str, action: str) -> str:
 
 
 def plain_keys(entries: Iterable[ListEntry]) -> frozenset[str]:
-    """Of a listing, with the same names for a commit and an overwrite."""
+    """Of a listing, with the same names for a commit, an overwrite and a clustering."""
     return frozenset(each.key.replace(f".{OVERWRITE}.inflight", ".inflight")
+                     .replace(f".{CLUSTERING}.inflight", ".inflight")
                      .replace(f".{OVERWRITE}", ".commit") for each in entries)  # fmt: skip
 
 
@@ -309,18 +321,18 @@ def look(client: GroupClient) -> Procedure[GroupView]:
     """The listing and the fence, read in parallel; a gap between two fences costs a listing."""
     before = client.known
     after = f"{GROUP_TIMELINE}{client.horizon}~" if client.horizon else ""
-    listed, sent_ms = listing(GROUP_TIMELINE, after=after), (yield WallMs())
+    listed, sent_ms = listing(INSTANTS, after=after), (yield WallMs())
     entries, (fence, version) = yield Parallel((listed, read_group_fence()))
     client.took(sent_ms, (yield WallMs()))
     if has_gap(before, fence):
-        entries = yield from listing(GROUP_TIMELINE, after=after)
+        entries = yield from listing(INSTANTS, after=after)
     client.knows(fence, version)
     decided = known_decisions(before, fence)
     versions = {each.key: each.version for each in entries if each.key.endswith(".offer")}
     if len(client.read) > OFFERS_MAX:
         client.read.clear()
     view = GroupView(fence, version, decided, plain_keys(entries), client.horizon, versions,
-                     client.read)  # fmt: skip
+                     client.read, client.archived_as)  # fmt: skip
     done = view.completed()
     client.proven |= {each.seq for each in fence.window if each.kind == COMMIT
                       and (each.instant in done or each.instant <= client.horizon)}  # fmt: skip
@@ -353,10 +365,16 @@ def known_decisions(before: GroupFence | None, fence: GroupFence) -> dict[str, G
 
 
 def outcome(view: GroupView, instant: str) -> Procedure[str]:
-    """`commit`, another decision's kind, or '': not decided at this fence."""
+    """`commit`, another decision's kind, or '': not decided at this fence.
+
+    What may be archived is certainly over, and the timeline need not show how.
+    """
     if decision := view.decided.get(instant):
         return decision.kind
-    return (yield from recorded_outcome(view, instant))
+    kind = yield from recorded_outcome(view, instant)
+    if not kind and instant <= view.fence.archived:
+        kind = yield from view.archived_as(instant)
+    return kind
 
 
 def recorded_outcome(view: GroupView, instant: str) -> Procedure[str]:
@@ -394,7 +412,7 @@ def reserve(client: GroupClient) -> Procedure[GroupWrite]:
             ended = yield from reservation_ended(view, instant)
             if not ended and not is_passed(view, instant):
                 return GroupWrite(instant, attempt, view.fence.last, view.commits(),
-                                  table=view.fence.table)  # fmt: skip
+                                  view.fence.archived, table=view.fence.table)  # fmt: skip
             yield from delete(timeline_key(instant, "requested"), taken)
             newest = max(view.fence.newest, *map(instant_in, view.keys))
         newest = max(newest, instant)  # what was given up is never used again
@@ -434,7 +452,8 @@ def decided(
         client.wins = 0
         view = yield from look(client)
     elif view is None and client.known and goes_alone(client, client.known, write):
-        view = GroupView(client.known, client.version, {}, frozenset(), client.horizon)
+        view = GroupView(client.known, client.version, {}, frozenset(), client.horizon,
+                         archived_as=client.archived_as)  # fmt: skip
     if view is not None:
         if kind := (yield from outcome(view, write.instant)):
             return kind
@@ -593,13 +612,16 @@ def pause_s(turn: int) -> Procedure[float]:
 
 
 def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> Procedure[bool]:
-    """Whether a commit since the owner's snapshot wrote a file group of this write."""
-    if conflicts(write.offer(), view.decided.values()):
+    """Whether a commit since the owner's snapshot wrote a file group of this write.
+
+    So it counts if a commit may be archived that the snapshot lacks: then nothing shows its files.
+    """
+    if conflicts(write.offer(), view.decided.values()) or view.fence.archived > write.horizon:
         return True
     for instant in sorted(view.commits() - write.seen - {write.instant}):
         if instant <= write.horizon:
             continue
-        for action in (COMMIT, OVERWRITE):
+        for action in (COMMIT, OVERWRITE, CLUSTERING):
             found = yield from read(inflight_key(instant, action))
             if isinstance(found, Found) and clash(write.writes, client.groups_of(found.body)):
                 return True
@@ -802,7 +824,7 @@ def publish_one(
 ) -> Procedure[bool]:
     """Whether its completed file was there before."""
     met = False
-    if is_proven(view.fence, each, client.proven):
+    if is_proven(view.fence, each, client.proven) or each.instant <= client.archived:
         return met
     if each.kind != COMMIT:
         yield from bury(each.instant)
@@ -912,7 +934,9 @@ def is_there(client: GroupClient, table: str, since_ms: int) -> Procedure[bool]:
     began_ms = client.boot_ms()
     found = yield from read(FENCE_KEY, unless=version if same else None, limit=FENCE_BYTES_MAX)
     if isinstance(found, Found):
-        same = parse_group_fence(found.body).table == table
+        read_fence = parse_group_fence(found.body)
+        same = read_fence.table == table
+        client.archived = max(client.archived, read_fence.archived if same else "")
     if isinstance(found, Missing) or not same:
         return False
     client.knew_ms = max(client.knew_ms, began_ms)
@@ -974,7 +998,7 @@ def look_at_one(client: GroupClient, instant: str) -> Procedure[GroupView]:
     fence, version = yield from read_group_fence()
     entries = yield from listing(GROUP_TIMELINE + instant)
     decided = {each.instant: each for each in fence.window}
-    return GroupView(fence, version, decided, plain_keys(entries))
+    return GroupView(fence, version, decided, plain_keys(entries), archived_as=client.archived_as)
 
 
 def decide_against(

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
-from lockkit.table.errors import BrokenFence, NewerFence
+from lockkit.table.errors import BrokenFence, ModeSwitched, NewerFence
 from lockkit.table.occ.fence import (
     FENCE_BYTES_MAX,
     FENCE_KEY,
+    FORMAT,
     GROUP_FORMAT,
     NO_INSTANT,
     digest,
@@ -80,6 +81,11 @@ def parse_group_fence(body: bytes) -> GroupFence:
         raise NewerFence(
             FENCE_KEY, f"has format {written}: a newer lockkit wrote it; nothing was committed",
             "upgrade lockkit here, and leave the fence as it is",
+        )  # fmt: skip
+    if written == FORMAT:
+        raise ModeSwitched(
+            FENCE_KEY, "is of a table whose writers take turns: its mode was switched, and "
+            "what was not decided before is not committed", "open the table again",
         )  # fmt: skip
     if written != GROUP_FORMAT:
         raise _broken(f"format {str(written)[:20]!r}, expected {GROUP_FORMAT}")

@@ -20,8 +20,8 @@ from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.errors import (
     BrokenFence,
-    CommitConflict,
     CommitUnknown,
+    ModeSwitched,
     NoTable,
     TableChanged,
 )
@@ -35,11 +35,11 @@ from lockkit.table.occ.covered import pending_commits
 from lockkit.table.occ.fence import (
     COMMIT,
     FENCE_KEY,
-    ROLLBACK,
     digest,
 )
 from lockkit.table.occ.group import GroupDecision, GroupFence
 from lockkit.table.occ.group_ahead import GroupAppend, give_back, is_busy, reserve_ahead
+from lockkit.table.occ.group_archived import completion_of
 from lockkit.table.occ.group_commit import (
     CONTENDED_FOR,
     FOLLOWS_MS,
@@ -61,7 +61,7 @@ from lockkit.table.occ.group_commit import (
 )
 from lockkit.table.occ.group_fence import read_group_fence
 from lockkit.table.occ.group_gone import confirmed, is_gone, note_gone
-from lockkit.table.occ.news import taken_back
+from lockkit.table.occ.group_refused import refusal_of
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred, note_if_interrupted
 
@@ -72,10 +72,6 @@ WAITS_MAX, WAIT_LEAST_S = 8, 0.02
 """How often, and how long, a commit waits for the client that decided it to publish it."""
 OWNER_PATIENCE_S = 0.5
 """After so long an owner publishes what another client has decided, and has not published."""
-
-
-class LateInstant(CommitConflict):
-    """The instant was reserved ahead, and a later one is completed: begin again at once."""
 
 
 class GroupContext(Protocol):
@@ -147,6 +143,12 @@ def publish_together(
     except CommitUnknown as unknown:
         unknown.prepared = prepared
         raise
+    except ModeSwitched:
+        # The fence was closed before, with all that was decided in the timeline.
+        found = yield from completion_of(instant)
+        if found is None:
+            raise
+        return Committed(instant, 0, 0, (), found)
     except Exception as error:
         if isinstance(error, TableChanged) or (not write.sent and _is_not_done(error)):
             raise  # another table's fence decides nothing that was offered to this one
@@ -158,7 +160,7 @@ def publish_together(
         raise open_outcome from error
     with suppress(StoreError, Unanswered):  # otherwise it is left to the next client
         yield from bury(instant)
-    refusal = _refusal(instant, kind, entry)
+    refusal = refusal_of(instant, kind, entry)
     yield Note("refused", {"instant": instant, "epoch": 0, "error": type(refusal).__name__,
                            "why": str(refusal)})  # fmt: skip
     raise refusal
@@ -373,25 +375,3 @@ def _is_not_done(error: Exception) -> bool:
 def _shown_in(write: GroupWrite) -> tuple[str, ...]:
     done = f"{timeline_key(write.instant, '')[:-1]}_*.{write.action}"
     return FENCE_KEY, offered_as(write.offer())[0], done
-
-
-def _refusal(instant: str, kind: str, entry: GroupDecision | None) -> Exception:
-    why, by = (entry.why, entry.by) if entry else ("", "")
-    if kind == ROLLBACK or entry is None:
-        return taken_back(instant, "another writer rolled it back as dead")
-    if why == "conflict":
-        return CommitConflict(
-            instant, instant=by, cause="wrote a file group that this commit writes too",
-            cure="read the table again, and begin again",
-        )  # fmt: skip
-    if why in ("schema", "late"):
-        kind_of = CommitConflict if why == "schema" else LateInstant
-        cause = "changed the table's columns" if why == "schema" else "was committed first"
-        return kind_of(instant, instant=by, cause=cause,
-                       cure="begin again with the table as it is now")  # fmt: skip
-    if why == "closed":
-        return TableError(instant, "was not committed: the mode changes", "begin again")
-    return Unanswered(
-        instant, "was not decided in time and is withdrawn; nothing was committed", "try again",
-        doubt=False,
-    )  # fmt: skip

@@ -24,6 +24,7 @@ from lockkit.table.format.timeline import (
 from lockkit.table.occ.fence import COMMIT
 from lockkit.table.occ.group import GroupFence
 from lockkit.table.occ.group_commit import (
+    COMPLETED,
     GROUP_TIMELINE,
     OVERWRITE,
     GroupClient,
@@ -134,7 +135,8 @@ def with_tail(fence: GroupFence, now: Timeline, after: str) -> Timeline | None:
     if not reaches_all or not all(e.completion and e.instant in now.bodies for e in hidden):
         return None
     tail = {each.instant: each for each in hidden}
-    done = {**now.completed, **{each: tail[each].action for each in tail}}
+    actions = {each: COMPLETED.get(of.action, of.action) for each, of in tail.items()}
+    done = {**now.completed, **actions}
     times = {each: tail[each].completion or "" for each in tail}
     return replace(
         now, completed=MappingProxyType(dict(sorted(done.items()))),
@@ -161,6 +163,7 @@ def _published(
             return now
     client = GroupClient()
     client.knows(fence, "")
+    client.archived = (yield from read_group_fence())[0].archived  # what was archived meanwhile
     client.proven = {each.seq for each in fence.window
                      if each.kind == COMMIT and is_shown(each.instant, now, after)}  # fmt: skip
     yield from publish(client, GroupView(fence, "", {}, frozenset()))

@@ -7,6 +7,7 @@ before the table's properties say `hudi`, and opened before they say `fenced`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from lockkit.runtime import Procedure, Unique
 from lockkit.table.errors import RefusedOption, TableBlocked, Unanswered, UnsupportedTable
@@ -15,17 +16,22 @@ from lockkit.table.format.properties import (
     GROUP,
     HUDI,
     MODE,
+    SERIAL,
     SWITCHES,
     TableConfig,
     from_properties,
     load_config,
 )
+from lockkit.table.format.property_keys import FENCE_FORMAT
+from lockkit.table.format.refusals import refuse_commit
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
 from lockkit.table.occ.covered import has_archived
 from lockkit.table.occ.decide import commits_under_way, is_in_use, lost_fence, replace_fence, settle
 from lockkit.table.occ.fence import (
     CLOSED,
+    FORMAT,
+    GROUP_FORMAT,
     NO_INSTANT,
     Decided,
     Fence,
@@ -42,13 +48,17 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
 
     To `hudi`: the fence's last decision is made visible, then the fence is closed. A paused fenced
     writer finds the fence changed and is refused. To `fenced`: refused while a commit is in
-    progress that could still be published without the fence; then the fence is opened. A second
-    call finishes or reverts an interrupted switch. Raises `TableError`.
+    progress that could still be published without the fence; then the fence is opened. To `group`:
+    the fenced table gets a fence of group commit (`group_mode`); it goes back by either of the
+    others. A second call finishes or reverts an interrupted switch. Raises `TableError`.
     """
-    if mode not in (FENCED, HUDI):
+    if mode not in (FENCED, GROUP, HUDI):
         raise RefusedOption(
-            "mode", f"is not known: a table's mode is {FENCED} or {HUDI}", value=mode[:40]
+            "mode", f"is not known: a table's mode is {FENCED}, {GROUP} or {HUDI}", value=mode[:40]
         )
+    # Only switches need them.
+    from lockkit.table.occ.group_mode import from_group, has_group_fence, to_group
+
     config, _ = yield from load_config()
     if mode == HUDI and config.merged and not config.hashed:
         raise UnsupportedTable(
@@ -57,25 +67,49 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
             "Hudi's writers would put log files between ours that no fence orders; nothing was "
             "changed",
         )
-    if config.commit == GROUP:
-        raise UnsupportedTable(
-            config.name, "has group commit, and cannot change its mode yet; nothing was changed",
-            "copy it to a table made without commit='group'",
-        )  # fmt: skip
-    if mode == FENCED and (yield from has_archived(config.archive_prefix)):
+    if mode == GROUP:
+        refuse_commit(GROUP, config.version, FENCED, config.table_type)
+    if config.mode == HUDI and mode != HUDI and (yield from has_archived(config.archive_prefix)):
         raise UnsupportedTable(
             config.archive_prefix,
             f"has archived commits: in the mode {FENCED} a file counts only if a commit of the "
             "timeline names it", f"leave the table in the mode {HUDI}, or copy it to a new one",
         )  # fmt: skip
+    if config.mode == FENCED and (yield from has_group_fence()):
+        if mode == GROUP:
+            yield from set_fence(replace(config, commit=GROUP), guard, believe, closed=False)
+            return (yield from _say_commit(GROUP, believe))
+        yield from from_group(guard, believe)
+    changed = mode != GROUP and (yield from _say_commit(SERIAL, believe))
+    config = replace(config, commit=SERIAL)
     yield from set_fence(config, guard, believe, closed=mode == HUDI)
-    return (yield from _say_in_properties(mode, believe))
+    changed |= yield from _say_in_properties(HUDI if mode == HUDI else FENCED, believe)
+    if mode != GROUP:
+        return changed
+    yield from to_group(config, believe)
+    yield from _say_commit(GROUP, believe)
+    return True
+
+
+def _say_commit(commit: str, believe: Callable[[], None]) -> Procedure[bool]:
+    def switched(config: TableConfig) -> dict[str, str]:
+        if config.commit == commit:
+            return {}
+        said = str(GROUP_FORMAT if commit == GROUP else FORMAT)
+        return {FENCE_FORMAT: said, SWITCHES: str(config.switches + 1)}
+
+    return (yield from say_in_properties(switched, believe))
 
 
 def set_fence(
     config: TableConfig, guard: Guard, believe: Callable[[], None], *, closed: bool
 ) -> Procedure[None]:
     """Close the fence after its last decision is visible, or open it, while holding the lock."""
+    if config.commit == GROUP:
+        from lockkit.table.occ.group_commit import GroupClient
+        from lockkit.table.occ.group_mode import set_closed
+
+        return (yield from set_closed(GroupClient(), believe, closed=closed))
     for _ in range(ROUNDS_MAX):
         seen = yield from read_fence()
         now = yield from load_timeline(config.names)

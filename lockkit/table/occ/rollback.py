@@ -158,6 +158,10 @@ def _roll_back_in_group(
             yield from group.publish(client)
             if plan is not None:
                 yield from _drop(plan, names)
+            if target <= view.fence.archived:
+                own = yield from _files_of(names, target)
+                if target not in own.completed:
+                    yield from _forget_archived(target, own, known.config)
             return RollbackRefused(target)
         if plan is None:
             own = yield from _files_of(names, target)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure
@@ -47,6 +48,9 @@ from lockkit.table.services.archive_history import add as add_history
 from lockkit.table.services.archive_history import overtaken, say_version
 from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.clean import cleaned_until
+
+if TYPE_CHECKING:
+    from lockkit.table.occ.group_commit import GroupClient
 
 AT_ONCE = 500
 """Commits that one run moves. Their completed files are deleted one by one, oldest first: a hole in
@@ -127,15 +131,10 @@ def plan_archive(known: TableCache, rules: ArchiveRules) -> Procedure[ArchivePla
     config = known.config
     refuse_unfit(config)
     now = yield from load_timeline(config.names)
-    return (yield from _plan(config, now, rules))
+    return (yield from _plan(config, now, rules, _new_client(config)))
 
 
 def refuse_unfit(config: TableConfig) -> None:
-    if config.commit == GROUP:
-        raise UnsupportedTable(
-            config.name, "has group commit, and its instants are not archived: its fence and its "
-            "writers look reserved instants up in the timeline", "leave archiving off here",
-        )  # fmt: skip
     if config.metadata:
         raise UnsupportedTable(
             config.name, "has Hudi's metadata table, which needs the instants since its last "
@@ -144,13 +143,29 @@ def refuse_unfit(config: TableConfig) -> None:
         )  # fmt: skip
 
 
-def _plan(config: TableConfig, now: Timeline, rules: ArchiveRules) -> Procedure[ArchivePlan]:
-    decided = ""
-    if config.mode == FENCED and (seen := (yield from read_fence())).fence is not None:
-        decided = seen.fence.head.instant if seen.fence.head.kind == COMMIT else ""
-    stop, why = min(barriers(now, decided), default=("~", ""))
+def _new_client(config: TableConfig) -> GroupClient | None:
+    if config.commit != GROUP:
+        return None
+    from lockkit.table.occ.group_commit import GroupClient
+
+    return GroupClient()
+
+
+def _plan(
+    config: TableConfig, now: Timeline, rules: ArchiveRules, client: GroupClient | None
+) -> Procedure[ArchivePlan]:
+    decided, left = "", candidates(now, rules, "~")
+    if client is None and config.mode == FENCED:
+        seen = yield from read_fence()
+        if seen.fence is not None:
+            decided = seen.fence.head.instant if seen.fence.head.kind == COMMIT else ""
+    found = barriers(now, decided)
+    if client is not None:
+        from lockkit.table.services.archive_group import group_barriers
+
+        found += yield from group_barriers(client, max(left, default=""))
+    stop, why = min(found, default=("~", ""))
     commits = candidates(now, rules, stop)
-    left = candidates(now, rules, "~")
     since = yield from cleaned_until(config.names, now)
     read_ones = yield from all_of(_content(config.names, now, each) for each in commits)
     for instant, body in zip(commits, read_ones, strict=True):
@@ -205,9 +220,16 @@ def archive(
     """
     config = yield from recheck_config(known.config, known.config_version)
     refuse_unfit(config)
-    names = config.names
+    names, client = config.names, _new_client(config)
+    if client is not None:
+        from lockkit.table.services.archive_group import decide_nothing_until, publish
+
+        yield from publish(client)
     now = yield from load_timeline(names)
-    plan = yield from _plan(config, now, rules)
+    plan = yield from _plan(config, now, rules, client)
+    if client is not None and plan.instants:
+        held.believe()
+        yield from decide_nothing_until(client, max(plan.instants))
     keys: dict[str, list[str]] = {}
     entries = yield from listing(names.prefix)
     for entry in entries:
@@ -229,6 +251,12 @@ def archive(
     every = {**parse_timeline(entries, names).completed, **now.completed}
     gone = {each for each in every.keys() - now.completed.keys() if each < max({*new, *before})}
     yield from _leave(names, replace(now, completed=every), sorted({*new, *before, *gone}), keys)
+    if client is not None and client.known is not None:
+        from lockkit.table.services.archive_group import strays
+
+        # What was refused, and offers that arrived late: nobody asks for them any more.
+        over = {*every, *now.pending}
+        yield from all_of(delete(key) for key in strays(entries, over, client.known.archived))
     text = f"archived {len(new)} instants"
     yield Note("note", {"text": text, "instant": max(new, default="")})
     return Archived(tuple(new), plan.kept_for, len(before))

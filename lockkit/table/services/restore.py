@@ -56,7 +56,6 @@ from lockkit.table.services.savepoint import (
     paths_of,
     place,
     refuse_gone,
-    refuse_group,
     saved_files,
 )
 
@@ -82,7 +81,6 @@ class Restored:
 
 def plan_restore(config: TableConfig, savepoint: str) -> Procedure[RestorePlan]:
     """What `restore` would take back; reads only. Raises `TableError` where it cannot be right."""
-    refuse_group(config)
     now = yield from load_timeline(config.names)
     saved = yield from saved_files(config.names, savepoint)
     if saved is None or savepoint not in now.commits:
@@ -148,7 +146,6 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
     run it again to finish that one. `StoreError`, `LockLost`: likewise.
     """
     config = yield from recheck_config(known.config, known.config_version)
-    refuse_group(config)
     names = config.names
     now = yield from load_timeline(names)
     begun = [each for each, action in now.pending.items() if action == "restore"]

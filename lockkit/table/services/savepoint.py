@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
-from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, UnsupportedTable
+from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.plans import parse_clean_plan
-from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
+from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
 from lockkit.table.format.savepoint_files import format_savepoint, parse_savepoint
 from lockkit.table.format.timeline import (
     Timeline,
@@ -53,7 +53,6 @@ def save(
     `TableError` if the commit is not on the timeline, or if its files are not all there any more.
     """
     config = yield from recheck_config(known.config, known.config_version)
-    refuse_group(config)
     names = config.names
     now = yield from load_timeline(names)
     instant = instant or max(now.commits, default="")
@@ -104,7 +103,6 @@ def place(now: Timeline, instant: str) -> str:
 
 def delete_savepoint(known: TableCache, held: StateChange, instant: str) -> Procedure[bool]:
     """Under the table's lock: let cleans delete the files again. False: there was no savepoint."""
-    refuse_group(known.config)
     names = known.config.names
     now = yield from load_timeline(names)
     if restores := [each for each, action in now.pending.items() if action == "restore"]:
@@ -114,14 +112,6 @@ def delete_savepoint(known: TableCache, held: StateChange, instant: str) -> Proc
     for key in sorted(keys, key=lambda each: not each.endswith(".savepoint")):
         yield from delete(key)  # the completed file first: the other one still protects
     return bool(keys)
-
-
-def refuse_group(config: TableConfig) -> None:
-    if config.commit == GROUP:
-        raise UnsupportedTable(
-            config.name, "has group commit: its fence and its writers look reserved instants up, "
-            "so none is taken back, and there are no savepoints",
-        )  # fmt: skip
 
 
 def saved_files(names: TimelineNames, instant: str) -> Procedure[frozenset[str] | None]:

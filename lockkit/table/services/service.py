@@ -45,7 +45,7 @@ from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.restore import Restored, open_fence, plan_restore, restore
 from lockkit.table.services.rewrite import Clustered, cluster, plan_for
 from lockkit.table.services.rules import ServiceRules
-from lockkit.table.services.savepoint import Savepoint, delete_savepoint, refuse_group, save
+from lockkit.table.services.savepoint import Savepoint, delete_savepoint, save
 from lockkit.table.services.scheduled import (
     BOTH,
     EXECUTE,
@@ -255,7 +255,7 @@ class TableService:
     def restore(self, savepoint: str) -> Restored:
         """Take back every commit after the savepoint, once dead writers are rolled back."""
         config, _ = self.context.run(load_config())
-        refuse_group(config)
+        self._release_reserved()
         now = self.context.run(load_timeline(config.names))
         if "restore" not in now.pending.values():  # else nobody may look at the table
             self._under_lock(lambda known, held: open_fence(known.config, held))
@@ -263,6 +263,14 @@ class TableService:
         done = self._under_lock(lambda known, held: restore(known, held, savepoint))
         self._snapshot, self._looked_at, self._since = None, "", ""
         return done
+
+    def _release_reserved(self) -> None:
+        """With group commit: this writer's own next instant is no commit that is under way."""
+        for client in self.context.together:
+            from lockkit.table.occ.group_ahead import release
+
+            for mine in list(client.ahead):
+                self.context.run(release(client, mine))
 
     def preview_restore(self, savepoint: str) -> RestorePlan:
         """What a restore would take back."""

@@ -131,8 +131,6 @@ class WriteAttempt:
         self, known: TableCache, files: Files, action: str, plan: bytes, short: bool
     ) -> Procedure[Committed | None]:
         host = self.host
-        if known.config.commit == GROUP and action not in ("commit", "replacecommit"):
-            raise TableError(f"group commit takes no {action}", "yet", "use a table without it")
 
         def take() -> Procedure[Transaction]:
             # Hudi's s3a creates a requested file without a condition: two could have one instant.

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lockkit.runtime import Procedure
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.group_publish import LateInstant
+from lockkit.table.occ.group_refused import LateInstant
 from lockkit.table.occ.transaction import TableCache
 
 LATE_MAX = 3

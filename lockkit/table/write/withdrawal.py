@@ -48,7 +48,8 @@ def withdraw_attempt(
         if certain:  # else it may have been decided, and the properties be restored
             yield from _refuse_deleted(host, taken, paths)
         config, version = yield from host.run(load_config())
-        if (taken.known.config.mode, config.mode) != (FENCED, HUDI):
+        before = taken.known.config
+        if (before.mode, config.mode) != (FENCED, HUDI) and before.commit == config.commit:
             raise
         # Closing the fence settled it: what is pending still was not decided, and never will be.
         known = replace(taken.known, config=config, config_version=version)

@@ -1,0 +1,81 @@
+"""Archiving where writers decide together: the fence first says that nothing old is decided.
+
+A paused writer finds its instant neither in the fence's window nor in the timeline once that is
+archived, and would have it decided again. So an archiver first replaces the fence by one that
+decides nothing up to the last instant that leaves (`archived`). Everything up to there is over
+then: no instant is pending, and every decision has its outcome file. Whoever asks for one later
+looks in the archive, and what is not there was not committed.
+
+A publisher may be paused, too, and create a completed file again after it was archived. A publisher
+reads the fence at most a second before it publishes, and no request is valid for longer than an
+hour. So nothing is archived that is younger than `REPUBLISHED_MS`. If it still happens, the next
+archiver deletes that file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from lockkit.errors import Unanswered
+from lockkit.runtime import Procedure, Sleep, Unique, WallMs
+from lockkit.stores import ListEntry
+from lockkit.table.format.timeline import instant_of
+from lockkit.table.occ.covered import HARMLESS
+from lockkit.table.occ.group import close_for, without_oldest
+from lockkit.table.occ.group_commit import (
+    GroupClient,
+    GroupView,
+    instant_in,
+    is_completed,
+    look,
+    pause_s,
+    replace_group_fence,
+)
+from lockkit.table.occ.group_commit import publish as publish
+
+REPUBLISHED_MS = 2 * 3_600_000
+ROUNDS_MAX = 40
+
+
+def group_barriers(client: GroupClient, newest: str) -> Procedure[list[tuple[str, str]]]:
+    """Instants from which on everything stays, and why; `newest` is the last that could leave."""
+    view = yield from look(client)
+    left = without_oldest(view.fence, newest, client.proven).window
+    found = [(each.instant, f"{each.instant} is among the fence's latest decisions")
+             for each in left]  # fmt: skip
+    young = instant_of((yield WallMs()) - REPUBLISHED_MS)
+    return [*found, (young, f"what is later than {young} could still be published again")]
+
+
+def decide_nothing_until(client: GroupClient, until: str) -> Procedure[None]:
+    """Have the fence say so. Raises `Unanswered` if others replaced it in each try."""
+    for turn in range(ROUNDS_MAX):
+        view = yield from look(client)
+        if until <= view.fence.archived:
+            return
+        if pending_until(view, until):
+            break
+        after = close_for(view.fence, until, client.proven, (yield Unique()))
+        if after is not None and (yield from replace_group_fence(client, view, after)):
+            return
+        yield Sleep((yield from pause_s(min(turn, 4))))
+    raise Unanswered(
+        "archiving", "found the table's instants not over yet; nothing was archived",
+        "run it again", doubt=False,
+    )  # fmt: skip
+
+
+def strays(
+    entries: Iterable[ListEntry], standing: Collection[str], archived: str
+) -> list[str]:
+    """The offers and the tombstones of instants that nobody asks for any more."""
+    offers = {each.key: instant_in(each.key) for each in entries
+              if each.key.endswith((".offer", ".append"))}  # fmt: skip
+    return [key for key, of in offers.items() if of <= archived and of not in standing]
+
+
+def pending_until(view: GroupView, until: str) -> bool:
+    """Whether an instant up to this one may still be decided or published."""
+    started = (key for key in view.keys if key.endswith((".requested", ".inflight"))
+               and not any(f".{each}." in key for each in HARMLESS))  # fmt: skip
+    return any(each <= until and not is_completed(view, each) for each in map(instant_in, started))

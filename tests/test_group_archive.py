@@ -1,0 +1,301 @@
+"""Archiving where writers decide together: what is archived is decided and published once.
+
+Judged by a dictionary, and by hudi-rs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_archiving import OPTIONS, rows
+from test_group_table import HOW, before_fence, judged, published, spy, values
+
+from lockkit.clock import Clock
+from lockkit.errors import TableError
+from lockkit.runtime import run
+from lockkit.stores import open_store
+from lockkit.table import CommitConflict, Table
+from lockkit.table.format.archived import load_archived
+from lockkit.table.format.properties import load_config
+from lockkit.table.occ import group_publish
+from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.fence import FENCE_KEY
+from lockkit.table.occ.group import (
+    GroupFence,
+    Offer,
+    close_for,
+    decide,
+    may_judge,
+    refuse,
+    without_oldest,
+)
+from lockkit.table.occ.group_commit import (
+    GroupClient,
+    GroupView,
+    GroupWrite,
+    missed_conflict,
+    publish_one,
+)
+from lockkit.table.occ.group_fence import read_group_fence
+from lockkit.table.occ.rollback import RollbackRefused, roll_back
+from lockkit.table.occ.transaction import TableCache
+from lockkit.table.services import archive_group
+from lockkit.table.services.archive_rules import ArchiveRules
+
+T1, T2, T3 = "20260101000000001", "20260101000000009", "20260101000000017"
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(archive_group, "REPUBLISHED_MS", 0)
+    # The reserved instant of a paused writer is pending, and keeps commits back.
+    monkeypatch.setattr(group_publish, "is_busy", lambda _: False)
+    made = f"file://{tmp_path}/orders"
+    Table.create(made, **HOW).close()
+    return made
+
+
+def more(table: Table, count: int, v: int = 0) -> dict[str, int]:
+    keys = [f"m{v}.{each}" for each in range(count)]
+    for each in keys:
+        table.append(rows(each, v=v))
+    return dict.fromkeys(keys, v)
+
+
+def archived(url: str) -> set[str]:
+    store, clock = open_store(url), Clock()
+    config, _ = run(load_config(), store, clock)
+    return {each.instant for each in run(load_archived(config), store, clock)}
+
+
+def timeline(url: str) -> Path:
+    return Path(url.removeprefix("file://")) / ".hoodie/timeline"
+
+
+def archive(table: Table) -> Any:
+    published(table)
+    return table.archive(keep_min=3, keep_max=4)
+
+
+# --- what everyone sees ---------------------------------------------------------------------------
+
+
+def test_archived_commits_are_read_once_and_writers_go_on(url: str) -> None:
+    with Table(url, options=OPTIONS) as table, Table(url) as idle:
+        idle.append(rows("k0", v=0))
+        model = {"k0": 0}
+        for v in range(8):
+            table.upsert(rows(f"k{v % 3}", f"n{v}", v=v))
+            model |= {f"k{v % 3}": v, f"n{v}": v}
+        table.clean()
+        whole = table.history()
+        done = archive(table)
+        assert done is not None and len(done.instants) > 4 and not done.kept_for
+        assert table.history() == whole
+        assert values(url) == judged(url) == model
+        for number, handle in enumerate((table, idle), 20):
+            handle.upsert(rows("k1", v=number))
+            handle.append(rows(f"after{number}", v=0))
+            model |= {"k1": number, f"after{number}": 0}
+        assert values(url) == judged(url) == model
+        assert archive(table) is not None, "the next run archives what has come since"
+    assert values(url) == judged(url) == model
+
+
+def test_what_could_still_be_published_again_stays(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_group, "REPUBLISHED_MS", 600_000)
+    with Table(url, options=OPTIONS) as table:
+        more(table, 8)
+        done = archive(table)
+        assert done is None
+        plan = table._upkeep.service.preview_archive(ArchiveRules(keep_min=3, keep_max=4))
+        assert not plan.instants and "could still be published again" in plan.kept_for
+
+
+def test_the_fence_is_replaced_before_anything_is_archived(url: str) -> None:
+    asked: list[str] = []
+    with Table(url, options=OPTIONS) as table:
+        more(table, 8)
+        published(table)
+        spy(table, asked.append)
+        done = archive(table)
+        fence, _ = run(read_group_fence(), open_store(url), Clock())
+    assert done is not None and fence.archived == max(done.instants)
+    moved = [number for number, each in enumerate(asked) if "/history/" in each
+             and each.startswith("put")]  # fmt: skip
+    assert asked.index(f"put {FENCE_KEY}") < min(moved)
+    assert all(each.instant > fence.archived for each in fence.window)
+
+
+# --- writers that were paused ---------------------------------------------------------------------
+
+
+def paused_at_its_offer(one: Table, meanwhile: Callable[[], object], other: Table) -> None:
+    """`one` loses the fence, offers its commit, and stands still before it looks for the decision.
+    """
+    left = [lambda: other.append(rows("first", v=0)), meanwhile]
+
+    def before(request: str) -> None:
+        if request == f"put {FENCE_KEY}" and len(left) == 2:
+            left.pop(0)()
+        elif len(left) == 1 and request.endswith(FENCE_KEY) and offers(one.url):
+            left.pop()()
+
+    spy(one, before)
+
+
+def offers(url: str) -> list[Path]:
+    return [*timeline(url).glob("*.append"), *timeline(url).glob("*.offer")]
+
+
+def test_a_paused_owner_finds_its_commit_in_the_archive_and_it_is_there_once(url: str) -> None:
+    with Table(url) as one, Table(url, options=OPTIONS) as other:
+        one.append(rows("a", v=0))
+        model = {"a": 0, "first": 0, "mine": 1}
+
+        def meanwhile() -> None:
+            model.update(more(other, 8))
+            assert archive(other) is not None
+
+        paused_at_its_offer(one, meanwhile, other)
+        done = one.append(rows("mine", v=1))
+        assert done.instant in archived(url)
+    assert not list(timeline(url).glob(f"{done.instant}*"))
+    assert values(url) == judged(url) == model
+
+
+def test_a_paused_owner_whose_offer_was_refused_and_archived_hears_no(url: str) -> None:
+    with Table(url) as one, Table(url, options=OPTIONS) as other:
+        one.upsert(rows("a", v=0))
+        model = {"a": 9, "first": 0}
+
+        def meanwhile() -> None:
+            other.upsert(rows("a", v=9))
+            model.update(more(other, 8))
+            other.clean()
+            assert archive(other) is not None
+
+        paused_at_its_offer(one, meanwhile, other)
+        with pytest.raises((CommitConflict, TableError)):
+            one.upsert(rows("a", v=1))
+    assert values(url) == judged(url) == model
+
+
+def test_an_upsert_that_may_lack_an_archived_commit_is_refused(url: str) -> None:
+    """Its base has left the window, and the commit that it lacks has left the timeline."""
+    with Table(url) as one, Table(url, options=OPTIONS) as other:
+        one.upsert(rows("a", v=0))
+        model = {"a": 9}
+
+        def meanwhile() -> None:
+            other.upsert(rows("a", v=9))
+            model.update(more(other, 8))
+
+        before_fence(one, meanwhile)
+        with pytest.raises(CommitConflict):
+            one.upsert(rows("a", v=1))
+    assert values(url) == judged(url) == model
+
+
+def test_what_arrives_late_in_the_name_of_an_archived_commit_is_removed_and_its_rows_stay(
+    url: str
+) -> None:
+    with Table(url, options=OPTIONS) as table:
+        model = more(table, 8)
+        published(table)
+        first = min(timeline(url).glob("*.inflight"))
+        requested = first.with_name(first.name.replace(".inflight", ".commit.requested"))
+        late = {each: each.read_bytes() for each in (first, requested)}
+        assert archive(table) is not None and not first.exists()
+        for each, body in late.items():
+            each.write_bytes(body)
+        before = run(read_group_fence(), open_store(url), Clock())[0].last
+        known = TableCache(*run(load_config(), table.store, Clock()))
+        way = roll_back(first.name[:17], EpochGuard(0), known)
+        assert isinstance(run(way, table.store, Clock()), RollbackRefused)
+        assert run(read_group_fence(), open_store(url), Clock())[0].last == before
+    assert not first.exists() and not requested.exists()
+    assert values(url) == judged(url) == model
+
+
+def test_what_a_paused_publisher_sends_too_late_leaves_with_the_next_archiver(url: str) -> None:
+    with Table(url) as one, Table(url, options=OPTIONS) as other:
+        one.append(rows("a", v=0))
+        published(one)
+        model, left = {"a": 0, "mine": 1}, [1]
+
+        def before(request: str) -> None:
+            if request.startswith("put") and request.endswith(".commit") and left:
+                left.pop()
+                model.update(more(other, 8))
+                assert archive(other) is not None
+
+        spy(one, before)
+        done = one.append(rows("mine", v=1))
+        published(one)
+        assert done.instant in archived(url)
+        assert list(timeline(url).glob(f"{done.instant}_*.commit")), "it was under way"
+        more(other, 2, v=5)
+        model |= {f"m5.{each}": 5 for each in range(2)}
+        archive(other)
+    assert not list(timeline(url).glob(f"{done.instant}*"))
+    assert values(url) == judged(url) == model
+
+
+def test_refused_offers_leave_the_timeline_with_the_commits_around_them(url: str) -> None:
+    with Table(url) as one, Table(url, options=OPTIONS) as other:
+        one.upsert(rows("a", v=0))
+        before_fence(one, lambda: other.upsert(rows("a", v=1)))
+        with pytest.raises(CommitConflict):
+            one.upsert(rows("a", v=2))
+        model = {"a": 1} | more(other, 8)
+        assert list(timeline(url).glob("*.offer"))
+        other.clean()
+        archive(other)
+        assert not list(timeline(url).glob("*.offer"))
+    assert values(url) == judged(url) == model
+
+
+def test_a_publisher_that_has_seen_the_fence_publishes_nothing_that_was_archived(url: str) -> None:
+    store, client = open_store(url), GroupClient(archived=T2)
+    fence = decide(GroupFence("a", completion=T1), [Offer(T2, 0), Offer(T3, 0)], attempt="b")
+    view = GroupView(fence, "", {}, frozenset())
+    assert run(publish_one(client, view, fence.window[0], {}), store, Clock()) is False
+    with pytest.raises(TableError, match="is missing"):
+        run(publish_one(client, view, fence.window[1], {}), store, Clock())
+
+
+def test_a_base_is_not_raised_over_commits_that_may_be_archived(url: str) -> None:
+    store, view = open_store(url), GroupView(GroupFence("a", archived=T2), "", {}, frozenset())
+    write = GroupWrite(T3, "mine", 0, frozenset(), horizon=T1)
+    assert run(missed_conflict(GroupClient(), view, write), store, Clock())
+    write.horizon = T2  # its snapshot has every commit up to there
+    assert not run(missed_conflict(GroupClient(), view, write), store, Clock())
+
+
+# --- the rule, pure -------------------------------------------------------------------------------
+
+
+def test_nothing_up_to_the_archived_instant_is_decided() -> None:
+    fence = GroupFence("a", archived=T2, newest=T2)
+    assert not may_judge(fence, Offer(T2, 0, blind=True))
+    assert may_judge(fence, Offer(T3, 0, blind=True))
+    assert decide(fence, [Offer(T1, 0, blind=True, reserved=True)], attempt="b").window == ()
+
+
+def test_a_decision_leaves_for_the_archive_only_once_its_outcome_is_proven() -> None:
+    fence = decide(GroupFence("a"), [Offer(T1, 0)], attempt="b")
+    fence = refuse(decide(fence, [Offer(T2, 1)], attempt="c"), T3, "d", why="late")
+    assert close_for(fence, T1, {2, 3}, "e") is None
+    after = close_for(fence, T1, {1}, "e")
+    assert after is not None and after.archived == T1 and after.first == 2 and after.published == 1
+    assert [each.instant for each in after.window] == [T2, T3]
+    assert without_oldest(fence, T2, {1, 2, 3}).first == 3
+    assert close_for(fence, T3, {1, 2}, "e") is None, "its tombstone is not proven"
+    lower = close_for(after, T1, {1, 2, 3}, "f")
+    assert lower is not None and lower.archived == T1
