@@ -437,7 +437,9 @@ def test_files_that_no_clean_has_deleted_keep_their_commits(tmp_path: Path) -> N
         assert "no clean has deleted" in done.kept_for
 
 
-def test_a_stream_finds_its_batch_in_the_archive(tmp_path: Path, version: int) -> None:
+def test_an_archived_commit_is_found_committed_and_is_no_streams_batch(
+    tmp_path: Path, version: int
+) -> None:
     from lockkit.table.write.batch import STREAM, own_attempt
 
     table, _ = made(tmp_path, version)

@@ -23,16 +23,16 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[-1])
-def test_the_tests_that_reproduce_each_bug_exist(row: list[str]) -> None:
-    what, found_by, reproduced_by, _ = row
-    assert what and found_by
-    named = re.findall(r"`([^`]+)`", reproduced_by)
-    assert named
-    for each in named:
-        file, _, name = each.partition("::")
-        text = (TESTS / file).read_text(encoding="utf-8")
-        assert not name or f"\ndef {name}(" in text, each
+def test_the_tests_that_reproduce_each_bug_exist() -> None:
+    missing = []
+    for what, found_by, reproduced_by, _ in ROWS:
+        named = re.findall(r"`([^`]+)`", reproduced_by)
+        assert what and found_by and named, what
+        for each in named:
+            file, _, name = each.partition("::")
+            if name and f"\ndef {name}(" not in (TESTS / file).read_text(encoding="utf-8"):
+                missing.append(each)
+    assert len(ROWS) > 50 and missing == []
 
 
 def test_the_commit_that_fixed_each_bug_is_in_the_git_history() -> None:

@@ -114,7 +114,7 @@ def assert_says(result: subprocess.CompletedProcess[str], *words: str, code: int
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help_says_what_it_does_and_ends_with_an_example(command: tuple[str, ...]) -> None:
+def test_the_help_of_each_command_has_an_example(command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.returncode == 0
     assert f"example:\n  lockkit {command[0]}" in result.stdout
@@ -211,7 +211,7 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     [("probe",), ("lock", "show"), ("lock", "watch"), ("lock", "acquire"), ("history",)],
     ids=" ".join,
 )
-def test_an_unknown_scheme_names_those_that_there_are(command: tuple[str, ...]) -> None:
+def test_the_error_of_an_unknown_scheme_names_the_known_ones(command: tuple[str, ...]) -> None:
     after = ("--", "true") if command[-1] == "acquire" else ()
     assert_says(run(*command, "ftp://host/table", *after), "ftp", "s3://")
 
@@ -340,7 +340,7 @@ def test_a_proxy_that_opens_no_tunnel_is_named(
     assert_says(result, "the proxy refused with 403")
 
 
-def test_lab_needs_a_home_and_a_port_that_there_is(
+def test_lab_refuses_an_impossible_port_and_a_home_that_is_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_says(run("lab", "--port", "70000"), "70000", "65535")
@@ -357,7 +357,7 @@ def test_the_value_of_an_option_for_jupyterlab_is_not_taken_for_a_notebook() -> 
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", given.stdout.strip())
 
 
-def test_lab_without_its_notebook_says_where_it_comes_from() -> None:
+def test_lab_with_a_missing_notebook_says_where_the_course_is() -> None:
     assert_says(process("lab", "no-such.ipynb"), "no-such.ipynb", "the course is in")
 
 

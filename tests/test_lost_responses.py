@@ -221,11 +221,12 @@ def test_an_option_that_means_nothing_is_refused(run: Run, option: str, says: st
     assert says in result.stderr.str()
 
 
-def test_a_mark_without_the_fixture_is_not_passed_over(run: Run) -> None:
+def test_a_mark_on_a_test_without_the_fixture_is_an_error(run: Run) -> None:
     result = run("@pytest.mark.lost_responses('lost')\ndef test_claim(lake): pass")
     assert "has no effect, since the test does not use the fixture" in result.stdout.str()
     result.assert_outcomes(errors=1)
-    run("pytestmark = pytest.mark.lost_responses('lost')\ndef test_other(): pass" + RIGHT)
+    module = "pytestmark = pytest.mark.lost_responses('lost')\ndef test_other(): pass" + RIGHT
+    run(module).assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("wrong", ["'OSError'", "OSError()", ""])
@@ -270,7 +271,7 @@ def test_claim(lost_responses, lake):
     assert ".svg" in said
 
 
-def test_a_case_that_no_test_has_is_not_passed_over(run: Run) -> None:
+def test_a_case_that_no_test_has_is_an_error_that_lists_the_cases(run: Run) -> None:
     result = run(RIGHT, "--lockkit-case=lost:put order")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["no case fits*", "  lost:put orders/log", "  lost:get orders/log"])

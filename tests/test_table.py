@@ -389,7 +389,7 @@ def test_a_writer_that_slept_between_check_and_commit_is_refused(store: Store) -
     assert content(store) == {"k0": 2}
 
 
-def test_without_the_fence_that_writer_hides_an_acknowledged_commit(store: Store) -> None:
+def test_without_the_fence_a_writer_that_slept_hides_an_acknowledged_commit(store: Store) -> None:
     first, second = overlapping(store)
     asleep = commit(second, Holder(epoch=1), fence=False)
     stopped = until(asleep, store, at_commit)
