@@ -12,6 +12,7 @@ from lock_world import until
 
 from lockkit.errors import LockBusy, LockLost
 from lockkit.recipes.errors import OutOfOrder, StripesDiffer
+from lockkit.recipes.granular.locks import GranularLocks
 from lockkit.recipes.granular.operations import (
     BUCKET_OPERATIONS,
     KEY_OPERATIONS,
@@ -100,12 +101,13 @@ def test_a_holder_that_takes_too_long_is_reported_and_then_loses_the_lock(locks:
         held.assert_held()
     left = mine.look(Level.BUCKET, index_of("v\0b", 16)).entries
     assert left == (), "the others need not wait for the end of its lease"
+    before = len(slow)
     patient = locks(ttl_s=3.0, warn_s=0.0, on_slow=lambda _lock, seconds: slow.append(seconds))
     with patient.hold(VOLUME_OPERATIONS["SetProperty"], "w") as held:
+        until(lambda: len(slow) == before + 1, 20)
         (lock,) = held.locks.values()
-        lock.renew()
-        lock.renew()
-        assert len(slow) == 1, "one warning for each grant"
+        lock.check_time()
+        assert len(slow) == before + 1, "one warning for each grant"
 
 
 def test_a_wait_for_the_next_lock_does_not_count_for_the_limit(locks: Make) -> None:
@@ -142,9 +144,31 @@ def test_a_slow_holder_is_logged_with_its_key(
     locks: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     with locks(ttl_s=3.0, warn_s=0.0).hold(COMMIT, "v", "b", ["a/key"]) as held:
-        for each in held.locks.values():
-            each.renew()
+        until(lambda: caplog.text.count(" is held for ") == len(held.locks), 20)
     assert "v/b/a/key (memory://" in caplog.text and "v/b (memory://" in caplog.text
+
+
+def test_a_limit_ends_a_hold_when_it_is_over_and_not_at_the_next_renewal(locks: Make) -> None:
+    slow: list[float] = []
+    hasty = locks(
+        ttl_s=3_600.0, warn_s=0.1, limit_s=0.2, on_slow=lambda _lock, s: slow.append(1 / (s - s))
+    )
+    with pytest.raises(LockLost, match=r"v/b/a was held .* its limit is 0\.2 s"):
+        with hasty.hold(COMMIT, "v", "b", ["a"]) as held:
+            until(lambda: not any(each.owned() for each in held.locks.values()), 60)
+    assert not slow, "on_slow raised, and the limit was kept all the same"
+    with locks().hold(COMMIT, "v", "b", ["a"], acquire_timeout=0):
+        pass
+
+
+@pytest.mark.parametrize("name", ["limit_s", "warn_s"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, "x", True])
+def test_a_limit_that_is_no_time_is_refused_by_its_name(
+    name: str, value: object, locks: Make
+) -> None:
+    for make in (locks, GranularLocks):
+        with pytest.raises(ValueError, match=f"{name}=.* must be a number of seconds, from 0"):
+            make(**{name: value})
 
 
 def test_an_order_that_could_deadlock_is_refused_and_so_are_other_numbers(locks: Make) -> None:

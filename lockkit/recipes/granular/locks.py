@@ -28,6 +28,7 @@ from lockkit.recipes.granular.operations import (
     Operation,
     StripeRequest,
     ends_ms,
+    hold_limit,
     plan,
     refuse_to_nest,
     wants_of,
@@ -150,7 +151,7 @@ class GranularLocks:
         longer.
     :param clock: the source of time; tests replace it.
     :param on_slow: `on_slow(call, seconds)`; see `warn_s`.
-    :raises ValueError: if a number of stripes is outside of 1 to 2**30.
+    :raises ValueError: if a number of stripes is outside of 1 to 2**30, or a time is no number.
     """
 
     def __init__(
@@ -158,7 +159,8 @@ class GranularLocks:
         limit_s: float | None = None, on_slow: Callable[[HeldLocks, float], None] | None = None,
         clock: Clock | None = None,
     ) -> None:  # fmt: skip
-        self.warn_s, self.limit_s, self._on_slow = warn_s, limit_s, on_slow
+        self.warn_s, self.limit_s = hold_limit("warn_s", warn_s), hold_limit("limit_s", limit_s)
+        self._on_slow = on_slow
         self.stripes = {level: rounded(stripes[level]) for level in Level}
         self.clock = clock or Clock()
         self._locks: dict[tuple[Level, int], ReadWrite] = {}

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+from lockkit.config import seconds
 from lockkit.recipes.errors import OutOfOrder
 from lockkit.recipes.stripes import Mode, index_of, strongest
 from lockkit.recipes.taking import in_order
@@ -49,6 +50,14 @@ class Operation:
 
 STRIPES: Mapping[Level, int] = {Level.VOLUME: 1024, Level.BUCKET: 1024, Level.KEY: 131_072}
 """Ozone's pull request #8217: 102,400 key stripes, which Guava rounds up."""
+
+
+HOLD_S_MAX = 1e7
+
+
+def hold_limit(name: str, value: float | None) -> float | None:
+    """How long a call may hold its locks (`warn_s`, `limit_s`); None: no limit."""
+    return None if value is None else seconds(name, value, HOLD_S_MAX, least=0.0)
 
 
 def _rows(*rows: Operation) -> Mapping[str, Operation]:

@@ -30,6 +30,7 @@ from lockkit.recipes.granular.operations import (
     Level,
     Operation,
     StripeRequest,
+    hold_limit,
     plan,
     refuse_to_nest,
     wants_of,
@@ -70,6 +71,7 @@ class QueuedLock(LeasedLock):
     :param limit_s: the longest that one grant may last after `begin`, in seconds: then it is not
         renewed any more, and the handle has lost it. None: as long as its process renews it.
     :param warn_s: a grant that lasts longer is logged, and `on_slow(lock, seconds)` is called.
+        Both are looked at by `check_time`, which `StoredGranularLocks` calls in time.
     """
 
     service = "granular"
@@ -91,7 +93,8 @@ class QueuedLock(LeasedLock):
             key=key, mode=mode, ttl_ms=round(ttl_s * 1000), clock=self.clock,
             holder=self.owner, of=of,
         )  # fmt: skip
-        self.limit_s, self.warn_s, self._on_slow = limit_s, warn_s, on_slow
+        self.limit_s, self.warn_s = hold_limit("limit_s", limit_s), hold_limit("warn_s", warn_s)
+        self._on_slow = on_slow
         self._of = of or "it"
         self._since_ms, self._warned = math.inf, False
         self.over_limit = False
@@ -99,6 +102,33 @@ class QueuedLock(LeasedLock):
     def begin(self) -> None:
         """The work begins: `warn_s` and `limit_s` count from here, and no wait for other locks."""
         self._since_ms = self.clock.boot_ms()
+
+    def check_time(self) -> None:
+        """Warn, or lose the grant, if it has lasted for too long."""
+        held_s = self._held_s()
+        if self.warn_s is not None and held_s >= self.warn_s and not self._warned:
+            self._warned = True
+            self._emit("note", text=f"held for {held_s:.1f} s, longer than {self.warn_s:g} s")
+            LOG.warning(
+                "%s (%s) is held for %.1f s by %s", self._of, self.url, held_s, self._place.holder
+            )
+            if self._on_slow is not None:
+                try:
+                    self._on_slow(self, held_s)
+                except Exception:  # noqa: BLE001 - logged; the limit is kept all the same
+                    LOG.exception("on_slow of %s failed", self)
+        if why := self._over_limit():
+            self._note_lost(why)
+
+    def _held_s(self) -> float:
+        return (self.clock.boot_ms() - self._since_ms) / 1000
+
+    def _over_limit(self) -> str:
+        held_s = self._held_s()
+        if self.limit_s is None or held_s < self.limit_s:
+            return ""
+        self.over_limit = True
+        return f"{self._of} was held for {held_s:.1f} s, and its limit is {self.limit_s:g} s"
 
     # --- the provider's requests -----------------------------------------------------------------
 
@@ -114,20 +144,8 @@ class QueuedLock(LeasedLock):
         self._run(leave(self._place))
 
     def _beat(self, taken: ServiceGrant) -> None:
-        held_s = (self.clock.boot_ms() - self._since_ms) / 1000
-        if self.limit_s is not None and held_s >= self.limit_s:
-            self.over_limit = True
-            raise GrantOver(
-                f"{self._of} was held for {held_s:.1f} s, and its limit is {self.limit_s:g} s"
-            )
-        if self.warn_s is not None and held_s >= self.warn_s and not self._warned:
-            self._warned = True
-            self._emit("note", text=f"held for {held_s:.1f} s, longer than {self.warn_s:g} s")
-            LOG.warning(
-                "%s (%s) is held for %.1f s by %s", self._of, self.url, held_s, self._place.holder
-            )
-            if self._on_slow is not None:
-                self._on_slow(self, held_s)
+        if why := self._over_limit():  # the thread that watches it may not have run
+            raise GrantOver(why)
         try:
             self._run(attend(self._place, renew=True))
         except EntryGone as gone:
@@ -202,7 +220,7 @@ class StoredGranularLocks:
     :param limit_s: the longest that a holder may keep its locks, once it has all of them; then it
         has lost them, and others get them when its block ends, or one lease later. None: no limit.
     :param warn_s: a holder that keeps a lock for longer is logged, and `on_slow` is called.
-    :param on_slow: `on_slow(lock, seconds)`, called from the thread that renews.
+    :param on_slow: `on_slow(lock, seconds)`, called from a thread that watches the time.
     :param emit: called with every event.
     :param clock: the source of time; tests replace it.
     :param store_options: those of `open_store`: endpoint, credentials, ...
@@ -221,7 +239,8 @@ class StoredGranularLocks:
             self.url, client=client, timeout_s=request_timeout_s(ttl_s), **store_options
         )
         self._lock_options: dict[str, Any] = {
-            "ttl_s": ttl_s, "limit_s": limit_s, "warn_s": warn_s, "on_slow": on_slow,
+            "ttl_s": ttl_s, "limit_s": hold_limit("limit_s", limit_s),
+            "warn_s": hold_limit("warn_s", warn_s), "on_slow": on_slow,
             "client": client, "clock": self.clock, "emit": emit,
         }  # fmt: skip
         self._emit, self._agreed, self._turn = emit, False, threading.Lock()
@@ -244,8 +263,10 @@ class StoredGranularLocks:
         self._agree(most_s)
         locks = {each: self._lock(each) for each in wants}
         held += wants
+        done = threading.Event()
         try:
             self._take(operation.name, locks, most_s)
+            self._watch(locks, done)
             yield HeldStripes(operation.name, locks)
         except BaseException:
             with suppress(LockLost):
@@ -254,6 +275,7 @@ class StoredGranularLocks:
         else:
             _release(locks, wants)
         finally:
+            done.set()
             for each in wants:
                 held.remove(each)
 
@@ -310,6 +332,23 @@ class StoredGranularLocks:
                 each.assert_held()
         for each in locks.values():
             each.begin()
+
+    def _watch(self, locks: Mapping[StripeRequest, QueuedLock], done: threading.Event) -> None:
+        """Check the time of these locks when `warn_s` and `limit_s` are over, until `done`."""
+        limits = {self._lock_options[name] for name in ("warn_s", "limit_s")} - {None}
+        if not limits:
+            return
+        began_ms = self.clock.boot_ms()
+
+        def watch() -> None:
+            for most_s in sorted(limits):
+                while (left_ms := began_ms + most_s * 1000 - self.clock.boot_ms()) > 0:
+                    if self.clock.wait(done, left_ms / 1000):
+                        return
+                for each in locks.values():
+                    each.check_time()
+
+        threading.Thread(target=watch, name="lockkit-granular", daemon=True).start()
 
     def __str__(self) -> str:
         return f"the granular locks of {self.url}"
