@@ -30,7 +30,7 @@ from trickle import trickle
 from lockkit import Clock, Lock, open_store
 from lockkit.cli import COMMANDS as LISTED
 from lockkit.cli.main import main
-from lockkit.errors import StoreError
+from lockkit.errors import LockBusy, StoreError
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.lock.oddities import UnexpectedRecord
@@ -469,6 +469,36 @@ def test_show_says_since_only_of_a_grant_that_it_can_see(emulator: Any) -> None:
         assert "its grant, or its last renewal" in said and "since " not in said
     released = run("lock", "show", url, *there, "--newest", "1").stdout
     assert "since " in released and "its grant" not in released
+
+
+def test_a_warning_is_one_line_without_the_code_that_gave_it(table: str) -> None:
+    leave(table, b'{"expired":false,"validUntil":9223372036854775807,"owner":"hudi"}')
+    result = process("lock", "acquire", table, "--timeout", "0.2", "--", "true")
+    assert result.returncode == 75
+    assert "No lease lasts that long" in result.stderr
+    assert all(each.startswith("lockkit lock acquire: ") for each in result.stderr.splitlines())
+
+
+def test_a_password_in_an_owners_name_is_not_printed(table: str) -> None:
+    owner, holder = "https://anna:secret-word@ci.test/job/7", "ftp://bob:secret-word@host/1"
+    until_ms = Clock().wall_ms() + 600_000
+    record = Record(owner, until_ms, epoch=1, attempt="a", ttl_ms=600_000, holder=holder)
+    leave(table, encode(record))
+    said = [
+        process("lock", "show", table),
+        process("lock", "show", table, "--json"),
+        process("lock", "acquire", table, "--timeout", "0.2", "--", "true"),
+        process("lock", "break", table, "--watch-s", "0"),
+        process("incident", table, "--watch-s", "0"),
+        process("incident", table, "--watch-s", "0", "--json"),
+    ]
+    for each in said:
+        assert "***@ci.test/job/7" in each.stdout + each.stderr, each
+        assert "secret-word" not in each.stdout + each.stderr
+    with pytest.raises(LockBusy, match=r"://\*\*\*@ci\.test/job/7") as busy:
+        with Lock(table, acquire_timeout=0):
+            pass
+    assert "secret-word" not in str(busy.value)
 
 
 def test_show_escapes_terminal_control_sequences(table: str) -> None:

@@ -277,7 +277,8 @@ def started(s3: Any, bucket: str, *keys: str) -> list[str]:
 def test_uploads_under_way_are_listed_in_pages(s3: Any, bucket: str) -> None:
     before = datetime.now(UTC) - timedelta(seconds=2)
     ids = started(s3, bucket, "b", "a+ /ü", "b", "c/1", "c/2", "b", "d")
-    expected = sorted(zip(["b", "a+ /ü", "b", "c/1", "c/2", "b", "d"], ids, strict=True))
+    keys = ["b", "a+ /ü", "b", "c/1", "c/2", "b", "d"]
+    expected = sorted(zip(keys, ids, strict=True), key=lambda each: each[0])  # then by their start
     for size in (1, 2, 3, 7, 1000):
         seen, marks = [], {}
         for _ in range(10):
@@ -302,7 +303,7 @@ def test_uploads_under_way_are_listed_in_pages(s3: Any, bucket: str) -> None:
 def test_a_marker_of_a_key_skips_its_uploads_and_is_what_an_uploads_marker_needs(
     s3: Any, bucket: str
 ) -> None:
-    ids = sorted(started(s3, bucket, "b", "b")) + started(s3, bucket, "c")
+    ids = started(s3, bucket, "b", "b", "c")
 
     def listed(**how: str) -> list[str]:
         page = s3.list_multipart_uploads(Bucket=bucket, **how)

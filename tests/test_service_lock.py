@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 from lock_world import until
 
-from lockkit import LockLost
+from lockkit import LockLost, open_lock
 from lockkit.errors import LossReason, NoAnswer, StoreError
 from lockkit.lock.handle import UnprovenRelease
+from lockkit.providers.dynamodb import DynamoDBLock
+from lockkit.providers.filesystem import FilesystemLock
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
+from lockkit.providers.process import ProcessLock
 
 TTL_S, BEAT_S = 1.0, 0.1
 
@@ -166,3 +170,28 @@ def test_a_release_finds_that_another_took_the_lock() -> None:
     lock.acquire()
     with pytest.raises(LockLost, match="another has it"):
         lock.release()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "filesystem:///srv/my%20locks?expire_minutes=5",
+        "zookeeper://zk-1:2181,zk-2:2181/hudi/locks/orders?session_timeout_s=20",
+        "dynamodb://eu-west-1/locks/orders?endpoint=http://127.0.0.1:8000",
+        "azure-lease://lake/orders?endpoint=http://127.0.0.1:10000",
+        "hive://127.0.0.1:9083/sales/orders",
+    ],
+    ids=lambda url: url.partition(":")[0],
+)
+def test_a_busy_lock_says_how_to_see_its_holder_by_the_url_that_opened_it(url: str) -> None:
+    lock = open_lock(url)
+    assert str(lock.busy_error()).endswith(f"see who that is: lockkit lock show {shlex.quote(url)}")
+
+
+def test_a_busy_lock_that_no_url_opened_is_shown_by_its_parts() -> None:
+    folder = FilesystemLock("/srv/my locks")
+    assert folder.look_by() == "lockkit lock show filesystem:///srv/my%20locks"
+    table = DynamoDBLock("locks", "a/b", region="eu-west-1", endpoint_url="http://127.0.0.1:8000")
+    there = "dynamodb://eu-west-1/locks/a%2Fb?endpoint=http://127.0.0.1:8000"
+    assert table.look_by() == f"lockkit lock show {shlex.quote(there)}"
+    assert "lock show" not in ProcessLock("orders").look_by(), "no other process can look"

@@ -6,7 +6,6 @@ import argparse
 import math
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -234,15 +233,11 @@ def released(lock: Lock | LeasedLock, name: str) -> int:
     """Release the lock; `LOST` if the lease was lost before the command ended."""
     from lockkit.errors import LockLost
 
-    with warnings.catch_warnings(record=True) as received:
-        warnings.simplefilter("always")
-        try:
-            lock.release()
-        except LockLost as lost:
-            warn(f"lockkit {name}: {plain(lost)}")
-            return LOST
-    for each in received:
-        warn(f"lockkit {name}: {plain(each.message)}")
+    try:
+        lock.release()
+    except LockLost as lost:
+        warn(f"lockkit {name}: {plain(lost)}")
+        return LOST
     return 0
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import NoReturn
 
@@ -71,8 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         remedy = "put -- before the command" if runs else "see its --help"
         top.exit(USAGE, f"lockkit {args.name}: cannot read {too_many!r} here; {remedy}\n")
     args.after = after
-    with addressed(args):
+    with addressed(args), warnings.catch_warnings():
+        warnings.showwarning = partial(_warned, args.name)
         return _run(args)
+
+
+def _warned(name: str, message: Warning | str, *_of: object) -> None:
+    """A warning as one line, without the line of code that gave it."""
+    from lockkit.cli.terminal import warn
+    from lockkit.events import plain
+
+    warn(f"lockkit {name}: {plain(message, limit=1000)}")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -107,6 +107,10 @@ class AzureBlobLease(LeasedLock):
             beat_s = BEAT_S if ttl_s is None else ttl_s / BEATS_PER_LEASE
         beat_s, look_s = seconds("beat_s", beat_s), seconds("look_s", look_s)
         super().__init__(url, ttl_s=ttl_s, beat_s=beat_s, client=client, **options)
+        if url.startswith("az://"):
+            there = {"endpoint": endpoint, "account_url": account_url}
+            query = "&".join(f"{name}={value}" for name, value in there.items() if value)
+            self.address = f"azure-lease://{url[5:]}{query and f'?{query}'}"
         self._look_s = look_s
         self._id, self._taking, self._giving = "", False, False
         """The id of a lease whose release was sent and got no answer."""

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from lockkit.clock import process_name
 from lockkit.config import seconds
@@ -120,6 +121,9 @@ class DynamoDBLock(LeasedLock):
         self._deleted = False
         self._seen: ItemObservation | None = None
         region = region or os.environ.get("AWS_REGION")
+        at = f"?endpoint={endpoint_url}" if endpoint_url else ""
+        key = quote(partition_key, safe="")
+        self.address = f"dynamodb://{region or 'REGION'}/{table}/{key}{at}"
         store = StoreOptions(
             endpoint=endpoint_url, client=client, timeout_s=min(10.0, max(0.2, lease_s / 5)),
             extra=({"region_name": region} if region else {}) | dict(aws or {}),

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from lockkit.clock import process_name, utc
 from lockkit.config import seconds
@@ -110,6 +111,7 @@ class FilesystemLock(LeasedLock):
             str(self._file), ttl_s=ttl_s, beat_s=ttl_s / BEATS_PER_LEASE if ttl_s else BEAT_S,
             **options,
         )  # fmt: skip
+        self.address = f"filesystem://{quote(str(self._folder))}"
         self._attempt = ""
         self._orphan: LockFileContent | None = None
 

@@ -81,6 +81,7 @@ class HiveMetastoreLock(LeasedLock):
             f"hive://{hosts}/{database}/{table}", ttl_s=lease_s, beat_s=heartbeat_interval_s,
             **options,
         )  # fmt: skip
+        self.address = self.url
         self.database, self.table = database, table
         self._interval_s, self._answer_s = heartbeat_interval_s, answer_s
         self._wire = MetastoreConnection(at, answer_s=answer_s, events=self._events)

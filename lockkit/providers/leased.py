@@ -9,6 +9,7 @@ One file because the client and its public handle are read together.
 from __future__ import annotations
 
 import math
+import shlex
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ from lockkit.providers.lease_events import LeaseEvents, during
 from lockkit.runtime import BlockingCall, Procedure, Request, Sleep
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores.keywords import keywords_of, unknown_keyword
+from lockkit.stores.secret import carries_secret
 from lockkit.stores.within import within
 
 MARGIN_S_MAX, MARGIN_SHARE = 1.0, 0.1
@@ -315,7 +317,7 @@ class ServiceClient(LeaseClient):
         owner = self.held_by.owner if self.held_by else "somebody else"
         return LockBusy(
             str(self.service), owner=owner,
-            cure=f"wait longer (timeout), or see who that is: {self.service.look_by}",
+            cure=f"wait longer (timeout), or see who that is: {self.service.look_by()}",
         )  # fmt: skip
 
 
@@ -341,8 +343,8 @@ class LeasedLock(BaseLock):
     """
 
     service = "a lock service"
-    look_by = "lockkit lock show URL"
-    """How to see who holds the lock, for the message of a busy one."""
+    address = "URL"
+    """The URL that opens this lock, as it was given, or by its parts."""
     lease_keyword: tuple[str, float] | None = None
     """The provider's own keyword for the length of a lease, and a second in its unit. None: a grant
     ends with its process, so its length cannot be chosen."""
@@ -472,6 +474,11 @@ class LeasedLock(BaseLock):
         renewal = self._client.renewal
         if renewal is not None:
             renewal.hurry()
+
+    def look_by(self) -> str:
+        """How to see who holds the lock, for the message of a busy one."""
+        address = "URL" if carries_secret(self.address, with_port=True) else self.address
+        return f"lockkit lock show {shlex.quote(address)}"
 
     # --- the public face -------------------------------------------------------------------------
 

@@ -67,6 +67,9 @@ class ProcessLock(LeasedLock):
         with _TURN:
             self._slot = _SLOTS.setdefault(name, _Slot())
 
+    def look_by(self) -> str:
+        return "holder() of this handle"
+
     def _prepare(self, party: object, beside: Any) -> None:
         self._party = party
 

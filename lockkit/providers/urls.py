@@ -29,7 +29,9 @@ def lock_at(url: str, options: Options) -> Lock | LeasedLock:
     if scheme not in SERVICES:
         known = ", ".join(f"{each}://" for each in (*STORES, *SERVICES))
         raise ValueError(f"no lock has the scheme {scheme!r:.50}; known: {known}")
-    return SERVICES[scheme](split(url), options)
+    lock = SERVICES[scheme](split(url), options)
+    lock.address = url
+    return lock
 
 
 @dataclass(slots=True)
@@ -135,7 +137,7 @@ def _process(at: LockUrl, options: Options) -> LeasedLock:
     return ProcessLock(name, **at.query() | ProcessLock.named(options))
 
 
-SERVICES: dict[str, Callable[[LockUrl, Options], Lock | LeasedLock]] = {
+SERVICES: dict[str, Callable[[LockUrl, Options], LeasedLock]] = {
     "zookeeper": _zookeeper,
     "dynamodb": _dynamodb,
     "hive": _hive,

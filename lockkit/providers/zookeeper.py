@@ -77,6 +77,7 @@ class ZookeeperLock(LeasedLock):
         connection_timeout_s = seconds("connection_timeout_s", connection_timeout_s, SERVICE_S_MAX)
         # The session's timeout holds until a server has granted another.
         super().__init__(f"zookeeper://{hosts}{self.path}", ttl_s=session_timeout_s, **options)
+        self.address = self.url
         self._hosts, self._auth, self._kazoo = hosts, auth, dict(kazoo or {})
         self._timeouts_s = session_timeout_s, connection_timeout_s
         # Part of the name of each of our nodes: it identifies a node whose creation got no answer.

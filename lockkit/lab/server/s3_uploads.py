@@ -20,7 +20,8 @@ PART_BYTES_MIN = 5 << 20
 def start(
     objects: Objects, call: DialectRequest, deed: RequestEffect, meta: dict[str, str]
 ) -> Reply:
-    upload = f"s3-{objects.clock.unique()}"
+    # The uploads of one key are listed by their start, and a page's marker is an id: it begins so.
+    upload = f"s3-{objects.clock.wall_ns():017x}-{objects.clock.unique()}"
     if call.headers.get("x-amz-checksum-type", "").upper() != "FULL_OBJECT":
         meta["algorithm"] = call.headers.get("x-amz-checksum-algorithm", "").lower()
     begun: dict[str, Any] = {**meta, "initiated_ms": objects.clock.stamp_ms()}

@@ -75,7 +75,6 @@ class QueuedLock(LeasedLock):
     """
 
     service = "granular"
-    look_by = "StoredGranularLocks.look(level, stripe)"
     lease_keyword = ("ttl_s", 1)
 
     def __init__(
@@ -98,6 +97,9 @@ class QueuedLock(LeasedLock):
         self._of = of or "it"
         self._since_ms, self._warned = math.inf, False
         self.over_limit = False
+
+    def look_by(self) -> str:
+        return "StoredGranularLocks.look(level, stripe)"
 
     def begin(self) -> None:
         """The work begins: `warn_s` and `limit_s` count from here, and no wait for other locks."""

@@ -112,6 +112,7 @@ class StateLease(LeasedLock):
             raise ValueError(f"ttl_s={ttl_s}: a lease must last 1 s to {TTL_S_MAX:.0f} s")
         options = {"owner": who(), **options}
         super().__init__(url, ttl_s=ttl_s, beat_s=ttl_s / BEATS_PER_LEASE, **options)
+        self.address = url
         self._state = StateLock(
             url, workspace=workspace, workspace_key_prefix=workspace_key_prefix,
             clock=self.clock, emit=self._emit, **dict(store_options or {}),
