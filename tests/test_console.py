@@ -16,7 +16,7 @@ from lockkit import Lock, LockLost
 from lockkit.errors import BreakRefused
 from lockkit.events import Event
 from lockkit.lab.course.table_trouble import URL, TroubledTable
-from lockkit.lab.incident.diagnosis import diagnose
+from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.patterns import NOT_SIMULATED, PRESENT, SIMULATED, Pattern
 from lockkit.lab.incident.present import with_present
 from lockkit.lab.server import Emulator
@@ -33,6 +33,7 @@ pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 from table_world import CLOCK
 
 from lockkit.lab.widgets import Console
+from lockkit.lab.widgets.console.html import card_html
 from lockkit.lab.widgets.console.picture import labels, picture
 from lockkit.lab.widgets.seeds.moments import SeedMoment, play
 
@@ -375,3 +376,13 @@ def test_a_diagnosis_has_a_link_to_a_simulated_run_of_its_pattern(
     console.read(str(INCIDENTS / "hudi-14286-claim-unanswered.jsonl"))
     href = "href='https://example.org/page.html#scenario=lease&amp;seed=5&amp;rule=claim_unknown%20"
     assert href in console.panel.card.value
+
+
+@pytest.mark.parametrize("pattern", Pattern)
+def test_a_card_has_a_simulated_run_or_says_why_there_is_none(
+    pattern: Pattern, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKKIT_PLAYGROUND", "https://example.org/page.html")
+    card = card_html(Diagnosis(pattern, "because"), "s3://lake/orders")
+    assert ("href" in card) == (pattern in SIMULATED)
+    assert ("simulated run" in card) == (pattern is not Pattern.UNKNOWN)

@@ -183,7 +183,7 @@ def test_the_output_of_a_run_is_escaped() -> None:
     page = ladder._repr_html_()
     assert "<img" not in page and "&lt;img" in page
     surveyed = ScenarioSurvey("lease", 1, (("drift", 1),))._repr_html_()
-    assert "<script" not in surveyed and surveyed.count("style='text-align:left") == 8
+    assert "<script" not in surveyed and surveyed.count("style='text-align:left") == 6
 
 
 def test_the_fault_free_profile_has_no_fault_no_pause_and_no_crash() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lockkit.events import STORE, Event, event
 from lockkit.lab.course import sequence
-from lockkit.lab.course.grid import LEFT, TIGHT
+from lockkit.lab.course.grid import LEFT, TIGHT, scrolled
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
@@ -28,7 +28,7 @@ GUESSES = (AT_ONCE, SOON, LATE, NEVER)
 LAST_GUESSES = ("drift", "claim_412 lost", "confirm", "fence off")
 SEEDS, SOON_SEEDS = 300, 20
 AFTER_MS = 500.0
-BAR_PX = 60
+BAR_PX = 40
 SIMULATOR = "according to the simulator, which sees more than the history"
 
 
@@ -212,14 +212,14 @@ class ScenarioSurvey:
     def _repr_html_(self) -> str:
         widest = max((first or 0 for _, first in self.firsts), default=0) or 1
         rows = "".join(
-            f"<tr><td {TIGHT}>{escape(rule)}</td><td {TIGHT}>{_seed(first)}</td>"
-            f"<td {TIGHT}>{_bar(first, widest)}</td>"
+            f"<tr><td {TIGHT}>{escape(rule)}</td>"
+            f"<td {TIGHT}>{_seed(first)} {_bar(first, widest)}</td>"
             f"<td {TIGHT}>{escape(rules_of(self.scenario)[rule].says)}</td></tr>"
             for rule, first in self.firsts
         )
-        heads = ("rule that is off", "first seed", "", "what that means")
+        heads = ("rule that is off", "first seed", "what that means")
         head = "".join(f"<th {LEFT}>{each}</th>" for each in heads)
-        return f"<table class='lockkit-survey'><tr>{head}</tr>{rows}</table>"
+        return scrolled(f"<table class='lockkit-survey'><tr>{head}</tr>{rows}</table>")
 
 
 @ticks
@@ -242,7 +242,8 @@ def _bar(first: int | None, widest: int) -> str:
     if first is None:
         return "never"
     width = max(2, round(BAR_PX * first / widest))
-    return f"<div style='width:{width}px;height:9px;background:#0072B2'></div>"
+    style = f"display:inline-block;width:{width}px;height:9px;background:#0072B2"
+    return f"<span style='{style}'></span>"
 
 
 # --- the ladder -----------------------------------------------------------------------------------

@@ -20,6 +20,11 @@ def grid(name: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> st
     return f"<table class='lockkit-{name}'><tr>{heads}</tr>{lines}</table>"
 
 
+def scrolled(table: str) -> str:
+    """A long table in a box that is not higher than the screen of a narrow notebook."""
+    return f"<div tabindex='0' style='max-height:520px;overflow-y:auto'>{table}</div>"
+
+
 def _cell(value: object) -> str:
     text = str(value)
     long = any(len(word) > WORD_MAX for word in text.split())

@@ -16,6 +16,7 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 
 from lockkit.clock import Clock
+from lockkit.lab.course.grid import scrolled
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, GranularOperation, deadlock, story
@@ -37,7 +38,8 @@ GUESSES = (A_MOMENT, TWICE, FOR_EVER)
 AS_MANY, SOME, PER_WRITER = "about as many", "two or three times", "four times or more"
 RACE_GUESSES = (AS_MANY, SOME, PER_WRITER)
 STYLE = (
-    "<style>.lockkit-rows td,.lockkit-rows th{text-align:left;padding:1px 10px;font-size:12px}"
+    "<style>.lockkit-rows :is(td,th){text-align:left;padding:1px 10px;font-size:12px;"
+    "line-height:1.4}"
     ".lockkit-story{font-family:var(--jp-code-font-family,monospace);font-size:13px}</style>"
 )
 
@@ -50,7 +52,7 @@ def operations(level: str = "key") -> widgets.HTML:
         for each in TABLES[level].values()
     )
     head = "<tr><th>operation</th><th>locks, as the document says it</th><th>names</th></tr>"
-    return widgets.HTML(f"{STYLE}<table class='lockkit-rows'>{head}{rows}</table>")
+    return widgets.HTML(STYLE + scrolled(f"<table class='lockkit-rows'>{head}{rows}</table>"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,13 +51,15 @@ SIMULATED = {
     Pattern.HEALTHY: "lease:3",
 }
 """A simulated run that shows the pattern, as a moment (`lockkit simulate --moment`)."""
+BY_HAND = "no simulated client writes into the lock object by hand"
 NOT_SIMULATED = {
-    Pattern.HAND_EDITED: "edited", Pattern.GARBLED: "edited", Pattern.UNPUBLISHED: "soon",
-    Pattern.UNKNOWN: "nothing",
-}  # fmt: skip
-"""Why the others have none. edited: no simulated client writes into the lock object by hand; soon:
-a simulated writer publishes what a dead one had decided before half a minute is over; nothing:
-there is nothing to show."""
+    Pattern.HAND_EDITED: BY_HAND,
+    Pattern.GARBLED: BY_HAND,
+    Pattern.UNPUBLISHED: "the next simulated writer publishes what a dead one had decided, before "
+    "this pattern is named",
+    Pattern.UNKNOWN: "",  # there is no pattern to show
+}
+"""Why no simulated run shows the others."""
 
 
 @dataclass(frozen=True, slots=True)

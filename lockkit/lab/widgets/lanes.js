@@ -604,7 +604,7 @@ class View {
 
   drawLabel(label, parent) {
     const hue = label.kind === "generation" || label.kind === "owner" || label.kind === "commit" ? ` lk-w${label.hue % 6}` : "";
-    svg("text", { class: `lk-label lk-label-${label.kind}${hue}`, x: label.x, y: label.y, "text-anchor": label.anchor, "data-for": label.id }, parent).textContent = label.text;
+    svg("text", { class: `lk-label lk-label-${label.kind}${hue}${label.over ? " lk-over" : ""}`, x: label.x, y: label.y, "text-anchor": label.anchor, "data-for": label.id }, parent).textContent = label.text;
   }
 
   // --- choosing, walking, holding still ---

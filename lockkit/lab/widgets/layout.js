@@ -290,7 +290,7 @@ function interpolate(anchors, t) {
 
 /**
  * Labels of bars go where there is room, or nowhere: the detail line says it all the same. An arrow
- * crosses a label only where no other place is left.
+ * crosses a label only where no other place is left, and is interrupted there.
  */
 function caption(bars, taken, arrows, marks, lanes, room) {
   const found = [];
@@ -317,6 +317,7 @@ function caption(bars, taken, arrows, marks, lanes, room) {
       && !marks.some((mark) => mark.x + 9 > box.x0 && mark.x - 9 < box.x1 && Math.abs(mark.y - box.y) < LINE);
     const found = NUDGES.map((by) => ({ ...label, y: label.y + by })).find((box) => clear(box) && !crossed(box));
     if (found) label.y = found.y;
+    label.over = !found;
   }
   const home = new Map(lanes.map((lane) => [lane.id, lane.x]));
   for (const bar of bars) {

@@ -21,7 +21,7 @@ NEXT = "go on below" if IN_VOILA else "run the next cell"
 LATER = "The explanation is shown once the guess is picked and has run."
 STYLE = """<style>
 .lockkit-predict{border-left:3px solid #0072B2;padding:4px 12px;margin:4px 0}
-.lockkit-guesses label{display:block;line-height:1.8;cursor:pointer}
+.lockkit-guesses label{display:flex;align-items:baseline;line-height:1.8;cursor:pointer}
 .lockkit-guesses input{accent-color:#0072B2;margin:0 6px 0 2px}
 .lockkit-guesses input:disabled{cursor:default}
 </style>"""

@@ -10,7 +10,7 @@ from lockkit.events import Event, clock_time
 from lockkit.lab.incident.audit import Validation
 from lockkit.lab.incident.diagnosis import Diagnosis
 from lockkit.lab.incident.dropped import ParsedFile
-from lockkit.lab.incident.patterns import SIMULATED, Pattern
+from lockkit.lab.incident.patterns import NOT_SIMULATED, SIMULATED, Pattern
 from lockkit.lab.incident.service import ServiceExamination
 from lockkit.lab.incident.words import audit_facts, command_of
 from lockkit.lab.widgets.links import link, playground
@@ -148,8 +148,10 @@ def card_html(found: Diagnosis, url: str, flags: str = "") -> str:
 
 
 def simulated_html(pattern: Pattern) -> str:
-    """A link to a simulated run with this pattern; "" if there is none, or no playground."""
+    """A link to a simulated run with this pattern, or why there is none; "" if no playground."""
     moment = SIMULATED.get(pattern, "")
+    if why := NOT_SIMULATED.get(pattern):
+        return f"<p class='lk-note'>No simulated run shows this pattern: {shown(why)}.</p>"
     if not moment or not playground():
         return ""
     return (
