@@ -11,6 +11,7 @@ One file because it is one class: everything that a user can do with a table.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -149,6 +150,7 @@ class Table:
         self._schema_at = ""  # the newest commit that is known to have no other columns
         self._partitions: frozenset[str] = frozenset()
         self._busy = threading.Lock()
+        self._pid: int | None = os.getpid()  # None: it is closed
 
     @classmethod
     def create(
@@ -448,6 +450,7 @@ class Table:
 
     def close(self) -> None:
         """Close the clients of the table and of its own lock, after a running service has ended."""
+        self._pid = None
         self._upkeep.close()
         if self._own_lock:
             self.lock.close()
@@ -473,6 +476,9 @@ class Table:
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(f"{what}: another thread is using this handle; give each its own")
         try:
+            if self._pid != os.getpid():  # a fork copies reserved instants, and no thread
+                how = "closed" if self._pid is None else f"made by process {self._pid}, before fork"
+                raise RuntimeError(f"{what}: this handle was {how}; open the table again")
             yield
         except TableError:
             self._known = self._left = None  # the table may have changed

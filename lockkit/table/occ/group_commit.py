@@ -162,6 +162,8 @@ class GroupClient:
     """Instants that this process works on; its services leave them alone."""
     boot_ms: Callable[[], int] = int
     """This process's monotonic clock."""
+    writing: GroupWrite | None = None
+    """The latest commit of this client, to say after an interrupt whether it was offered."""
     acked_ms: int = -(10**9)
     """When its last commit was acknowledged."""
     knew_ms: int = -(10**9)

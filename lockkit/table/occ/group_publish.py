@@ -63,7 +63,7 @@ from lockkit.table.occ.group_fence import read_group_fence
 from lockkit.table.occ.group_gone import confirmed, is_gone, note_gone
 from lockkit.table.occ.group_refused import refusal_of
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.publish import after_commit, deferred, note_if_interrupted
+from lockkit.table.occ.publish import after_commit, deferred
 
 T = TypeVar("T")
 CONFIG_EVERY_MS = 10_000
@@ -122,7 +122,7 @@ def publish_together(
     yield from _recheck(client, prepared)
     instant = prepared.instant
     client.horizon = prepared.transaction.horizon
-    write = _write_of(client, prepared)
+    write = client.writing = _write_of(client, prepared)
     write.listed = append is None or append.listed is not None
     try:
         view = None
@@ -176,16 +176,26 @@ def publish_in_group(
         reserves = context.lingering is not None
         clients.append(new_client(context.clock.boot_ms, context.own, reserves))
     try:
-        with note_if_interrupted(prepared), deferred(context.emit) as later:
+        with deferred(context.emit) as later:
             way = publish_together(clients[0], prepared, strategy, append)
             committed: Committed = run(way, context.store, context.clock, later)
-    except BaseException:
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            error.add_note(_interrupted(clients[0].writing, prepared.instant))
         if clients[0].ahead:  # reserved beside a decision that was not made
             _linger(context, give_back(clients[0]), "give-back")
         raise
     with after_commit(committed):
         _publish_later(context)
     return committed
+
+
+def _interrupted(write: GroupWrite | None, instant: str) -> str:
+    """An offer cannot be taken back: then it is not known what the other clients make of it."""
+    if write is None or write.instant != instant or not write.sent:
+        return f"{instant} was neither decided nor offered before the interrupt."
+    why = "interrupted once it was offered: another client may commit it"
+    return str(CommitUnknown(instant, why, _shown_in(write)))
 
 
 def _publish_later(context: GroupContext) -> None:

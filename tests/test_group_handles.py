@@ -1,0 +1,210 @@
+"""A handle of a table with group commit: closed, forked, interrupted; what it reserves ahead."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_group_table import HOW, before_fence, in_child, judged, published, rows, spy, values
+
+from lockkit.clock import Clock
+from lockkit.runtime import run
+from lockkit.stores import open_store
+from lockkit.table import CommitUnknown, Table
+from lockkit.table.occ import group_ahead
+from lockkit.table.occ.fence import FENCE_KEY
+from lockkit.table.occ.group_fence import read_group_fence
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    made = f"file://{tmp_path}/orders"
+    Table.create(made, **HOW).close()
+    return made
+
+
+def last(url: str) -> int:
+    return int(run(read_group_fence(), open_store(url), Clock())[0].last)
+
+
+WRITES = ("append", "upsert", "delete", "overwrite")
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_closed_handle_refuses_to_write(url: str, write: str) -> None:
+    table = Table(url)
+    table.append(rows("a"))
+    table.close()
+    table.close()
+    before = last(url)
+    with pytest.raises(RuntimeError, match="closed; open the table again"):
+        getattr(table, write)(rows("b"))
+    assert last(url) == before and values(url) == judged(url) == {"a": 0}
+
+
+def test_a_forked_child_refuses_its_parents_handle_and_the_parent_goes_on(url: str) -> None:
+    """Both would use the instant that the parent has reserved ahead."""
+    with Table(url) as table:
+        table.append(rows("a"))
+        table.append(rows("b"))
+
+        def work() -> None:
+            with pytest.raises(RuntimeError, match="before fork; open the table again"):
+                table.append(rows("child"))
+            with Table(url) as own:
+                own.append(rows("own"))
+
+        _, status = os.waitpid(in_child(work), 0)
+        assert status == 0
+        table.append(rows("c"))
+    assert values(url) == judged(url) == dict.fromkeys(["a", "b", "own", "c"], 0)
+
+
+# --- Ctrl-C ---------------------------------------------------------------------------------------
+
+
+def interrupted(table: Table, at: str, number: int = 1) -> KeyboardInterrupt:
+    """Ctrl-C right before the `number`-th request of this kind, whichever thread sends it."""
+    left = [number]
+
+    def before(request: str) -> None:
+        if request.startswith("put") and request.endswith(at):
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    spy(table, before)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        table.append(rows("mine"))
+    return caught.value
+
+
+def notes(error: BaseException) -> str:
+    return "\n".join(getattr(error, "__notes__", []))
+
+
+def test_an_interrupt_before_an_offer_says_that_nothing_was_committed(url: str) -> None:
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+        said = notes(interrupted(table, ".inflight"))
+        assert "was not committed; what it had written was taken back" in said
+        assert "is not known" not in said
+    assert values(url) == judged(url) == {"a": 0}
+
+
+def test_an_interrupt_after_an_offer_says_that_it_is_not_known_and_what_came_of_it(
+    url: str
+) -> None:
+    """The offer stands: the withdrawal after the interrupt finds out what the fence says of it."""
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        published(one)
+        before_fence(one, lambda: other.append(rows("b")))
+        said = notes(interrupted(one, FENCE_KEY, 2))
+        outcome = "was committed before the interrupt" in said, "was not committed" in said
+        assert "is not known (interrupted once it was offered" in said and ".append" in said
+        assert outcome in ((True, False), (False, True)), said
+    expected = {"a": 0, "b": 0} | ({"mine": 0} if outcome[0] else {})
+    assert values(url) == judged(url) == expected
+
+
+def test_an_offer_that_nobody_can_decide_is_reported_as_unknown_with_where_to_look(
+    url: str
+) -> None:
+    from lockkit.table.errors import TableError
+
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        published(one)
+        before_fence(one, lambda: other.append(rows("b")))
+        lost: list[Any] = []
+
+        def before(request: str) -> None:
+            if request.endswith(".append"):
+                lost.append(request)
+            elif lost and request.endswith(FENCE_KEY):
+                raise TableError("the store is gone")
+
+        spy(one, before)
+        with pytest.raises(CommitUnknown) as caught:
+            one.append(rows("mine"))
+        assert caught.value.prepared is not None
+        instant = caught.value.prepared.instant
+        assert FENCE_KEY in str(caught.value) and f"{instant}_*.commit" in str(caught.value)
+        assert any(instant in each for each in lost)
+        other.append(rows("c"))  # decides it: an offer cannot be taken back by going away
+    assert values(url) == judged(url) == dict.fromkeys(["a", "b", "c", "mine"], 0)
+
+
+# --- what is reserved ahead -----------------------------------------------------------------------
+
+
+def ahead(table: Table) -> list[Any]:
+    return table._upkeep.context.together[0].ahead
+
+
+def busy(url: str, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """A writer with an instant that is reserved for its next append."""
+    monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
+    table = Table(url)
+    for each in "ab":
+        table.append(rows(each))
+    published_but_reserved(table)
+    assert ahead(table)
+    return table
+
+
+def published_but_reserved(table: Table) -> None:
+    folder = Path(table.url.removeprefix("file://")) / ".hoodie/timeline"
+    for _ in range(2_000):
+        if len(list(folder.glob("*_*.commit"))) >= 2:
+            return
+        Clock().sleep(0.01)
+    raise AssertionError("it was not published")
+
+
+def test_an_instant_that_was_reserved_long_ago_is_not_used(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may take it for a dead writer's, and roll it back."""
+    with busy(url, monkeypatch) as table:
+        taken, sent_ms = ahead(table)[0]
+        ahead(table)[0] = taken, sent_ms - 700_000
+        done = table.append(rows("c"))
+        assert done.instant != taken.instant
+    assert not (Path(url.removeprefix("file://")) / taken.requested).exists()
+    assert values(url) == judged(url) == dict.fromkeys("abc", 0)
+
+
+def test_an_instant_that_is_not_later_than_a_commit_it_knows_is_not_used(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader of increments has passed it."""
+    with busy(url, monkeypatch) as table:
+        taken, _ = ahead(table)[0]
+        assert table._known is not None
+        table._known = replace(table._known, newest=taken.instant)
+        done = table.append(rows("c"))
+        assert done.instant > taken.instant
+    assert values(url) == judged(url) == dict.fromkeys("abc", 0)
+
+
+def test_a_writer_that_met_another_one_lists_before_it_uses_what_it_has_reserved(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one may have offered a commit; only a listing shows it."""
+    with busy(url, monkeypatch) as table:
+        asked: list[str] = []
+        spy(table, asked.append)
+        table.append(rows("c"))
+        assert not [each for each in asked if each.startswith("list .hoodie/timeline/2")]
+        asked.clear()
+        table._upkeep.context.together[0].contended = 3
+        table.append(rows("d"))
+        assert [each for each in asked if each.startswith("list .hoodie/timeline/2")]
+    assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
