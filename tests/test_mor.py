@@ -31,12 +31,12 @@ def test_the_judge_applies_log_files_by_instant_and_by_value() -> None:
 @pytest.mark.parametrize("name", [
     pytest.param(each, marks=() if each in QUICK else pytest.mark.soak) for each in MUTANTS
 ])  # fmt: skip
-def test_a_mistake_is_found_by_its_seed_and_no_other_rule_breaks_there(name: str) -> None:
+def test_each_mistake_of_a_merge_on_read_table_is_found_by_its_seed(name: str) -> None:
     seed = FOUND_BY[name]
     assert simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False).violation is not None
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_it_is_right_in_a_hundred_worlds() -> None:
+def test_merge_on_read_tables_are_right_in_a_hundred_worlds() -> None:
     assert not went_wrong(SCENARIO, (simulate(SCENARIO, seed) for seed in range(1, 101)))

@@ -100,8 +100,18 @@ def test_a_history_is_judged_with_its_evidence() -> None:
     ("vary", {"moment": "lease:1"}, "names no step"),
     ("check", {"history": ""}, "is empty"),
     ("check", {"history": "no JSON\n"}, "line 1"),
+    ("explore", {"row": "fence"}, "there is no search 'fence'"),
+    ("explore", {"row": "#search=fence off&step=x"}, "is not a number"),
+    ("step", {"moment": "#play=commit"}, "cannot be played here"),
+    ("step", {"moment": "#play=wal&rule=none"}, "no mistake 'none'"),
+    ("step", {"moment": "#decisions=W1 lose"}, "does not name its play"),
+    ("step", {"moment": "#play=wal", "who": "W3", "what": "lose"}, "no 'W3'"),
+    ("step", {"moment": "#play=wal", "who": "W1", "what": "wake"}, "can't happen now"),
+    ("step", {"moment": "#play=wal", "who": "W1", "what": "dance"}, "no decision 'dance'"),
+    ("incident", {"files": [{"name": "a.txt", "content": "AAAA"}]}, "a.txt is none of these"),
+    ("incident", {"files": [{"name": "a.txt", "content": "A"}]}, "base64"),
 ])  # fmt: skip
-def test_an_unusable_store_gets_a_result_that_says_why(
+def test_a_request_of_the_page_that_cannot_be_carried_out_gets_the_reason(
     request_: str, given: dict[str, Any], says: str
 ) -> None:
     assert says in result(request_, **given)["error"]
@@ -163,24 +173,6 @@ def test_a_dropped_file_is_diagnosed_as_by_the_command(name: str) -> None:
     assert any(each.get("evidence") for each in found["replay"]["scene"]["arrows"])
     packed = {"name": "it.gz", "content": b64encode(gzip.compress(content)).decode()}
     assert result("incident", files=[packed])["pattern"] == found["pattern"]
-
-
-@pytest.mark.parametrize(("request_", "given", "says"), [
-    ("explore", {"row": "fence"}, "there is no search 'fence'"),
-    ("explore", {"row": "#search=fence off&step=x"}, "is not a number"),
-    ("step", {"moment": "#play=commit"}, "cannot be played here"),
-    ("step", {"moment": "#play=wal&rule=none"}, "no mistake 'none'"),
-    ("step", {"moment": "#decisions=W1 lose"}, "does not name its play"),
-    ("step", {"moment": "#play=wal", "who": "W3", "what": "lose"}, "no 'W3'"),
-    ("step", {"moment": "#play=wal", "who": "W1", "what": "wake"}, "can't happen now"),
-    ("step", {"moment": "#play=wal", "who": "W1", "what": "dance"}, "no decision 'dance'"),
-    ("incident", {"files": [{"name": "a.txt", "content": "AAAA"}]}, "a.txt is none of these"),
-    ("incident", {"files": [{"name": "a.txt", "content": "A"}]}, "base64"),
-])  # fmt: skip
-def test_the_error_says_why_a_run_cannot_be_explored_stepped_or_read(
-    request_: str, given: dict[str, Any], says: str
-) -> None:
-    assert says in result(request_, **given)["error"]
 
 
 def test_the_notebooks_link_to_the_moment_that_they_show() -> None:

@@ -57,7 +57,7 @@ def test_nothing_that_a_restore_took_back_comes_back(seed: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_it_is_right_in_a_hundred_worlds() -> None:
+def test_restored_tables_are_right_in_a_hundred_worlds() -> None:
     assert not went_wrong(SCENARIO, (simulate(SCENARIO, seed) for seed in range(1, 101)))
 
 

@@ -760,9 +760,12 @@ def test_an_url_that_carries_a_secret_is_refused_and_not_repeated(url: str) -> N
 
 
 def test_a_key_may_contain_a_question_mark_and_an_at_sign_names_an_account() -> None:
-    open_store("memory://b/part=a?b=c@d:e/x").close()
-    open_store("memory://b/a&b=c;d=e/x#f=g/design=2/10%25").close()
-    open_store("abfss://container@account.dfs.core.windows.net/x@y:z", credential="any").close()
+    for url in ("memory://b/part=a?b=c@d:e/x", "memory://b/a&b=c;d=e/x#f=g/design=2/10%25"):
+        with closing(open_store(url)) as store:
+            assert store.url == url
+    azure = "abfss://container@account.dfs.core.windows.net/x@y:z"
+    with closing(open_store(azure, credential="any")) as store:
+        assert (store.url, store.server) == (azure, "https://account.blob.core.windows.net")
 
 
 @pytest.fixture
