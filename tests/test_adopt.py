@@ -115,7 +115,7 @@ def test_rows_are_appended_to_a_table_of_hudis_without_keys_and_have_keys_then(
 
 
 @pytest.mark.parametrize(("name", "reasons"), [("mor8", ["MERGE_ON_READ", "upgrade it"])])
-def test_nothing_is_changed_if_the_table_could_not_be_written_then(
+def test_adopt_changes_nothing_if_another_obstacle_would_remain(
     table_of: Any, capsys: Any, name: str, reasons: list[str]
 ) -> None:
     folder = table_of(name)

@@ -148,7 +148,7 @@ def test_a_callback_is_a_function_and_a_clock_is_a_clock(
         refused(lambda value=value: make(**{option: value}), option)  # type: ignore[misc]
 
 
-def test_a_policy_and_a_store_are_what_they_are_called() -> None:
+def test_a_policy_or_store_of_another_type_is_refused_by_its_name() -> None:
     value: Any
     for value in (3, "x", [], True):
         refused(lambda value=value: lock(policy=value), "policy")  # type: ignore[misc]

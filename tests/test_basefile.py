@@ -238,7 +238,7 @@ def store(request: Any, shared_emulator: Any, bucket: str, tmp_path: Path) -> An
     return open_store(f"{kind}://{place}", attempts=ATTEMPTS, **how)
 
 
-def test_a_data_file_goes_to_the_store_and_back_as_it_is(store: Any) -> None:
+def test_a_data_file_is_read_as_it_was_put_and_its_name_is_never_used_again(store: Any) -> None:
     body = os.urandom(9_000_000)  # Google's SDK sends more than 8 MiB in several requests
     put_data_file(store, "p=1/f.parquet", io.BytesIO(body), len(body), Clock())
     with open_data_file(store, "p=1/f.parquet", Clock()) as file:

@@ -252,7 +252,7 @@ def test_a_slower_upsert_gets_a_conflict_that_names_the_clustering() -> None:
         publish(store, slow)
 
 
-def test_a_commit_before_the_plan_was_there_makes_it_void() -> None:
+def test_a_commit_between_the_look_and_the_plan_makes_a_clustering_void() -> None:
     store = fresh()
     slow = slow_upsert(store)
     its = service(store)

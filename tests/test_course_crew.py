@@ -61,7 +61,7 @@ def test_the_answers_shown_for_a_program_are_escaped() -> None:
     assert "<img" not in page and page.count("&lt;img") == 5
 
 
-def test_rows_go_into_a_table_and_come_back_as_they_were() -> None:
+def test_rows_are_the_same_after_a_trip_through_an_arrow_table() -> None:
     assert rows_of(table_of(FIRST)) == FIRST and table_of([]).num_rows == 0
 
 
@@ -77,7 +77,7 @@ def crew() -> Iterator[Programs]:
     assert leftovers(made._id) == []
 
 
-def test_an_unstarted_fleet_reports_it_and_a_second_fleet_ends_the_first(
+def test_programs_must_be_started_first_and_new_ones_end_those_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(course, "_newest", None)

@@ -477,7 +477,7 @@ def test_a_client_that_waits_for_100_continue_gets_it(emulator: Any) -> None:
 
 @pytest.mark.parametrize("door", DIALECTS)
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "PATCH", "OPTIONS", "DELETE", "BREW"])
-def test_what_is_not_built_is_a_501_that_names_it_and_never_a_traceback(
+def test_a_request_that_is_not_built_is_a_501_that_names_it_and_never_a_traceback(
     door: str, method: str, emulator: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for path in ("/", "/x", "/b/o/%20?torrent", "/a/b/c?comp=lease", "/storage/v1/zz?acl&comp=zz"):

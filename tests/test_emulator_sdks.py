@@ -241,7 +241,9 @@ def test_s3_buckets_are_created_on_first_use_and_can_be_listed(s3: Any, bucket: 
     assert s3.get_bucket_location(Bucket=bucket)["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
-def test_what_s3_can_do_and_this_server_cannot_is_a_501_that_names_it(s3: Any, bucket: str) -> None:
+def test_a_request_of_s3_that_this_server_does_not_have_is_a_501_that_names_it(
+    s3: Any, bucket: str
+) -> None:
     from botocore.exceptions import ClientError
 
     with pytest.raises(ClientError, match="policy") as caught:

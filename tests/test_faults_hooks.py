@@ -294,7 +294,9 @@ def test_parts_of_a_large_upload_are_distinguished_from_its_completion(
 
 
 @every_provider
-def test_a_file_arrives_late_as_it_was(provider: str, bucket: str, sides: list[Side]) -> None:
+def test_a_late_file_arrives_with_the_bytes_that_it_had(
+    provider: str, bucket: str, sides: list[Side]
+) -> None:
     """The zombie's bytes are kept: its owner has closed the file, and may have changed it."""
 
     def write(store: Store) -> list[Any]:

@@ -41,7 +41,7 @@ def test_a_commit_that_the_owner_has_seen_is_no_conflict() -> None:
     assert kinds(decide(before, [offer(2, "a")], attempt="2"))[-1][1] == "conflict"
 
 
-def test_an_offer_whose_base_the_window_does_not_reach_is_left_unless_it_is_blind() -> None:
+def test_an_offer_with_a_base_before_the_window_is_left_unless_it_is_an_append() -> None:
     fence = replace(EMPTY, first=5)
     assert kinds(decide(fence, [offer(1, "a", base=3)], attempt="1")) == []
     assert kinds(decide(fence, [offer(1, "a", base=4)], attempt="1")) == [(T(1), "commit")]

@@ -513,7 +513,7 @@ def test_a_writer_killed_at_any_request_loses_and_doubles_nothing(url: str) -> N
 
 
 @pytest.mark.parametrize("number", [5, 9, 10, 11])
-def test_a_writer_paused_in_its_commit_completes_it_once(url: str, number: int) -> None:
+def test_a_writer_paused_at_any_request_commits_once(url: str, number: int) -> None:
     child = in_child(append_and(url, number, signal.SIGSTOP))
     _, status = os.waitpid(child, os.WUNTRACED)
     with Table(url) as table:

@@ -178,7 +178,7 @@ def test_a_writer_that_was_overtaken_publishes_nothing_that_a_restore_took_back(
 
 @pytest.mark.parametrize("write", ["append", "overwrite"])
 @pytest.mark.parametrize("asked", [1, 2, 3])
-def test_a_process_that_rolls_it_forward_creates_nothing_after_a_restore(
+def test_a_process_that_rolls_a_commit_forward_creates_nothing_after_a_restore(
     tmp_path: Path, write: str, asked: int
 ) -> None:
     """It stands still before its n-th request: the completed file, the inflight file, the create.

@@ -93,7 +93,7 @@ def test_a_store_that_does_not_answer_is_an_error_and_not_a_measurement(
     assert "could not be written" in capsys.readouterr().err
 
 
-def test_a_read_that_is_not_answered_ends_it_and_the_object_is_deleted() -> None:
+def test_a_read_without_an_answer_ends_the_comparison_and_its_object_is_deleted() -> None:
     class Fails(MemoryStore):
         reads = 0
 

@@ -132,7 +132,7 @@ def test_every_choice_of_a_policy_is_wrong_in_some_mistake(name: str) -> None:
         ("striped", "once", "nobody waits in a circle"),
     ],
 )
-def test_the_command_plays_it_with_and_without_a_mistake(
+def test_simulate_exits_with_0_for_a_scenario_and_with_1_for_a_mistake_in_it(
     name: str, mistake: str, because: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     play = ["simulate", "--scenario", name, "--seeds", "1..3"]

@@ -76,7 +76,7 @@ def test_a_plan_waits_for_days_and_keeps_its_files_from_services() -> None:
         assert shown(table.read(query="read_optimized")) == STANDING
 
 
-def test_what_is_no_pending_compaction_is_refused_with_what_it_is() -> None:
+def test_an_instant_that_is_no_pending_compaction_is_refused_with_what_it_is() -> None:
     with with_logs(fresh()) as table:
         newest = table.history()[0].instant
         for instant, why in (

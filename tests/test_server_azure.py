@@ -62,7 +62,7 @@ def test_object_store_lists_behind_an_offset(azure: Any, bucket: str, shared_emu
     assert [each["path"] for each in page] == ["b", "c"]
 
 
-def test_what_azure_knows_and_this_server_does_not_is_a_501_that_names_it(
+def test_a_request_of_azure_that_this_server_does_not_have_is_a_501_that_names_it(
     azure: Any, bucket: str
 ) -> None:
     place = azure.get_container_client(bucket)

@@ -253,7 +253,7 @@ def test_batches_are_cut_by_rows_unless_a_column_may_be_large_or_the_user_says(s
     assert spark.conf.get(BATCH_BYTES, None) is None
 
 
-def test_spark_is_left_as_it_was(spark: Any, here: Any) -> None:
+def test_a_write_leaves_sparks_configuration_as_it_was(spark: Any, here: Any) -> None:
     before = dict(spark.conf.getAll)
     write(frame(spark, ("a", "EU", 1, 1)), operation="insert", record_key="id", **here)
     assert dict(spark.conf.getAll) == before

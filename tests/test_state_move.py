@@ -166,7 +166,9 @@ def test_a_url_without_a_table_and_an_invalid_url_are_refused(
     assert "dynamodb_table" in capsys.readouterr().err
 
 
-def test_an_item_is_replaced_and_deleted_only_as_it_was_read(items: DynamoItems, path: str) -> None:
+def test_an_item_is_replaced_and_deleted_only_by_the_version_that_was_read(
+    items: DynamoItems, path: str
+) -> None:
     first = items.put(path, b"one", IfAbsent())
     assert isinstance(first, Applied)
     assert isinstance(items.put(path, b"two", IfAbsent()), PreconditionFailed)

@@ -83,7 +83,7 @@ def test_the_figure_shows_what_was_found_and_so_does_a_page_without_one(sweep: S
     assert table[1].split() == ["0.9", "0", "of", "3", "0", "of", "3"]
 
 
-def test_a_stopped_sweep_reports_it_and_can_be_run_again() -> None:
+def test_a_stopped_sweep_says_that_it_was_stopped_and_can_be_started_again() -> None:
     sweep = Sweep(1_000_000)
     sweep.start_button.click()
     assert sweep.start_button.disabled and not sweep.stop_button.disabled

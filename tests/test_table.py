@@ -797,7 +797,7 @@ def test_hudi_rs_reads_what_we_read(tmp_path: Any, partition_by: str | None) -> 
     assert "k6" not in ours["id"].to_pylist()
 
 
-def test_hudi_rs_reads_it_from_the_embedded_server(object_server: Any) -> None:
+def test_hudi_rs_reads_a_table_on_the_embedded_server_as_lockkit_does(object_server: Any) -> None:
     url = f"s3://lake/orders-{next(NAMES)}"
     store = new_table(url, endpoint=object_server.s3)
     publish(store, prepare_inserts(store, rows([0, 1]), rows([2], region="US")))

@@ -117,7 +117,7 @@ def test_show_lists_pending_instants_and_exits_1_for_a_dead_writers_leftovers(
     assert held_back["text"] in held
 
 
-def test_a_delayed_stream_reports_it_once_for_each_state(
+def test_a_delayed_stream_warns_once_for_each_state_of_the_pending_writer(
     server: Emulator, url: str, store: Store
 ) -> None:
     """By a warning, which Python prints: Spark's process for streams shows no log records."""

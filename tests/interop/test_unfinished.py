@@ -40,7 +40,7 @@ def test_hudi_carries_out_a_rollback_that_we_only_planned(ours: Shared) -> None:
     ours.both_show(*ROWS, order("h0"))
 
 
-def test_without_the_tables_address_hudi_can_neither_finish_it_nor_write(
+def test_hudi_refuses_a_rollback_plan_without_the_tables_address_and_cannot_write(
     ours: Shared,  # noqa: F811
 ) -> None:
     dead = plan_rollback(ours, NO_BASE)
