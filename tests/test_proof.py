@@ -627,7 +627,7 @@ def test_every_recipe_refuses_a_store_whose_true_conditions_never_hold(recipe: s
             assert not [each for each in store.list("") if each.key.endswith(".tflock")]
 
 
-def test_two_producers_of_a_queue_lose_no_push_on_a_store_that_ignores_conditions() -> None:
+def test_a_queue_acknowledges_no_push_on_a_store_that_ignores_conditions() -> None:
     """It acknowledged 16 pushes and kept 6."""
     with Emulator(profile="spaces") as server:
         queues = [Queue("s3://b/queue", endpoint=server.s3) for _ in range(4)]

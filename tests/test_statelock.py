@@ -311,7 +311,7 @@ def test_a_force_unlocked_holder_gets_an_error_and_does_not_delete_the_next_lock
     assert other.show().info == its
 
 
-def test_of_four_that_race_one_locks(make: Make) -> None:
+def test_of_four_runs_that_race_one_locks_the_state(make: Make) -> None:
     states, won = [make() for _ in range(4)], []
     gate = threading.Barrier(len(states))
 
