@@ -207,4 +207,6 @@ def test_a_writer_that_met_another_one_lists_before_it_uses_what_it_has_reserved
         table._upkeep.context.together[0].contended = 3
         table.append(rows("d"))
         assert [each for each in asked if each.startswith("list .hoodie/timeline/2")]
+        assert not [each for each in asked if each.endswith(".append")], "it decides at once"
     assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
+
