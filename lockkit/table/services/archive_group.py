@@ -39,12 +39,17 @@ ROUNDS_MAX = 40
 
 def group_barriers(client: GroupClient, newest: str) -> Procedure[list[tuple[str, str]]]:
     """Instants from which on everything stays, and why; `newest` is the last that could leave."""
-    view = yield from look(client)
-    left = without_oldest(view.fence, newest, client.proven).window
-    found = [(each.instant, f"{each.instant} is among the fence's latest decisions")
-             for each in left]  # fmt: skip
+    found = [(each, f"{each} is among the fence's latest decisions")
+             for each in (yield from named_by_fence(client, newest))]  # fmt: skip
     young = instant_of((yield WallMs()) - REPUBLISHED_MS)
     return [*found, (young, f"what is later than {young} could still be published again")]
+
+
+def named_by_fence(client: GroupClient, newest: str) -> Procedure[list[str]]:
+    """The instants that the fence names also without its oldest decisions, up to `newest`."""
+    view = yield from look(client)
+    left = without_oldest(view.fence, newest, client.proven).window
+    return [each.instant for each in left]
 
 
 def decide_nothing_until(client: GroupClient, until: str) -> Procedure[None]:

@@ -35,15 +35,19 @@ from lockkit.table.occ.group import (
     GroupDecision,
     GroupFence,
     Offer,
+    close_for,
     evict,
     judge,
     refuse,
 )
 from lockkit.table.occ.group_fence import format_group_fence, format_offer, read_group_fence
+from lockkit.table.services.archive_group import decide_nothing_until, named_by_fence
 
 STEPS = 400
 ACTIONS_MAX = 24
-AHEAD, SLOW = 0.3, 0.3
+AHEAD, SLOW, ARCHIVES = 0.3, 0.3, 0.4
+KEPT_MIN = 2
+ARCHIVE = "archive/"
 FILE_GROUPS = ("a", "b", "c")
 DATA = "data/"
 TABLE = "t"
@@ -74,6 +78,8 @@ class GroupRun:
     """What the inflight file of each commit said when it was decided."""
     denied: set[str] = field(default_factory=set)
     """Instants whose owners got the answer that they are not committed."""
+    archives: bool = False
+    """Whether a process moves old instants out of the timeline."""
     reserves_ahead: bool = False
     """Whether a writer's next instant is reserved beside the decision of the one before."""
     passed: str = ""
@@ -91,6 +97,8 @@ class GroupRun:
                     raise Violated(ONCE, f"decision {entry['seq']} has changed")
         elif key.endswith(".commit") and after is not None and decided.before == "":
             self._publish(group.instant_in(key), after.body)
+        elif key.startswith(ARCHIVE):
+            self.world.reached.add("archive")
         elif after is None:
             instant = key.removeprefix(DATA).partition("_")[0]
             if key.startswith(DATA) and self._is_commit(instant):
@@ -100,6 +108,8 @@ class GroupRun:
         instant = entry["instant"]
         if instant in self.by_instant:
             raise Violated(ONCE, f"{instant} is decided twice")
+        if ARCHIVE + instant in self.world.memory_store.objects:
+            raise Violated(ONCE, f"{instant} is archived, and is decided again")
         self.decided[entry["seq"]] = self.by_instant[instant] = entry
         if entry["kind"] != COMMIT:
             self.world.reached.add(entry["why"] or entry["kind"])
@@ -118,7 +128,8 @@ class GroupRun:
             self.world.reached.add("batch")
         for other, before in self.bodies.items():
             shared = other != instant and any(each in before["writes"] for each in body["writes"])
-            if shared and (other not in body["seen"] or other > instant):
+            seen = other in body["seen"] or other <= body["horizon"]
+            if shared and (not seen or other > instant):
                 raise Violated(NO_LOST_UPDATE, f"{instant} overlooks {other}")
 
     def _is_commit(self, instant: str) -> bool:
@@ -130,6 +141,8 @@ class GroupRun:
         if json.loads(body) != self.bodies[instant]:
             raise Violated(VISIBLE, f"{instant} is published with another body")
         objects = self.world.memory_store.objects
+        if ARCHIVE + instant in objects:
+            return  # only time keeps a paused publisher from it, and time is not judged here
         for key in objects:
             if key.startswith(files_of(instant)) and key not in self.bodies[instant]["files"]:
                 raise Violated(VISIBLE, f"{key} is another writer's, and is visible")
@@ -137,10 +150,14 @@ class GroupRun:
         ordered = "seq" if entry["completion"] else "round"
         for other in self.bodies:
             earlier = self.by_instant[other][ordered] < entry[ordered]
-            if earlier and self._completed_key(other) not in objects:
+            if earlier and not self._is_published(other):
                 raise Violated(PREFIX, f"{instant} is published before {other}")
         if (entry["completion"] or instant) <= self.passed:
             raise Violated(BEHIND_NOBODY, f"{instant} appears behind a reader at {self.passed}")
+
+    def _is_published(self, instant: str) -> bool:
+        objects = self.world.memory_store.objects
+        return self._completed_key(instant) in objects or ARCHIVE + instant in objects
 
     def _completed_key(self, instant: str) -> str:
         done = self.by_instant[instant]["completion"]
@@ -160,6 +177,8 @@ class GroupRun:
         """The commits that a reader saw, at the fence whose last decision has this number."""
         least = {each["instant"] for each in self.decided.values()
                  if each["seq"] <= last and each["kind"] == COMMIT}  # fmt: skip
+        # A reader finds in the archive what has left the timeline.
+        commits |= {each for each in least if ARCHIVE + each in self.world.memory_store.objects}
         if least - commits:
             raise Violated(WHOLE, f"a snapshot lacks {min(least - commits)}")
         if commits - set(self.bodies):
@@ -179,15 +198,14 @@ class GroupRun:
         self.world.run(group.publish(client))
         last, commits = self.world.run(group.snapshot(client))
         self.has_read(last, commits)
-        objects = self.world.memory_store.objects
         for instant in self.bodies:
-            if self._completed_key(instant) not in objects:
+            if not self._is_published(instant):
                 raise Violated(ALONE, f"{instant} is decided, and is not published")
 
     # --- what they do ----------------------------------------------------------------------------
 
     def client(self) -> group.GroupClient:
-        return group.GroupClient(groups_of, self.window_max)
+        return group.GroupClient(groups_of, self.window_max, archived_as)
 
     def begin(self, node: Node) -> None:
         """A process starts without knowledge of the fence."""
@@ -229,7 +247,8 @@ class GroupRun:
             yield Sleep(self.world.dice.random())
         files = {f"{files_of(write.instant)}{each}_{write.attempt}": b"rows" for each in file_ids}
         fields = {"attempt": write.attempt, "files": sorted(files), "seen": sorted(write.seen),
-                  "writes": [["p", each] for each in file_ids]}  # fmt: skip
+                  "writes": [["p", each] for each in file_ids],
+                  "horizon": write.horizon}  # fmt: skip
         write.body, write.blind = json.dumps(fields).encode(), blind
         write.writes = groups_of(write.body)
         kind = yield from group.commit(client, write, files)
@@ -267,9 +286,39 @@ class GroupRun:
         yield from group.combine(client)
         yield from group.publish(client)
         view = yield from group.look(client)
+        if self.archives:
+            with suppress(Unanswered):  # others were faster: the next one archives
+                yield from self.archive(client, view)
         for instant in sorted(view.pending())[:2]:
             if (yield from group.roll_back(client, instant, files_of(instant))):
                 self.world.reached.add("rolled back")
+
+
+    def archive(self, client: group.GroupClient, view: group.GroupView) -> Procedure[None]:
+        """Move all but the newest commits, as `services.archive` does: copy, then delete."""
+        old = sorted(view.completed())[:-KEPT_MIN]
+        stay = yield from named_by_fence(client, max(old, default=""))
+        first = min([*view.pending(), *stay], default="~")
+        leaving = [each for each in old if each < first]
+        if not leaving:
+            return
+        yield from decide_nothing_until(client, leaving[-1])
+        for instant in leaving:
+            yield from create(ARCHIVE + instant, b"archived")
+        entries = yield from listing(group.INSTANTS)
+        for state in (".requested", ".append", ".offer", ".inflight", ".commit"):
+            for each in entries:
+                if each.key.endswith(state) and group.instant_in(each.key) in leaving:
+                    yield from delete(each.key)
+
+
+def archived_as(instant: str) -> Procedure[str]:
+    """As `archived_outcome`: in the timeline, else in the archive, else not committed."""
+    keys = [each.key for each in (yield from listing(group.GROUP_TIMELINE + instant))]
+    if any(each.endswith(".commit") for each in keys):
+        return COMMIT
+    archived = isinstance((yield from read(ARCHIVE + instant)), Found)
+    return COMMIT if archived else REFUSED
 
 
 def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
@@ -277,6 +326,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
     world, _, off_ms = world_of(dice, seed, steps, mutant)
     run = GroupRun(world, dice.choice((1, 2, 4, 30)))
     run.reserves_ahead = random.Random(f"group writers reserve {seed}").random() < AHEAD
+    run.archives = random.Random(f"group archives {seed}").random() < ARCHIVES
     version_9 = random.Random(f"group version {seed}").random() < 0.5
     fence = GroupFence(f"new {seed}", TABLE, completion=NO_INSTANT if version_9 else None)
     world.run(create(FENCE_KEY, format_group_fence(fence)))
@@ -289,7 +339,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
 SCENARIO = SimScenario(
     "group", "writers commit together, read, publish, roll back and crash", STEPS, set_up,
     ("batch", "conflict", "withdrawn", "rollback", "rolled back", "stall", "restart",
-     "ahead"),
+     "ahead", "archive"),
 )  # fmt: skip
 
 
@@ -450,8 +500,37 @@ def alone_at_once(_: group.GroupClient, known: GroupFence, write: group.GroupWri
     return not group.decision_in(known, write.instant)
 
 
+def judge_archived(fence: GroupFence, offer: Offer) -> bool:
+    return offer.table == fence.table and (offer.blind or group.reaches(fence, offer.base))
+
+
+def not_archived(_: str) -> Procedure[str]:
+    """What is in no window and not in the timeline is still open."""
+    yield from ()
+    return ""
+
+
+def archived_means_no(_: str) -> Procedure[str]:
+    yield from ()
+    return REFUSED
+
+
+def archive_at_once(_client: group.GroupClient, _until: str) -> Procedure[None]:
+    """Move instants without a word to the fence."""
+    yield from ()
+
+
+def archive_unproven(
+    fence: GroupFence, until: str, proven: Any, attempt: str
+) -> GroupFence | None:
+    """Evict what the archive has, whether its outcome file is there or not."""
+    return RIGHT_CLOSE(fence, until, range(fence.last + 1), attempt)
+
+
 RIGHT_JUDGE, RIGHT_EVICT = judge, evict
+RIGHT_CLOSE = close_for
 _G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
+_A, _S = "lockkit.table.services.archive_group", "lockkit.lab.verify.scenarios.group"
 
 
 _SAYS: dict[str, tuple[str, Plants]] = {
@@ -500,6 +579,15 @@ _SAYS: dict[str, tuple[str, Plants]] = {
                       {f"{_G}:list_before_offer": not_listed}),
     "ahead alone": ("an instant that was reserved ahead is decided by whatever fence is known",
                     {f"{_G}:goes_alone": alone_at_once}),
+    "archive unsaid": ("instants are archived, and the fence goes on to decide them",
+                       {f"{_S}:decide_nothing_until": archive_at_once}),
+    "archive ignored": ("what is archived counts as open",
+                        {f"{_S}:archived_as": not_archived,
+                         f"{_G}:may_judge": judge_archived, f"{_D}:may_judge": judge_archived}),
+    "archive unread": ("what has left the timeline counts as refused",
+                       {f"{_S}:archived_as": archived_means_no}),
+    "archive unproven": ("decisions are archived before their outcome is proven",
+                         {f"{_A}:close_for": archive_unproven}),
     "ended reservation": ("a writer does not ask whether its reservation was rolled back",
                           {f"{_G}:reservation_ended": answering("")}),
 }  # fmt: skip

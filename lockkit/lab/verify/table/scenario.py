@@ -382,7 +382,7 @@ SCENARIO = SimScenario(
 TOGETHER = SimScenario(
     "group-table", "the same for a table with group commit: writers, services and readers", STEPS,
     partial(_set_up, only=GROUP),
-    ("refused commit", "clean", "rollback", "stall", "restart", "interrupt"),
+    ("refused commit", "clean", "clustering", "rollback", "stall", "restart", "interrupt"),
 )  # fmt: skip
 
 BESIDE_HUDI = SimScenario(

@@ -15,7 +15,6 @@ from lockkit.lab.verify.table.rows import SCHEMA, SnapshotFileGone, base_file, p
 from lockkit.runtime import Procedure, Sleep
 from lockkit.table.format.base_file import BaseFile
 from lockkit.table.format.plans import ReplacePlan, format_cluster_plan
-from lockkit.table.format.properties import GROUP
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.failed import about_to_go, failed_writes, half_done
@@ -121,8 +120,6 @@ class SimService:
 
     def cluster(self, view: TableView, rules: ClusterRules | None = None) -> Procedure[None]:
         """Like `lockkit.table.services.rewrite.cluster`, which rewrites parquet."""
-        if view.config.commit == GROUP:
-            return
         busy = yield from about_to_go(view.config.names, view.now)
         rules = rules or ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
         base = self.host.base_of(view.config)
