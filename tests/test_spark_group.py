@@ -1,0 +1,109 @@
+"""Spark on a table with group commit, without an option more: each way of writing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_world import KEYS, MARKS, SAID, by_hudi_rs, frame, own_spark, spooled, stored
+from test_spark_stream import INSERT, Died, arrive, ingest, kept, work
+
+from lockkit.clock import Clock
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.outcome import Missing
+from lockkit.runtime import run
+from lockkit.spark import register, write
+from lockkit.spark.land import land
+from lockkit.spark.streamer import Streamer
+from lockkit.stores import open_store
+from lockkit.table import Table
+from lockkit.table.occ.group_fence import read_group_fence
+
+pytestmark = MARKS
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    with own_spark() as session:
+        register(session)
+        yield session
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> dict[str, Any]:
+    place = {"url": f"file://{tmp_path}/orders"}
+    Table.create(place["url"], record_key="id", partition_by="region", precombine="at",
+                 buckets=2, commit="group").close()  # fmt: skip
+    return place
+
+
+def decided(place: dict[str, Any]) -> int:
+    """How many commits the fence of group commit has decided, all of them published."""
+    store = open_store(**place)
+    fence, _ = run(read_group_fence(), store, Clock())
+    published = [each.key for each in store.list(".hoodie/timeline/2")
+                 if each.key.endswith(".commit")]  # fmt: skip
+    commits = [each for each in fence.window if each.kind == "commit"]
+    assert fence.first == 1 and len(published) == len(commits), "Spark's writes are published"
+    assert isinstance(store.get(LOCK_KEY), Missing), "no write takes the lock"
+    return len(commits)
+
+
+def test_every_way_of_spark_writes_and_reads_it(spark: Any, here: Any, tmp_path: Path) -> None:
+    write(frame(spark, ("a", "EU", 1, 1), ("b", "US", 1, 1)), **KEYS, **here)
+    saving = frame(spark, ("b", "US", 2, 2), ("c", "EU", 2, 2)).write.format("lockkit")
+    saving.options(**SAID).mode("append").save(here["url"])
+    arrive(tmp_path / "arriving", "one", ("d", "EU", 3, 3))
+    ingest(spark, "foreach_batch", tmp_path / "arriving", here)
+    other = tmp_path / "other"
+    other.mkdir()
+    arrive(other / "arriving", "two", ("e", "US", 4, 4))
+    ingest(spark, "sink", other / "arriving", here)
+    assert decided(here) == 4
+    expected = [("a", "EU", 1), ("b", "US", 2), ("c", "EU", 2), ("d", "EU", 3), ("e", "US", 4)]
+    assert stored(here) == by_hudi_rs(here) == expected
+    found = spark.read.format("lockkit").load(here["url"]).select("id", "region", "v").collect()
+    assert sorted(map(tuple, found)) == expected
+    assert spooled(here) == []
+
+
+def test_the_streamer_writes_it(spark: Any, here: Any, tmp_path: Path) -> None:
+    arrive(tmp_path / "arriving", "a", ("a", "EU", 1, 1), ("b", "US", 1, 1))
+    assert Streamer(spark, work(tmp_path)).whole() == 0
+    arrive(tmp_path / "arriving", "b", ("a", "EU", 2, 2))
+    assert Streamer(spark, work(tmp_path, "--op", "UPSERT")).whole() == 0
+    assert decided(here) == 2
+    assert stored(here) == by_hudi_rs(here) == [("a", "EU", 2), ("b", "US", 1)]
+
+
+@pytest.mark.parametrize("way", ["sink", "foreach_batch"])
+def test_a_batch_that_is_sent_again_after_its_commit_is_decided_once(
+    spark: Any, way: str, here: Any, tmp_path: Path
+) -> None:
+    arrive(tmp_path / "arriving", "a", ("a", "EU", 1, 1))
+    ingest(spark, way, tmp_path / "arriving", here)
+    for name in ("0", ".0.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+    arrive(tmp_path / "arriving", "b", ("b", "EU", 1, 1))
+    ingest(spark, way, tmp_path / "arriving", here)
+    assert decided(here) == 2
+    assert stored(here) == by_hudi_rs(here) == [("a", "EU", 1), ("b", "EU", 1)]
+
+
+@pytest.mark.parametrize("at", ["began", "wrote", "checked", "published"])
+def test_a_batch_of_a_crashed_run_is_decided_once(here: Any, at: str) -> None:
+    rows = kept(here, ("a", "EU", 1, 1))
+
+    def die(kind: str, **fields: Any) -> None:
+        if at in (kind, str(fields.get("text"))[:5]):
+            raise Died
+
+    with pytest.raises(Died):
+        land(*rows, ("q", 0), emit=die)
+    for _ in range(2):
+        land(*rows, ("q", 0))
+    land(*kept(here, ("b", "EU", 1, 1)), ("q", 1))
+    land(*rows, ("q", 0))
+    assert INSERT and stored(here) == [("a", "EU", 1), ("b", "EU", 1)] == by_hudi_rs(here)
