@@ -20,7 +20,7 @@
 # <abbr title="lease: a grant that ends by itself unless its holder renews it in time">lease</abbr>,
 # and then continues? And what happens if a write succeeds, but its response is lost?
 #
-# The first picture comes a few seconds after you press **Launch**. A dotted line below a word
+# The first picture comes within seconds after you press **Launch**. A dotted line below a word
 # means that it is explained when you point at it.
 
 # %% [markdown]

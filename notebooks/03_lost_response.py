@@ -143,8 +143,8 @@ assert trusting.verdict.kind == "INVALID" and not trusting.holds
 # ## Why
 #
 # A condition makes a write safe to repeat: at most one copy is applied. It does not make the
-# *answer* safe to repeat. The first copy's 200 and the second copy's 412 are both true, of
-# different requests. An SDK that sends both under one call reports only the last.
+# *answer* safe to repeat. The 200 is the true answer to the first copy, and the 412 is the true
+# answer to the second. An SDK that sends both copies for one call reports only the last answer.
 #
 # So a 412 after a hidden retry does not say who won, and code above the SDK cannot get the first
 # answer back. An id inside the object helps: not the owner's, who may have other writes under way,

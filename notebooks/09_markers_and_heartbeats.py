@@ -134,7 +134,8 @@ print(right.verdict.said)
 # last">holder</abbr> that they *have* acted. So three rules are needed, not one. First, the
 # writer stops relying on its own heartbeat before any other process may call it dead. Second, a
 # service that ends a heartbeat replaces exactly the version that it read. Third, the fate of an
-# instant is decided in one place, in case the first two rules did not help: here W1 was paused.
+# instant is decided in one place. That covers the cases in which the first two rules do not help:
+# here W1 was paused.
 #
 # The list of files to delete is written first, and the files are deleted last. If a service dies
 # halfway, the next one finishes its work.

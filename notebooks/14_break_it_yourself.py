@@ -74,10 +74,10 @@ assert not sound.harm and sound.verdict.kind == "VALID"
 # %% [markdown]
 # ## Choose your own
 #
-# There are nine scenarios: a lease, a table with its writers, services and readers, a leader
-# election, a write-ahead log, a queue, Terraform's state lock, locks of many keys, commits in
-# groups, and a lock that readers share.
-# Choose one, switch a rule off, guess how soon that does harm, and press **Play**.
+# The scenarios are a lease, tables of several kinds with their writers, services and readers, a
+# leader election, a write-ahead log, a queue, Terraform's state lock, locks of many keys, commits
+# in groups, and a lock that readers share. Choose one, switch a rule off, guess how soon that does
+# harm, and press **Play**.
 
 # %%
 from lockkit.lab.course.breaker import Breaker

@@ -139,11 +139,11 @@ assert str(wrong) == LATE_GUESSES[2] and str(right) == LATE_GUESSES[1]
 # ## Why
 #
 # Two base files of one file group cannot both be the newest, so one of two commits hides the
-# other's rows: optimistic control must refuse one. Two log files hide nothing of each other. What
-# remains to be decided is the order of their rows, and no conflict check is needed for that:
+# other's rows: optimistic control must refuse one. Two log files do not hide each other's
+# rows. Only the order of their rows must be decided, and that needs no conflict check:
 #
-# * **Of two rows with one key** the greater `at` stays (the table's *precombine field*). Of equal
-#   ones, or in a table without such a field, the later instant wins.
+# * **Of two rows with the same key** the one with the greater `at` stays (the table's *precombine
+#   field*). If both are equal, or the table has no such field, the row of the later instant stays.
 # * **Which log files belong to which base file** is decided by completion times. A compaction with
 #   the instant T merges exactly what was committed before T. What is committed later stays on top.
 #

@@ -49,13 +49,13 @@ retried
 alone.explain("""
 One write of the fence decides one commit. More writers only make more writers wait: the rate stays
 below one commit a second, and with 16 writers one of them waits for ten seconds. On a store without
-that limit the rate ends at one commit for each round trip, and most requests are refused.
+that limit there is at most one commit for each round trip, and most requests are refused.
 """)
 
 # %% [markdown]
-# Other libraries decide by one conditional write too. This runs deltalake and pylance here, in
-# real time, on a store of 60 ms without a limit of writes, if they are installed. Look at the
-# longest wait, and at what the unluckiest writer got.
+# Other libraries decide by one conditional write, too. If deltalake and pylance are installed,
+# they run here, in real time, on a store that answers after 60 ms and does not limit writes. Look
+# at the longest wait, and at the commits of the unluckiest writer.
 
 # %%
 print(peers())
