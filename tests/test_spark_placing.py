@@ -110,6 +110,20 @@ def test_a_global_index_moves_each_row_to_its_partition(
                           for n in keys))  # fmt: skip
 
 
+@WAYS
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_a_partial_frame_keeps_what_is_stored_in_the_columns_that_it_lacks(
+    spark: Any, tmp_path: Path, way: Any, kind: str
+) -> None:
+    url, options = f"file://{tmp_path}/orders", {**SAID, WRITE + "table.type": kind}
+    way(frame(spark, ("a", "EU", 1, 1), ("b", "US", 1, 1)), url, "upsert", **options)
+    lean = frame(spark, ("a", "EU", 2), ("c", "US", 2), columns="id string, region string, at long")
+    way(lean, url, "upsert", **options, **{"lockkit.partial.update": "true"})
+    assert stored({"url": url}, "id", "at", "v") == [("a", 2, 1), ("b", 1, 1), ("c", 2, None)]
+    way(lean, url, "upsert", **options)
+    assert stored({"url": url}, "id", "at", "v") == [("a", 2, None), ("b", 1, 1), ("c", 2, None)]
+
+
 def test_a_global_index_of_spark_is_refused_in_hudis_buckets_by_name(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -137,5 +151,7 @@ def test_a_row_that_moves_conflicts_with_a_write_to_the_group_that_it_leaves(
     with pytest.raises(CommitConflict):
         write(frame(spark, ("a", "US", 3, 3)), url, options=GLOBAL, emit=meanwhile)
     assert done and stored({"url": url}) == [("a", "EU", 2), ("b", "US", 1)]
-    write(frame(spark, ("a", "US", 3, 3)), url, options=GLOBAL)
+    done.clear()
+    write(frame(spark, ("a", "US", 3, 3)), url, options=GLOBAL, emit=meanwhile, retries=1)
+    assert done
     assert stored({"url": url}) == [("a", "US", 3), ("b", "US", 1)]

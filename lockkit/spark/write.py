@@ -70,6 +70,7 @@ def write(
     mode: str | None = None,
     buckets: int | None = None,
     retries: int | None = None,
+    partial: bool | None = None,
     options: Mapping[str, Any] | None = None,
     lock: LockHandle | None = None,
     upkeep: Upkeep | None = None,
@@ -102,6 +103,7 @@ def write(
     :param mode: of a new table: fenced (None), or hudi where Hudi writes too.
     :param buckets: of a new table: file groups for upserts in a partition; None: 4.
     :param retries: further attempts after a conflict, up to 1000; None: 0.
+    :param partial: whether an upsert's rows keep what is stored in the columns that `df` lacks.
     :param options: Hudi's options (docs/options.md); keywords take precedence.
     :param lock: a handle of any lock, which the caller closes; None: by `options`.
     :param upkeep: shared table services (`table.services.shared.keep`); None: by `options`.
@@ -115,7 +117,7 @@ def write(
     wanted = write_options(
         options or {}, operation=operation, record_key=record_key, precombine=precombine,
         partition_path=partition_path, table_name=table_name, table_type=table_type,
-        version=version, mode=mode, buckets=buckets, retries=retries,
+        version=version, mode=mode, buckets=buckets, retries=retries, partial=partial,
     )  # fmt: skip
     check_keywords(write, url, store_options)
     clock, options = clock or Clock(), dict(options or {})

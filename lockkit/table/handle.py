@@ -238,15 +238,18 @@ class Table:
             lambda: retried(lambda: self._append(rows), retries, self.clock, self.emit)
         )
 
-    def upsert(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
+    def upsert(
+        self, rows: pa.Table, *, retries: int = 0, partial: bool = False
+    ) -> Committed | None:
         """Commit `rows`: each replaces the row with its record key, or is added.
 
         Of all rows with one key, the one with the greatest precombine value stays, or the later of
         equals. A row replaces only rows of its own partition, unless `options` name a global index
-        (`hoodie.index.type=GLOBAL_SIMPLE`). Returns None if nothing would change. Raises what
-        `append` raises; another commit to the same file groups is a conflict.
+        (`hoodie.index.type=GLOBAL_SIMPLE`). With `partial` a row keeps what is stored in columns
+        that `rows` do not have; in a new row they are null. Returns None if nothing would change.
+        Raises what `append` raises; another commit to the same file groups is a conflict.
         """
-        return self._write("upsert", rows, retries)
+        return self._write("upsert", rows, retries, partial=partial)
 
     def delete(self, rows: pa.Table, *, retries: int = 0) -> Committed | None:
         """Commit the removal of the rows with these record keys, in these rows' partitions, or with
@@ -401,10 +404,11 @@ class Table:
         return committed
 
     def _write(
-        self, operation: str, rows: pa.Table, retries: int, partitions: frozenset[str] = frozenset()
-    ) -> Committed | None:
+        self, operation: str, rows: pa.Table, retries: int,
+        partitions: frozenset[str] = frozenset(), *, partial: bool = False,
+    ) -> Committed | None:  # fmt: skip
         refuse_no_table(rows)
-        return self._renewed(lambda: self._rewrite(operation, rows, retries, partitions))
+        return self._renewed(lambda: self._rewrite(operation, rows, retries, partitions, partial))
 
     def _renewed(self, way: Callable[[], T]) -> T:
         """`way`, again with the table read anew if commits that the handle knew are archived."""
@@ -414,15 +418,16 @@ class Table:
         return way()
 
     def _rewrite(
-        self, operation: str, rows: pa.Table, retries: int, partitions: frozenset[str]
-    ) -> Committed | None:
+        self, operation: str, rows: pa.Table, retries: int, partitions: frozenset[str],
+        partial: bool,
+    ) -> Committed | None:  # fmt: skip
         from lockkit.table.format.data_files import ATTEMPTS
         from lockkit.table.options import write_options
         from lockkit.table.writer import ArrowWrite
 
         requested = replace(
-            write_options(self._options, operation=operation), retries=retries,
-            partitions=partitions, strategy=self.strategy,
+            write_options(self._options, operation=operation, partial=partial or None),
+            retries=retries, partitions=partitions, strategy=self.strategy,
         )  # fmt: skip
         with self._alone(operation):
             see_conditions(self.store, self.clock)

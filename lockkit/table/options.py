@@ -35,6 +35,7 @@ Operation = Literal[
 ]
 OPERATIONS: tuple[str, ...] = get_args(Operation)
 (RETRIES,) = NAMES["retries"]
+(PARTIAL_UPDATE,) = NAMES["partial"]
 RETRIES_MAX = 1000
 WRITE = "hoodie.datasource.write."
 PARTITIONS = WRITE + "partitions.to.delete"
@@ -74,6 +75,8 @@ class WriteOptions:
     early_commits: bool = False
     rules: HeartbeatRules = field(default_factory=HeartbeatRules)
     strategy: ConflictStrategy = SIMPLE
+    partial: bool = False
+    """An upsert of rows that keep what is stored in the columns that they do not have."""
     everywhere: bool = False
     """A global index: upserts and deletes find a key in any partition."""
     concurrency: Mapping[str, Any] = field(default_factory=dict)
@@ -147,6 +150,12 @@ def _checked(found: WriteOptions) -> WriteOptions:
         raise RefusedOption(
             "operation", "is not known here", f"choose one of {', '.join(OPERATIONS)}",
             value=found.operation[:40],
+        )  # fmt: skip
+    if found.partial and (found.operation != "upsert" or found.everywhere):
+        what = "upserts" if found.operation != "upsert" else "rows that stay in their partition"
+        raise RefusedOption(
+            PARTIAL_UPDATE, f"is for {what}: other rows need all of their columns",
+            "leave it out, and write whole rows", value="true",
         )  # fmt: skip
     if found.partitions and found.operation != "delete_partition":
         raise RefusedOption(PARTITIONS, "is for the operation delete_partition", "leave it out")

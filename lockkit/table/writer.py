@@ -21,7 +21,7 @@ from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.base_file import Target, refuse_unfit
+from lockkit.table.format.base_file import Target, own_columns, refuse_unfit
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import HUDI, TableConfig
@@ -222,7 +222,7 @@ class TableWrite(ABC):
         schema = schema or evolve(before, incoming)
         config = transaction.target.config
         config = replace(config, log_format=self.requested.log_format or config.log_format)
-        target = Target(transaction.instant, config, schema)
+        target = Target(transaction.instant, config, schema, self.requested.partial)
         with self.guarded(heart, transaction.instant, snapshot.covered.count):
             stats = self.files(target, snapshot, transaction.covered)
         self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
@@ -343,7 +343,9 @@ class ArrowWrite(TableWrite):
         if operation == "delete_partition":
             return []
         assert target.schema is not None
-        rows = self.rows if operation == "delete" else conform(self.rows, target.schema)
+        rows = self.rows
+        if operation != "delete":
+            rows = conform(rows, own_columns(target, rows.schema))
         early = self.early_check(covered)
         work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
         found = RowsInMemory.of(target.config, rows, bucketed=self.merges(target.config))

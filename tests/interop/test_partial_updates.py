@@ -1,7 +1,7 @@
 """Partial updates of Apache Hudi 1.2: its MERGE INTO writes some columns of a row to a log file.
 
-lockkit reads them as Hudi does. A table whose own properties say how values are merged is refused
-by name, and such rows are not written.
+lockkit reads and writes them as Hudi does. A table whose own properties say how values are merged
+is refused by name.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hudi_world import Hudi, Refused
 
 from lockkit import open_store
+from lockkit.clock import Clock
 from lockkit.errors import TableError
+from lockkit.runtime import run
 from lockkit.table import Table, read_table
 from lockkit.table.format.log_blocks import PARTIAL, blocks
+from lockkit.table.services.adopt import adopt
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 COLUMNS = ("_hoodie_record_key", "id", "region", "v", "w", "note", "ts")
@@ -84,6 +88,42 @@ def test_partial_rows_of_hudis_merge_into_are_read_as_hudi_reads_them(
     table.merge("v = s.x, ts = s.ts", ("k1", 300, 50), ("k6", 300, 50))
     rows = table.compared()
     assert "k5" not in rows and rows["k1"]["note"] == "u" and rows["k1"]["v"] == 300
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["by event", "by commit"])
+@pytest.mark.parametrize("blocks", ["avro", "parquet"])
+def test_hudi_reads_partial_rows_of_lockkits_and_merges_its_own_into_them(
+    hudi: Hudi, tmp_path: Path, ordered: bool, blocks: str
+) -> None:
+    name = f"ours_{blocks}_{'event' if ordered else 'commit'}"
+    theirs = Merged(hudi, tmp_path / name, "preCombineField = 'ts', " if ordered else BY_COMMIT)
+    options = {"hoodie.logfile.data.block.format": blocks}
+
+    def partial(column: str, kind: pa.DataType, *of: tuple[str, Any, int]) -> None:
+        rows = {"id": [key for key, *_ in of], column: pa.array([v for _, v, _ in of], kind),
+                "ts": [at for *_, at in of]}  # fmt: skip
+        table.upsert(pa.table(rows), partial=True)
+
+    with Table(f"file://{tmp_path / name}", options=options) as table:
+        run(adopt(), table.store, Clock())
+        partial("v", pa.int32(), ("k1", 100, 20), ("k2", 100, 5), ("k3", 100, 20), ("n1", 100, 1))
+        assert theirs.partial_blocks
+        rows = theirs.compared()
+        assert (rows["k1"]["v"], rows["k1"]["w"], rows["k1"]["note"]) == (100, 1, "n1")
+        assert rows["k2"]["v"] == (2 if ordered else 100)
+        assert (rows["n1"]["v"], rows["n1"]["w"], rows["n1"]["ts"]) == (100, None, 1)
+        partial("w", pa.int32(), ("k1", 200, 30), ("k3", 200, 15), ("k4", 200, 10))
+        theirs.merge("note = concat('x', s.x), ts = s.ts", ("k1", 5, 35), ("k4", 5, 35))
+        rows = theirs.compared()
+        assert (rows["k1"]["v"], rows["k1"]["w"], rows["k1"]["note"]) == (100, 200, "x5")
+        partial("note", pa.string(), ("k4", "ours", 40), ("k5", "ours", 40))
+        rows = theirs.compared()
+        assert (rows["k4"]["w"], rows["k4"]["note"], rows["k5"]["v"]) == (200, "ours", 5)
+        table.delete(pa.table({"id": ["k6"], "ts": [50]}))
+        table.compact()
+        partial("v", pa.int32(), ("k1", 7, 60), ("k7", 7, 60))
+        rows = theirs.compared()
+        assert (rows["k1"]["v"], rows["k1"]["note"]) == (7, "x5") and "k6" not in rows
 
 
 PAYLOADS = ("PartialUpdateAvroPayload", "OverwriteNonDefaultsWithLatestAvroPayload")

@@ -53,6 +53,8 @@ class Target:
     """The table's properties, as the transaction read them."""
     schema: pa.Schema | None = None
     """The table's columns after this transaction; None: the columns of the rows."""
+    partial: bool = False
+    """Whether new rows keep what is stored in the columns that they do not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +270,16 @@ def in_memory(stat: WriteStat, out: io.BytesIO) -> BaseFile:
 
 def columns_of(target: Target, rows: pa.Schema) -> pa.Schema:
     return stored_schema(rows) if target.schema is None else target.schema
+
+
+def own_columns(target: Target, rows: pa.Schema) -> pa.Schema:
+    """The columns of new rows: all of the table's, or of partial rows those that they have."""
+    import pyarrow as pa
+
+    every = columns_of(target, rows)
+    if not target.partial:
+        return every
+    return pa.schema([each for each in every if each.name in rows.names])
 
 
 def plain(rows: pa.Table) -> pa.Table:

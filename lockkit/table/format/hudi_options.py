@@ -55,6 +55,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "retries": ("hoodie.write.num.retries.on.conflict.failures",),
     "drop_duplicates": (W + "insert.drop.duplicates",),
     "combine": ("hoodie.combine.before.insert",),
+    "partial": ("lockkit.partial.update",),
     "allow_empty": ("hoodie.allow.empty.commit",),
     "file_bytes_max": ("hoodie.parquet.max.file.size",),
     "tasks": ("hoodie.upsert.shuffle.parallelism",),

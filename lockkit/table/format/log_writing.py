@@ -24,6 +24,7 @@ from lockkit.table.format.log_blocks import (
     INSTANT,
     MAGIC,
     PARQUET,
+    PARTIAL,
     SCHEMA,
 )
 from lockkit.table.format.properties import TableConfig
@@ -60,7 +61,8 @@ class BlockWriter(BaseFileWriter):
 def data_block(
     target: Target, partition: str, file_id: str, task: TaskId, keys: Any, rows: pa.Table
 ) -> bytes:
-    """The block of new rows, one for each of `keys`; of rows that conform to the table's columns.
+    """The block of new rows, one for each of `keys`; the rows conform to the table's columns, and
+    partial ones to some of these.
 
     The table's `log_format` says of which kind.
     """
@@ -72,7 +74,10 @@ def data_block(
         writer.close(inserts=rows.num_rows)
     else:
         kind, out = AVRO, _avro_rows(target, partition, file_id, task, keys, rows, described)
-    return log_block(kind, {INSTANT: target.instant, SCHEMA: described}, out.getvalue())
+    header = {INSTANT: target.instant, SCHEMA: described}
+    if target.partial and target.schema is not None and len(rows.schema) < len(target.schema):
+        header[PARTIAL] = "true"
+    return log_block(kind, header, out.getvalue())
 
 
 def _avro_rows(

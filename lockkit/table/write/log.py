@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from lockkit.table.format.base_file import Slice, Target, columns_of, plain
+from lockkit.table.format.base_file import Slice, Target, columns_of, own_columns, plain
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
 from lockkit.table.format.log_writing import data_block, delete_block, log_name, refuse_unordered
 from lockkit.table.format.schema import conform
@@ -84,7 +84,7 @@ def write_log(
             block, deletes = _deletions(target, group[0], plain(gone), columns)
             out.write(block)
         if count:
-            fresh = conform(changes.rows, columns)
+            fresh = conform(changes.rows, own_columns(target, rows.schema))
             out.write(data_block(target, *group, work.task, changes.keys, fresh))
         stat = WriteStat(
             partition=group[0], file_id=group[1], path=in_partition(group[0], draft.name),

@@ -32,6 +32,9 @@ from lockkit.table.format.schema import RECORD_KEY, column_of, conform, stored
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PLACE = "_lockkit_place"
+"""The column with the number of the new row that replaces a stored one."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupChanges:
@@ -91,6 +94,8 @@ def merge(
 
     hits: list[Any] = []
     beaten: list[Any] = []
+    replaced: list[pa.Table] = []
+    lacks = _lacking(draft, changes)
     best = draft.target.config.precombine if changes.rows is not None else None
     newer = None
     if best is not None and changes.rows is not None:
@@ -114,6 +119,9 @@ def merge(
             beaten.append(place.filter(stays))
             goes = pc.and_not(goes, stays)
         deleted += (pc.sum(goes).as_py() or 0) if changes.rows is None else 0
+        if lacks is not None:
+            old_values = conform(rows, lacks).append_column(PLACE, place)
+            replaced.append(old_values.filter(goes))
         draft.copy(rows.filter(pc.invert(goes)))
     found = _distinct(hits)
     if changes.rows is None:
@@ -121,13 +129,39 @@ def merge(
     lost = _distinct(beaten)
     if len(lost) == len(changes.keys) and not deleted:
         return None
-    fresh, keys = changes.rows, changes.keys
+    fresh, keys = _filled(changes.rows, replaced), changes.keys
     if len(lost):
         stay = _others(len(keys), lost)
         fresh, keys = fresh.take(stay), keys.take(stay)
     draft.add(fresh, keys)
     inserts = len(changes.keys) - len(found)
     return draft.close(inserts=inserts, updates=len(found) - len(lost), deletes=deleted)
+
+
+def _lacking(draft: BaseFileWriter, changes: GroupChanges) -> pa.Schema | None:
+    """The columns that partial rows do not have; None of whole ones."""
+    import pyarrow as pa
+
+    if changes.rows is None or not draft.target.partial:
+        return None
+    own = changes.rows.column_names
+    lacks = [each for each in draft.columns if each.name not in own]
+    return pa.schema(lacks) if lacks else None
+
+
+def _filled(rows: pa.Table, replaced: list[pa.Table]) -> pa.Table:
+    """The rows with what `replaced` has in the columns that they lack, by their place in `rows`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not replaced:
+        return rows
+    old = pa.concat_tables(replaced).combine_chunks()
+    every = pa.arange(0, rows.num_rows).cast(pa.int32())
+    at = pc.index_in(every, value_set=old[PLACE].combine_chunks())
+    for name in old.column_names[:-1]:
+        rows = rows.append_column(name, old[name].take(at))
+    return rows
 
 
 def beats(stored: Any, newer: Any) -> Any:
