@@ -99,13 +99,14 @@ def contents(url: str) -> dict[str, bytes]:
     return {str(each): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("mode", "then"), [
     (FENCED, GROUP), (GROUP, FENCED), (GROUP, HUDI), (HUDI, GROUP)
 ])  # fmt: skip
 def test_a_switch_that_ended_at_any_request_is_finished_or_taken_back(
-    tmp_path: Path, mode: str, then: str
+    tmp_path: Path, mode: str, then: str, every: int
 ) -> None:
-    for number in range(1, 200):
+    for number in range(1, 200, every):
         url = f"file://{tmp_path}/{number}"
         made(url, mode)
         store, clock = open_store(url), Clock()

@@ -113,6 +113,8 @@ def _decided_together(fence: GroupFence, now: Timeline) -> str:
     hidden = [each for each in commits if each not in now.completed]
     latest = f"{commits[-1]} was committed last" if commits else "nothing is committed"
     waits = f"; not visible yet: {', '.join(hidden[:5])}" if hidden else ""
+    if fence.closed:
+        waits += "; closed: the table is restored, or its mode switched (the same command finishes)"
     return f"group commit, {fence.last} decisions in {fence.round} rounds; {latest}{waits}"
 
 

@@ -50,7 +50,8 @@ next compaction rolls the plan back."""
 ARCHIVE = """\
 Moves the oldest completed instants from the timeline to Hudi's archive, so that listings stay
 short. Readers find them there. Pending writers, savepoints and files that no clean has deleted
-keep commits back. If another archiver was faster, it stops and deletes nothing; run it again."""
+keep commits back, and on a table with group commit everything that is younger than two hours. If
+another archiver was faster, it stops and deletes nothing; run it again."""
 
 ROLLBACK = """\
 Rolls back the instants whose writers are dead, and deletes their files. Committed rows stay. With

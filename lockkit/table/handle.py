@@ -342,7 +342,8 @@ class Table:
         """If there are more than `keep_max` commits, move all but `keep_min` to Hudi's archive.
 
         `read(as_of=...)`, `changes` and `history` find them there. Pending writers, savepoints and
-        files that no clean has deleted keep commits back (`kept_for`). None: nothing was moved.
+        files that no clean has deleted keep commits back (`kept_for`), and with group commit what
+        is younger than two hours. None: nothing was moved.
         """
         from lockkit.table.services.archive_rules import ArchiveRules, checked
 

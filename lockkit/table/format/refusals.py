@@ -234,5 +234,6 @@ def refuse_commit(commit: str, version: int, mode: str, table_type: str) -> None
         raise RefusedOption(
             f"version {version}, mode {mode}, {table_type}",
             f"is refused: group commit needs table version 9, mode {FENCED} and {COPY_ON_WRITE}",
-            f"leave out commit={GROUP!r}, or make such a table",
+            f"leave out commit={GROUP!r}, or make such a table; a table of version 6 is upgraded "
+            "by a Hudi writer (1.1 or later) with hoodie.write.table.version=9",
         )

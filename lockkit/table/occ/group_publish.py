@@ -14,8 +14,9 @@ from typing import Any, Protocol, TypeVar, cast
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
+from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Sleep, WallMs, run
-from lockkit.runtime.proven import all_of, listing
+from lockkit.runtime.proven import all_of, listing, read
 from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.errors import (
@@ -28,6 +29,7 @@ from lockkit.table.errors import (
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import recheck_config
 from lockkit.table.format.schema_reading import arrow_schema
+from lockkit.table.format.taken_back import refuse_taken_back
 from lockkit.table.format.timeline import V9, Timeline, instant_ms, parse_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
@@ -48,6 +50,7 @@ from lockkit.table.occ.group_commit import (
     GroupWrite,
     are_published,
     bury,
+    completed_key,
     decided,
     has_gap,
     is_publisher,
@@ -304,8 +307,12 @@ def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDe
         client.knows(*(yield from read_group_fence()))
     # It has left the window, so it is published.
     now = parse_timeline((yield from listing(GROUP_TIMELINE + instant)), V9)
-    return GroupDecision(0, 0, COMMIT, instant, now.completion.get(instant),
+    gone = GroupDecision(0, 0, COMMIT, instant, now.completion.get(instant),
                          action=now.completed.get(instant, COMMIT))  # fmt: skip
+    key = completed_key(gone)
+    if isinstance(left := (yield from read(key, limit=None)), Found):
+        refuse_taken_back(instant, key, left.body)
+    return gone
 
 
 def see_published(

@@ -1,0 +1,133 @@
+"""Savepoints and restores where writers decide together; judged by a dictionary and by hudi-rs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_group_archive import paused_at_its_offer
+from test_group_table import HOW, before_fence, judged, published, rows, values
+
+from lockkit.cli.main import main
+from lockkit.clock import Clock
+from lockkit.errors import TableError
+from lockkit.runtime import perform, run
+from lockkit.sinks import silent
+from lockkit.table import Table
+from lockkit.table.errors import TableBlocked, TableChanged
+from lockkit.table.format.properties import load_config
+from lockkit.table.occ import group_publish
+from lockkit.table.occ.commit import EpochGuard, StateChange
+from lockkit.table.occ.transaction import TableCache
+from lockkit.table.services.restore import restore
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    # The reserved instant of a paused writer is pending, and no table is restored then.
+    monkeypatch.setattr(group_publish, "is_busy", lambda _: False)
+    made = f"file://{tmp_path}/orders"
+    Table.create(made, **HOW).close()
+    return made
+
+
+def saved(table: Table) -> str:
+    """A savepoint with the row a, and two commits after it."""
+    table.upsert(rows("a"))
+    published(table)
+    instant = table.savepoint().instant
+    table.upsert(rows("a", v=1))
+    table.append(rows("b"))
+    published(table)
+    return instant
+
+
+def test_a_restored_table_goes_on_with_group_commit(url: str) -> None:
+    with Table(url) as table, Table(url) as other:
+        other.append(rows("other"))
+        instant = saved(table)
+        assert len(table.restore(instant).taken_back) == 2
+        assert values(url) == judged(url) == {"a": 0, "other": 0}
+        for number, each in enumerate((table, other)):
+            for _ in range(2):
+                try:
+                    each.upsert(rows("a", v=5 + number))
+                    break
+                except TableError:  # what it knew was taken back
+                    continue
+        assert table.delete_savepoint(instant)
+    assert values(url) == judged(url) == {"a": 6, "other": 0}
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_restore_that_ended_at_any_request_is_finished_by_the_same_call(
+    tmp_path: Path, every: int
+) -> None:
+    for number in range(1, 200, every):
+        url = f"file://{tmp_path}/{number}"
+        Table.create(url, **HOW).close()
+        with Table(url) as table:
+            instant = saved(table)
+            store, clock = table.store, Clock()
+            known = TableCache(*run(load_config(), store, clock))
+            way, sent = restore(known, StateChange(EpochGuard(0)), instant), 0
+            request = way.send(None)
+            try:
+                while sent < number:
+                    answer = perform(request, store, clock, silent)
+                    sent += 1
+                    request = way.send(answer)
+            except StopIteration:
+                break
+            way.close()
+        with Table(url) as after:
+            after.restore(instant)
+            assert values(url) == judged(url) == {"a": 0}, number
+            after.append(rows("after"))
+        assert values(url) == judged(url) == {"a": 0, "after": 0}, number
+    assert number > 10, "it has more requests than that"
+
+
+def test_a_table_is_not_restored_under_a_writer(url: str) -> None:
+    with Table(url) as one, Table(url) as other:
+        instant = saved(other)
+        refused: list[str] = []
+
+        def meanwhile() -> None:
+            with pytest.raises(TableBlocked, match="is pending") as caught:
+                other.restore(instant)
+            refused.append(str(caught.value))
+
+        before_fence(one, meanwhile)
+        one.append(rows("c"))
+        assert refused
+    assert values(url) == judged(url) == {"a": 1, "b": 0, "c": 0}
+
+
+def test_a_paused_owner_whose_commit_was_taken_back_hears_of_the_restore(url: str) -> None:
+    with Table(url) as one, Table(url) as other:
+        instant = saved(other)
+
+        def meanwhile() -> None:
+            other.append(rows("d"))  # decides the offer
+            published(other)
+            assert len(other.restore(instant).taken_back) == 5
+
+        paused_at_its_offer(one, meanwhile, other)
+        with pytest.raises(TableChanged, match="has taken it back"):
+            one.append(rows("mine"))
+    assert values(url) == judged(url) == {"a": 0}
+
+
+def test_table_show_says_that_the_fence_is_closed(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lockkit.table.occ.group_commit import GroupClient
+    from lockkit.table.occ.group_mode import set_closed
+
+    with Table(url) as table:
+        run(set_closed(GroupClient(), lambda: None, closed=True), table.store, Clock())
+        with pytest.raises(TableError, match="restored, or its mode switched"):
+            table.append(rows("a"))
+    assert main(["table", "show", url]) == 0
+    assert "closed: the table is restored, or its mode switched" in capsys.readouterr().out
