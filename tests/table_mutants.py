@@ -126,7 +126,9 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "begin does not look for rollbacks": {
         "timeline.Timeline.latest": property(lambda now: max(now.commits, default=""))
     },
-    "a living writer is taken for dead": {"liveness.expired": lambda *_: True},
+    "a living writer is taken for dead": {
+        "liveness.expired": lambda *_: True, "failed.expired": lambda *_: True,
+    },
     "a heartbeat beats over whatever is there": {
         "heartbeat.beat": blind_beat,
     },

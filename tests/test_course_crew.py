@@ -82,7 +82,7 @@ def test_programs_must_be_started_first_and_new_ones_end_those_before(
 ) -> None:
     monkeypatch.setattr(course, "_newest", None)
     first = Programs("plain")
-    with pytest.raises(RuntimeError, match=r"call crew\.start\(\) first"):
+    with pytest.raises(RuntimeError, match=r"call start\(\) first"):
         first.add(ONCE)
     folder = first._folder
     assert folder.exists()

@@ -19,8 +19,9 @@ from guarantees_world import Attacked, Rules, World, worlds
 from play import Faults
 
 from lockkit.runtime import Procedure
+from lockkit.table.occ.failed import dead_instants
 from lockkit.table.occ.heartbeat_rules import failed_writes_policy
-from lockkit.table.occ.liveness import dead_instants, end
+from lockkit.table.occ.liveness import end
 
 SEEDS = int(os.environ.get("LOCKKIT_SEEDS", "8"))
 TROUBLE = Faults(lost=3, late=2, crash=30)

@@ -24,7 +24,8 @@ from lockkit.stores import Store, open_store
 from lockkit.table import Snapshot, load_snapshot, read_table
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import load_timeline
-from lockkit.table.occ.liveness import dead_instants, end
+from lockkit.table.occ.failed import dead_instants
+from lockkit.table.occ.liveness import end
 from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.reader import read_increment, read_slice

@@ -36,11 +36,11 @@ from lockkit.runtime import Delete, Get, List, Note, Put, Sleep, Unique, WallMs,
 from lockkit.stores import Store, open_store
 from lockkit.table.errors import CommitUnknown, HeartbeatExpired
 from lockkit.table.format.timeline import V6, instant_ms, instant_of, load_timeline
+from lockkit.table.occ.failed import dead_instants
 from lockkit.table.occ.heartbeat import Heartbeat, HeartbeatState, beat, start
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules, failed_writes_policy, heartbeat_rules
 from lockkit.table.occ.liveness import (
     HeartbeatRead,
-    dead_instants,
     end,
     expired,
     forget,

@@ -47,7 +47,7 @@ class SameEpoch(WalError):
         self.epoch = epoch
         super().__init__(
             f"slot {slot} is of another writer with this one's epoch, {epoch}; its manifest was "
-            "set back, or its store ignores conditions (lockkit probe tells)",
+            "set back, or its store ignores conditions (`lockkit probe` shows it)",
             slot=slot, cure="do not append here",
         )  # fmt: skip
 

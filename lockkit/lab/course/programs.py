@@ -75,7 +75,7 @@ class Programs:
         self._server: Emulator | None = None
         self._clock = Clock()
         self._id = self._clock.unique()
-        self._folder = Path(tempfile.mkdtemp(prefix="lockkit-crew-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="lockkit-programs-"))
         self._spark_server: subprocess.Popen[str] | None = None
         self._tables = 0
         self._recorded: dict[str, list[Event]] = {}
@@ -222,7 +222,7 @@ class Programs:
 
     def _new_table(self, buckets: int) -> str:
         if not self._members:
-            raise RuntimeError("no program is running: call crew.start() first")
+            raise RuntimeError("no program is running: call start() first")
         self._tables += 1
         url = f"{self.url}-{self._tables}"
         self._make(url, FIRST, buckets)

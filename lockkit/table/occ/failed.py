@@ -9,7 +9,7 @@ for another one. A plan that waits is left to whoever carries it out: Hudi, or `
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, WallMs
@@ -23,11 +23,13 @@ from lockkit.table.occ.heartbeat_rules import HeartbeatRules, Policy
 from lockkit.table.occ.liveness import (
     HEARTBEATS,
     HeartbeatRead,
-    dead_instants,
     expired,
     read_heartbeat,
 )
 from lockkit.table.occ.pending import REPLACING
+
+_WRITES = frozenset({"commit", "replacecommit", "deltacommit"})
+"""A clustering, a clean or a rollback that did not complete is resumed by its own service."""
 
 
 def failed_writes(
@@ -38,7 +40,7 @@ def failed_writes(
     *,
     own: Collection[str] = (),
 ) -> Procedure[tuple[HeartbeatRead, ...]]:
-    """Pending instants that may be rolled back, each after `end(pulse)` has returned True.
+    """Pending instants that may be rolled back, each after `end(heartbeat)` has returned True.
 
     `own` are the instants of this process.
     """
@@ -57,10 +59,47 @@ def failed_writes(
             continue  # Hudi's, or scheduled: no process of ours carries it out
         if policy == "EAGER" or expired(heartbeat, wall_ms, rules):
             plans_dead.append(heartbeat)
-    if plans_dead and policy != "EAGER":  # its writer deletes its heartbeat when it has committed
-        again = yield from load_timeline(names)
-        plans_dead = [each for each in plans_dead if each.instant in again.pending]
-    return (*dead, *plans_dead)
+    return (*dead, *(yield from _still_pending(names, plans_dead, policy)))
+
+
+def dead_instants(
+    names: TimelineNames,
+    now: Timeline,
+    policy: Policy,
+    *,
+    mine: str = "",
+    rules: HeartbeatRules = HeartbeatRules(),
+    spare: frozenset[str] = frozenset(),
+) -> Procedure[tuple[HeartbeatRead, ...]]:
+    """Pending writes that may be rolled back, oldest first, each after `end` returned True.
+
+    EAGER: every one but mine (for a table's only writer). LAZY: those whose heartbeat has expired.
+    NEVER: none. `spare` are plans that their table service will resume (in version 6 a clustering
+    is called `replacecommit`, as an overwrite is).
+    """
+    if policy == "NEVER":
+        return ()
+    wall_ms, dead = (yield WallMs()), []
+    for instant, action in now.pending.items():
+        if action not in _WRITES or instant == mine or instant in spare:
+            continue
+        heartbeat = yield from read_heartbeat(instant, names.requested(instant, action))
+        if policy == "EAGER" or expired(heartbeat, wall_ms, rules):
+            dead.append(heartbeat)
+    return (yield from _still_pending(names, dead, policy))
+
+
+def _still_pending(
+    names: TimelineNames, dead: Sequence[HeartbeatRead], policy: Policy
+) -> Procedure[tuple[HeartbeatRead, ...]]:
+    """Those that a timeline loaded now still shows: a heartbeat is deleted after the commit.
+
+    EAGER: all of them, because the table has no other writer.
+    """
+    if policy == "EAGER" or not dead:
+        return tuple(dead)
+    again = yield from load_timeline(names)
+    return tuple(heartbeat for heartbeat in dead if heartbeat.instant in again.pending)
 
 
 def service_plans(

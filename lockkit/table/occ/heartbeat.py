@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from lockkit.clock import Clock, back_off_s, process_name
@@ -170,22 +170,17 @@ class HeartbeatSchedule:
         )
 
     def renewed(self) -> Procedure[bool]:
-        """Send one more beat; return whether it is proven."""
+        """Send one more beat; return whether it is proven. It counts from the earliest send."""
+        before = self.now
         try:
             self.assert_alive()
-            return (yield from self._beat())
+            sent_ms = self.clock.boot_ms()
+            self.since_ms = self.since_ms if before.out else sent_ms
+            self.now = yield from beat(before)
         except HeartbeatExpired as error:
             self.lost = error.cause
         except StoreError:
             pass
-        return False
-
-    def _beat(self) -> Procedure[bool]:
-        """Whether it is proven. It counts from the earliest send that it may prove."""
-        sent_ms = self.clock.boot_ms()
-        self.since_ms = self.since_ms if self.now.out else sent_ms
-        before = self.now
-        self.now = yield from beat(before)
         if self.now.version == before.version:
             return False
         self.proven_ms = self.since_ms
@@ -270,10 +265,8 @@ class Heartbeat:
     def finish(self) -> None:
         """The instant is committed: its heartbeat is not needed any more."""
         self.stop()
-        if self._beats.quiet_since_ms is not None:
-            with self._turn:  # the first beat may be in progress
-                run(self._beats.finish(), self._store, self._clock)
-        else:
+        quiet = self._beats.quiet_since_ms is not None
+        with self._turn if quiet else nullcontext():  # a first beat may be in progress
             run(self._beats.finish(), self._store, self._clock)
 
     def give_up(self) -> None:

@@ -1,4 +1,4 @@
-"""Liveness: which writers of a table are alive, and which pending instants are abandoned.
+"""Liveness: which writers of a table are alive (`failed`: which pending instants are abandoned).
 
 The writer of an instant rewrites `.hoodie/.heartbeat/<instant>` at an interval (`heartbeat`).
 Before an instant is rolled back, its heartbeat is ended: exactly the version that was seen to have
@@ -18,17 +18,11 @@ from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, Throt
 from lockkit.protocol.policy import Expiry
 from lockkit.runtime import Delete, Note, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import TRIES_MAX, pause_s, read, settle_write
-from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, instant_ms, load_timeline
-from lockkit.table.occ.heartbeat_rules import TTL_MS_MAX, HeartbeatRules, Policy
+from lockkit.table.format.timeline import HOODIE, instant_ms
+from lockkit.table.occ.heartbeat_rules import TTL_MS_MAX, HeartbeatRules
 
 HEARTBEATS = HOODIE + ".heartbeat/"
 BODY_BYTES_MAX = 2_000
-
-_WRITES = frozenset({"commit", "replacecommit", "deltacommit"})
-"""A clustering, a clean or a rollback that did not complete is resumed by its own service."""
-
-
-# --- what is seen of a heartbeat -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +109,6 @@ def lives(instant: str, rules: HeartbeatRules, requested: str = "") -> Procedure
     return not expired(heartbeat, (yield WallMs()), rules)
 
 
-# --- before and after a rollback -----------------------------------------------------------------
-
-
 def end(heartbeat: HeartbeatRead) -> Procedure[bool]:
     """End the observed heartbeat before its instant is rolled back. False: its writer is alive.
 
@@ -153,35 +144,3 @@ def discard(key: str) -> Procedure[None]:
                     yield Sleep(pause_s(tries))
         except StoreError:
             return
-
-
-def dead_instants(
-    names: TimelineNames,
-    now: Timeline,
-    policy: Policy,
-    *,
-    mine: str = "",
-    rules: HeartbeatRules = HeartbeatRules(),
-    spare: frozenset[str] = frozenset(),
-) -> Procedure[tuple[HeartbeatRead, ...]]:
-    """Pending writes that may be rolled back, oldest first, each after `end(pulse)` returned True.
-
-    EAGER: every one but mine (for a table's only writer). LAZY: those whose heartbeat has expired
-    and which a timeline loaded after that still shows as pending, because a writer deletes its
-    heartbeat after its commit. NEVER: none. `spare` are plans that their table service will resume
-    (in version 6 a clustering is called `replacecommit`, as an overwrite is).
-    """
-    if policy == "NEVER":
-        return ()
-    wall_ms = yield WallMs()
-    dead: list[HeartbeatRead] = []
-    for instant, action in now.pending.items():
-        if action not in _WRITES or instant == mine or instant in spare:
-            continue
-        heartbeat = yield from read_heartbeat(instant, names.requested(instant, action))
-        if policy == "EAGER" or expired(heartbeat, wall_ms, rules):
-            dead.append(heartbeat)
-    if policy == "EAGER" or not dead:
-        return tuple(dead)
-    again = yield from load_timeline(names)
-    return tuple(heartbeat for heartbeat in dead if heartbeat.instant in again.pending)

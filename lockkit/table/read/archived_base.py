@@ -30,7 +30,7 @@ from lockkit.table.read.table_files import list_files
 
 
 class Wanted(Protocol):
-    """`opening.SnapshotPoint`."""
+    """Which snapshot is asked for; the part of `opening.SnapshotPoint` that is needed here."""
 
     @property
     def as_of(self) -> str | None: ...
