@@ -38,7 +38,7 @@ def put(client: str, key: str, body: bytes = b"", condition: object = None) -> t
 @pytest.fixture(scope="module")
 def history() -> list[Event]:
     """W1 decides its own commit, W2's, and against W3's; W3 buries its offer. On a real server."""
-    old = [replace(offer(n), instant=f"2024{n:013}", blind=True) for n in range(1, 40)]
+    old = [replace(offer(n), instant=f"2024{n:013}", blind=True) for n in range(1, 21)]
     long = decide(GroupFence("old"), old, attempt="1")
     made = decide(long, [offer(1, blind=True), offer(2), offer(3)], attempt="2")
     assert [each.why or each.kind for each in made.window[-3:]] == ["commit", "commit", "conflict"]
@@ -130,7 +130,7 @@ def test_the_check_judges_what_the_table_itself_reports() -> None:
 def test_the_lanes_show_offers_and_who_decided_for_whom(history: list[Event]) -> None:
     scene = whole(history)
     arrows = [(each["lane"], each["op"]) for each in scene["arrows"] if each["side"] == "table"]
-    assert arrows == [("W1", "decides 39"), ("W2", "offer"), ("W3", "offer"), ("W1", "decides 3"),
+    assert arrows == [("W1", "decides 20"), ("W2", "offer"), ("W3", "offer"), ("W1", "decides 3"),
                       ("W2", "tombstone")]  # fmt: skip
     decides = next(each for each in scene["arrows"] if each["op"] == "decides 3")
     assert f"decides {T(2)} of W2: commit" in decides["detail"]

@@ -15,7 +15,7 @@ from lockkit.table.occ.fence import COMMIT, GROUPS_MAX, NO_INSTANT, ROLLBACK
 
 GROUP_WINDOW_MAX = 128
 BATCH_MAX = 64
-UNPUBLISHED_MAX = 64
+UNPUBLISHED_MAX = 24
 """While this many decisions have no proven outcome file, nothing more is decided."""
 WINDOW_GROUPS_MAX = 4_000
 """Number of file groups named in a window. A commit beyond it conflicts with each later rewrite."""

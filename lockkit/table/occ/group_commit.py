@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from lockkit.errors import TableError
@@ -38,6 +38,7 @@ from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTA
 from lockkit.table.occ.group import (
     GROUP_WINDOW_MAX,
     REFUSED,
+    UNPUBLISHED_MAX,
     WHOLE_TABLE,
     GroupDecision,
     GroupFence,
@@ -76,21 +77,31 @@ COMPLETED = {CLUSTERING: OVERWRITE}
 """What the file of an action is called once it is completed, where that is not the action."""
 RESERVATIONS_MAX = 10
 TURNS_MAX = 40
+PUBLISHING_TURNS_MAX = 8 * UNPUBLISHED_MAX
+"""So many round trips a thread waits for another one of its process, which publishes for it."""
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
 OFFERS_MAX = 256
 """So many offers that it has read a client keeps."""
-LOOK_TRIPS, FOLLOW_TRIPS = (1.25, 0.5), (2.25, 1.0)
-"""When a client looks whether it is decided: after the oldest offer, after its own one."""
+LOOK_TRIPS, FOLLOW_TRIPS = (1.25, 0.75, 1.25, 1.75), (1.75, 1.0, 1.5)
+"""When a client looks whether it is decided: after an older offer, after its own one."""
 FRESH_ROUNDS = 2
 """What was decided in the latest rounds is not published by others yet."""
 LEFT_MAX = 8
 """So many round trips at most a client leaves the publishing to another one that it met."""
+READ_AHEAD = 8
+"""So many inflight files a publisher reads while it publishes those before."""
+BESIDE_LEAST = 3
+"""Of fewer decisions it reads the fence when they are published."""
+ROOM_TRIPS = 8
+"""So many round trips a client waits for the one that publishes, before it looks."""
 PUBLISHER_TRIPS = (1.5, 3, 6)
 """When the client that publishes for others reads the fence again, while there is nothing new."""
+FULL_TRIPS = 4
+"""It looks no sooner while nothing more is decided before something is published."""
 FOLLOWS_MS = 2_000
 """An older instant that is pending may be a dead writer's."""
-PATIENCE_MAX = 3
+PATIENCE_MAX = 2
 """So many turns a client leaves the decision to the owner of an older offer."""
 TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
 INSTANT_DIGITS = 17
@@ -265,6 +276,8 @@ class GroupWrite:
     """Whether its base is from the fence that was read beside its snapshot's listing."""
     follows: bool = False
     """Whether that listing shows an earlier commit under way, whose owner may decide this one."""
+    earlier: frozenset[str] = frozenset()
+    """The earlier instants that are under way by that listing."""
 
     def see(self, fence: GroupFence) -> None:
         """Raise the base to the last decision in its snapshot.
@@ -541,8 +554,10 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     version = settled if isinstance(settled, Version) else ""
     if version and settled is made:
         client.read[key, version] = write.offer()
-    if view is None and (kind := (yield from await_decision(client, write.instant, FOLLOW_TRIPS))):
-        return kind
+    if view is None:
+        waits = await_decision(client, write.instant, FOLLOW_TRIPS, write.earlier)
+        if kind := (yield from waits):
+            return kind
     for turn in range(TURNS_MAX):
         if turn or view is None:
             view = yield from look(client)
@@ -559,7 +574,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
             version = settled
             client.read[key, version] = write.offer()
         if not has_room(view.fence, client.proven):
-            yield from publish(client)  # a full window takes no more decisions
+            yield from make_room(client, view.fence)  # no more decisions are taken
             continue
         if kind := (yield from take_turn(client, view, write, turn)):
             return kind
@@ -571,9 +586,10 @@ def take_turn(
 ) -> Procedure[str]:
     """Decide what is open, or wait for the owner of an older offer; '' if nothing was decided."""
     blind, keys = offered(view)
-    oldest = min([*(each.instant for each in blind), *map(instant_in, keys)], default="~")
-    if turn < PATIENCE_MAX and oldest < write.instant:
-        return (yield from await_decision(client, write.instant))
+    older = {*(each.instant for each in blind), *map(instant_in, keys)}
+    older = {each for each in older if each < write.instant}
+    if turn < PATIENCE_MAX and older:
+        return (yield from await_decision(client, write.instant, LOOK_TRIPS, older))
     others = yield from open_offers(view)
     if (yield from decide_once(client, view, [write.offer(), *others], write)):
         return decision_in(client.known, write.instant)
@@ -583,20 +599,25 @@ def take_turn(
 
 
 def await_decision(
-    client: GroupClient, instant: str, trips: tuple[float, ...] = LOOK_TRIPS
+    client: GroupClient, instant: str, trips: tuple[float, ...], older: Collection[str] = ()
 ) -> Procedure[str]:
-    """Read the fence at the pace of round trips, until it moves or they have passed.
+    """Read the fence at the pace of round trips, until it decides this instant or they have passed.
 
-    The owner of the older offer sees it in the listing beside its own offer, and then replaces the
-    fence: earlier reads are useless.
+    The owner of the oldest offer sees the others in its listing, and then replaces the fence:
+    earlier reads are useless. Once every `older` one is decided, it is this client's turn.
     """
+    left = set(older)
     for each in trips:
-        yield Sleep(client.trip_ms / 1000 * each)
+        full = client.known is not None and not has_room(client.known, client.proven)
+        least = min(len(left), FULL_TRIPS) if full else 0  # one is decided as one is published
+        yield Sleep(client.trip_ms / 1000 * max(each, least))
         found = yield from read(FENCE_KEY, unless=client.version, limit=FENCE_BYTES_MAX)
         if isinstance(found, Found):
             fence = parse_group_fence(found.body)
             client.knows(fence, found.version)
-            return decision_in(fence, instant)
+            left -= {each.instant for each in fence.window}
+            if (kind := decision_in(fence, instant)) or not left:
+                return kind  # decided, or it is this client's turn
     return ""
 
 
@@ -773,20 +794,37 @@ def replace_group_fence(
 
 
 def publish(
-    client: GroupClient, view: GroupView | None = None, *, until: int | None = None
-) -> Procedure[None]:
+    client: GroupClient, view: GroupView | None = None, *, until: int | None = None,
+    beside: Procedure[GroupFence | None] | None = None,
+) -> Procedure[GroupFence | None]:  # fmt: skip
     """Create the outcome files of all decisions: a round only after every earlier round.
 
     In table version 9 one by one, in the order of their completion times: a reader of increments
     that sees one has seen all before it. `until` is the number of the last decision to publish.
+    `beside` is carried out in parallel with the last ones; its result is returned.
     """
     view = view or (yield from look(client))
     due = [each for each in view.fence.window if until is None or each.seq <= until]
-    bodies = yield from unpublished_bodies(client, view, due)
-    for together in rounds(replace(view.fence, window=tuple(due))):
+    left = [each for each in due if not is_proven(view.fence, each, client.proven)]
+    parts = [left[at : at + READ_AHEAD] for at in range(0, len(left), READ_AHEAD)]
+    bodies = (yield from unpublished_bodies(client, view, parts[0])) if parts else {}
+    for part, coming in pairwise(parts):
+        work = publish_part(client, view, part, bodies)
+        bodies, _ = yield Parallel((unpublished_bodies(client, view, coming), work))
+    last = [publish_part(client, view, part, bodies) for part in parts[-1:]]
+    beside = beside if len(left) >= BESIDE_LEAST else None
+    done = yield from all_of([*last, *([beside] if beside else [])])
+    newer: GroupFence | None = done[-1] if beside else None
+    return newer
+
+
+def publish_part(
+    client: GroupClient, view: GroupView, part: list[GroupDecision], bodies: Mapping[str, bytes]
+) -> Procedure[None]:
+    for together in rounds(replace(view.fence, window=tuple(part))):
         met = yield from all_of([publish_one(client, view, each, bodies) for each in together])
         if any(met):
-            yield from let_publish(client, view.fence, due)
+            yield from let_publish(client, view.fence, part)
 
 
 def let_publish(
@@ -800,13 +838,27 @@ def let_publish(
         yield from are_published(client, left)
 
 
+def make_room(client: GroupClient, fence: GroupFence) -> Procedure[None]:
+    """Wait until some decisions are published; publish them if the client named for it does not.
+
+    Otherwise each writer that waits would read and publish the same files.
+    """
+    left = [each for each in fence.window if not is_proven(fence, each, client.proven)]
+    at_work = client.publishing.locked() if is_publisher(client, fence) else fence.combiner
+    if left and at_work and fence.combiner != client.idle:
+        yield Sleep(client.trip_ms / 1000 * ROOM_TRIPS, client.closing)
+        if (yield from is_published(client, left[:1])):
+            return
+        client.idle = fence.combiner
+    yield from publish(client)
+
+
 def unpublished_bodies(
     client: GroupClient, view: GroupView, due: list[GroupDecision]
 ) -> Procedure[dict[str, bytes]]:
     """The inflight files of the commits that have no completed file, read in parallel."""
     left = [each for each in due
-            if each.kind == COMMIT and not is_proven(view.fence, each, client.proven)
-            and not is_completed(view, each.instant)]  # fmt: skip
+            if each.kind == COMMIT and not is_completed(view, each.instant)]
     own = {each.instant: body for each in left
            if (body := client.bodies.get(each.instant) or unpacked(each))}  # fmt: skip
     others = [each for each in left if each.instant not in own]
@@ -863,7 +915,7 @@ def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -
     The client that the fence names goes on with what others have decided by then. False: the
     table is gone, or another one was made in its place, so nothing is published.
     """
-    for _ in range(TURNS_MAX):
+    for _ in range(PUBLISHING_TURNS_MAX):
         if mine_alone := client.publishing.acquire(blocking=False):
             break
         yield Sleep(client.trip_ms / 1000)  # another thread of this client is at it
@@ -879,12 +931,32 @@ def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -
                 yield from are_published(client, left)  # another client may have done it
             if not (yield from is_there(client, fence.table, client.boot_ms() - SURE_MS)):
                 return False
-            yield from publish(client, view)
-            more = (yield from to_be_published(client, fence))
+            newer = yield from publish(client, view, beside=fence_beside(client, fence))
+            more = newer or (yield from to_be_published(client, fence))
     finally:
         if mine_alone:
             client.publishing.release()
     return (yield from stays(client, fence, client.boot_ms() - SURE_MS))
+
+
+def fence_beside(client: GroupClient, done: GroupFence) -> Procedure[GroupFence | None]:
+    """What was decided since, read while this client publishes what was decided before.
+
+    Also the first inflight files that are to be published then.
+    """
+    if not client.contended or not is_publisher(client, done):
+        return None
+    began_ms = client.boot_ms()
+    found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
+    if not isinstance(found, Found) or (fence := parse_group_fence(found.body)).table != done.table:
+        return None
+    client.knew_ms = max(client.knew_ms, began_ms)
+    if not is_publisher(client, fence) or fence.last == done.last:
+        return None
+    new = [each for each in fence.window if each.seq > done.last][:READ_AHEAD]
+    view = GroupView(fence, found.version, {}, frozenset())
+    client.bodies |= yield from unpublished_bodies(client, view, new)
+    return fence
 
 
 def to_be_published(client: GroupClient, done: GroupFence) -> Procedure[GroupFence | None]:
@@ -952,19 +1024,28 @@ def unproven(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> lis
 
 
 def are_published(client: GroupClient, left: list[GroupDecision]) -> Procedure[bool]:
-    """Whether these are published, by one request: a listing, or a read if only one is left.
-
-    In table version 9 the last of them is published last.
-    """
-    if len(left) > 1:
-        after = f"{GROUP_TIMELINE}{client.horizon}~" if client.horizon else ""
-        keys = {each.key for each in (yield from listing(GROUP_TIMELINE, after=after))}
-    else:
-        found = yield from read(completed_key(left[0]))
-        keys = {completed_key(left[0])} if isinstance(found, Found) else set()
+    """Whether the last of these is published; notes each that is. By one listing."""
+    if len(left) == 1:
+        return (yield from is_published(client, left))
+    after = f"{GROUP_TIMELINE}{client.horizon}~" if client.horizon else ""
+    keys = {each.key for each in (yield from listing(GROUP_TIMELINE, after=after))}
     there = [each for each in left if completed_key(each) in keys]
     client.proven |= {each.seq for each in there}
     return left[-1] in there
+
+
+def is_published(client: GroupClient, left: list[GroupDecision]) -> Procedure[bool]:
+    """Whether the last of these is published, by one small read.
+
+    In table version 9 then those before it are, too: they are published in this order.
+    """
+    last = left[-1]
+    key = completed_key(last) if last.kind == COMMIT else timeline_key(last.instant, "offer")
+    found = yield from read(key)
+    if not isinstance(found, Found) or (last.kind != COMMIT and not is_tombstone(found.body)):
+        return False
+    client.proven |= {each.seq for each in left} if last.completion else {last.seq}
+    return True
 
 
 def bury(instant: str) -> Procedure[None]:

@@ -48,11 +48,11 @@ from lockkit.table.occ.group_commit import (
     GROUP_TIMELINE,
     GroupClient,
     GroupWrite,
-    are_published,
     bury,
     completed_key,
     decided,
     has_gap,
+    is_published,
     is_publisher,
     known_decisions,
     named,
@@ -272,22 +272,24 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
     appends = began.action == COMMIT and not prepared.replaced and all(
         each.previous == NO_COMMIT and each.group[1].startswith("f") for each in prepared.stats
     )
+    earlier = _earlier(prepared.instant, began.timeline)
     # Where nothing of the window is covered, what left it may not be either.
     write = GroupWrite(
         prepared.instant, began.taken.attempt, 0, began.base, began.horizon,
         named(files), schema_id(files.schema), prepared.grows,
         blind=appends and not prepared.grows, body=prepared.body, action=began.action,
         surveyed=surveyed is not None and surveyed[0].round <= fence.round,
-        follows=surveyed is not None and _follows(prepared.instant, began.timeline),
+        follows=surveyed is not None and bool(earlier), earlier=earlier,
     )  # fmt: skip
     write.see(fence)
     return write
 
 
-def _follows(instant: str, now: Timeline) -> bool:
-    """Whether the commit before this one is under way."""
-    before = max((each for each in pending_commits(now) if each < instant), default="")
-    return bool(before) and instant_ms(instant) - instant_ms(before) < FOLLOWS_MS
+def _earlier(instant: str, now: Timeline) -> frozenset[str]:
+    """The commits before this one that are under way; an old one may be a dead writer's."""
+    since_ms = instant_ms(instant) - FOLLOWS_MS
+    before = (each for each in pending_commits(now) if each < instant)
+    return frozenset(each for each in before if instant_ms(each) > since_ms)
 
 
 @lru_cache(maxsize=16)
@@ -345,17 +347,29 @@ def _others_publish(
     """Whether another client publishes it; False once none has published anything for a while."""
     trip_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
     for _ in range(WAITS_MAX):
-        left = unproven(client, fence, mine)
+        left = _unproven_by_now(client, fence, mine)
         before = min(len(left), WAITS_MAX)  # the owner of the oldest one is the first to lose it
         patient_s = max(patience_s or 0, trip_s * WAITS_MAX) * (1 + before) / 2
         wait_s = trip_s * before if patience_s is None else patient_s
         yield Sleep(wait_s if left else 0, client.closing)
-        still = unproven(client, fence, mine)
-        if not still or (yield from are_published(client, still)):
+        still = _unproven_by_now(client, fence, mine)
+        if not still or (yield from is_published(client, still)):
             return True
-        if client.closing.is_set() or len(unproven(client, fence, mine)) == len(left):
+        if client.closing.is_set() or not (
+            len(still) < len(left) or (yield from is_published(client, still[:1]))
+        ):
             return False
     return False
+
+
+def _unproven_by_now(
+    client: GroupClient, fence: GroupFence, mine: GroupDecision
+) -> list[GroupDecision]:
+    """`unproven`, also by what the fence says that this client has read since."""
+    known, left = client.known, unproven(client, fence, mine)
+    if known is None or known.table != fence.table:
+        return left
+    return [each for each in left if each.seq > known.published]
 
 
 def publish_behind(client: GroupClient, mine: GroupDecision) -> Procedure[int | None]:

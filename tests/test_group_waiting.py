@@ -1,0 +1,218 @@
+"""Writers that wait for others: they send little, and only one of them publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from lockkit.lab.course.together import Writing
+from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
+from lockkit.runtime import Get, List, Procedure, Put, Sleep, WallMs
+from lockkit.table.format.timeline import instant_of
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
+from lockkit.table.occ.group import (
+    REFUSED,
+    UNPUBLISHED_MAX,
+    GroupDecision,
+    GroupFence,
+    has_room,
+)
+from lockkit.table.occ.group_commit import (
+    LOOK_TRIPS,
+    TURNS_MAX,
+    GroupClient,
+    await_decision,
+    completed_key,
+    inflight_key,
+    is_published,
+    make_room,
+    publish_round,
+    timeline_key,
+)
+from lockkit.table.occ.group_fence import format_group_fence, packed, tombstone
+from lockkit.table.occ.group_publish import see_published
+
+BODY = b"inflight"
+
+
+def T(number: int) -> str:
+    return instant_of(1_767_225_600_000 + number)
+
+
+def decisions(count: int, **more: Any) -> tuple[GroupDecision, ...]:
+    """Commits that nobody has published; the fence repeats what their inflight files say."""
+    return tuple(GroupDecision(n, n, COMMIT, T(n), T(n + 5_000), digest(BODY),
+                               body=packed(BODY), **more) for n in range(1, count + 1))  # fmt: skip
+
+
+def fence_of(window: tuple[GroupDecision, ...], **more: Any) -> GroupFence:
+    return GroupFence("a", "t", round=len(window), combiner="W2", window=window, **more)
+
+
+def client_of(fence: GroupFence, name: str = "W1") -> GroupClient:
+    client = GroupClient(name=name)
+    client.knows(fence, "v1")
+    return client
+
+
+def carried_out(way: Procedure[Any], answer: Callable[[Any], Any]) -> tuple[Any, list[Any]]:
+    """What it returns, and its requests; `Sleep` is answered by None."""
+    asked = []
+    try:
+        request = way.send(None)
+        while True:
+            asked.append(request)
+            request = way.send(None if isinstance(request, Sleep) else answer(request))
+    except StopIteration as done:
+        return done.value, asked
+
+
+def nothing(request: Any) -> Any:
+    raise AssertionError(f"sent {request}")
+
+
+def test_of_sixteen_writers_one_publishes_and_each_completed_file_is_sent_once() -> None:
+    playing = Writing(16).play(9.0)
+    sent = [each.answer for each in playing.world.memory_store.truth
+            if isinstance(each.request, Put) and each.request.key.endswith(".commit")]  # fmt: skip
+    assert len(playing.acked) > UNPUBLISHED_MAX, "the window was full for a while"
+    twice = sum(isinstance(each, PreconditionFailed) for each in sent)
+    assert twice <= len(sent) / 20
+
+
+def test_a_thread_waits_as_long_as_another_one_of_its_process_publishes() -> None:
+    fence = replace(fence_of(decisions(UNPUBLISHED_MAX)), combiner="W1")
+    client = client_of(fence)
+    client.publishing.acquire()
+    way, asked = publish_round(client, fence, fence.window[-1]), []
+    request = way.send(None)
+    for _ in range(2 * TURNS_MAX):
+        asked.append(request)
+        request = way.send(None)
+    assert all(isinstance(each, Sleep) for each in asked)
+    client.proven |= {each.seq for each in fence.window}
+    assert carried_out(way, nothing) == (True, [])
+
+
+def test_a_writer_for_which_the_window_has_no_room_publishes_nothing_while_another_one_does() -> (
+    None
+):
+    fence = fence_of(decisions(UNPUBLISHED_MAX))
+    client = client_of(fence)
+    _, asked = carried_out(make_room(client, fence), lambda _: Found(BODY, "v"))
+    assert [each for each in asked if not isinstance(each, Sleep)] == [
+        Get(completed_key(fence.window[0]), None, 64_000_000)
+    ]
+    assert has_room(fence, client.proven)
+
+
+def test_a_writer_for_which_the_window_has_no_room_publishes_if_the_named_client_does_not() -> None:
+    fence = fence_of(decisions(UNPUBLISHED_MAX))
+    client = client_of(fence)
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Get(key) if key == FENCE_KEY:
+                return Found(format_group_fence(fence), "v1")
+            case Get():
+                return Missing()
+            case List():
+                return []
+            case WallMs():
+                return 0
+            case Put():
+                return Applied("v")
+            case _:  # in parallel: one after the other here
+                return tuple(carried_out(each, answer)[0] for each in request.procedures)
+
+    carried_out(make_room(client, fence), answer)
+    assert client.idle == "W2"
+    assert client.proven == {each.seq for each in fence.window}
+
+
+def test_one_read_shows_that_all_up_to_a_commit_are_published() -> None:
+    window = decisions(5)
+    client = client_of(fence_of(window))
+    done, asked = carried_out(is_published(client, list(window)), lambda _: Found(BODY, "v"))
+    assert done
+    assert [each.key for each in asked] == [completed_key(window[-1])]
+    assert client.proven == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize(("body", "proven"), [(tombstone("x"), {1}), (b"{}", set())])
+def test_a_refusal_is_over_once_its_tombstone_is_there(body: bytes, proven: set[int]) -> None:
+    refused = GroupDecision(1, 1, REFUSED, T(1), why="late")
+    client = client_of(fence_of((refused,)))
+    done, asked = carried_out(is_published(client, [refused]), lambda _: Found(body, "v"))
+    assert done == bool(proven)
+    assert client.proven == proven
+    assert [each.key for each in asked] == [timeline_key(refused.instant, "offer")]
+
+
+def test_a_writer_learns_from_the_fence_that_its_commit_is_published() -> None:
+    window = decisions(3)
+    fence = fence_of(window)
+    client = client_of(fence)
+    client.knows(replace(fence, published=3), "v2")
+    way = see_published(client, window[-1], patience_s=0.5, fence=fence)
+    published, asked = carried_out(way, lambda _: None)
+    assert not published
+    assert {type(each).__name__ for each in asked} <= {"Sleep", "Note"}
+
+
+def test_a_writer_looks_again_at_once_when_all_older_offers_are_decided() -> None:
+    window = decisions(2)
+    client = client_of(fence_of(window[:1]))
+    mine, others = T(9), {each.instant for each in window}
+    after = Found(format_group_fence(fence_of(window)), "v2")
+    kind, asked = carried_out(await_decision(client, mine, LOOK_TRIPS, others), lambda _: after)
+    assert (kind, len(asked)) == ("", 2), "one pause and one read"
+    kind, asked = carried_out(await_decision(client, mine, LOOK_TRIPS, {T(0)}), lambda _: after)
+    assert (kind, len(asked)) == ("", 2 * len(LOOK_TRIPS)), "its owner may still decide"
+
+
+def test_a_writer_reads_the_fence_more_seldom_while_the_window_has_no_room() -> None:
+    pauses = {}
+    for count in (1, UNPUBLISHED_MAX):
+        client = client_of(fence_of(decisions(count)))
+        older = {T(n) for n in range(40, 49)}
+        way = await_decision(client, T(99), LOOK_TRIPS, older)
+        _, asked = carried_out(way, lambda _: NotModified(0))
+        pauses[count] = [each.seconds for each in asked if isinstance(each, Sleep)]
+    assert min(pauses[UNPUBLISHED_MAX]) > max(pauses[1])
+
+
+def test_a_publisher_reads_inflight_files_while_it_publishes_those_before() -> None:
+    window = tuple(replace(each, body="") for each in decisions(20))
+    fence = replace(fence_of(window), combiner="W1")
+    client, together = client_of(fence), list[set[str]]()
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Get(key) if key == FENCE_KEY:
+                return Found(format_group_fence(fence), "v1")
+            case Get(key):
+                assert key in {inflight_key(each.instant, COMMIT) for each in window}
+                return Found(BODY, "v")
+            case Put():
+                return Applied("v")
+            case List():
+                return []
+            case _:
+                results, kinds = [], set()
+                for each in request.procedures:
+                    result, asked = carried_out(each, answer)
+                    results.append(result)
+                    kinds |= {type(one).__name__ for one in asked}
+                together.append(kinds)
+                return tuple(results)
+
+    carried_out(publish_round(client, fence, window[-1]), answer)
+    assert client.proven == set(range(1, 21))
+    assert sum("Put" in kinds and len(kinds) > 1 for kinds in together) == 2, together
+
