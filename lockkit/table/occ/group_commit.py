@@ -951,6 +951,7 @@ def fence_beside(client: GroupClient, done: GroupFence) -> Procedure[GroupFence 
     if not isinstance(found, Found) or (fence := parse_group_fence(found.body)).table != done.table:
         return None
     client.knew_ms = max(client.knew_ms, began_ms)
+    client.archived = max(client.archived, fence.archived)
     if not is_publisher(client, fence) or fence.last == done.last:
         return None
     new = [each for each in fence.window if each.seq > done.last][:READ_AHEAD]

@@ -38,6 +38,7 @@ from lockkit.table.occ.group import (
     close_for,
     evict,
     judge,
+    reaches,
     refuse,
 )
 from lockkit.table.occ.group_fence import format_group_fence, format_offer, read_group_fence
@@ -501,7 +502,7 @@ def alone_at_once(_: group.GroupClient, known: GroupFence, write: group.GroupWri
 
 
 def judge_archived(fence: GroupFence, offer: Offer) -> bool:
-    return offer.table == fence.table and (offer.blind or group.reaches(fence, offer.base))
+    return offer.table == fence.table and (offer.blind or reaches(fence, offer.base))
 
 
 def not_archived(_: str) -> Procedure[str]:
