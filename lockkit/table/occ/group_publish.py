@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, cast
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Note, Procedure, Sleep, WallMs, run
+from lockkit.runtime import Note, Procedure, WallMs, run
 from lockkit.runtime.proven import all_of, listing, read
 from lockkit.sinks import Emit
 from lockkit.stores import Store
@@ -52,27 +52,24 @@ from lockkit.table.occ.group_commit import (
     completed_key,
     decided,
     has_gap,
-    is_published,
     is_publisher,
     known_decisions,
     named,
     offered_as,
     publish_round,
     timeline_key,
-    unproven,
     view_beside,
 )
 from lockkit.table.occ.group_fence import read_group_fence
 from lockkit.table.occ.group_gone import confirmed, is_gone, note_gone
 from lockkit.table.occ.group_refused import refusal_of
+from lockkit.table.occ.group_waiting import others_publish
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred
 
 T = TypeVar("T")
 CONFIG_EVERY_MS = 10_000
 """How often a client reads the table's properties again."""
-WAITS_MAX, WAIT_LEAST_S = 8, 0.02
-"""How often, and how long, a commit waits for the client that decided it to publish it."""
 OWNER_PATIENCE_S = 0.5
 """After so long an owner publishes what another client has decided, and has not published."""
 
@@ -330,7 +327,7 @@ def see_published(
     fence = fence or client.known
     assert fence is not None
     others = not is_publisher(client, fence)
-    if others and not (yield from _others_publish(client, fence, mine, patience_s)):
+    if others and not (yield from others_publish(client, fence, mine, patience_s)):
         client.idle, others = fence.combiner, False
     if not others and not (yield from publish_round(client, fence, mine)):
         yield from note_gone(mine)
@@ -339,37 +336,6 @@ def see_published(
     decided = {"batch": batch} if mine.round in client.won else {}
     yield Note("published", {"instant": mine.instant, "epoch": 0} | decided)
     return not others
-
-
-def _others_publish(
-    client: GroupClient, fence: GroupFence, mine: GroupDecision, patience_s: float | None
-) -> Procedure[bool]:
-    """Whether another client publishes it; False once none has published anything for a while."""
-    trip_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
-    for _ in range(WAITS_MAX):
-        left = _unproven_by_now(client, fence, mine)
-        before = min(len(left), WAITS_MAX)  # the owner of the oldest one is the first to lose it
-        patient_s = max(patience_s or 0, trip_s * WAITS_MAX) * (1 + before) / 2
-        wait_s = trip_s * before if patience_s is None else patient_s
-        yield Sleep(wait_s if left else 0, client.closing)
-        still = _unproven_by_now(client, fence, mine)
-        if not still or (yield from is_published(client, still)):
-            return True
-        if client.closing.is_set() or not (
-            len(still) < len(left) or (yield from is_published(client, still[:1]))
-        ):
-            return False
-    return False
-
-
-def _unproven_by_now(
-    client: GroupClient, fence: GroupFence, mine: GroupDecision
-) -> list[GroupDecision]:
-    """`unproven`, also by what the fence says that this client has read since."""
-    known, left = client.known, unproven(client, fence, mine)
-    if known is None or known.table != fence.table:
-        return left
-    return [each for each in left if each.seq > known.published]
 
 
 def publish_behind(client: GroupClient, mine: GroupDecision) -> Procedure[int | None]:
