@@ -2,7 +2,7 @@
 # installed elsewhere.
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo providers test soak bench interop docs address lint peers peers-go peers-java peers-rust tlc pins clean
+.PHONY: help lab demo providers test soak bench interop docs address lint peers peers-go peers-java peers-rust peers-localstack tlc pins clean
 SHELL := /bin/sh
 
 PYTHON ?=
@@ -68,8 +68,12 @@ peers: $(PEERS)/.ready  ## install the other servers that the tests compare with
 peers-go: tests/peers/go.txt  ## install MinIO, versitygw, fake-gcs-server and actionlint by Go (some ten minutes)
 	@grep -v '^#' tests/peers/go.txt | GOBIN="$(CURDIR)/$(PEERS)/bin" xargs -n 1 go install
 
-peers-rust: tests/peers/cargo.txt  ## install Garage by cargo (a quarter of an hour)
+peers-rust: tests/peers/cargo.txt  ## install Garage and s3s-fs by cargo (20 minutes)
 	@grep -v '^#' tests/peers/cargo.txt | while read -r crate; do cargo install --quiet --debug --locked --root "$(PEERS)" $$crate || exit 1; done
+
+peers-localstack: $(READY) tests/peers/localstack.txt  ## install LocalStack into an environment of its own (450 MB)
+	@$(BIN)/python -m venv $(PEERS)/localstack
+	@$(PEERS)/localstack/bin/python -m pip install --quiet -r tests/peers/localstack.txt
 
 # The jar is pinned by its checksum (tests/tlc.py); without it the specification's text alone is tested.
 peers-java: tests/peers/pom.xml  ## install S3Proxy and Adobe's S3Mock by Maven (120 MB)

@@ -1,6 +1,6 @@
 """Other people's object servers, started on loopback for one test and ended with it.
 
-`make peers`, `peers-go`, `peers-java` and `peers-rust` install them under .cache/peers (moto comes
+`make peers`, `peers-go`, `peers-java`, `peers-rust` and `peers-localstack` install them under .cache/peers (moto comes
 with `make test`); what is not there is skipped, with the way to get it.
 """
 
@@ -187,6 +187,29 @@ def garage(folder: Path) -> Iterator[Store]:
         store = open_store("s3://bucket/table", endpoint=endpoint, region_name="garage", **keys)
         known_at(store)
         yield store
+
+
+@contextmanager
+def s3s_fs(folder: Path) -> Iterator[Store]:
+    program, port = installed("bin/s3s-fs", "s3s-fs", cure=RUST), free_port()
+    line = [program, "--host", "127.0.0.1", "--port", str(port), "--access-key", KEY,
+            "--secret-key", KEY, folder]  # fmt: skip
+    with served(line, port) as endpoint:
+        yield signed_bucket_at(endpoint)
+
+
+@contextmanager
+def localstack(folder: Path) -> Iterator[Store]:
+    """Its S3 alone, in a process of this machine and not in Docker."""
+    python = installed("localstack/bin/python", "LocalStack", cure="make peers-localstack")
+    port = free_port()
+    variables = {
+        "GATEWAY_LISTEN": f"127.0.0.1:{port}", "LOCALSTACK_VOLUME_DIR": str(folder),
+        "SERVICES": "s3", "STRICT_SERVICE_LOADING": "1", "DNS_ADDRESS": "0", "DISABLE_EVENTS": "1",
+        "SKIP_SSL_CERT_DOWNLOAD": "1", "SKIP_INFRA_DOWNLOADS": "1",
+    }  # fmt: skip
+    with served([python, "-m", "localstack.runtime.main"], port, **variables) as endpoint:
+        yield signed_bucket_at(endpoint)
 
 
 @contextmanager

@@ -120,6 +120,12 @@ def cargo(name: str) -> str:
     return pinned.partition(" ")[0].replace("@", " ")
 
 
+def localstack() -> str:
+    found = re.search(r"localstack-core.*==(.+)", (PEERS / "localstack.txt").read_text())
+    assert found
+    return f"localstack {found[1]}"
+
+
 def maven(name: str) -> str:
     text = (PEERS / "pom.xml").read_text()
     found = re.search(f"<artifactId>{name}</artifactId><version>(.+?)<", text)
@@ -166,6 +172,8 @@ OTHERS = {
         lambda folder: peer_servers.seaweedfs(folder, nodes=2), FULL, rounds=10
     ),
     cargo("garage"): Served(peer_servers.garage, "ignores-conditions"),
+    cargo("s3s-fs"): Served(peer_servers.s3s_fs, "not-atomic", rounds=20),
+    localstack(): Served(peer_servers.localstack, FULL, rounds=20),
     go("fake-gcs-server"): Served(peer_servers.fake_gcs_server, FULL, rounds=20),
     maven("s3proxy"): Served(peer_servers.s3proxy, "not-atomic", rounds=20),
     maven("s3mock"): Served(peer_servers.s3mock, "not-atomic", rounds=60),
