@@ -1,7 +1,7 @@
 """Other people's object servers, started on loopback for one test and ended with it.
 
-`make peers`, `peers-go`, `peers-java`, `peers-rust` and `peers-localstack` install them under .cache/peers (moto comes
-with `make test`); what is not there is skipped, with the way to get it.
+`make peers`, `peers-go`, `peers-java`, `peers-rust` and `peers-localstack` install them under
+.cache/peers (moto comes with `make test`); what is not there is skipped, with the way to get it.
 """
 
 from __future__ import annotations

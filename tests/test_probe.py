@@ -320,6 +320,19 @@ def test_a_violation_counts_although_a_later_request_is_refused() -> None:
     assert not probe(IgnoresThenRefuses(), rounds=2, racers=2).safe
 
 
+def test_a_refused_conditional_delete_is_noted_and_fails_nothing() -> None:
+    class RefusesConditionalDeletes(Defective):
+        def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+            if condition is not None:  # LocalStack
+                raise StoreError("it answered 501 NotImplemented")
+            return super().delete(key, condition)
+
+    report = probe(RefusesConditionalDeletes(), rounds=2, racers=2)
+    (noted,) = (each for each in report.checks if each.name == "delete")
+    assert noted.finding is CheckOutcome.NOTED and "no lock here relies on it" in noted.because
+    assert "501" in noted.because and report.safe
+
+
 def test_the_quoted_etags_of_ceph_are_named() -> None:
     from lockkit.lab.server import Emulator
 
