@@ -104,15 +104,6 @@ def epoch_after(known: int) -> int:
     return min(known + EPOCHS_UNKNOWN, EPOCH_MAX - 1)
 
 
-def epoch_anew(known: int, wall_ms: int) -> int:
-    """An epoch for a lock object that lost its own: above `known`, and never granted before.
-
-    Every trace may be older than the newest grant by any number of grants. So it is at least the
-    time in milliseconds: no lock is granted a thousand times a second between two losses.
-    """
-    return min(max(epoch_after(known), wall_ms), EPOCH_MAX - 1)
-
-
 def _count(value: object) -> int:
     return value if type(value) is int and 0 <= value <= EPOCH_MAX else 0
 

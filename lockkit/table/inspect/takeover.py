@@ -14,11 +14,12 @@ from lockkit.errors import BreakRefused
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import IfVersion, Version
 from lockkit.protocol.record import (
+    EPOCH_MAX,
     RECORD_BYTES_MAX,
     Garbled,
     Record,
     encode,
-    epoch_anew,
+    epoch_after,
     is_believed,
 )
 from lockkit.runtime import Procedure, Unique, WallMs
@@ -104,11 +105,18 @@ def planned(
 
 
 def _epoch_of_tombstone(was: Record | Garbled, known: int, wall_ms: int) -> int:
-    """An epoch above every known one; 0 if Hudi wrote the record and no epoch is known."""
+    """An epoch above every known one; 0 if Hudi wrote the record and no epoch is known.
+
+    Every trace may be older than the newest grant by any number of grants. So in place of a lost
+    epoch it is at least the time in milliseconds: no lock is granted a thousand times a second
+    between two losses.
+    """
     own = was.epoch if isinstance(was, Record) else 0
     if own and known <= own and is_believed(own):
         return own + 1
-    return epoch_anew(known, wall_ms) if own or known or isinstance(was, Garbled) else 0
+    if not (own or known or isinstance(was, Garbled)):
+        return 0
+    return min(max(epoch_after(known), wall_ms), EPOCH_MAX - 1)
 
 
 def take_over(

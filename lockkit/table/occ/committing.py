@@ -12,7 +12,7 @@ from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure
 from lockkit.runtime.proven import all_of, create, read
-from lockkit.table.errors import CommitUnknown
+from lockkit.table.errors import CommitUnknown, TableBlocked
 from lockkit.table.format.properties import FENCED, recheck_config
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import (
@@ -32,8 +32,8 @@ from lockkit.table.occ.commit import (
     trust,
 )
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
-from lockkit.table.occ.decide import completed_key, completion_time, refuse_open
-from lockkit.table.occ.fence import COMMIT, Decided, FenceRead, read_fence
+from lockkit.table.occ.decide import completed_key, completion_time
+from lockkit.table.occ.fence import CLOSED, COMMIT, Decided, FenceRead, read_fence
 from lockkit.table.occ.news import CommitProgress, news_listed, taken_back
 from lockkit.table.occ.prepared import Prepared
 
@@ -159,3 +159,11 @@ def _refuse_begun_again(compaction: Prepared) -> Procedure[None]:
             return
     why = "another process took it for dead, and carries the same plan out"
     raise taken_back(compaction.instant, why)
+
+
+def refuse_open(seen: FenceRead) -> None:
+    """Raise if a table in `hudi` mode has a fence that a paused writer could still decide with."""
+    if seen.fence is not None and seen.fence.head.kind != CLOSED:
+        why = "is in hudi mode, and its fence is open: a writer that began in fenced mode could "
+        cure = "finish the switch through the fence: lockkit table mode URL hudi --yes (or fenced)"
+        raise TableBlocked("the table", why + "still commit. Nothing was committed", cure)

@@ -58,14 +58,6 @@ def refuse_closed(seen: FenceRead) -> None:
         )  # fmt: skip
 
 
-def refuse_open(seen: FenceRead) -> None:
-    """Raise if a table in `hudi` mode has a fence that a paused writer could still decide with."""
-    if seen.fence is not None and seen.fence.head.kind != CLOSED:
-        why = "is in hudi mode, and its fence is open: a writer that began in fenced mode could "
-        cure = "finish the switch through the fence: lockkit table mode URL hudi --yes (or fenced)"
-        raise TableBlocked("the table", why + "still commit. Nothing was committed", cure)
-
-
 def commits_under_way(now: Timeline) -> frozenset[str]:
     """Pending instants whose final inflight file exists: any of them may have been decided."""
     return frozenset(
