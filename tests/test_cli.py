@@ -33,7 +33,6 @@ from lockkit.cli.main import main
 from lockkit.errors import LockBusy, StoreError
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lock.handle import LOCK_KEY
-from lockkit.lock.oddities import UnexpectedRecord
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -431,8 +430,9 @@ def test_an_unreadable_lock_exits_3_and_not_75(table: str, monkeypatch: pytest.M
     assert_says(result, "connection refused", code=3)
     monkeypatch.undo()
     leave(table, b"<html>")
-    with pytest.warns(UnexpectedRecord):
-        assert run("lock", "acquire", table, "--timeout", "0.2", "--", "true").returncode == 75
+    garbled = run("lock", "acquire", table, "--timeout", "0.2", "--", "true")
+    assert garbled.returncode == 75
+    assert "is not a lock record: it is not JSON" in garbled.stderr
 
 
 def test_the_lock_is_released_if_its_command_does_not_exist(table: str) -> None:
