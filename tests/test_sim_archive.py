@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from lockkit.lab.verify.sim import simulate
+from lockkit.lab.verify.sim import SimScenario, simulate
 from lockkit.lab.verify.table import reader
-from lockkit.lab.verify.table.archiver import SCENARIO
+from lockkit.lab.verify.table.archiver import SCENARIO, TOGETHER
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import delete
 from lockkit.table.services import archive as archiving
@@ -42,6 +42,12 @@ def test_archived_commits_are_seen_once_by_every_reader(seed: int) -> None:
     assert outcome.violation is None and "archive" in outcome.run.world.reached
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_archived_commits_of_writers_that_decide_together_are_seen_once(seed: int) -> None:
+    outcome = simulate(TOGETHER, seed)
+    assert outcome.violation is None and "archive" in outcome.run.world.reached
+
+
 def test_the_judge_sees_a_file_that_an_archived_commit_does_not_name() -> None:
     """As Hudi's readers do, once no request is left whose writer is going to delete the file."""
     memory_store = simulate(SCENARIO, 1, judge=False).run.world.memory_store
@@ -56,10 +62,11 @@ def test_the_judge_sees_a_file_that_an_archived_commit_does_not_name() -> None:
     assert "ghost" not in {row.key for row in reader.view(late).rows}
 
 
+@pytest.mark.parametrize("scenario", [SCENARIO, TOGETHER], ids=lambda each: each.name)
 @pytest.mark.parametrize("name", MISTAKES)
-def test_the_scenario_finds_a_mistake_of_an_archiver(name: str) -> None:
+def test_the_scenario_finds_a_mistake_of_an_archiver(name: str, scenario: SimScenario) -> None:
     what, instead, seed, breaks = MISTAKES[name]
     with patch.object(archiving, what, instead):
-        outcome = simulate(SCENARIO, seed, judge=False)
+        outcome = simulate(scenario, seed, judge=False)
     assert outcome.violation is not None and outcome.violation.startswith(breaks)
-    assert simulate(SCENARIO, seed, judge=False).violation is None
+    assert simulate(scenario, seed, judge=False).violation is None

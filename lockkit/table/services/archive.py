@@ -163,7 +163,7 @@ def _plan(
     if client is not None:
         from lockkit.table.services.archive_group import group_barriers
 
-        found += yield from group_barriers(client, max(left, default=""))
+        found += yield from group_barriers(client, max(left, default=""), rules.young_ms)
     stop, why = min(found, default=("~", ""))
     commits = candidates(now, rules, stop)
     since = yield from cleaned_until(config.names, now)

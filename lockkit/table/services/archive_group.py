@@ -37,11 +37,14 @@ REPUBLISHED_MS = 2 * 3_600_000
 ROUNDS_MAX = 40
 
 
-def group_barriers(client: GroupClient, newest: str) -> Procedure[list[tuple[str, str]]]:
+def group_barriers(
+    client: GroupClient, newest: str, young_ms: int | None
+) -> Procedure[list[tuple[str, str]]]:
     """Instants from which on everything stays, and why; `newest` is the last that could leave."""
     found = [(each, f"{each} is among the fence's latest decisions")
              for each in (yield from named_by_fence(client, newest))]  # fmt: skip
-    young = instant_of((yield WallMs()) - REPUBLISHED_MS)
+    young_ms = REPUBLISHED_MS if young_ms is None else young_ms
+    young = instant_of((yield WallMs()) - young_ms)
     return [*found, (young, f"what is later than {young} could still be published again")]
 
 

@@ -20,6 +20,8 @@ class ArchiveRules:
 
     keep_min: int = 20
     keep_max: int = 30
+    young_ms: int | None = None
+    """With group commit: what is younger stays. None: two hours (`archive_group`)."""
 
 
 class NothingArchived(UserWarning):

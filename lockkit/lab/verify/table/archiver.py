@@ -17,14 +17,14 @@ from lockkit.lab.verify.table.host import EXPECTED, SimHost
 from lockkit.lab.verify.table.scenario import CLOCK_OFF_MS, STEPS, TableRun, _set_up
 from lockkit.lab.verify.table.services import ROUNDS_MAX, SimService
 from lockkit.runtime import Procedure, Sleep
-from lockkit.table.format.properties import FENCED
+from lockkit.table.format.properties import FENCED, GROUP
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.services.archive import Archived, archive
 from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.view import TableView, look_at
 from lockkit.table.write.contract import AttemptHost
 
-RULES = ArchiveRules(keep_min=4, keep_max=5)
+RULES = ArchiveRules(keep_min=4, keep_max=5, young_ms=0)
 
 
 def archives(run: TableRun, node: Node) -> Procedure[None]:
@@ -63,8 +63,10 @@ def _born(run: TableRun, node: Node) -> None:
     run.world.spawn(node, archives(run, node))
 
 
-def _with_archivers(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
-    run = _set_up(seed, steps, mutant, only=FENCED)
+def _with_archivers(
+    seed: str, steps: int, mutant: Mutant | None, *, commit: str = FENCED
+) -> TableRun:
+    run = _set_up(seed, steps, mutant, only=commit)
     run.world.memory_store.on_write = partial(_judged, run)
     dice = random.Random(f"table archive {seed}")
     for number in range(1, 1 + dice.choice((1, 2, 2)) * (run.config.version == 9)):
@@ -77,4 +79,10 @@ def _with_archivers(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
 SCENARIO = SimScenario(
     "archive-table", "the scenario table in mode fenced, and processes that archive its commits",
     STEPS, _with_archivers, ("refused commit", "clean", "rollback", "archive", "stall", "restart"),
+)  # fmt: skip
+
+TOGETHER = SimScenario(
+    "group-archive", "the scenario group-table, and processes that archive its commits at any age",
+    STEPS, partial(_with_archivers, commit=GROUP),
+    ("refused commit", "clean", "clustering", "rollback", "archive", "stall", "restart"),
 )  # fmt: skip

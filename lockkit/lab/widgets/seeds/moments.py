@@ -144,11 +144,12 @@ def scenarios() -> dict[str, SimScenario]:
     """All of them by name, but for the sweep's."""
     from lockkit.lab.verify.scenarios import SCENES, mor
     from lockkit.lab.verify.table.archiver import SCENARIO as ARCHIVED
+    from lockkit.lab.verify.table.archiver import TOGETHER as ARCHIVED_TOGETHER
     from lockkit.lab.verify.table.restorer import SCENARIO as RESTORED
     from lockkit.lab.verify.table.scenario import BESIDE_HUDI, SCENARIO, TOGETHER
 
     patterns = [scene.SCENARIO for scene in SCENES.values()]
-    tables = (SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO, ARCHIVED, RESTORED)
+    tables = (SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO, ARCHIVED, ARCHIVED_TOGETHER, RESTORED)
     return {each.name: each for each in (LEASE, *tables, *patterns)}
 
 
