@@ -83,6 +83,8 @@ def test_a_link_opens_the_moment_that_is_played_everywhere(
     page.wait_for_function(IDLE, timeout=LOADED_MS)
     assert page.url.endswith("seed=18&rule=fence%20off&step=116")
     assert page.get_attribute(".lk", "data-verdict") == "INVALID"
+    rest = "each => each.scrollHeight - each.scrollTop - each.clientHeight"
+    assert page.locator(".lk-scroll").evaluate(rest) < 200, "the run is shown at its harm, the end"
     shot(page, "7-playground")
     page.get_by_role("tab", name="Checker").click()
     history = ROOT / "datasets" / "histories" / "good" / "stalled_commit_refused.jsonl"

@@ -410,17 +410,21 @@ class View {
     this.kept = box.scrollTop;
   }
 
-  /** A recorded violation is opened where it is, unless the page was asked for another place. */
+  /**
+   * A recorded violation is opened where it is, unless the page was asked for another place. A
+   * simulated run without evidence ends with its harm.
+   */
   atHarm() {
     const invalid = (this.model.get("status") || {}).verdict === "INVALID";
     const selected = this.model.get("selected");
-    if (this.shownHarm || !(invalid || selected)) return;
+    if (this.shownHarm === true || !(invalid || selected)) return;
     if (!this.scroller.clientHeight) return;   // not in the page yet: it cannot be scrolled
     if (selected && !this.shownHarm) { this.shownHarm = true; this.reveal(); }
     const asked = selected || this.cursor >= 0;
-    const harm = this.plan.stops.filter((stop) => stop.evidence).at(-1);
-    if (this.shownHarm || asked || !invalid || !harm || this.live) return;
-    this.shownHarm = true;
+    const harm = this.plan.stops.filter((stop) => stop.evidence).at(-1) ?? this.plan.stops.at(-1);
+    const which = `${harm?.id} ${this.scene.span}`;   // another run has another harm
+    if (this.shownHarm === which || asked || !invalid || !harm || this.live) return;
+    this.shownHarm = which;
     this.scroller.scrollTop = Math.max(0, harm.y2 - 0.7 * (this.scroller.clientHeight || 600));
   }
 
