@@ -491,6 +491,7 @@ def test_a_password_in_an_owners_name_is_not_printed(table: str) -> None:
         process("lock", "break", table, "--watch-s", "0"),
         process("incident", table, "--watch-s", "0"),
         process("incident", table, "--watch-s", "0", "--json"),
+        process("history", table, "--json"),
     ]
     for each in said:
         assert "***@ci.test/job/7" in each.stdout + each.stderr, each
