@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deaths import Died, Mortal
 
@@ -16,6 +17,7 @@ from lockkit.errors import TableError
 from lockkit.runtime import SiblingInterrupted
 from lockkit.table import CommitConflict, Table, read_table
 from lockkit.table.errors import RefusedOption
+from lockkit.table.occ.metadata_off import MetadataSwitchedOff
 from lockkit.table.writer import ArrowWrite
 
 REQUESTS_MAX = 200
@@ -243,3 +245,34 @@ def test_a_table_without_partitions_needs_no_global_index(tmp_path: Path) -> Non
         with Table(url, options=GLOBAL) as other:
             assert other.upsert(rows(("a", "EU", 1, 1)))
         assert shown(table) == [("a", "EU", 1, 1)]
+
+
+@pytest.mark.parametrize("switched_off", [False, True])
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_a_filter_finds_a_row_that_hudis_record_index_left_in_its_old_folder(
+    tmp_path: Path, kind: str, switched_off: bool
+) -> None:
+    """By default that index moves no row whose partition field changes; other tables are pruned."""
+    with Table.create(
+        f"file://{tmp_path}", record_key="id", partition_by="region", mode="hudi", table_type=kind,
+        index="BUCKET" if kind == "MERGE_ON_READ" else "",
+    ) as table:  # fmt: skip
+        table.upsert(pa.table({"id": ["a", "b"], "region": ["EU", "US"]}))
+        if kind == "MERGE_ON_READ":
+            table.compact()
+        for path in (tmp_path / "region=EU").glob("*.parquet"):
+            rows = pq.read_table(path)
+            at = rows.schema.get_field_index("region")
+            pq.write_table(rows.set_column(at, rows.schema.field(at), pa.array(["US"])), path)
+        assert table.read(filters=[("region", "=", "US")])["id"].to_pylist() == ["b"]
+        properties = tmp_path / ".hoodie/hoodie.properties"
+        said = "hoodie.table.metadata.partitions=files,record_index\n"
+        properties.write_text(properties.read_text() + said)
+        if switched_off:
+            with pytest.warns(MetadataSwitchedOff):
+                table.append(pa.table({"id": ["c"], "region": ["US"]}))
+            assert said not in properties.read_text()
+        for each in (table, Table(table.url)):
+            found = each.read(filters=[("region", "=", "US")])["id"].to_pylist()
+            assert sorted(found) == ["a", "b", "c"][: 2 + switched_off]
+            assert each.read(filters=[("region", "=", "EU")]).num_rows == 0

@@ -23,6 +23,7 @@ from lockkit.table.format.property_keys import (
     COMPLEX,
     COPY_ON_WRITE,
     DROP_COLUMNS,
+    ELSEWHERE,
     FENCE_FORMAT,
     INDEX,
     KEY_CLASS,
@@ -39,6 +40,7 @@ from lockkit.table.format.property_keys import (
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
+    RECORD_INDEX,
     TIMEZONE,
     TYPE,
     checksum,
@@ -105,6 +107,8 @@ class TableConfig:
     the table itself, so running transactions continue."""
     metadata: bool = field(default=False, compare=False)
     """Mode `hudi`: Hudi's metadata table is on; a commit switches it off (`metadata_off.py`)."""
+    elsewhere: bool = field(default=False, compare=False)
+    """Whether rows may lie in another partition than their partition field says."""
     named: bool = False
     """Whether keys of one field are `id:7`, as `ComplexKeyGenerator` makes them."""
     generator: tuple[tuple[str, str], ...] = ()
@@ -209,6 +213,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
     said = {
         FENCE_FORMAT: "3" if config.commit == GROUP else "", INDEX: config.index,
         SWITCHES: str(config.switches or ""), ACCEPTED: config.accepted,
+        ELSEWHERE: "true" if config.elsewhere else "",
         LOG_FORMAT: config.log_format, "hoodie.database.name": config.database,
         PRECOMBINE if config.version == 6 else ORDERING: config.precombine,
         # Without this hudi-rs shows an *empty* table, and no error.
@@ -268,6 +273,7 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
         version=version, table_type=keys[TYPE], mode=keys.get(MODE, HUDI),
         commit=GROUP if keys.get(FENCE_FORMAT) == "3" else SERIAL,
         switches=_number(keys.get(SWITCHES, "0")), accepted=_instant(keys.get(ACCEPTED, "")),
+        elsewhere=keys.get(ELSEWHERE) == "true" or RECORD_INDEX in keys.get(METADATA[0], ""),
         metadata=any(map(keys.get, METADATA)), index=keys.get(INDEX, ""),
         buckets=_number(keys.get(NUM_BUCKETS if keys.get(INDEX) else BUCKETS, "4")),
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from lockkit.runtime import Note, Procedure
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.format.property_keys import METADATA
+from lockkit.table.format.property_keys import ELSEWHERE, METADATA, RECORD_INDEX
 from lockkit.table.occ.rewriting import rewrite_properties
 
 
@@ -22,7 +22,7 @@ class MetadataSwitchedOff(UserWarning):
 
 def switch_metadata_off(config: TableConfig, believe: Callable[[], None]) -> Procedure[None]:
     """Do it under the table's lock, and warn. Raises `TableError`, `Unanswered`."""
-    yield from rewrite_properties(_off, believe)
+    yield from rewrite_properties(off, believe)
     text = (
         f"the metadata table of {config.name!r} is switched off: lockkit's commits are not in it. "
         "Hudi's readers list the folders now. Set hoodie.metadata.enable=false in Hudi's writers, "
@@ -32,5 +32,7 @@ def switch_metadata_off(config: TableConfig, believe: Callable[[], None]) -> Pro
     warnings.warn(MetadataSwitchedOff(text), stacklevel=2)
 
 
-def _off(keys: Mapping[str, str]) -> dict[str, str]:
-    return {each: "" for each in METADATA if keys.get(each)}
+def off(keys: Mapping[str, str]) -> dict[str, str]:
+    """The properties to change; that it had a record index stays known to readers."""
+    said = {ELSEWHERE: "true"} if RECORD_INDEX in keys.get(METADATA[0], "") else {}
+    return said | {each: "" for each in METADATA if keys.get(each)}

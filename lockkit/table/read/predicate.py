@@ -104,13 +104,14 @@ def partitions_of(
 ) -> Callable[[str], bool]:
     """Whether a partition may have a matching row, according to the value in its path.
 
-    Types that a path spells differently than a column exclude no partition.
+    Types that a path spells differently than a column exclude no partition, and in a table whose
+    rows may lie elsewhere nothing does.
     """
     import pyarrow as pa
     import pyarrow.types as is_
 
     checks: list[tuple[str, pa.DataType, Any]] = []
-    for name in config.partition_fields:
+    for name in () if config.elsewhere else config.partition_fields:
         about = [each for each in filters if each[0] == name]
         if about and name in schema.names:
             kind = schema.field(name).type

@@ -39,6 +39,7 @@ from lockkit.table.format.timeline import (
     load_timeline,
 )
 from lockkit.table.occ.commit import trust
+from lockkit.table.occ.metadata_off import off
 from lockkit.table.occ.rewriting import rewrite_properties
 
 KEPT_PREFIX = HOODIE + ".lockkit/"
@@ -167,7 +168,7 @@ def _fixes(keys: Mapping[str, str], now: Timeline | None, wall_ms: int) -> Itera
             "Hudi's readers list the folders instead; .hoodie/metadata stays, and is not read. "
             "A Hudi writer with its defaults makes it again, and each commit of lockkit switches "
             "it off",
-            dict.fromkeys(indexed, ""),
+            off(keys),
             "Hudi wrote to a table in the mode fenced; first find out which writer did"
             if fenced else "",
         )  # fmt: skip
