@@ -15,7 +15,7 @@ from lockkit.lab.verify import planting
 from lockkit.protocol.outcome import Found, Version, over
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create, delete, read, settle_write
-from lockkit.table.occ import rollback
+from lockkit.table.occ import leaving, rollback
 from lockkit.table.read import table_files
 from lockkit.table.services import archive as archiving
 from lockkit.table.services import archive_history
@@ -49,7 +49,7 @@ def nobody(*_: Any, **__: Any) -> Procedure[set[str]]:
     return set()
 
 
-add, leave, barriers = archiving.add_history, archiving._leave, archiving.barriers
+add, leave, barriers = archiving.add_history, archiving.leave, archiving.barriers
 leaves_old_files, history_rows = archiving.leaves_old_files, archive_history.history_rows
 
 
@@ -68,14 +68,14 @@ def without_asking(config: Any, leaving: Any, _believe: Any) -> Procedure[list[s
     return (yield from add(config, leaving, lambda: None))
 
 
-def newest_first(names: Any, now: Any, instants: list[str], keys: Any) -> Procedure[None]:
-    yield from leave(names, now, instants[::-1], keys)
+def newest_first(names: Any, leavers: Any, instants: list[str]) -> Procedure[None]:
+    yield from leave(names, leavers, instants[::-1])
 
 
-def completed_first(names: Any, now: Any, instants: list[str], keys: Any) -> Procedure[None]:
+def completed_first(names: Any, leavers: Any, instants: list[str]) -> Procedure[None]:
     for each in instants:
-        yield from delete(archiving._completed(names, now, each))
-    yield from leave(names, now, instants, keys)
+        yield from delete(leaving.completed_file(names, leavers.every, each))
+    yield from leave(names, leavers, instants)
 
 
 def all_but(word: str) -> Callable[..., Any]:
@@ -133,14 +133,14 @@ MISTAKES = (
             over_whatever_is_there,
             "test_of_two_archivers_one_writes_the_archive_and_the_other_deletes_nothing",
             {"version": 9}),
-    Mistake("the newest instant leaves first", archiving, "_leave", newest_first,
+    Mistake("the newest instant leaves first", archiving, "leave", newest_first,
             "test_an_archiver_that_dies_between_two_deletions_leaves_no_hole_in_the_timeline",
             {"version": 9}),
-    Mistake("completed files leave before the requested ones", archiving, "_leave",
+    Mistake("completed files leave before the requested ones", archiving, "leave",
             completed_first,
             "test_an_archiver_may_die_at_each_write_and_every_instant_is_shown_once",
             {"version": 9, "lost": 0}),
-    Mistake("what an earlier archiver left is not looked for", archiving, "_archived_already",
+    Mistake("what an earlier archiver left is not looked for", leaving, "_latest",
             nobody, "test_a_completed_file_resent_after_archiving_is_removed_again",
             {"version": 9}),
     Mistake("a pending writer keeps nothing back", archiving, "barriers", all_but("pending"),

@@ -52,6 +52,13 @@ def ctrl_c_works_afterwards() -> Iterator[None]:
 
 
 @pytest.fixture
+def archived_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archiving waits for no process that may still publish, so each looks what became of it."""
+    monkeypatch.setattr("lockkit.table.occ.late.SETTLED_MS", -10_000)
+    monkeypatch.setattr("lockkit.table.occ.commit.LATE_MS", -1)
+
+
+@pytest.fixture
 def emulator(request: pytest.FixtureRequest) -> Iterator[Any]:
     """An object server of this test's own, in memory; its options are the parameter:
     `parametrize("emulator", [{"profile": "gcs"}], indirect=True)`.

@@ -38,6 +38,7 @@ from lockkit.protocol.outcome import (
     WriteAnswer,
 )
 from lockkit.runtime import (
+    BootMs,
     Delete,
     Get,
     List,
@@ -169,7 +170,7 @@ def stand(procedure: Procedure[Any], got: tuple[Any, ...], lane: Lane, path: Pat
                 case Unique():
                     ids += 1
                     reply = f"{lane.name}{''.join(map(str, path))}-{ids}"
-                case WallMs():
+                case WallMs() | BootMs():
                     reply = lane.now_ms
                 case Sleep():
                     reply = None

@@ -30,6 +30,7 @@ from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import CommitFiles, WriteStat
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import V9, instant_ms, instant_of, parse_timeline
+from lockkit.table.occ import leaving
 from lockkit.table.occ.commit import EpochGuard, StateChange
 from lockkit.table.occ.rollback import RollbackRefused
 from lockkit.table.occ.transaction import TableCache, first_file
@@ -38,6 +39,7 @@ from lockkit.table.services import archive_history
 from lockkit.table.services.archive import archive, barriers, leaves_old_files, with_services
 from lockkit.table.services.archive_rules import ArchiveRules, NothingArchived
 
+pytestmark = pytest.mark.usefixtures("archived_at_once")
 OPTIONS = {"hoodie.clean.commits.retained": "2"}
 RULES = ArchiveRules(keep_min=3, keep_max=4)
 Model = dict[str, int]
@@ -487,7 +489,7 @@ def one_by_one(procedures: Any) -> Procedure[list[Any]]:
 @pytest.fixture
 def serial(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No two requests at once, so that each is one step."""
-    for module in (archiving, archive_history):
+    for module in (archiving, archive_history, leaving):
         monkeypatch.setattr(module, "all_of", one_by_one)
     yield
 

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow as pa
 import pytest
 from test_savepoints import COW, MOR, OPTIONS, Model, by_hudi_rs, contents, made, rows
 
 from lockkit import Clock, open_store
+from lockkit.errors import LockLost, StoreError, TableError
 from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table import Table
-from lockkit.table.errors import TableChanged, UnsupportedTable
+from lockkit.table.errors import CommitUnknown, TableChanged
+from lockkit.table.occ.committing import commit_alone
 from lockkit.table.occ.decide import settle
 from lockkit.table.occ.fence import read_fence
 
@@ -35,10 +37,12 @@ Due = Callable[[str, Any], bool]
 
 
 class Interposed:
-    """A store that does something else first when a request is due."""
+    """A store that does something else first when a request is due; with `on`, from then on."""
 
-    def __init__(self, store: Store, due: Due, act: Callable[[], object]) -> None:
-        self._store, self._due, self._act = store, due, act
+    def __init__(
+        self, store: Store, due: Due, act: Callable[[], object], *, on: bool = False
+    ) -> None:
+        self._store, self._due, self._act, self._on = store, due, act, on
         self._turn, self.acted = threading.Lock(), False
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +52,7 @@ class Interposed:
 
         def answered(*given: Any, **named: Any) -> Any:
             with self._turn:
-                due = not self.acted and self._due(name, given[0] if given else "")
+                due = self._on if self.acted else self._due(name, given[0] if given else "")
                 self.acted |= due
             if due:
                 self._act()
@@ -70,6 +74,10 @@ def nth(most: int) -> Due:
 
 def publishes(name: str, key: Any) -> bool:
     return name == "put" and str(key).endswith(DONE)
+
+
+def gives_up() -> None:
+    raise StoreError("the process ends here")
 
 
 class Paused:
@@ -100,15 +108,23 @@ class Paused:
         assert not self.thread.is_alive()
 
 
-def paused_writer(url: str, write: str, **options: Any) -> Paused:
-    """A writer between its decision and its completed file."""
+def paused_writer(
+    url: str, write: str, due: Due = publishes, dies: Due | None = None, **options: Any
+) -> Paused:
+    """A writer between its decision and its completed file, or before another request.
+
+    It gets no answer from the request on for which `dies` is true.
+    """
 
     def work(store: Store) -> object:
         with Table(url, options=OPTIONS, **options) as table:
             table.store = store
             return getattr(table, write)(rows("late", v=99))
 
-    return Paused(open_store(url, **options), publishes, work)
+    store = open_store(url, **options)
+    if dies is not None:
+        store = cast(Store, Interposed(store, dies, gives_up, on=True))
+    return Paused(store, due, work)
 
 
 def restored(table: Table, saved: str, most: int, act: Callable[[], object]) -> bool:
@@ -247,15 +263,7 @@ def test_the_history_names_no_commit_that_was_taken_back(tmp_path: Path) -> None
             table.savepoint(gone)
 
 
-def test_a_table_with_group_commit_takes_no_savepoint_and_no_restore(tmp_path: Path) -> None:
-    with Table.create(f"file://{tmp_path}", record_key="id", commit="group") as table:
-        done = table.append(pa.table({"id": ["a"]}))
-        for way in (table.savepoint, table.restore, table.delete_savepoint):
-            with pytest.raises(UnsupportedTable, match="has group commit"):
-                way(done.instant)
-        assert table.read().num_rows == 1
-
-
+@pytest.mark.usefixtures("archived_at_once")
 @pytest.mark.parametrize("version", [9, 6])
 def test_archiving_after_a_restore_hides_no_file_from_hudis_readers(
     tmp_path: Path, version: int
@@ -277,3 +285,183 @@ def test_archiving_after_a_restore_hides_no_file_from_hudis_readers(
         assert not any(gone in key for key in keys)
         assert contents(table.read()) == model == by_hudi_rs(tmp_path)
         assert gone not in {each.instant for each in table.history()}
+
+
+# --- a publisher that sleeps until its commit is archived -----------------------------------------
+
+
+def asks_for_its_inflight_file(name: str, key: Any) -> bool:
+    return name == "get" and str(key).endswith(".inflight")
+
+
+def archived(table: Table, model: Model) -> None:
+    """More commits, and all but the latest leave the timeline."""
+    for v in range(3, 12):
+        table.append(rows(f"n{v}", v=v))
+        model |= {f"n{v}": v}
+    if table._open().config.merged:
+        table.compact()
+    table.clean()
+    done = table.archive(keep_min=4, keep_max=5)
+    assert done is not None and len(done.instants) >= 5, done
+
+
+def overtaken(
+    table: Table, write: str, restores: bool, due: Due, dies: Due | None = None
+) -> tuple[Model, Paused]:
+    """Its writer was decided and stands still, while others published, restored and archived."""
+    saved, model = saved_state(table)
+    late = paused_writer(table.url, write, due, dies)
+    table.append(rows("a1", v=3))
+    if restores:
+        table.restore(saved)
+    else:
+        model = contents(table.read())
+        assert model["late"] == 99
+    table.delete_savepoint(saved)
+    archived(table, model)
+    return model, late
+
+
+@pytest.mark.usefixtures("archived_at_once")
+@pytest.mark.parametrize("due", [asks_for_its_inflight_file, publishes])
+@pytest.mark.parametrize("restores", [False, True])
+@pytest.mark.parametrize(("version", "kind", "write"), KINDS)
+def test_a_writer_that_slept_until_its_commit_was_archived_says_what_became_of_it(
+    tmp_path: Path, version: int, kind: str, write: str, restores: bool, due: Due
+) -> None:
+    """It stands still before it looks whether it is late, or when it has looked."""
+    with made(tmp_path, version, kind=kind) as table:
+        model, late = overtaken(table, write, restores, due)
+        assert contents(table.read()) == model == by_hudi_rs(tmp_path)
+        before = [each.key for each in table.store.list(".hoodie/")]
+        late.go_on()
+        assert [each.key for each in table.store.list(".hoodie/")] == before
+        if restores:
+            refused_or_early(late, within=False)
+        else:
+            assert late.outcome.instant in {each.instant for each in table.history()}
+        assert contents(table.read()) == model == by_hudi_rs(tmp_path)
+        table.upsert(rows("k0", v=7))
+        assert contents(table.read()) == model | {"k0": 7} == by_hudi_rs(tmp_path)
+
+
+@pytest.mark.usefixtures("archived_at_once")
+@pytest.mark.parametrize("restores", [False, True])
+@pytest.mark.parametrize("version", [9, 6])
+def test_what_a_writer_published_too_late_before_it_died_leaves_with_the_next_archiving(
+    tmp_path: Path, version: int, restores: bool
+) -> None:
+    published: list[Any] = []
+
+    def dies(name: str, key: Any) -> bool:
+        published.extend([key] if publishes(name, key) else [])
+        return bool(published) and asks_for_its_inflight_file(name, key)
+
+    with made(tmp_path, version) as table:
+        model, late = overtaken(table, "append", restores, publishes, dies)
+        late.go_on()
+        assert isinstance(late.outcome, CommitUnknown), late.outcome
+        assert contents(table.read()) == model != by_hudi_rs(tmp_path)
+        for v in range(12, 15):
+            table.append(rows(f"n{v}", v=v))
+            model |= {f"n{v}": v}
+        assert table.archive(keep_min=4, keep_max=5)
+        assert contents(table.read()) == model == by_hudi_rs(tmp_path)
+
+
+@pytest.mark.usefixtures("archived_at_once")
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_writer_without_an_answer_finds_out_that_its_commit_is_archived(
+    tmp_path: Path, restores: bool
+) -> None:
+    with made(tmp_path) as table:
+        model, late = overtaken(table, "append", restores, publishes, publishes)
+        late.go_on()
+        assert isinstance(late.outcome, CommitUnknown), late.outcome
+        prepared = late.outcome.prepared
+        again = commit_alone(prepared)
+        if restores:
+            with pytest.raises((TableError, LockLost), match="restore"):
+                run(again, table.store, Clock())
+        else:
+            assert run(again, table.store, Clock()).instant == prepared.instant
+        assert contents(table.read()) == model == by_hudi_rs(tmp_path)
+
+
+@pytest.mark.usefixtures("archived_at_once")
+@pytest.mark.parametrize("restores", [False, True])
+@pytest.mark.parametrize("asked", [1, 2, 3])
+def test_a_process_that_rolls_it_forward_leaves_no_file_once_it_is_archived(
+    tmp_path: Path, asked: int, restores: bool
+) -> None:
+    with made(tmp_path) as table:
+        saved, model = saved_state(table)
+        names = table.refresh().config.names
+        late = paused_writer(table.url, "append")
+        seen = run(read_fence(), table.store, Clock())
+        rolling = Paused(table.store, nth(asked), lambda store: run(
+            settle(names, seen, frozenset(), []), store, Clock()
+        ))  # fmt: skip
+        table.append(rows("a1", v=3))
+        if restores:
+            table.restore(saved)
+        else:
+            model = contents(table.read())
+        table.delete_savepoint(saved)
+        archived(table, model)
+        before = [each.key for each in table.store.list(".hoodie/")]
+        rolling.go_on()
+        assert rolling.outcome is None, rolling.outcome
+        late.go_on()
+        assert [each.key for each in table.store.list(".hoodie/")] == before
+        assert contents(table.read()) == model == by_hudi_rs(tmp_path)
+
+
+def test_archiving_leaves_alone_what_was_completed_a_moment_ago(tmp_path: Path) -> None:
+    """Its writer may still publish it, and need not look what became of it."""
+    with made(tmp_path) as table:
+        for v in range(6):
+            table.append(rows(f"n{v}", v=v))
+        plan = table.archive(keep_min=2, keep_max=3)
+        assert plan is None
+        time.sleep(4.1)
+        table.append(rows("n9", v=9))
+        late = paused_writer(table.url, "append")
+        table.append(rows("n10", v=10))
+        done = table.archive(keep_min=2, keep_max=3)
+        assert done is not None and len(done.instants) == 6
+        time.sleep(4.1)
+        table.append(rows("n11", v=11))
+        table.append(rows("n12", v=12))
+        assert table.archive(keep_min=2, keep_max=3)
+        late.go_on()
+        assert late.outcome.instant in {each.instant for each in table.history()}
+        assert contents(table.read()) == by_hudi_rs(tmp_path)
+
+
+def test_a_restore_that_another_process_finished_creates_nothing_after_archiving(
+    tmp_path: Path, archived_at_once: None
+) -> None:
+    alone = {"hoodie.write.concurrency.mode": "single_writer", **OPTIONS}
+    with made(tmp_path) as table, Table(table.url, options=alone) as other:
+        saved, model = saved_state(table)
+        table.append(rows("a1", v=3))
+        (gone,) = (each.instant for each in table.history() if each.instant > saved)
+        context = table._upkeep.context
+        right = context.store
+
+        def reads_its_file(name: str, key: Any) -> bool:
+            return name == "get" and f"/{gone}_" in str(key) and str(key).endswith(".commit")
+
+        def restores(store: Store) -> object:
+            context.store = store
+            return table.restore(saved)
+
+        slow = Paused(right, reads_its_file, restores)
+        other.restore(saved)
+        other.delete_savepoint(saved)
+        archived(other, model)
+        slow.go_on()
+        context.store = right
+        assert contents(other.read()) == model == by_hudi_rs(tmp_path)

@@ -94,7 +94,8 @@ ORDER = {
         "archive_writing savepoint_files taken_back"
     ),
     "table.occ": (
-        "fence rolling_forward group group_archived group_fence group_commit group_tail "
+        "fence leaving late rolling_forward group group_archived group_fence group_commit "
+        "group_tail "
         "conflicting covered pending conflict heartbeat_rules "
         "liveness heartbeat locks hudi_clocks "
         "creation decide markers discarding transaction failed prepared news rewriting "

@@ -25,9 +25,10 @@ from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.service import TableService
 
 # The threads of a process that died die with it.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    pytest.mark.usefixtures("archived_at_once"),
+]
 REQUESTS_MAX = 300
 KEEP = {"hoodie.clean.automatic": "false", "hoodie.clean.commits.retained": "1"}
 RULES = ArchiveRules(keep_min=2, keep_max=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -22,10 +23,12 @@ from lockkit.table import Table, begin, load_snapshot, read_table
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.occ import news, transaction
 from lockkit.table.occ.commit import EpochGuard, trust
 from lockkit.table.occ.mode import set_fence
 from lockkit.table.occ.rollback import withdraw
 from lockkit.table.occ.transaction import TableCache, TakenInstant
+from lockkit.table.read import opening
 from lockkit.table.services import clean as cleaning
 from lockkit.table.services import restore as restoring
 
@@ -251,6 +254,40 @@ def test_a_writer_that_begins_during_a_restore_is_refused(table: Table) -> None:
     with patch.object(restoring, "_carry_out", late):
         table.restore(saved)
     assert contents(table.read()) == model
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_fence_that_a_restore_does_not_close_brings_back_what_it_took(
+    table: Table, closes: bool
+) -> None:
+    """A planted mistake: with `closes`, a writer that does not look for restores is refused."""
+    saved, model = saved_then_changed(table)
+    set_right, carry_out, outcome = restoring.set_fence, restoring._carry_out, []
+
+    def set_wrong(*given: Any, closed: bool) -> Procedure[None]:
+        if closes or not closed:
+            yield from set_right(*given, closed=closed)
+
+    # As if its lock were lost.
+    alone = {"hoodie.write.concurrency.mode": "single_writer", **OPTIONS}
+    with Table(table.url, options=alone) as other, ExitStack() as planted:
+        other.upsert(rows("k5", v=7))
+
+        def late(*given: Any) -> Procedure[Any]:
+            try:
+                other.upsert(rows("k5", v=8))
+            except TableError as error:
+                outcome.append(str(error))
+            return (yield from carry_out(*given))
+
+        for module, looks in ((transaction, "refuse_unreadable"), (news, "refuse_unreadable"),
+                              (opening, "refuse_log_files")):  # fmt: skip
+            planted.enter_context(patch.object(module, looks, lambda *_, **__: None))
+        planted.enter_context(patch.object(restoring, "_carry_out", late))
+        planted.enter_context(patch.object(restoring, "set_fence", set_wrong))
+        table.restore(saved)
+    assert (contents(table.read()) == model) is closes
+    assert bool(outcome) is closes and all("no longer in fenced mode" in each for each in outcome)
 
 
 def test_a_clean_that_was_planned_before_a_savepoint_gives_its_plan_up(table: Table) -> None:

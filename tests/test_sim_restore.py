@@ -13,6 +13,7 @@ from lockkit.lab.verify.sim import simulate
 from lockkit.lab.verify.table.restorer import SCENARIO
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create, delete
+from lockkit.table.services import restore as restoring
 
 
 def name_is_free(key: str, _action: str, **_: Any) -> Procedure[None]:
@@ -28,6 +29,14 @@ def looks_no_more(config: Any, instant: str, _plan: Any, _held: Any) -> Procedur
     yield from create(config.names.inflight(instant, "restore"), b"")
 
 
+set_fence = restoring.set_fence
+
+
+def opens_only(*given: Any, closed: bool) -> Procedure[None]:
+    if not closed:
+        yield from set_fence(*given, closed=False)
+
+
 def whatever_is_pending(*_: Any) -> None:
     pass
 
@@ -35,7 +44,7 @@ def whatever_is_pending(*_: Any) -> None:
 _R = "lockkit.table.services.restore"
 MISTAKES: dict[str, tuple[dict[str, Callable[..., Any]], int, str]] = {
     "the name of a commit that went is free": (
-        {f"{_R}:keep_name": name_is_free}, 1, "what a restore took back"),
+        {f"{_R}:keep_name": name_is_free}, 20, "what a restore took back"),
     "a commit without its files stays": (
         {f"{_R}:keep_name": commit_stays}, 1, "Hudi's readers"),
     "a restore does not look a second time": (
@@ -45,7 +54,7 @@ MISTAKES: dict[str, tuple[dict[str, Callable[..., Any]], int, str]] = {
         "a restore takes back the newest"),
 }  # fmt: skip
 """What is replaced, by what, the seed that finds it, and the rule that breaks."""
-QUICK = ("the name of a commit that went is free", "a commit without its files stays")
+QUICK = ("a commit without its files stays",)
 
 
 @pytest.mark.parametrize("seed", [1])

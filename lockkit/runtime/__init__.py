@@ -82,6 +82,11 @@ class WallMs:
 
 
 @dataclass(frozen=True, slots=True)
+class BootMs:
+    """Answered by this client's clock that never jumps, and that runs while it is suspended."""
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """An event for the history; answered by None."""
 
@@ -107,9 +112,8 @@ class Exclusive:
     procedure: Generator[Any, Any, Any]
 
 
-Request = (
-    Get | Put | List | Delete | Sleep | BlockingCall | Unique | WallMs | Note | Parallel | Exclusive
-)  # fmt: skip
+Request = (Get | Put | List | Delete | Sleep | BlockingCall | Unique | WallMs | BootMs | Note
+           | Parallel | Exclusive)  # fmt: skip
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -161,8 +165,6 @@ def _log(request: Request, store: Store, answer: object) -> None:
     match request:
         case Get(key) | Put(key) | List(key) | Delete(key):
             log_request(store.url, type(request).__name__.lower(), key, type(answer).__name__)
-        case _:
-            pass
 
 
 def carry_out(procedure: Generator[R, Any, T], perform: Callable[[R], Any]) -> T:
@@ -225,6 +227,8 @@ def perform(
             return clock.unique()
         case WallMs():
             return clock.wall_ms()
+        case BootMs():
+            return clock.boot_ms()
         case Note(kind, data):
             emit(kind, **data)
             return None

@@ -12,7 +12,9 @@ from hudi_world import Hudi
 
 from lockkit.table import Table, read_table
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.interop, pytest.mark.timeout(900), pytest.mark.usefixtures("archived_at_once")
+]  # fmt: skip
 SCHEMA = pa.schema([("id", pa.string()), ("region", pa.string()), ("at", pa.int64())])
 COLUMNS = ("_hoodie_commit_time", "_hoodie_record_key", *SCHEMA.names)
 OPTIONS = {

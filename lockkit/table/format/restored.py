@@ -18,19 +18,24 @@ KEEPS = "lockkit.keeps_names"
 
 def without_taken_back(now: Any, names: Any) -> Procedure[Any]:
     """The `Timeline` without what its restores took back, as if the files were gone."""
-    restores = [each for each, action in now.completed.items() if action == "restore"]
-    keys = [names.completed(each, "restore", now.completion.get(each)) for each in restores]
-    found: list[Found | Missing] = yield from all_of(read(each, limit=None) for each in keys)
-    gone = {
-        instant for key, each in zip(keys, found, strict=True)
-        if isinstance(each, Found) and is_stamped(each.body, KEEPS)
-        for instant in _instants(key, each.body)
-    }  # fmt: skip
+    gone = yield from kept_names(now, names)
     left = {
         name: {each: of for each, of in getattr(now, name).items() if each not in gone}
         for name in ("completed", "pending")
     }
-    return replace(now, **left, inflight=now.inflight - gone)
+    return replace(now, **left, inflight=now.inflight - gone.keys())
+
+
+def kept_names(now: Any, names: Any) -> Procedure[dict[str, str]]:
+    """The restore that took it back, for each instant whose name a completed restore keeps."""
+    restores = [each for each, action in now.completed.items() if action == "restore"]
+    keys = [names.completed(each, "restore", now.completion.get(each)) for each in restores]
+    found: list[Found | Missing] = yield from all_of(read(each, limit=None) for each in keys)
+    return {
+        instant: restore for restore, key, each in zip(restores, keys, found, strict=True)
+        if isinstance(each, Found) and is_stamped(each.body, KEEPS)
+        for instant in _instants(key, each.body)
+    }  # fmt: skip
 
 
 def _instants(key: str, body: bytes) -> list[str]:

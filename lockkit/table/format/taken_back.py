@@ -12,6 +12,8 @@ is seen by Hudi's readers, as after every completed commit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lockkit.protocol.outcome import Found, Version, over
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read, settle_write
@@ -21,6 +23,13 @@ from lockkit.table.format.layout import format_commit, parse_commit
 BY = "lockkit.taken_back_by"
 
 
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """A restore took the commit back, and its name has left the timeline since."""
+
+    by: str
+
+
 def keep_name(
     key: str, action: str, *, by: str, schema: str, version: int
 ) -> Procedure[None]:
@@ -28,10 +37,9 @@ def keep_name(
     body = format_commit((), operation="UNKNOWN", schema=schema, attempt=by, action=action,
                          extra={BY: by}, version=version)  # fmt: skip
     found = yield from read(key, limit=None)
-    standing = found.version if isinstance(found, Found) else None
-    if isinstance(found, Found) and taken_back_by(key, found.body):
-        return
-    if not isinstance((yield from settle_write(key, body, over(standing))), Version):
+    if not isinstance(found, Found) or taken_back_by(key, found.body):
+        return  # done by another process, and perhaps archived since
+    if not isinstance((yield from settle_write(key, body, over(found.version))), Version):
         raise TableChanged(key, "was changed by another process during a restore", "run it again")
 
 
@@ -43,8 +51,16 @@ def taken_back_by(key: str, body: bytes) -> str:
         return ""
 
 
-def refuse_taken_back(instant: str, key: str, body: bytes) -> None:
-    if by := taken_back_by(key, body):
+def refuse_taken_back(instant: str, key: str, standing: object) -> None:
+    """Raise if a restore took the commit back: by what was found at `key`, or `TakenBack`."""
+    match standing:
+        case TakenBack(by):
+            pass
+        case Found(body):
+            by = taken_back_by(key, body)
+        case _:
+            by = ""
+    if by:
         raise TableChanged(
             instant, f"was committed, and the restore {by} has taken it back: none of its rows is "
             "in the table", "begin again",

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from lockkit.errors import LockLost, LossReason, StoreError, TableError, Unanswered
-from lockkit.protocol.outcome import Found
-from lockkit.runtime import Note, Procedure, Unique
+from lockkit.protocol.outcome import Found, Version
+from lockkit.runtime import BootMs, Note, Procedure, Unique
 from lockkit.runtime.proven import all_of, create, read
 from lockkit.table.errors import CommitUnknown, TableChanged
 from lockkit.table.format.layout import parse_commit
@@ -34,6 +34,8 @@ from lockkit.table.occ.prepared import Prepared
 T = TypeVar("T")
 ROUNDS_MAX = 30
 """How often a commit may lose the fence to others and check again."""
+LATE_MS = 1_000
+"""A commit that is published later than this after its decision may be archived (`late`)."""
 
 
 class Guard(Protocol):
@@ -95,6 +97,8 @@ class DecidedCommit:
     epoch: int
     rounds: int
     rolled_forward: tuple[str, ...]
+    decided_ms: int | None = None
+    """`BootMs` before the fence was replaced; None: by an earlier call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +147,17 @@ def complete(decision: DecidedCommit) -> Procedure[Committed]:
     prepared = decision.prepared
     key = completed_key(prepared.names, decision.decided)
     try:
-        standing = yield from create(key, prepared.body)
+        standing = yield from _published(decision, key)
     except Exception as error:
         why = f"it was decided, and its file may not be there yet: {error}"
         open_outcome = unknown(prepared.names, decision.decided, why)
         open_outcome.prepared = prepared
         raise open_outcome from error
-    if isinstance(standing, Found):
+    if not isinstance(standing, Version):
         from lockkit.table.format.taken_back import refuse_taken_back
 
-        refuse_taken_back(prepared.instant, key, standing.body)
-        why = "its completed file is there, and is not what we would have written"
+        refuse_taken_back(prepared.instant, key, standing)
+        why = "its completed file is not what we would have written, or is gone"
         open_outcome = unknown(prepared.names, decision.decided, why)
         open_outcome.prepared = prepared
         raise open_outcome
@@ -162,6 +166,18 @@ def complete(decision: DecidedCommit) -> Procedure[Committed]:
         prepared.instant, decision.epoch, decision.rounds, decision.rolled_forward,
         decision.decided.completion,
     )  # fmt: skip
+
+
+def _published(decision: DecidedCommit, key: str) -> Procedure[object]:
+    """Create the completed file. A process that slept also looks whether others archived it."""
+    prepared, since_ms = decision.prepared, decision.decided_ms
+    if since_ms is not None and (yield BootMs()) - since_ms <= LATE_MS:
+        standing = yield from create(key, prepared.body)
+        if (yield BootMs()) - since_ms <= LATE_MS:
+            return standing
+    from lockkit.table.occ.late import publish_late  # few writers are
+
+    return (yield from publish_late(prepared.names, decision.decided, key, prepared.body))
 
 
 def reported(prepared: Prepared, guard: Guard, way: Procedure[T]) -> Procedure[T]:
@@ -221,12 +237,13 @@ def _decide(
             epoch=guard.epoch, attempt=(yield Unique()), sha256=prepared.sha256,
             whole=not transaction.base and not transaction.horizon,
         )  # fmt: skip
+        decided_ms = yield BootMs()
         believe()
         yield note_checked(prepared, guard, found.covered)
         if (yield from replace_fence(names, seen, entry)):
             yield Note("fenced", {"instant": prepared.instant, "epoch": guard.epoch})
             return DecidedCommit(
-                prepared, entry.head, guard.epoch, rounds, tuple(work.rolled_forward)
+                prepared, entry.head, guard.epoch, rounds, tuple(work.rolled_forward), decided_ms
             )
         seen = yield from read_fence()
     raise Unanswered(
@@ -243,10 +260,10 @@ def prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
     """
     key = completed_key(prepared.names, landed)
     match (yield from read(key)):
-        case Found(body, _) if body != prepared.body:
+        case Found(body) as found if body != prepared.body:
             from lockkit.table.format.taken_back import refuse_taken_back
 
-            refuse_taken_back(prepared.instant, key, body)
+            refuse_taken_back(prepared.instant, key, found)
             raise TableChanged(
                 key,
                 f"is there and is not ours: another writer used the instant {prepared.instant}, "

@@ -32,6 +32,8 @@ from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, i
 
 HARMLESS = frozenset({"clean", "rollback", "savepoint"})
 """Pending actions that never end as a commit; they delay neither a horizon nor a read."""
+NO_ARCHIVE = ("/", ".parquet")
+"""Keys of a folder that Hadoop made, and of what an archiver left that died before its manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,7 @@ def first_active(commits: list[str], now: Timeline) -> str:
 
 
 def has_archived(prefix: str) -> Procedure[bool]:
-    """Hadoop leaves an empty key, `history/`, for a folder that it made."""
-    return any(not each.key.endswith("/") for each in (yield from listing(prefix)))
+    return any(not each.key.endswith(NO_ARCHIVE) for each in (yield from listing(prefix)))
 
 
 def read_commit(names: TimelineNames, instant: str, now: Timeline) -> Procedure[CommitFiles]:

@@ -310,7 +310,7 @@ def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDe
                          action=now.completed.get(instant, COMMIT))  # fmt: skip
     key = completed_key(gone)
     if isinstance(left := (yield from read(key, limit=None)), Found):
-        refuse_taken_back(instant, key, left.body)
+        refuse_taken_back(instant, key, left)
     return gone
 
 

@@ -59,18 +59,18 @@ def news_of(work: CommitProgress, seen: FenceRead) -> Procedure[TableChanges]:
         decided = fence.since(transaction.base, transaction.horizon)
     if decided is None:
         return (yield from _listed(work, seen))
-    commits = set(transaction.timeline.commits)
-    mine, found = None, []
+    commits, found = set(transaction.timeline.commits), []
     for each in decided:
         if each.instant == prepared.instant and each.kind == COMMIT:
-            mine = each
-        elif each.kind == ROLLBACK:
+            return TableChanges((), tuple(sorted(commits)), each)
+    for each in decided:
+        if each.kind == ROLLBACK:
             found.append(Winner(each.instant, "rollback", takes_back=frozenset({each.instant})))
         else:
             commits.add(each.instant)
             found.append((yield from _winner(work, each)))
     pending = yield from load_pending(prepared.names, transaction.timeline)
-    return TableChanges(tuple(found), tuple(sorted(commits)), mine, pending)
+    return TableChanges(tuple(found), tuple(sorted(commits)), None, pending)
 
 
 def _strangers(prepared: Prepared, seen: FenceRead) -> bool:
@@ -143,11 +143,15 @@ def news_listed(work: CommitProgress, now: Timeline) -> Procedure[TableChanges]:
     prepared, names = work.prepared, work.prepared.names
     mine = prepared.mine
     if mine.instant in now.completed:
-        landed = Decided(
+        landed: Decided | None = Decided(
             COMMIT, mine.instant, now.completed[mine.instant], now.completion.get(mine.instant)
         )
         return TableChanges((), tuple(now.commits), landed)
     if mine.instant not in now.inflight:
+        from lockkit.table.occ.late import archived_as  # few writers are so late
+
+        if landed := (yield from archived_as(prepared.transaction.taken)):
+            return TableChanges((), tuple(now.commits), landed)
         why = "its inflight file is gone: another writer rolled it back as dead, or a restore did"
         raise taken_back(mine.instant, why)
     refuse_missing(mine, now)

@@ -377,5 +377,10 @@ def settle_own(
     match (yield from read(taken.requested)):
         case Found(body, _) if body == taken.body:
             return (yield from roll_back(taken.instant, EpochGuard(0), taken.known, paths=paths))
-        case _:  # never taken, or rolled back: what we sent can decide nothing any more
+        case _:
+            from lockkit.table.occ.late import archived_as  # rarely needed
+
+            if (yield from archived_as(taken)):
+                return RollbackRefused(taken.instant)
+            # Never taken, or rolled back: what we sent can decide nothing any more.
             return (yield from withdraw(taken, EpochGuard(0), paths=paths))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.runtime import Note, Procedure
-from lockkit.runtime.proven import create, read
+from lockkit.runtime.proven import read
 from lockkit.table.errors import DamagedFile
-from lockkit.table.format.taken_back import taken_back_by
+from lockkit.table.format.taken_back import TakenBack, taken_back_by
 from lockkit.table.format.timeline import TimelineNames
-from lockkit.table.occ.fence import Fence, digest
+from lockkit.table.occ.fence import Fence, digest, read_fence
+from lockkit.table.occ.late import create_and_look
 
 
 def roll_forward(
@@ -17,16 +18,20 @@ def roll_forward(
     """Create `done`, the completed file of the fence's last decision, which was seen missing."""
     head = fence.head
     inflight = names.inflight(head.instant, head.action)
-    standing: Version | Found | Missing | NotModified
+    standing: Version | Found | Missing | NotModified | TakenBack
     match (yield from read(inflight)):
         case Found(body, _) if digest(body) == fence.sha256:
-            standing = yield from create(done, body)
+            standing = yield from create_and_look(names, head, done, body)
         case _:
             standing = yield from read(done)  # again: a restore may have come in between
     match standing:
         case Missing():
+            if (yield from read_fence()).attempt != fence.attempt:
+                return  # others went on and archived it: what the caller decides is refused
             why = f"is not what the fence decided, and {done} is missing; nothing was committed"
             raise DamagedFile(inflight, why, "restore one of them from its versions")
+        case TakenBack():
+            return  # likewise
         case Found(body, _):
             if digest(body) != fence.sha256 and not taken_back_by(done, body):
                 cure = "restore one of them: until then nothing more is committed to this table"

@@ -13,7 +13,7 @@ from lockkit.table.format.layout import LOG_FILE, FileGroup
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.readable import ReadableTable, load_readable
 from lockkit.table.format.timeline import HOODIE, Timeline, load_timeline
-from lockkit.table.occ.covered import first_active
+from lockkit.table.occ.covered import NO_ARCHIVE, first_active
 
 COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
 BASE_FILE = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
@@ -78,7 +78,7 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
             group = (partition, found[1])
             logs.append((group, found[2], int(found[3]), found[4] or "", entry.key))
     archives = table.config.names.layout == 1 or any(
-        each.key.startswith(prefix) and not each.key.endswith("/") for each in entries
+        each.key.startswith(prefix) and not each.key.endswith(NO_ARCHIVE) for each in entries
     )
     listed = Listed(table, now, tuple(bases), tuple(sorted(logs)), archives)
     if any(each < listed.first for each in now.pending):

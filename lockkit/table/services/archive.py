@@ -17,32 +17,22 @@ commit names it, and because lockkit's clean finds old files through commits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Note, Procedure
+from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.table.errors import TableChanged, UnsupportedTable
 from lockkit.table.format.archive_writing import Leaving, format_log
-from lockkit.table.format.archived import (
-    COLUMNS,
-    LOG,
-    load_manifest,
-    read_history,
-    read_log,
-)
+from lockkit.table.format.archived import LOG
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
-from lockkit.table.format.timeline import (
-    COMMITS,
-    Timeline,
-    TimelineNames,
-    load_timeline,
-    parse_timeline,
-)
+from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.fence import COMMIT, read_fence
+from lockkit.table.occ.late import is_settled
+from lockkit.table.occ.leaving import Leavers, completed_file, leave, load_leavers
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services.archive_history import add as add_history
 from lockkit.table.services.archive_history import overtaken, say_version
@@ -55,7 +45,6 @@ if TYPE_CHECKING:
 AT_ONCE = 500
 """Commits that one run moves. Their completed files are deleted one by one, oldest first: a hole in
 the timeline would hide files from Hudi's readers."""
-ARCHIVED_ACTIONS = COMMITS | {"clean", "rollback"}
 PLANS = ("clean", "compaction", "replacecommit", "clustering")
 
 
@@ -131,7 +120,8 @@ def plan_archive(known: TableCache, rules: ArchiveRules) -> Procedure[ArchivePla
     config = known.config
     refuse_unfit(config)
     now = yield from load_timeline(config.names)
-    return (yield from _plan(config, now, rules, _new_client(config)))
+    leavers = yield from load_leavers(config, now)
+    return (yield from _plan(config, now, leavers, rules, _new_client(config)))
 
 
 def refuse_unfit(config: TableConfig) -> None:
@@ -152,8 +142,9 @@ def _new_client(config: TableConfig) -> GroupClient | None:
 
 
 def _plan(
-    config: TableConfig, now: Timeline, rules: ArchiveRules, client: GroupClient | None
-) -> Procedure[ArchivePlan]:
+    config: TableConfig, now: Timeline, leavers: Leavers, rules: ArchiveRules,
+    client: GroupClient | None,
+) -> Procedure[ArchivePlan]:  # fmt: skip
     decided, left = "", candidates(now, rules, "~")
     if client is None and config.mode == FENCED:
         seen = yield from read_fence()
@@ -167,9 +158,18 @@ def _plan(
     stop, why = min(found, default=("~", ""))
     commits = candidates(now, rules, stop)
     since = yield from cleaned_until(config.names, now)
-    read_ones = yield from all_of(_content(config.names, now, each) for each in commits)
-    for instant, body in zip(commits, read_ones, strict=True):
-        commit = parse_commit(instant, _completed(config.names, now, instant), body)
+    going = [*commits, *(each for each in leavers.kept if each < max(commits, default=""))]
+    keys = {each: completed_file(config.names, leavers.every, each) for each in going}
+    files = dict(zip(going, (yield from all_of(map(_content, keys.values()))), strict=True))
+    wall_ms = yield WallMs()
+    by_fence = config.mode == FENCED and client is None  # else the lock, or `group_barriers`
+    for instant in sorted(going) if by_fence else ():
+        if not is_settled(files[instant], leavers.every.completion.get(instant, instant), wall_ms):
+            why = f"{instant} was completed a moment ago, and its writer may be about to publish it"
+            commits = [each for each in commits if each < instant]
+            break
+    for instant in commits:
+        commit = parse_commit(instant, keys[instant], files[instant].body)
         if leaves_old_files(commit, config.merged) and (
             instant >= since or (yield from _still_there(commit.replaced))
         ):
@@ -194,15 +194,10 @@ def _still_there(replaced: Collection[FileGroup]) -> Procedure[bool]:
     return bool(here & set(replaced))
 
 
-def _completed(names: TimelineNames, now: Timeline, instant: str) -> str:
-    return names.completed(instant, now.completed[instant], now.completion.get(instant))
-
-
-def _content(names: TimelineNames, now: Timeline, instant: str) -> Procedure[bytes]:
-    key = _completed(names, now, instant)
+def _content(key: str) -> Procedure[Found]:
     match (yield from read(key, limit=None)):
-        case Found(body, _):
-            return body
+        case Found() as found:
+            return found
         case _missing:
             raise TableChanged(key, "was listed and is gone: another process archived or restored",
                                "run it again")  # fmt: skip
@@ -226,46 +221,39 @@ def archive(
 
         yield from publish(client)
     now = yield from load_timeline(names)
-    plan = yield from _plan(config, now, rules, client)
+    leavers = yield from load_leavers(config, now)
+    plan = yield from _plan(config, now, leavers, rules, client)
     if client is not None and plan.instants:
         held.believe()
         yield from decide_nothing_until(client, max(plan.instants))
-    keys: dict[str, list[str]] = {}
-    entries = yield from listing(names.prefix)
-    for entry in entries:
-        name = entry.key.removeprefix(names.folder)
-        keys.setdefault(name.partition(".")[0].partition("_")[0], []).append(entry.key)
-    before = yield from _archived_already(config, now)
-    new = {each: action for each, action in plan.instants.items() if each not in before}
-    if not new and not before:
+    new = {each: action for each, action in plan.instants.items() if each not in leavers.archived}
+    finished = leavers.leaving()
+    if not new and not finished:
         return None
     if new:
-        leaving = yield from all_of(_leaving(names, now, each, keys[each]) for each in new)
+        leaving = yield from all_of(_leaving(names, now, each, leavers.keys[each]) for each in new)
         add = add_history if names.layout == 2 else _add_log
         new = {each: new[each] for each in (yield from add(config, leaving, held.believe))}
     elif names.layout == 2:
         yield from say_version(config)
     held.believe()
-    # What a restore took back is not archived. Its name leaves when later commits do: a commit that
-    # stays before those that left would hide their files from Hudi's readers.
-    every = {**parse_timeline(entries, names).completed, **now.completed}
-    gone = {each for each in every.keys() - now.completed.keys() if each < max({*new, *before})}
-    yield from _leave(names, replace(now, completed=every), sorted({*new, *before, *gone}), keys)
+    yield from leave(names, leavers, leavers.leaving(new))
     if client is not None and client.known is not None:
         from lockkit.table.services.archive_group import strays
 
         # What was refused, and offers that arrived late: nobody asks for them any more.
-        over = {*every, *now.pending}
-        yield from all_of(delete(key) for key in strays(entries, over, client.known.archived))
+        over = {*leavers.every.completed, *now.pending}
+        late = strays((yield from listing(names.prefix)), over, client.known.archived)
+        yield from all_of(delete(key) for key in late)
     text = f"archived {len(new)} instants"
     yield Note("note", {"text": text, "instant": max(new, default="")})
-    return Archived(tuple(new), plan.kept_for, len(before))
+    return Archived(tuple(new), plan.kept_for, len(finished))
 
 
 def _leaving(
     names: TimelineNames, now: Timeline, instant: str, keys: Iterable[str]
 ) -> Procedure[Leaving]:
-    content, plan = (yield from _content(names, now, instant)), None
+    found, plan = (yield from _content(completed_file(names, now, instant))), None
     for action in PLANS:
         if names.requested(instant, action) in keys:
             match (yield from read(names.requested(instant, action), limit=None)):
@@ -274,45 +262,7 @@ def _leaving(
                 case _:
                     pass
     completed = now.completion.get(instant)
-    return Leaving(instant, now.completed[instant], completed, content, plan)
-
-
-def _leave(
-    names: TimelineNames, now: Timeline, instants: list[str], keys: Mapping[str, list[str]]
-) -> Procedure[None]:
-    """The requested and inflight files go first: without its completed file an instant would look
-    pending, and readers would drop its files. Those of a clean or rollback of the same instant
-    stay: it may be under way.
-    """
-    done = [_completed(names, now, each) for each in instants]
-    beside = {each: ("savepoint", "clean", "rollback") if now.completed[each] in COMMITS
-              else ("savepoint",) for each in instants}  # fmt: skip
-    first = [key for each in instants for key in keys.get(each, ()) if key not in done
-             and not any(f".{action}" in key for action in beside[each])]  # fmt: skip
-    yield from all_of(delete(key) for key in first)
-    for key in done:
-        yield from delete(key)
-
-
-def _archived_already(config: TableConfig, now: Timeline) -> Procedure[set[str]]:
-    """Instants of the timeline that the archive has: a crash, or a request that arrived late."""
-    prefix = config.archive_prefix
-    names = [each.key for each in (yield from listing(prefix))]
-    newest = max((each for each, action in now.completed.items() if action == "clean"), default="")
-    here = {each for each, action in now.completed.items()
-            if action in ARCHIVED_ACTIONS and each not in now.savepoints}  # fmt: skip
-    if not here:
-        return set()
-    if config.names.layout == 2:
-        _, files = yield from load_manifest(prefix, names)
-        oldest = min(here - {newest}, default="~")
-        ways = [read_history(prefix + each, COLUMNS[:1]) for each in files
-                if each.split("_")[1] >= oldest]  # fmt: skip
-    else:
-        logs = {int(found[1]): each for each in names
-                if (found := LOG.fullmatch(each.removeprefix(prefix)))}  # fmt: skip
-        ways = [read_log(logs[max(logs)], COLUMNS)] if logs else []
-    return here & {row["instantTime"] for rows in (yield from all_of(ways)) for row in rows}
+    return Leaving(instant, now.completed[instant], completed, found.body, plan)
 
 
 # --- version 6 ------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 A request is sent, decided by the store and answered in three separate moves. So a delay or a pause
 is just another order of moves. Faults are drawn for each move. `lockkit.runtime.run` runs the same
-procedures against real stores.
+procedures against real stores. One file because each move may end, stall or start what moves next.
 """
 
 from __future__ import annotations
@@ -33,7 +33,19 @@ from lockkit.lab.verify.sim.task import (
     Violated,
     WaitUntil,
 )
-from lockkit.runtime import Delete, Get, List, Note, Parallel, Procedure, Put, Sleep, Unique, WallMs
+from lockkit.runtime import (
+    BootMs,
+    Delete,
+    Get,
+    List,
+    Note,
+    Parallel,
+    Procedure,
+    Put,
+    Sleep,
+    Unique,
+    WallMs,
+)
 from lockkit.stores import Listing
 
 QUIET_MAX = 200_000
@@ -344,6 +356,8 @@ class SimWorld:
                         answer = node.clock.unique()
                     case WallMs():
                         answer = node.clock.wall_ms()
+                    case BootMs():
+                        answer = node.clock.boot_ms()
                     case Parallel(procedures):
                         self._join(task, procedures)
                         return

@@ -28,9 +28,8 @@ from lockkit.table.format.properties import FENCED, load_config
 from lockkit.table.format.savepoint_files import parse_restore_plan
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import StateChange
-from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.transaction import TableCache
-from lockkit.table.services.restore import restore
+from lockkit.table.services.restore import open_fence, restore
 from lockkit.table.services.savepoint import delete_savepoint, save
 from lockkit.table.write.contract import AttemptHost
 
@@ -176,8 +175,11 @@ class RestoredRun(TableRun):
         yield from TableRun._last(self)
 
 
-def restores(run: RestoredRun, node: Node) -> Procedure[None]:
-    """Save and restore repeatedly, most often when no commit is pending."""
+def restores(run: RestoredRun, node: Node, *, deletes: float = 0.1) -> Procedure[None]:
+    """Save and restore repeatedly, most often when no commit is pending.
+
+    `deletes` is how often a savepoint is deleted, which keeps older commits from the archive.
+    """
     host, dice = SimHost(run, run.leases.join(node)), run.world.dice
     for _ in range(ROUNDS_MAX):
         yield Sleep(dice.random() * (HURRY if run.asleep() else 1))
@@ -187,14 +189,15 @@ def restores(run: RestoredRun, node: Node) -> Procedure[None]:
             continue
         run.ledger.begins(node.name)
         try:
-            yield from host.hold(partial(_one, run))
+            yield from host.hold(partial(_one, run, deletes=deletes))
         except EXPECTED:
             continue
 
 
 def _one(
-    run: TableRun, _host: AttemptHost, held: StateChange, *, finish: bool = False
-) -> Procedure[None]:
+    run: TableRun, _host: AttemptHost, held: StateChange, *, finish: bool = False,
+    deletes: float = 0.1,
+) -> Procedure[None]:  # fmt: skip
     config, version = yield from load_config()
     known, dice = TableCache(config, version), run.world.dice
     now = yield from load_timeline(config.names)
@@ -208,11 +211,11 @@ def _one(
     saved = sorted(now.savepoints & set(now.commits))
     chance = dice.random()
     if finish:  # a restore may have ended before it had opened the fence
-        yield from switch_mode(FENCED, held.guard, believe=held.believe)
+        yield from open_fence(config, held)
     elif not saved or chance < 0.3:
         yield from save(known, held)
         run.world.reached.add("savepoint")
-    elif chance < 0.4:
+    elif chance < 0.3 + deletes:
         yield from delete_savepoint(known, held, dice.choice(saved))
     else:
         done = yield from restore(known, held, saved[-1])

@@ -269,8 +269,9 @@ class TableRun:
 
 
 def _set_up(
-    seed: str, steps: int, mutant: Mutant | None, *, only: str = "", made: type[TableRun] = TableRun
-) -> TableRun:
+    seed: str, steps: int, mutant: Mutant | None, *, only: str = "",
+    made: type[TableRun] = TableRun, version: int = 0,
+) -> TableRun:  # fmt: skip
     import fastavro  # noqa: F401 - if it is missing, say so before anything else
 
     dice = random.Random(f"table {seed}")
@@ -290,6 +291,8 @@ def _set_up(
         name="t", record_key="id", version=dice.choice((6, 9)), buckets=2,
         mode=HUDI if play == HUDI else FENCED, partition_by="region" if partitioned else None,
     )
+    if version:
+        config = replace(config, version=version)
     if only == GROUP:
         config = replace(config, version=9, commit=GROUP)
     locked, hasty = dice.random() < 0.5 or play != FENCED, dice.random() < 0.2 and play == FENCED

@@ -145,11 +145,13 @@ def scenarios() -> dict[str, SimScenario]:
     from lockkit.lab.verify.scenarios import SCENES, mor
     from lockkit.lab.verify.table.archiver import SCENARIO as ARCHIVED
     from lockkit.lab.verify.table.archiver import TOGETHER as ARCHIVED_TOGETHER
+    from lockkit.lab.verify.table.late import SCENARIO as LATE
     from lockkit.lab.verify.table.restorer import SCENARIO as RESTORED
     from lockkit.lab.verify.table.scenario import BESIDE_HUDI, SCENARIO, TOGETHER
 
     patterns = [scene.SCENARIO for scene in SCENES.values()]
-    tables = (SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO, ARCHIVED, ARCHIVED_TOGETHER, RESTORED)
+    tables = (SCENARIO, TOGETHER, BESIDE_HUDI, mor.SCENARIO, ARCHIVED, ARCHIVED_TOGETHER,
+              RESTORED, LATE)  # fmt: skip
     return {each.name: each for each in (LEASE, *tables, *patterns)}
 
 

@@ -11,6 +11,7 @@ from lockkit.lab.verify.sim.memory_store import Sent, SimStore
 from lockkit.lab.widgets.stage.in_turn import in_turn
 from lockkit.protocol.outcome import IfAbsent, over
 from lockkit.runtime import (
+    BootMs,
     Delete,
     Get,
     List,
@@ -82,6 +83,8 @@ def answer(
             return clock.unique()
         case WallMs():
             return clock.wall_ms()
+        case BootMs():
+            return clock.boot_ms()
         case Note(kind, data):
             emit(kind, **data)
             return None
