@@ -27,7 +27,7 @@ from lockkit.runtime.proven import delete
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table, TableConfig
 from lockkit.table.errors import BrokenFence, ModeSwitched, NewerFence
-from lockkit.table.occ import group_ahead, group_gone, group_tail
+from lockkit.table.occ import group_ahead, group_commit, group_gone, group_tail
 from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group import GroupFence, Offer, decide
@@ -104,7 +104,8 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
-    monkeypatch.setattr(group_gone, "SURE_MS", 600_000)
+    for each in (group_gone, group_commit):
+        monkeypatch.setattr(each, "SURE_MS", 600_000)
     done = threading.Event()
 
     def tell(kind: str, **_fields: Any) -> None:

@@ -101,8 +101,8 @@ ORDER = {
         "creation decide markers discarding transaction failed prepared news rewriting "
         "metadata_off outgrown "
         "commit committing condition group_mode mode ahead "
-        "publish group_ahead group_gone group_refused group_waiting group_publish rollback dead "
-        "concurrency "
+        "publish group_ahead group_gone group_process group_refused group_waiting group_publish "
+        "rollback dead concurrency "
         "nonblocking "
         "contract"
     ),

@@ -171,6 +171,8 @@ class GroupClient:
     """What the last listing of an append showed."""
     own: set[str] = field(default_factory=set)
     """Instants that this process works on; its services leave them alone."""
+    process: Any = None
+    """The threads of its process that commit to this table, with a client each (`GroupProcess`)."""
     boot_ms: Callable[[], int] = int
     """This process's monotonic clock."""
     writing: GroupWrite | None = None
@@ -463,7 +465,8 @@ def decided(
     if kind := decision_in(client.known, write.instant):
         return kind
     client.bodies[write.instant] = write.body
-    if view is None and looks_first(client, write):
+    shared = client.process is not None and client.process.is_shared(client.known)
+    if view is None and (shared or looks_first(client, write)):
         client.wins = 0
         view = yield from look(client)
     elif view is None and client.known and goes_alone(client, client.known, write):
@@ -475,7 +478,8 @@ def decided(
         write.see(view.fence)
         if may_judge(view.fence, write.offer()):
             others = yield from open_offers(view)
-            won = yield from decide_once(client, view, [write.offer(), *others], write)
+            decides = client.process.decide if client.process else decide_alone
+            won = yield from decides(client, view, others, write)
             client.wins += won
             if won and (kind := decision_in(client.known, write.instant)):
                 return kind
@@ -718,6 +722,13 @@ def combine(client: GroupClient) -> Procedure[bool]:
     """Decide whatever is offered. Any client may; two at once are harmless."""
     view = yield from look(client)
     return (yield from decide_once(client, view, (yield from open_offers(view))))
+
+
+def decide_alone(
+    client: GroupClient, view: GroupView, others: list[Offer], write: GroupWrite
+) -> Procedure[bool]:
+    """Decide this commit, and what others have offered; False: nothing is decided yet."""
+    return (yield from decide_once(client, view, [write.offer(), *others], write))
 
 
 def decide_once(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar, cast
@@ -62,6 +62,7 @@ from lockkit.table.occ.group_commit import (
 )
 from lockkit.table.occ.group_fence import read_group_fence
 from lockkit.table.occ.group_gone import confirmed, is_gone, note_gone
+from lockkit.table.occ.group_process import process_of
 from lockkit.table.occ.group_refused import refusal_of
 from lockkit.table.occ.group_waiting import others_publish
 from lockkit.table.occ.prepared import Prepared
@@ -175,9 +176,11 @@ def publish_in_group(
     if not clients:
         reserves = context.lingering is not None
         clients.append(new_client(context.clock.boot_ms, context.own, reserves))
+        clients[0].process = process_of(context.store.url, context.store.server)
     try:
-        with deferred(context.emit) as later:
-            way = publish_together(clients[0], prepared, strategy, append)
+        way = publish_together(clients[0], prepared, strategy, append)
+        # Closed at once also by Ctrl-C: then it is another thread's turn to decide.
+        with deferred(context.emit) as later, closing(way):
             committed: Committed = run(way, context.store, context.clock, later)
     except BaseException as error:
         if not isinstance(error, Exception):

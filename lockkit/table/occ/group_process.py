@@ -1,0 +1,163 @@
+"""The threads of one process that commit to one table: one decision for all of them.
+
+Whoever comes first decides. The others wait in memory, without an offer in the store; the next one
+of them decides for all that wait by then. No rule of safety depends on this: a decision replaces
+the very fence that its client has read, so an instant that was decided meanwhile refuses it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
+
+from lockkit.protocol.outcome import Version
+from lockkit.runtime import Procedure, Sleep
+from lockkit.table.occ.group import GroupFence, Offer, reaches
+from lockkit.table.occ.group_commit import (
+    GroupClient,
+    GroupView,
+    GroupWrite,
+    decide_alone,
+    decide_once,
+    decision_in,
+    known_decisions,
+)
+
+LOOKS_S, LOOKS_MAX = 1.0, 60
+"""A waiting thread is woken. It looks by itself as often as this, then decides by itself."""
+
+
+@dataclass(slots=True, eq=False)
+class WaitingCommit:
+    """A commit of one thread, whose files are proven."""
+
+    write: GroupWrite
+    last: int
+    """Its owner knows every decision up to this one: none of them is about this instant."""
+    deciding: bool = False
+    """Whether it is this thread's turn to decide."""
+    thread: int = field(default_factory=threading.get_ident)
+    over: bool = False
+    """Whether it waits no longer: it is decided, or the fence was replaced by another process."""
+    woken: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class GroupProcess:
+    """The threads of this process that commit to one table."""
+
+    waiting: list[WaitingCommit] = field(default_factory=list)
+    """The one that decides, and those that wait for it."""
+    latest: tuple[GroupFence, Version, int] | None = None
+    """The last fence that one of them made, and when it was sent."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held for no request."""
+
+    def enter(self, mine: WaitingCommit) -> None:
+        with self.lock:
+            mine.deciding = not any(each.deciding for each in self.waiting)
+            self.waiting.append(mine)
+
+    def leave(self, mine: WaitingCommit) -> None:
+        """Also after an exception or Ctrl-C: then it is the next one's turn."""
+        with self.lock:
+            self.waiting.remove(mine)
+            left = [each for each in self.waiting if not each.over]
+            if mine.deciding and left:
+                left[0].deciding = True
+                left[0].woken.set()
+
+    def made(self, fence: GroupFence, version: Version, sent_ms: int) -> None:
+        """This fence is there: whoever it decides waits no longer."""
+        with self.lock:
+            self.latest = fence, version, sent_ms
+            decided = {each.instant for each in fence.window}
+            self._end([each for each in self.waiting if each.write.instant in decided])
+
+    def lost(self) -> None:
+        """Another process has replaced the fence: each offers its commit to that one."""
+        with self.lock:
+            self._end(self.waiting)
+
+    def _end(self, over: list[WaitingCommit]) -> None:
+        for each in over:
+            each.over = True
+            each.woken.set()
+
+    def is_shared(self, known: GroupFence | None) -> bool:
+        """Whether another thread of this process decides now, or has decided since."""
+        latest = self.latest
+        newer = latest is not None and (known is None or latest[0].round > known.round)
+        return newer or bool(self.waiting)
+
+    def newest(self, view: GroupView) -> GroupView:
+        """The view with the last fence of this process, if nothing between the two is unknown."""
+        fence, version, _ = self.latest or (view.fence, view.version, 0)
+        same = fence.table == view.fence.table and fence.round > view.fence.round
+        if not same or not reaches(fence, view.fence.last):
+            return view
+        decided = {**view.decided, **known_decisions(view.fence, fence)}
+        return replace(view, fence=fence, version=version, decided=decided)
+
+    def offers(self, view: GroupView, mine: WaitingCommit) -> list[Offer]:
+        """Of those that wait, as far as this view shows that they are open."""
+        with self.lock:
+            waiting = [each for each in self.waiting if not each.over]
+        found = []
+        for each in waiting:
+            write, fence = each.write, view.fence
+            in_order = write.listed or fence.newest < write.instant
+            if in_order and write.instant not in view.decided and reaches(fence, each.last):
+                if each is not mine:  # from now on its owner may not deny it
+                    write.sent = write.doubtful = True
+                found.append(write.offer())
+        return found
+
+    def decide(
+        self, client: GroupClient, view: GroupView, others: list[Offer], write: GroupWrite
+    ) -> Procedure[bool]:
+        """Like `decide_alone`, in turn, and with the commits of the threads that wait."""
+        mine = WaitingCommit(write, view.fence.last)
+        if any(each.thread == mine.thread for each in self.waiting):  # it never waits for itself
+            return (yield from decide_alone(client, view, others, write))
+        self.enter(mine)
+        try:
+            for _ in range(LOOKS_MAX):
+                if mine.over or mine.deciding:
+                    break
+                yield Sleep(LOOKS_S, mine.woken)
+            view = self.newest(view)
+            offers = [] if mine.over else self.offers(view, mine)
+            here = {each.instant for each in offers}
+            if write.instant not in here:
+                return self._learn(client, view, write)
+            offers += [e for e in others if e.instant not in here and e.instant not in view.decided]
+            won = yield from decide_once(client, view, offers, write)
+            if won and client.known is not None:
+                self.made(client.known, client.version, client.knew_ms)
+            else:
+                self.lost()
+            return won
+        finally:
+            self.leave(mine)
+
+    def _learn(self, client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
+        """Whether the fence that another thread made decides it; then the client knows it."""
+        latest = self.latest
+        if latest is None or not decision_in(view.fence, write.instant):
+            return False
+        client.knows(view.fence, view.version)
+        client.knew_ms = latest[2]
+        return True
+
+
+_OPEN: WeakValueDictionary[tuple[int, str, str], GroupProcess] = WeakValueDictionary()
+_OPENING = threading.Lock()
+
+
+def process_of(url: str, server: str) -> GroupProcess:
+    """That of a table's address; a forked child has another one."""
+    with _OPENING:
+        return _OPEN.setdefault((os.getpid(), url, server), GroupProcess())
