@@ -109,3 +109,17 @@ def test_hudi_reads_what_we_archived_upserts_into_it_and_archives_on(
         assert {each.instant for each in table.history()} == again
     assert {each.name for each in archive.iterdir()} != before
     both_show()
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_hudi_reads_every_row_after_a_writer_slept_until_its_commit_was_archived(
+    hudi: Hudi, tmp_path: Path, restores: bool
+) -> None:
+    from test_late_publishers import overtaken, publishes
+    from test_savepoints import contents, made
+
+    with made(tmp_path / "orders") as table:
+        model, late = overtaken(table, "append", restores, publishes)
+        late.go_on()
+        found = {row["id"]: row["v"] for row in hudi.read(str(tmp_path / "orders"))}
+        assert found == model == contents(table.read())
