@@ -27,7 +27,7 @@ def deletes_first(config: Any, leaving: Any, believe: Any) -> Procedure[list[str
 
 MISTAKES: dict[str, tuple[str, Callable[..., Any], int, str]] = {
     "it deletes before the manifest": (
-        "add_history", deletes_first, 1, "an acknowledged commit is visible"),
+        "add_history", deletes_first, 7, "an acknowledged commit is visible"),
 }  # fmt: skip
 """What is replaced, by what, the seed that finds it, and the rule that breaks."""
 
@@ -42,7 +42,7 @@ def test_archived_commits_are_seen_once_by_every_reader(seed: int) -> None:
     assert outcome.violation is None and "archive" in outcome.run.world.reached
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [2, 3])
 def test_archived_commits_of_writers_that_decide_together_are_seen_once(seed: int) -> None:
     outcome = simulate(TOGETHER, seed)
     assert outcome.violation is None and "archive" in outcome.run.world.reached
