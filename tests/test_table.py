@@ -34,9 +34,10 @@ from lockkit.events import KINDS
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, PreconditionFailed
-from lockkit.runtime import List, Note, Procedure, Put, perform, run
+from lockkit.runtime import List, Note, Procedure, Put, Sleep, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import ListEntry, Listing, Store
+from lockkit.stores.pages import joined
 from lockkit.table import (
     FENCE_KEY,
     Committed,
@@ -669,7 +670,8 @@ def test_a_listing_of_several_pages_is_accepted_when_two_agree() -> None:
         assert procedure.send(None) == List(V6.prefix)
         try:
             while True:
-                procedure.send(page(answers.pop(0)))
+                while isinstance(procedure.send(page(answers.pop(0))), Sleep):
+                    procedure.send(None)
         except StopIteration as done:
             return done.value, answers
 
@@ -686,18 +688,33 @@ def test_a_listing_is_requested_once_where_the_store_returns_a_snapshot() -> Non
         procedure.send(None)
         for number, answer in enumerate(answers, 1):
             try:
-                procedure.send(answer)
+                if isinstance(procedure.send(answer), Sleep):
+                    procedure.send(None)
             except StopIteration as done:
                 return number, len(done.value.completed)
         raise AssertionError("it asks for more")
 
+    def entries(*numbers: int) -> list[ListEntry]:
+        return [ListEntry(f".hoodie/{20250101000000000 + n}.commit", 1) for n in numbers]
+
     def page(size: int, *, snapshot: bool) -> Listing:
-        names = (f"{20250101000000000 + n}.commit" for n in range(size))
-        return Listing((ListEntry(f".hoodie/{name}", 1) for name in names), snapshot=snapshot)
+        return Listing(entries(*range(size)), snapshot=snapshot)
+
+    def pages(*each: list[ListEntry]) -> Listing:
+        return joined(each, snapshots=True)
 
     assert listed(page(PAGE_KEYS + 10, snapshot=True)) == (1, PAGE_KEYS + 10)
     torn, whole = page(2, snapshot=False), page(3, snapshot=False)
     assert listed(torn, whole, whole) == (3, 3), "few keys are no proof of one page"
+
+    before, grown = pages(entries(0, 1), entries(5)), pages(entries(0, 1), entries(5, 6, 7))
+    assert listed(before, grown) == (2, 3), "all of it was there when the last page was read"
+    late = pages(entries(0, 1), entries(2, 5))
+    changed = pages(entries(0, 1, 2), entries(5, 6))
+    assert listed(late, changed) == (2, 4), "a page may begin elsewhere"
+    assert listed(before, pages(entries(1), entries(5)), pages(entries(1), entries(5))) == (3, 2)
+    unordered = joined([entries(5), entries(0, 1)], snapshots=False)
+    assert listed(unordered, page(4, snapshot=False), page(4, snapshot=False)) == (3, 4)
 
 
 def test_an_update_is_not_lost_where_the_folder_of_the_timeline_is_read_in_pieces(

@@ -54,12 +54,15 @@ class Listing(list[ListEntry]):
     """The objects of a listing, and whether they all existed at one moment.
 
     `snapshot` is False if the store answered in several pages: a write made between two pages may
-    be missing although a later one is shown.
+    be missing although a later one is shown. The entries from `last_page` on came in one answer.
     """
 
-    def __init__(self, entries: Iterable[ListEntry], *, snapshot: bool = True) -> None:
+    def __init__(
+        self, entries: Iterable[ListEntry], *, snapshot: bool = True, last_page: int | None = None
+    ) -> None:
         super().__init__(entries)
         self.snapshot = snapshot
+        self.last_page = len(self) if last_page is None else last_page
 
 
 @dataclass(frozen=True, slots=True)

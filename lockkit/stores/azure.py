@@ -57,7 +57,7 @@ from lockkit.stores.endpoint import (
     seconds,
     timeouts_s,
 )
-from lockkit.stores.pages import new_pages
+from lockkit.stores.pages import joined, new_pages
 from lockkit.stores.tokens import TokenRenewal, is_good
 
 # learn.microsoft.com/rest/api/storageservices: "Blob service error codes", "Specifying conditional
@@ -219,15 +219,15 @@ class AzureStore:
     def list(self, prefix: str, after: str = "") -> Listing:
         """The server sends all of `prefix`: this API version cannot start at a name."""
         with self._translated(f"list {prefix}*") as call:
-            pages = list(self._pages(call, f"list {prefix}*", self._full(prefix)))
-        entries = (
-            ListEntry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))
-            for page in pages
-            for blob in page
-            if blob.name > self._full(after)
-        )
-        one = len(pages) <= 1 and self.capabilities.snapshot_page
-        return Listing(sorted(entries, key=lambda entry: entry.key), snapshot=one)
+            pages = [
+                [
+                    ListEntry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))
+                    for blob in page
+                    if blob.name > self._full(after)
+                ]
+                for page in self._pages(call, f"list {prefix}*", self._full(prefix))
+            ]
+        return joined(pages, snapshots=self.capabilities.snapshot_page)
 
     @in_time
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:

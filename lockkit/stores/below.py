@@ -30,7 +30,7 @@ class SubStore:
     def list(self, prefix: str, after: str = "") -> Listing:
         found = self._store.list(self._prefix + prefix, self._prefix + after if after else "")
         within = (replace(each, key=each.key[len(self._prefix) :]) for each in found)
-        return Listing(within, snapshot=found.snapshot)
+        return Listing(within, snapshot=found.snapshot, last_page=found.last_page)
 
     def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
         return self._store.put_file(self._prefix + key, source, size)

@@ -67,7 +67,7 @@ from lockkit.stores.endpoint import (
     seconds,
     timeouts_s,
 )
-from lockkit.stores.pages import new_pages
+from lockkit.stores.pages import joined, new_pages
 from lockkit.stores.tokens import Awaited, TokenRenewal, is_good
 
 # cloud.google.com/storage/docs/json_api/v1/status-codes and /docs/request-preconditions. GCS says
@@ -234,15 +234,15 @@ class GcsStore:
     def list(self, prefix: str, after: str = "") -> Listing:
         start = self._full(after) if after else None
         with self._translated(f"list {prefix}*") as call:
-            pages = list(self._pages(call, f"list {prefix}*", self._full(prefix), start=start))
-        entries = (
-            ListEntry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
-            for page in pages
-            for blob in page
-            if blob.name > self._full(after)  # startOffset is inclusive
-        )
-        one = len(pages) <= 1 and self.capabilities.snapshot_page
-        return Listing(sorted(entries, key=lambda entry: entry.key), snapshot=one)
+            pages = [
+                [
+                    ListEntry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
+                    for blob in page
+                    if blob.name > self._full(after)  # startOffset is inclusive
+                ]
+                for page in self._pages(call, f"list {prefix}*", self._full(prefix), start=start)
+            ]
+        return joined(pages, snapshots=self.capabilities.snapshot_page)
 
     @in_time
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
+from lockkit.stores import ListEntry, Listing
 from lockkit.stores.deadline import Deadline
 from lockkit.stores.endpoint import Endpoint
 
@@ -40,3 +41,12 @@ def new_pages(
         firsts.update(map(name, page[:1]))
         yield page
         call.extend(len(page) / KEYS_PER_CALL)
+
+
+def joined(pages: Sequence[Sequence[ListEntry]], *, snapshots: bool) -> Listing:
+    """The listing of these pages. `snapshots`: each page shows one moment."""
+    entries = sorted((each for page in pages for each in page), key=lambda each: each.key)
+    last = len(entries) - len(pages[-1]) if pages else 0
+    ordered = snapshots and entries[last:] == list(*pages[-1:])
+    one = snapshots and len(pages) <= 1
+    return Listing(entries, snapshot=one, last_page=last if ordered else None)

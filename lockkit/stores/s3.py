@@ -44,7 +44,7 @@ from lockkit.stores.endpoint import (
     Table,
     epoch_ms,
 )
-from lockkit.stores.pages import new_pages
+from lockkit.stores.pages import joined, new_pages
 from lockkit.stores.s3_parts import put_in_parts
 
 # docs.aws.amazon.com: S3 API "Error responses" and User Guide "Conditional writes" / "Conditional
@@ -210,16 +210,16 @@ class S3Store:
         where = {"Prefix": self._full(prefix)}
         if after:
             where["StartAfter"] = self._full(after)
-        pages = list(self._pages("list_objects_v2", f"list {prefix}*", **where))
-        entries = (
-            ListEntry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
-            for page in pages
-            for item in page
-            # Directory buckets (S3 Express) do not know StartAfter.
-            if item["Key"] > self._full(after)
-        )
-        one = len(pages) <= 1 and self.capabilities.snapshot_page
-        return Listing(sorted(entries, key=lambda entry: entry.key), snapshot=one)
+        pages = [
+            [
+                ListEntry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
+                for item in page
+                # Directory buckets (S3 Express) do not know StartAfter.
+                if item["Key"] > self._full(after)
+            ]
+            for page in self._pages("list_objects_v2", f"list {prefix}*", **where)
+        ]
+        return joined(pages, snapshots=self.capabilities.snapshot_page)
 
     @in_time
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from lockkit.protocol.outcome import Version
-from lockkit.runtime import Procedure
-from lockkit.runtime.proven import listing
+from lockkit.runtime import Procedure, Sleep
+from lockkit.runtime.proven import listing, pause_s
 from lockkit.stores import ListEntry, Listing
 from lockkit.table.errors import TableBlocked, TableChanged
 
@@ -273,15 +273,20 @@ def glance(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
 
 
 def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
-    """A listing that is a snapshot: the store guarantees it, or two listings are equal."""
+    """A listing that is a snapshot: the store guarantees it, or a second one proves it.
+
+    If what the pages before the last one show is still the same afterwards, all of it was there
+    when the last page was read. Only new instants change, and they are on the last page.
+    """
     past = _past(names, after)
     entries = yield from listing(names.prefix, after=past)
-    for _ in range(LISTINGS_MAX):
+    for tries in range(LISTINGS_MAX):
         if _is_snapshot(entries):
             return (yield from _standing(entries, names))
         again = yield from listing(names.prefix, after=past)
-        if [e.key for e in again] == [e.key for e in entries]:
-            return (yield from _standing(again, names))
+        if _keys_before_last_page(entries, again) == _keys_before_last_page(entries, entries):
+            return (yield from _standing(entries, names))
+        yield Sleep(pause_s(tries))
         entries = again
     raise TableChanged(
         "the timeline",
@@ -302,6 +307,15 @@ def _standing(entries: list[ListEntry], names: TimelineNames) -> Procedure[Timel
 
 def _is_snapshot(entries: list[ListEntry]) -> bool:
     return entries.snapshot if isinstance(entries, Listing) else len(entries) < PAGE_KEYS
+
+
+def _keys_before_last_page(listed: list[ListEntry], again: list[ListEntry]) -> list[str]:
+    """The keys of `again` up to the last one of the pages of `listed` before its last page."""
+    keys = [each.key for each in again]
+    before = listed.last_page if isinstance(listed, Listing) else len(listed)
+    if not before or before == len(listed):
+        return keys
+    return [each for each in keys if each <= listed[before - 1].key]
 
 
 def _past(names: TimelineNames, after: str) -> str:

@@ -46,7 +46,7 @@ from lockkit.runtime import (
     Unique,
     WallMs,
 )
-from lockkit.stores import Listing
+from lockkit.stores.pages import joined
 
 QUIET_MAX = 200_000
 """Moves of a play that is to come to its end."""
@@ -273,7 +273,8 @@ class SimWorld:
             return False
         first, last = task.answer
         rest = [each for each in entries if each.key > last]
-        task.answer, task.phase = Listing([*first, *rest], snapshot=False), TaskPhase.ANSWERED
+        task.answer = joined([first, rest], snapshots=True)
+        task.phase = TaskPhase.ANSWERED
         return True
 
     def _judges_first(self, request: Any) -> bool:
