@@ -13,6 +13,8 @@ NUM_BUCKETS = "hoodie.bucket.index.num.buckets"
 MODE = "lockkit.commit.mode"
 FENCED, HUDI = "fenced", "hudi"
 FENCE_FORMAT = "lockkit.fence.format"
+TABLE_ID = "lockkit.fence.table"
+"""Of a table that had group commit: the id in its fence, which another table does not have."""
 SERIAL, GROUP = "serial", "group"
 """How a fenced table commits: one at a time under its lock, or several together."""
 METADATA = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")

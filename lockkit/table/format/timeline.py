@@ -87,9 +87,11 @@ class Timeline:
     def latest(self) -> str:
         """The greatest instant of a completed commit, rollback or restore; "" if there is none.
 
-        A new instant before it could never commit: every `survey` refuses it."""
+        A new instant before it could never commit: every `survey` refuses it. With group commit
+        also the one up to which a switch of the mode has ended everything."""
+        since = [self.fence[0].since] if self.fence else []
         ends = [each for each, action in self.completed.items() if action in (*COMMITS, "restore")]
-        return max((*ends, *(each for each, done in self.rollbacks.items() if done)),
+        return max((*ends, *since, *(each for each, done in self.rollbacks.items() if done)),
                    default="")  # fmt: skip
 
     @property

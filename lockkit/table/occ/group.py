@@ -87,6 +87,9 @@ class GroupFence:
     """The greatest completion time (table version 9); None in version 6."""
     archived: str = NO_INSTANT
     """Nothing up to this instant is decided any more: its files may have left the timeline."""
+    since: str = NO_INSTANT
+    """What was begun up to this instant was begun before the table's mode was switched: it is not
+    decided any more."""
     first: int = 1
     published: int = 0
     """The outcome of every decision up to this one is proven."""
@@ -183,8 +186,13 @@ def may_judge(fence: GroupFence, offer: Offer) -> bool:
 
     The outcome of an instant that may be archived is not in the timeline: nobody decides it again.
     """
-    same = offer.table == fence.table and offer.instant > fence.archived
+    same = offer.table == fence.table and not is_over(fence, offer.instant)
     return same and (offer.blind or reaches(fence, offer.base))
+
+
+def is_over(fence: GroupFence, instant: str) -> bool:
+    """Whether the timeline and the archive say what became of it, and no fence ever will."""
+    return instant <= max(fence.archived, fence.since)
 
 
 def decide(

@@ -47,6 +47,8 @@ class GroupAppend:
     ) -> Procedure[TakenInstant]:
         """The one that was reserved ahead, if it is still of use, else a fresh one."""
         client = self.client
+        if client.known is not None:
+            known = replace(known, newest=max(known.newest, client.known.since))
         while client.ahead and not lead_ms:
             taken, sent_ms = client.ahead.pop()
             early_ms = client.boot_ms() - sent_ms

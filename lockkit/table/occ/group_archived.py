@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
-from lockkit.runtime.proven import listing
+from lockkit.runtime.proven import listing, read
 from lockkit.table.format.properties import load_config
+from lockkit.table.format.taken_back import refuse_taken_back
 from lockkit.table.format.timeline import COMMITS, V9, parse_timeline
 from lockkit.table.occ.fence import COMMIT
 from lockkit.table.occ.group import REFUSED
@@ -32,6 +34,18 @@ def archived_outcome(instant: str) -> Procedure[str]:
 
 
 def completion_of(instant: str) -> Procedure[str | None]:
-    """The completion time of a commit in the timeline; None if it is none."""
+    """The completion time of a commit in the timeline or the archive; None if it is none.
+
+    Raises `TableChanged` if a restore has taken it back.
+    """
     now = parse_timeline((yield from listing(V9.folder + instant)), V9)
-    return now.completion.get(instant) if now.completed.get(instant) in COMMITS else None
+    if (action := now.completed.get(instant)) in COMMITS:
+        key = V9.completed(instant, action, now.completion.get(instant))
+        if isinstance(left := (yield from read(key, limit=None)), Found):
+            refuse_taken_back(instant, key, left)
+        return now.completion.get(instant)
+    from lockkit.table.format.archived import load_archived  # rarely needed
+
+    archived = yield from load_archived((yield from load_config())[0])
+    return next((each.completed for each in archived
+                 if each.instant == instant and each.action in COMMITS), None)  # fmt: skip

@@ -47,6 +47,7 @@ from lockkit.table.occ.group import (
     conflicts,
     decide,
     has_room,
+    is_over,
     is_proven,
     may_judge,
     proven_until,
@@ -384,12 +385,13 @@ def known_decisions(before: GroupFence | None, fence: GroupFence) -> dict[str, G
 def outcome(view: GroupView, instant: str) -> Procedure[str]:
     """`commit`, another decision's kind, or '': not decided at this fence.
 
-    What may be archived is certainly over, and the timeline need not show how.
+    What may be archived, or was begun before a switch of the mode, is certainly over, and the
+    timeline need not show how.
     """
     if decision := view.decided.get(instant):
         return decision.kind
     kind = yield from recorded_outcome(view, instant)
-    if not kind and instant <= view.fence.archived:
+    if not kind and is_over(view.fence, instant):
         kind = yield from view.archived_as(instant)
     return kind
 

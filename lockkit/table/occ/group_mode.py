@@ -8,17 +8,19 @@ it in the same way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from lockkit.protocol.outcome import Found, IfVersion, Missing, over
-from lockkit.runtime import Procedure, Sleep, Unique
+from lockkit.runtime import Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import read, settle_write
-from lockkit.table.errors import Unanswered
+from lockkit.table.errors import DamagedFile, TableBlocked, Unanswered
 from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
-from lockkit.table.format.timeline import load_timeline
+from lockkit.table.format.property_keys import TABLE_ID
+from lockkit.table.format.timeline import Timeline, is_ahead, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard
 from lockkit.table.occ.covered import has_archived
 from lockkit.table.occ.decide import commits_under_way, is_in_use, lost_fence, settle
@@ -28,6 +30,7 @@ from lockkit.table.occ.fence import (
     NO_INSTANT,
     format_fence,
     is_grouped,
+    is_instant,
     opened,
     read_fence,
 )
@@ -43,8 +46,8 @@ from lockkit.table.occ.group_fence import format_group_fence
 from lockkit.table.occ.rewriting import rewrite_properties
 
 CLOSINGS_MAX = 40
-TABLE_ID = "lockkit.fence.table"
-"""Of a table that had group commit: the id in its fence, which another table does not have."""
+LAST, ROUND = "lockkit.fence.last", "lockkit.fence.round"
+"""How far that fence had counted: an open handle remembers decisions by their numbers."""
 
 
 def has_group_fence() -> Procedure[bool]:
@@ -86,14 +89,48 @@ def emptied(fence: GroupFence) -> GroupFence:
     return replace(fence, first=fence.last + 1, published=fence.last, window=())
 
 
-def _named_table() -> Procedure[str]:
-    """The id that the table's last fence of group commit had, or a new one.
+def _continued() -> Procedure[GroupFence]:
+    """A fence that goes on after the table's last one of group commit, if it had one.
 
-    A publisher that finds another id deletes what it has published: there it is another table.
+    With its id: a publisher that finds another id deletes what it has published, since there it is
+    another table. One number is left out. So every client finds a gap, and lists what was committed
+    in the other mode.
     """
     found = yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)
-    said = parse_properties(found.body).get(TABLE_ID) if isinstance(found, Found) else None
-    return said or (yield Unique())
+    keys = parse_properties(found.body) if isinstance(found, Found) else {}
+    last = turn = 0
+    if table := keys.get(TABLE_ID):
+        last, turn = _count(keys, LAST), _count(keys, ROUND)
+    return GroupFence(
+        (yield Unique()), table or (yield Unique()), round=turn + 1, first=last + 2,
+        published=last + 1,
+    )  # fmt: skip
+
+
+def _count(keys: Mapping[str, str], name: str) -> int:
+    text = keys.get(name, "")
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise DamagedFile(
+            PROPERTIES_KEY, f"says {name}={text[:40]!r}, and must say how far group commit had "
+            "counted; nothing was changed",
+            "restore that line from an earlier version of the file. If there is none, stop every "
+            f"process that has the table open, and remove the lines {TABLE_ID}, {LAST} and {ROUND}",
+        )  # fmt: skip
+    return int(text)
+
+
+def _begun(now: Timeline, config: TableConfig) -> Procedure[str]:
+    """The greatest instant that is begun or offered. What a rollback took is before its own one."""
+    offers = [each[:17] for each in now.foreign
+              if each.endswith((".offer", ".append")) and is_instant(each[:17])]  # fmt: skip
+    begun, wall_ms = max([NO_INSTANT, *now.pending, *offers]), (yield WallMs())
+    if is_ahead(begun, wall_ms, config.accepted):
+        raise TableBlocked(
+            begun, "is pending or offered, and hours ahead of this clock; the mode was not "
+            "switched", "correct this clock if it is wrong. Otherwise stop that instant's writer, "
+            "run lockkit table rollback URL, and delete the instant's .offer or .append file",
+        )  # fmt: skip
+    return max([begun, *now.completed, *now.rollbacks])
 
 
 def to_group(config: TableConfig, believe: Callable[[], None]) -> Procedure[None]:
@@ -104,7 +141,7 @@ def to_group(config: TableConfig, believe: Callable[[], None]) -> Procedure[None
 
         archived = max((each.instant for each in (yield from load_archived(config))),
                        default=NO_INSTANT)  # fmt: skip
-    table = yield from _named_table()
+    continued = yield from _continued()
     for _ in range(ROUNDS_MAX):
         seen = yield from read_fence()
         now = yield from load_timeline(config.names)
@@ -114,9 +151,10 @@ def to_group(config: TableConfig, believe: Callable[[], None]) -> Procedure[None
         now = yield from load_timeline(config.names)
         before = seen.fence.completion if seen.fence else None
         times = [*now.completion.values(), *filter(None, [before])]
-        fence = GroupFence(
-            (yield Unique()), table, newest=max(now.latest, archived),
+        fence = replace(
+            continued, attempt=(yield Unique()), newest=max(now.latest, archived),
             completion=max(times, default=NO_INSTANT), archived=archived,
+            since=max(archived, (yield from _begun(now, config))),
         )  # fmt: skip
         believe()
         made = yield from settle_write(
@@ -133,9 +171,10 @@ def from_group(guard: Guard, believe: Callable[[], None]) -> Procedure[None]:
     for _ in range(ROUNDS_MAX):
         yield from set_closed(client, believe, closed=True)
         assert client.known is not None
-        named = {TABLE_ID: client.known.table}
+        known = client.known
+        named = {TABLE_ID: known.table, LAST: str(known.last), ROUND: str(known.round)}
         yield from rewrite_properties(partial(_unless_said, named), believe)
-        fence = opened(guard.epoch, (yield Unique()), completion=client.known.completion)
+        fence = opened(guard.epoch, (yield Unique()), completion=known.completion)
         believe()
         body, condition = format_fence(fence), IfVersion(client.version)
         made = yield from settle_write(FENCE_KEY, body, condition, limit=FENCE_BYTES_MAX)

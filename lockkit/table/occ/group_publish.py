@@ -37,6 +37,7 @@ from lockkit.table.occ.covered import pending_commits
 from lockkit.table.occ.fence import (
     COMMIT,
     FENCE_KEY,
+    NO_INSTANT,
     digest,
 )
 from lockkit.table.occ.group import GroupDecision, GroupFence
@@ -145,7 +146,7 @@ def publish_together(
         unknown.prepared = prepared
         raise
     except ModeSwitched:
-        # The fence was closed before, with all that was decided in the timeline.
+        # The fence was closed before, with all that was decided in the timeline or the archive.
         found = yield from completion_of(instant)
         if found is None:
             raise
@@ -161,7 +162,7 @@ def publish_together(
         raise open_outcome from error
     with suppress(StoreError, Unanswered):  # otherwise it is left to the next client
         yield from bury(instant)
-    refusal = refusal_of(instant, kind, entry)
+    refusal = refusal_of(instant, kind, entry, client.known.since if client.known else NO_INSTANT)
     yield Note("refused", {"instant": instant, "epoch": 0, "error": type(refusal).__name__,
                            "why": str(refusal)})  # fmt: skip
     raise refusal

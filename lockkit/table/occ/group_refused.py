@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lockkit.errors import TableError, Unanswered
-from lockkit.table.errors import CommitConflict
-from lockkit.table.occ.fence import ROLLBACK
+from lockkit.table.errors import CommitConflict, ModeSwitched
+from lockkit.table.occ.fence import NO_INSTANT, ROLLBACK
 from lockkit.table.occ.group import GroupDecision
 from lockkit.table.occ.news import taken_back
 
@@ -13,8 +13,14 @@ class LateInstant(CommitConflict):
     """The instant was reserved ahead, and a later one is completed: begin again at once."""
 
 
-def refusal_of(instant: str, kind: str, entry: GroupDecision | None) -> Exception:
+def refusal_of(
+    instant: str, kind: str, entry: GroupDecision | None, since: str = NO_INSTANT
+) -> Exception:
+    """`since` is that of the fence, which has decided nothing up to there."""
     why, by = (entry.why, entry.by) if entry else ("", "")
+    if entry is None and instant <= since:
+        return ModeSwitched(instant, "was begun before the table's mode was switched, and is not "
+                            "committed", "begin again")  # fmt: skip
     if kind == ROLLBACK or entry is None:
         return taken_back(instant, "another writer rolled it back as dead")
     if why == "conflict":

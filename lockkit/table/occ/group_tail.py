@@ -14,6 +14,7 @@ from lockkit.errors import StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Parallel, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import listing
+from lockkit.table.errors import ModeSwitched
 from lockkit.table.format.timeline import (
     Timeline,
     TimelineNames,
@@ -61,6 +62,8 @@ def load_with_tail(names: TimelineNames, after: str) -> Procedure[Timeline]:
 def _list_beside(names: TimelineNames, after: str) -> Procedure[Timeline]:
     now: Timeline
     now, read = yield Parallel((load_timeline(names, after=after), _fence()))
+    if read is None:  # the mode may have been switched since that listing began
+        now = yield from load_timeline(names, after=after)
     bodies = {each.instant: body for each in (read[0].window if read else ())
               if (body := unpacked(each))}  # fmt: skip
     return replace(now, fence=read, bodies=bodies)
@@ -76,6 +79,8 @@ def _wait_published(
     trip_s = max(WAIT_LEAST_S, min(WAIT_MOST_S, ((yield WallMs()) - began_ms) / 1000))
     try:
         shown = yield from _published(names, fence, now, after, trip_s)
+    except ModeSwitched:
+        pass  # before that, all that was decided has been published
     except StoreError as error:
         if isinstance(error, Unanswered):
             raise

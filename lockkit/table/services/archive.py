@@ -155,6 +155,10 @@ def _plan(
         from lockkit.table.services.archive_group import group_barriers
 
         found += yield from group_barriers(client, max(left, default=""), rules.young_ms)
+    elif left and config.switches:
+        from lockkit.table.services.archive_group import had_group_commit, young
+
+        found += [(yield from young(rules.young_ms))] if (yield from had_group_commit()) else []
     stop, why = min(found, default=("~", ""))
     commits = candidates(now, rules, stop)
     since = yield from cleaned_until(config.names, now)

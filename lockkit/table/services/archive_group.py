@@ -8,8 +8,8 @@ looks in the archive, and what is not there was not committed.
 
 A publisher may be paused, too, and create a completed file again after it was archived. A publisher
 reads the fence at most a second before it publishes, and no request is valid for longer than an
-hour. So nothing is archived that is younger than `REPUBLISHED_MS`. If it still happens, the next
-archiver deletes that file.
+hour. So nothing is archived that is younger than `REPUBLISHED_MS`, in each mode of a table that had
+group commit once. If it still happens, the next archiver deletes that file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from lockkit.errors import Unanswered
+from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, Sleep, Unique, WallMs
+from lockkit.runtime.proven import read
 from lockkit.stores import ListEntry
+from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
+from lockkit.table.format.properties import PROPERTIES_KEY
+from lockkit.table.format.property_keys import TABLE_ID
 from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ.covered import HARMLESS
 from lockkit.table.occ.group import close_for, without_oldest
@@ -43,9 +48,20 @@ def group_barriers(
     """Instants from which on everything stays, and why; `newest` is the last that could leave."""
     found = [(each, f"{each} is among the fence's latest decisions")
              for each in (yield from named_by_fence(client, newest))]  # fmt: skip
+    return [*found, (yield from young(young_ms))]
+
+
+def young(young_ms: int | None) -> Procedure[tuple[str, str]]:
+    """The instant from which on a paused publisher may create a completed file again."""
     young_ms = REPUBLISHED_MS if young_ms is None else young_ms
-    young = instant_of((yield WallMs()) - young_ms)
-    return [*found, (young, f"what is later than {young} could still be published again")]
+    since = instant_of((yield WallMs()) - young_ms)
+    return since, f"what is later than {since} could still be published again"
+
+
+def had_group_commit() -> Procedure[bool]:
+    """Whether a publisher may have been paused before the table's mode was switched."""
+    found = yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)
+    return isinstance(found, Found) and TABLE_ID in parse_properties(found.body)
 
 
 def named_by_fence(client: GroupClient, newest: str) -> Procedure[list[str]]:
