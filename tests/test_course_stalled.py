@@ -118,3 +118,20 @@ def test_both_runs_open_at_the_late_commit_and_not_at_a_conflict_before_the_paus
     picture = beside.view.children[0].children[1]
     (chosen,) = (each for each in picture.scene["marks"] if each["id"] == picture.selected)
     assert chosen["t"] == late.at_ms - events[0].at_ms
+
+
+def test_the_evidence_of_both_runs_can_be_shown_also_where_nothing_broke() -> None:
+    """The valid run's is the fence's refusal of the late write, and W1's own record of it."""
+    folder, marked = Path(__file__).parents[1] / "datasets/histories", []
+    for file, decision in (("bad/stalled_commit_accepted", ACCEPTED),
+                           ("good/stalled_commit_refused", BY_THE_STORE)):  # fmt: skip
+        with (folder / f"{file}.jsonl").open() as lines:
+            run = stalled(decided=decision, events=tuple(read(lines)))
+        scene = SideBySide(run).view.children[0].children[1].scene
+        drawn = [each for part in ("marks", "arrows", "bars") for each in scene[part]]
+        marked.append([each for each in drawn if each.get("evidence")])
+    broken, valid = marked
+    assert len(broken) >= 2
+    assert [each["kind"] for each in valid] == ["refused", "write"]
+    assert valid[1]["lane"] == "W1" and "fence.json" in valid[1]["detail"]
+    assert "answer 412" in valid[1]["detail"]

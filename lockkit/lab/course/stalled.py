@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from html import escape
@@ -170,15 +170,21 @@ def decided(events: list[Event], late: Event) -> str:
     """Who decided W1's commit, by the store's own record."""
     if late.kind == "published":
         return ACCEPTED
-    woken = max(each.at_ms for each in events if each.who == "W1" and each.kind == "resumed")
-    refused = any(
-        each["status"] == REFUSED and str(each["key"]).endswith(FENCE)
-        for each in _requests(events, "W1") if each.at_ms >= woken
-    )  # fmt: skip
+    refused = any(each.who == STORE for each in refusal(events))
     return BY_THE_STORE if refused else BY_ITSELF
 
 
-def _requests(events: list[Event], client: str) -> Iterator[Event]:
+def refusal(events: Sequence[Event]) -> tuple[Event, ...]:
+    """The fence's refusal of W1 after it woke, and W1's own record of it, as far as there."""
+    woken = max(each.at_ms for each in events if each.who == "W1" and each.kind == "resumed")
+    after = sorted((e for e in events if e.at_ms >= woken), key=lambda each: each.at_ms)
+    store = [each for each in _requests(after, "W1")
+             if each["status"] == REFUSED and str(each["key"]).endswith(FENCE)]  # fmt: skip
+    own = [each for each in after if each.who == "W1" and each.kind == "refused"]
+    return (*store[:1], *own[:1])
+
+
+def _requests(events: Iterable[Event], client: str) -> Iterator[Event]:
     for each in events:
         if each.who == STORE and each.kind == "request" and each["client"] == client:
             yield each
@@ -219,7 +225,9 @@ class SideBySide(Shown):
 
     @staticmethod
     def _column(run: StalledRun) -> widgets.VBox:
-        picture = Workbench.replay(run.events)
+        picture = Workbench.replay(
+            run.events, () if run.decided == ACCEPTED else refusal(run.events)
+        )
         stalls = [each["t"][1] for each in picture.scene["bars"]
                   if each["lane"] == "W1" and each["kind"] == "stall"]  # fmt: skip
         picture.selected = next(  # both open at W1's late commit; it may have lost others before

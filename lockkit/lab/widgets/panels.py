@@ -330,8 +330,11 @@ class Workbench(Newest):
         return Path(path)
 
     @staticmethod
-    def replay(history: str | Path | Iterable[Event]) -> Lanes:
-        """Show and judge a recorded history (a JSON lines file, or events)."""
+    def replay(history: str | Path | Iterable[Event], decisive: Iterable[Event] = ()) -> Lanes:
+        """Show and judge a recorded history (a JSON lines file, or events).
+
+        A verdict that needs no evidence of its own shows the `decisive` events instead.
+        """
         from lockkit.lab.verify.check import check
 
         if isinstance(history, (str, Path)):
@@ -341,6 +344,7 @@ class Workbench(Newest):
             events = list(history)
         with nothing_collected():
             verdict = check(events)
+            verdict = replace(verdict, evidence=verdict.evidence or tuple(decisive))
             return Lanes(
                 scene=whole(events, evidence=verdict.evidence),
                 status={"state": "replay", "log": log_lines(events), **judged(verdict)},
