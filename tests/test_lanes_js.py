@@ -143,6 +143,23 @@ def test_of_one_call_with_several_requests_only_the_last_is_answered(
     assert f"sent {count} requests" in call["detail"]
 
 
+def test_a_refused_write_whose_answer_was_lost_is_never_called_applied() -> None:
+    key, why = "t/.hoodie/.locks/table_lock.json", "answer lost after it was applied"
+    drawn = scene(story_of([
+        event(1_000, "W1", "ask", request=1, op="renew", key=key, attempt="a/1"),
+        event(1_010, "store", "request", client="W1", method="put", key=key, condition="if-match",
+              status=412, answer="precondition_failed", applied=False, before="", version="",
+              attempt="a/1", began_ms=1_009),
+        event(1_011, "store", "fault", fault=why, when="after", client="W1", method="put", key=key),
+        event(1_020, "W1", "answer", request=1, op="renew", outcome="Unknown", version="", why=why),
+    ]))  # fmt: skip
+    (arrow,), marks = drawn["arrows"], drawn["marks"]
+    assert (arrow["look"], arrow["label"]) == ("unheard", "renew: answer 412 lost")
+    assert "its answer (412) was lost; the client cannot know" in arrow["detail"]
+    assert [each["label"] for each in marks] == ["fault: answer lost"]
+    assert "applied" not in arrow["detail"] + str(marks)
+
+
 def test_the_drawing_never_parses_text_as_markup() -> None:
     code = re.sub(r"^\s*//.*$", "", drawing(), flags=re.MULTILINE)
     for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):

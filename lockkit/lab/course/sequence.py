@@ -10,6 +10,7 @@ import ipywidgets as widgets
 
 from lockkit.events import STORE, Event
 from lockkit.lab.course.grid import grid
+from lockkit.lab.widgets.models import described
 
 ROWS_MAX, FOLDED_MAX = 18, 200
 """So many rows and the cell above them fit on a screen; others before them are folded."""
@@ -67,9 +68,7 @@ def _said(each: Event) -> str:
             said = f"{str(data['method']).upper()} {name} {under} → {answer}"
             return _short(f"{sign} {' '.join(said.split())}".strip())
         case "fault":
-            fault = str(data["fault"])
-            when = "" if "applied" in fault else f", {data['when']} the store applied it"
-            return _short(f"⚡ {fault}{when}")
+            return _short(f"⚡ {described(each)}")
         case "stalled" | "resumed" | "killed" | "started":
             return f"‖ {each.kind}"
         case "note":

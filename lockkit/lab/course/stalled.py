@@ -175,9 +175,12 @@ def decided(events: list[Event], late: Event) -> str:
 
 
 def refusal(events: Sequence[Event]) -> tuple[Event, ...]:
-    """The fence's refusal of W1 after it woke, and W1's own record of it, as far as there."""
-    woken = max(each.at_ms for each in events if each.who == "W1" and each.kind == "resumed")
-    after = sorted((e for e in events if e.at_ms >= woken), key=lambda each: each.at_ms)
+    """The fence's refusal of W1 after its pause, and W1's own record of it, as far as there.
+
+    It counts from the pause's start: on a busy machine its end is recorded after W1's next request.
+    """
+    paused = max(each.at_ms for each in events if each.who == "W1" and each.kind == "stalled")
+    after = sorted((e for e in events if e.at_ms >= paused), key=lambda each: each.at_ms)
     store = [each for each in _requests(after, "W1")
              if each["status"] == REFUSED and str(each["key"]).endswith(FENCE)]  # fmt: skip
     own = [each for each in after if each.who == "W1" and each.kind == "refused"]
@@ -228,7 +231,7 @@ class SideBySide(Shown):
         picture = Workbench.replay(
             run.events, () if run.decided == ACCEPTED else refusal(run.events)
         )
-        stalls = [each["t"][1] for each in picture.scene["bars"]
+        stalls = [each["t"][0] for each in picture.scene["bars"]
                   if each["lane"] == "W1" and each["kind"] == "stall"]  # fmt: skip
         picture.selected = next(  # both open at W1's late commit; it may have lost others before
             (each["id"] for each in picture.scene["marks"] if each["lane"] == "W1"

@@ -34,6 +34,11 @@ SPARK = "spark"
 """The shared Spark server's process: no client of the lock, so it has no lane."""
 
 READS = {"get", "head", "list"}
+SIMULATED = {
+    "lost before it was applied": "request lost", "applied late": "arrived late",
+    "answer lost after it was applied": "answer lost",
+}  # fmt: skip
+"""The simulator's faults of a write that is lost or late; their names are part of its traces."""
 PROOF = "!"
 """In the attempt of a write that must fail: the lock proves that its store enforces conditions."""
 COMPLETED = (".commit", ".deltacommit", ".replacecommit")
@@ -531,7 +536,14 @@ def guess(key: str, attempt: str, reads: bool) -> str:
 
 
 def described(fault: Event) -> str:
-    return f"{fault['fault']} ({fault['when']} the store applied it)"
+    """In words that are true also of a write that the store refused."""
+    name = str(fault["fault"])
+    return neutral(name) if name in SIMULATED else f"{name} ({fault['when']} the store decided)"
+
+
+def neutral(why: str) -> str:
+    """A simulated fault without the claim that the store applied the write."""
+    return SIMULATED.get(why, why)
 
 
 def plain(outcome: object) -> str:

@@ -27,6 +27,7 @@ from lockkit.lab.widgets.models import (
     Stall,
     brief,
     drawn,
+    neutral,
     short,
 )
 
@@ -287,9 +288,11 @@ class _Painter:
             parts.append("a retry that the SDK sent by itself, within the same call")
         if look == "proof":
             parts.append("a write with a false condition: a check that the store refuses it")
+        if look == "unheard":
+            parts.append(f"its answer ({each.status}) was lost")
         if look in ("lost", "unheard", "dropped", "late"):
             parts.append("the client cannot know")
-        parts.extend(text(part) for part in (each.why, each.fault) if part)
+        parts.extend(text(part) for part in dict.fromkeys((neutral(each.why), each.fault)) if part)
         for instant, kind, owner in each.decides:
             parts.append(f"decides {text(instant)} of {text(owner) or 'someone'}: {text(kind)}")
         if each.attempt:
