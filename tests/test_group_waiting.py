@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.lab.course.together import Writing
+from lockkit.lab.course.together import Combining, Writing
+from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
 from lockkit.runtime import Get, List, Procedure, Put, Sleep, WallMs
 from lockkit.table.format.timeline import instant_of
@@ -216,3 +217,9 @@ def test_a_publisher_reads_inflight_files_while_it_publishes_those_before() -> N
     assert client.proven == set(range(1, 21))
     assert sum("Put" in kinds and len(kinds) > 1 for kinds in together) == 2, together
 
+
+
+def test_the_picture_of_a_killed_combiner_is_a_recorded_run_and_not_an_idle_panel() -> None:
+    panel = Combining().kill_and_go_on()
+    (lanes,) = (each for each in panel.view.children if isinstance(each, Lanes))
+    assert lanes.scene["marks"] and lanes.status["state"] == "replay"

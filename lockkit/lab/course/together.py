@@ -239,7 +239,7 @@ class Combining(Shown):
                                       button_style="danger")  # fmt: skip
         self.anew = widgets.Button(description="Start again", icon="refresh")
         self._said = widgets.HTML()
-        self._lanes = Lanes(live=False)
+        self._lanes = Lanes(live=False, status={"state": "replay"})
         self.on.on_click(lambda _: self.go_on())
         self.kill_it.on_click(lambda _: self.kill())
         self.anew.on_click(lambda _: self.start())
