@@ -24,6 +24,7 @@ FOUND_BY = {
     ("group", "re-base"): 13,
     ("group", "reach"): 27,
     ("group", "reader's reach"): 104,
+    ("group", "begun before"): 44,
 }
 """Seeds of what is rarely met; all else is looked for from the first on."""
 

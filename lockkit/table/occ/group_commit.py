@@ -422,7 +422,7 @@ def is_passed(view: GroupView, instant: str) -> bool:
 
 def reserve(client: GroupClient) -> Procedure[GroupWrite]:
     """A client's own instant, and a snapshot that was read after it was reserved."""
-    newest = client.known.newest if client.known else NO_INSTANT
+    newest = max(client.known.newest, client.known.since) if client.known else NO_INSTANT
     for _ in range(RESERVATIONS_MAX):
         attempt, instant = (yield Unique()), next_group_instant((yield WallMs()), newest)
         taken = yield from create(timeline_key(instant, "requested"), attempt.encode())

@@ -121,8 +121,9 @@ def _count(keys: Mapping[str, str], name: str) -> int:
 
 def _begun(now: Timeline, config: TableConfig) -> Procedure[str]:
     """The greatest instant that is begun or offered. What a rollback took is before its own one."""
+    begun_or_offered = (".requested", ".offer", ".append")
     offers = [each[:17] for each in now.foreign
-              if each.endswith((".offer", ".append")) and is_instant(each[:17])]  # fmt: skip
+              if each.endswith(begun_or_offered) and is_instant(each[:17])]  # fmt: skip
     begun, wall_ms = max([NO_INSTANT, *now.pending, *offers]), (yield WallMs())
     if is_ahead(begun, wall_ms, config.accepted):
         raise TableBlocked(

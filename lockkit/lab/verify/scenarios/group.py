@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from lockkit.errors import NoAnswer, StoreError, TableError, Unanswered
@@ -23,13 +25,15 @@ from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing
-from lockkit.runtime import Procedure, Put, Sleep, Unique, WallMs
+from lockkit.runtime import Delete, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
-from lockkit.table.errors import CommitUnknown
+from lockkit.table.errors import CommitUnknown, ModeSwitched
 from lockkit.table.format.layout import FileGroup
-from lockkit.table.format.timeline import instant_of
+from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
+from lockkit.table.format.timeline import instant_ms, instant_of
 from lockkit.table.occ import group_commit as group
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest
+from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest, is_grouped
 from lockkit.table.occ.group import (
     REFUSED,
     GroupDecision,
@@ -41,17 +45,21 @@ from lockkit.table.occ.group import (
     reaches,
     refuse,
 )
+from lockkit.table.occ.group_archived import completion_of
 from lockkit.table.occ.group_fence import format_group_fence, format_offer, read_group_fence
+from lockkit.table.occ.group_mode import from_group, has_group_fence, to_group
 from lockkit.table.services.archive_group import decide_nothing_until, named_by_fence
 
 STEPS = 400
 ACTIONS_MAX = 24
-AHEAD, SLOW, ARCHIVES = 0.3, 0.3, 0.4
+AHEAD, SLOW, ARCHIVES, SWITCHES = 0.3, 0.3, 0.4, 0.5
+SWITCHED = 0.06
 KEPT_MIN = 2
 ARCHIVE = "archive/"
 FILE_GROUPS = ("a", "b", "c")
 DATA = "data/"
 TABLE = "t"
+CONFIG = TableConfig(name=TABLE, record_key="id")
 ONCE, KEPT, NO_MEANS_NO = "once", "kept", "no means no"
 NO_LOST_UPDATE, VISIBLE = "no lost update", "visible means decided"
 PREFIX, BEHIND_NOBODY, WHOLE = "prefix", "behind nobody", "whole"
@@ -73,7 +81,7 @@ class GroupRun:
 
     world: SimWorld
     window_max: int
-    decided: dict[int, dict[str, Any]] = field(default_factory=dict)
+    decided: dict[float, dict[str, Any]] = field(default_factory=dict)
     by_instant: dict[str, dict[str, Any]] = field(default_factory=dict)
     bodies: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the inflight file of each commit said when it was decided."""
@@ -83,6 +91,10 @@ class GroupRun:
     """Whether a process moves old instants out of the timeline."""
     reserves_ahead: bool = False
     """Whether a writer's next instant is reserved beside the decision of the one before."""
+    switches: bool = False
+    """Whether the table leaves group commit now and then, and returns to it."""
+    switcher: int = 0
+    """Who holds the table's lock: each one takes it from the one before."""
     passed: str = ""
     """Up to here some reader of increments has read everything."""
 
@@ -90,7 +102,9 @@ class GroupRun:
 
     def on_write(self, decided: DecidedRequest, after: StoredObject | None) -> None:
         key = getattr(decided.request, "key", "")
-        if key == FENCE_KEY and after is not None:
+        if key == FENCE_KEY and after is not None and not is_grouped(after.body):
+            self.world.reached.add("switch")
+        elif key == FENCE_KEY and after is not None:
             for entry in json.loads(after.body)["window"]:
                 if entry["seq"] not in self.decided:
                     self._decide(entry)
@@ -191,6 +205,8 @@ class GroupRun:
     def end(self) -> None:
         """Without faults, one service run leaves nothing pending, and one writer commits."""
         self.world.finish()
+        if self.switches:
+            self.world.run(self.switch())
         client = self.client()
         self.world.run(self.service(client))
         write = self.world.run(self.write(client, ("a",)))
@@ -216,6 +232,8 @@ class GroupRun:
         dice, reader = self.world.dice.random, self.client()
         for _ in range(ACTIONS_MAX):
             try:
+                if self.switches and dice() < SWITCHED:
+                    yield from self.switch()
                 chance = dice()
                 if chance < 0.55:
                     count = 1 if dice() < 0.7 else 2
@@ -252,7 +270,10 @@ class GroupRun:
                   "horizon": write.horizon}  # fmt: skip
         write.body, write.blind = json.dumps(fields).encode(), blind
         write.writes = groups_of(write.body)
-        kind = yield from group.commit(client, write, files)
+        try:
+            kind = yield from group.commit(client, write, files)
+        except ModeSwitched:
+            kind = COMMIT if (yield from completion_of(write.instant)) else REFUSED
         self.answered(write.instant, kind)
         if kind != COMMIT:
             yield from group.roll_back(client, write.instant, files_of(write.instant))
@@ -295,6 +316,62 @@ class GroupRun:
                 self.world.reached.add("rolled back")
 
 
+    # --- another mode in between -----------------------------------------------------------------
+
+    def switch(self) -> Procedure[None]:
+        """Leave group commit and return to it; perhaps with a commit and a rollback in between."""
+        self.switcher += 1
+        believe = partial(self._believe, self.switcher)
+        if (yield from has_group_fence()):
+            yield from from_group(EpochGuard(0), believe)
+        wall_ms = yield WallMs()
+        if not is_grouped(self.world.memory_store.objects[FENCE_KEY].body):
+            self._roll_back_in_turn(wall_ms)
+            self._commit_in_turn(wall_ms)
+        yield from to_group(CONFIG, believe)
+
+    def _believe(self, mine: int) -> None:
+        if self.switcher != mine:
+            raise TableError("the table's lock", "is another's")
+
+    def _next(self, wall_ms: int) -> str:
+        """Later than every instant and every completion time of the timeline."""
+        listed = [key for key in self.world.memory_store.objects if key.startswith(group.INSTANTS)]
+        times = re.findall(r"_([0-9]{17})\.", " ".join(listed))
+        return group.next_group_instant(wall_ms, max([*times, *map(group.instant_in, listed)],
+                                                     default=NO_INSTANT))  # fmt: skip
+
+    def _put(self, key: str, body: bytes) -> None:
+        self.world.memory_store.decide("in turn", Put(key, body, IfAbsent()), 0)
+
+    def _commit_in_turn(self, wall_ms: int) -> None:
+        """A commit of the other mode: at once, since the rules of that mode are not run here."""
+        instant = self._next(wall_ms)
+        done = instant_of(instant_ms(instant) + 1)
+        number = max(self.decided, default=0) + 0.01
+        entry = {"seq": number, "round": 0, "kind": COMMIT,
+                 "instant": instant, "completion": done}  # fmt: skip
+        said = {"attempt": instant, "files": [], "seen": sorted(self.bodies), "horizon": "",
+                "writes": [["p", self.world.dice.choice(FILE_GROUPS)]]}  # fmt: skip
+        self.decided[number] = self.by_instant[instant] = entry
+        self.bodies[instant] = said
+        self._put(group.timeline_key(instant, "inflight"), json.dumps(said).encode())
+        self._put(self._completed_key(instant), json.dumps(said).encode())
+
+    def _roll_back_in_turn(self, wall_ms: int) -> None:
+        """Rollbacks of the other mode, of writers that may be alive."""
+        objects = self.world.memory_store.objects
+        begun = {group.instant_in(key) for key in objects if key.startswith(group.INSTANTS)
+                 and key.endswith((".requested", ".inflight"))}  # fmt: skip
+        for target in sorted(begun - self.by_instant.keys()):
+            instant = self._next(wall_ms)
+            self.denied.add(target)
+            self._put(group.timeline_key(f"{instant}_{instant}", "rollback"), b"")
+            gone = [key for key in objects if key.startswith(files_of(target))]
+            gone += [group.timeline_key(target, each) for each in ("inflight", "requested")]
+            for key in gone:
+                self.world.memory_store.decide("in turn", Delete(key), 0)
+
     def archive(self, client: group.GroupClient, view: group.GroupView) -> Procedure[None]:
         """Move all but the newest commits, as `services.archive` does: copy, then delete."""
         old = sorted(view.completed())[:-KEPT_MIN]
@@ -329,6 +406,10 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
     run.reserves_ahead = random.Random(f"group writers reserve {seed}").random() < AHEAD
     run.archives = random.Random(f"group archives {seed}").random() < ARCHIVES
     version_9 = random.Random(f"group version {seed}").random() < 0.5
+    may_switch = random.Random(f"group turns {seed}").random() < SWITCHES
+    run.switches = version_9 and not run.archives and may_switch
+    if run.switches:
+        world.run(create(PROPERTIES_KEY, b"hoodie.table.name=t\n"))
     fence = GroupFence(f"new {seed}", TABLE, completion=NO_INSTANT if version_9 else None)
     world.run(create(FENCE_KEY, format_group_fence(fence)))
     world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
@@ -340,7 +421,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
 SCENARIO = SimScenario(
     "group", "writers commit together, read, publish, roll back and crash", STEPS, set_up,
     ("batch", "conflict", "withdrawn", "rollback", "rolled back", "stall", "restart",
-     "ahead", "archive"),
+     "ahead", "archive", "switch"),
 )  # fmt: skip
 
 
@@ -516,6 +597,12 @@ def archived_means_no(_: str) -> Procedure[str]:
     return REFUSED
 
 
+def count_anew() -> Procedure[GroupFence]:
+    """A fence of the same table, whose decisions are numbered from one again."""
+    yield from ()
+    return GroupFence("", TABLE)
+
+
 def archive_at_once(_client: group.GroupClient, _until: str) -> Procedure[None]:
     """Move instants without a word to the fence."""
     yield from ()
@@ -531,6 +618,7 @@ def archive_unproven(
 RIGHT_JUDGE, RIGHT_EVICT = judge, evict
 RIGHT_CLOSE = close_for
 _G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
+_M = "lockkit.table.occ.group_mode"
 _A, _S = "lockkit.table.services.archive_group", "lockkit.lab.verify.scenarios.group"
 
 
@@ -589,6 +677,10 @@ _SAYS: dict[str, tuple[str, Plants]] = {
                        {f"{_S}:archived_as": archived_means_no}),
     "archive unproven": ("decisions are archived before their outcome is proven",
                          {f"{_A}:close_for": archive_unproven}),
+    "counts anew": ("the fence counts from one again after a switch of the mode and back",
+                    {f"{_M}:_continued": count_anew}),
+    "begun before": ("what was begun before a switch of the mode is decided after the return",
+                     {f"{_M}:_begun": answering(NO_INSTANT)}),
     "ended reservation": ("a writer does not ask whether its reservation was rolled back",
                           {f"{_G}:reservation_ended": answering("")}),
 }  # fmt: skip
