@@ -93,6 +93,9 @@ def test_the_same_moment_is_at_the_same_place_for_both_and_a_kill_is_marked() ->
     later = [*one, event(9400, "W2", "killed", pid=2)]
     crowded = chart_html([SimpleNamespace(name="a", history=later)])
     assert re.findall(r"killed'>([^<]+)", crowded)[-1] == "✗", "words would be cut at the edge"
+    slow = [*one[:3], event(7400, "service", "note", text="started again"), *one[4:]]
+    edge = chart_html([SimpleNamespace(name="a", history=slow)])
+    assert re.findall(r"started again'>([^<]+)", edge) == ["▶"], "its words are longer"
     still = re.findall(r"lp-still' style='left:([\d.]+)%;width:([\d.]+)%", drawn)
     assert ("30.00", "10.00") in still, "the service was down"
     assert drawn.count("service</em>") == 1, "the other was not struck"

@@ -31,8 +31,8 @@ from lockkit.lab.widgets.ui import (
 REDRAW_S = 1.0
 SHOWN_S = 45.0
 TICK_S = 5
-LABEL_PERCENT = 22
-"""Of the axis, in a notebook of 800 pixels: what is written beside a mark takes so much."""
+CHAR_PERCENT = 2.2
+"""Of the axis, in a notebook of 800 pixels: so much a character beside a mark takes."""
 SERVICE = "service"
 CHART_STYLE = f"""<style>
 .lp-chart{{font-size:12px;margin:6px 0}}.lp-chart p{{display:flex;margin:0;line-height:20px}}
@@ -229,7 +229,8 @@ def _rows(history: Sequence[Event], end_ms: float, place: Place, grid: str) -> s
     marks = [(who, place(at_ms), says) for who, at_ms, says in struck(history)]
     for n, (who, x, says) in enumerate(marks):
         beside = min((other for each, other, _ in marks[n + 1:] if each == who), default=100.0)
-        said = says if beside - x >= LABEL_PERCENT else says[0]  # the sign alone, where it is tight
+        tight = beside - x < CHAR_PERCENT * len(says)
+        said = says[0] if tight else says  # the sign alone
         if x > 0:
             drawn[who] += f"<q style='left:{x:.2f}%' title='{escape(says)}'>{escape(said)}</q>"
     return "".join(
