@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from lockkit.table.format.log_blocks import SCHEMA as DESCRIBED
 
 SCHEMA = pa.schema([("id", pa.string()), ("region", pa.string()), ("ts", pa.int64()),
                     ("v", pa.int64()), ("w", pa.string())])  # fmt: skip
+GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
 BLOCKS = {"hoodie.logfile.data.block.format": "parquet"}
 KINDS: dict[str, dict[str, Any]] = {
     "copy-on-write": {}, "copy-on-write of Hudi's": {"mode": "hudi"},
@@ -40,14 +42,61 @@ def order(key: int, ts: int, **values: Any) -> dict[str, Any]:
 
 
 def shown(table: Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row[name] for name in SCHEMA.names) for row in table.read().to_pylist())
+    return in_order(table.read())
+
+
+def in_order(found: pa.Table) -> list[tuple[Any, ...]]:
+    return as_listed(found.to_pylist())
+
+
+def as_listed(found: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row[name] for name in SCHEMA.names) for row in found), key=repr)
 
 
 def by_hudi_rs(table: Table) -> list[tuple[Any, ...]]:
     hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
     batches = hudi.HudiTable(table.url.removeprefix("file://")).read()
-    found = pa.Table.from_batches(map(pa.record_batch, batches)).to_pylist()
-    return sorted(tuple(row[name] for name in SCHEMA.names) for row in found)
+    found = [pa.table(pa.record_batch(each)) for each in batches]
+    return in_order(pa.concat_tables(found) if found else SCHEMA.empty_table())
+
+
+class Places:
+    """What a table must show: the rows of each place, and of each deletion in log files its time.
+
+    A place is a key in a partition.
+    """
+
+    def __init__(self, by: str | None, logged: bool) -> None:
+        self.by, self.logged = by, logged
+        self.rows: dict[tuple[str, str], dict[str, Any]] = {}
+        self.gone: dict[tuple[str, str], int] = {}
+
+    def _loses(self, row: dict[str, Any]) -> bool:
+        place = row["id"], row["region"]
+        at = self.rows[place]["ts"] if place in self.rows else self.gone.get(place, 0)
+        return self.by is not None and row["ts"] < at
+
+    def put(self, row: dict[str, Any]) -> None:
+        place = row["id"], row["region"]
+        if not self._loses(row):
+            self.gone.pop(place, None)
+            self.rows[place] = {"v": None, "w": None} | self.rows.get(place, {}) | row
+
+    def delete(self, row: dict[str, Any]) -> None:
+        place = row["id"], row["region"]
+        if self.logged and not self._loses(row):
+            self.gone[place] = row["ts"]
+        if not self.logged or not self._loses(row):
+            self.rows.pop(place, None)
+
+    def move(self, row: dict[str, Any]) -> None:
+        for key, region in [*self.rows]:
+            if key == row["id"] and region != row["region"]:
+                self.delete({**row, "region": region})
+        self.put(row)
+
+    def shown(self) -> list[tuple[Any, ...]]:
+        return as_listed(self.rows.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,27 +105,111 @@ def test_partial_rows_leave_what_a_dictionary_of_values_has(
     tmp_path: Path, kind: str, by: str | None
 ) -> None:
     dice, logged = random.Random(f"{kind} {by}"), "table_type" in KINDS[kind]
-    expected: dict[str, dict[str, Any]] = {}
+    expected = Places(by, logged)
     with made(tmp_path, precombine=by, **KINDS[kind]) as table:
-        whole = [order(key, 1, v=0, w="first") for key in range(8)]
-        table.upsert(rows(whole))
-        expected = {row["id"]: row for row in whole}
-        for turn in range(2, 12):
-            columns = dice.choice([["v"], ["w"], ["w"], ["v", "w"], []])
-            # A late one has no effect on a whole row; of log files the next test says it.
-            late = 0 if not logged else turn
-            new = [order(key, dice.choice([late, turn]), **{
-                name: turn if name == "v" else f"w{turn}" for name in columns
-            }) for key in dice.sample(range(10), 4)]  # fmt: skip
+        def whole(turn: int, *keys: int) -> None:
+            new = [order(key, turn, v=turn, w=f"w{turn}") for key in keys]
+            table.upsert(rows(new))
+            for row in new:
+                expected.put(row)
+
+        whole(1, *range(8))
+        for turn in range(2, 14):
             if logged and dice.random() < 0.2:
                 table.compact()
+                expected.gone.clear()
+            gone = [order(key, turn + dice.choice([-3, 0, 0, 1]))
+                    for key in dice.sample(range(10), 3)]  # fmt: skip
+            moved = {**order(dice.randrange(10), turn, v=turn, w="moved"), "region": "AP"}
+            match dice.choice(["nothing", "delete", "delete", "move", "whole"]):
+                case "delete":
+                    table.delete(rows(gone))
+                    for row in gone:
+                        expected.delete(row)
+                case "move" if kind != "Hudi's buckets":  # these have no global index
+                    with Table(table.url, options=GLOBAL) as other:
+                        other.upsert(rows([moved]))
+                    expected.move(moved)
+                case "whole":
+                    whole(turn, *dice.sample(range(10), 2))
+            columns = dice.choice([["v"], ["w"], ["w"], ["v", "w"], []])
+            # A late one has no effect on a whole row; of log files the next test says it.
+            new = [order(key, turn if logged else dice.choice([0, turn]), **{
+                name: turn if name == "v" else f"w{turn}" for name in columns
+            }) for key in dice.sample(range(10), 5)]  # fmt: skip
             table.upsert(rows(new), partial=True)
             for row in new:
-                old = expected.get(row["id"], {"ts": -1, "v": None, "w": None})
-                if by is None or old["ts"] <= row["ts"]:
-                    expected[row["id"]] = {**old, **row}
-            wanted = sorted(tuple(row[name] for name in SCHEMA.names) for row in expected.values())
-            assert shown(table) == wanted == by_hudi_rs(table), (turn, columns)
+                expected.put(row)
+            assert shown(table) == expected.shown() == by_hudi_rs(table), (turn, columns)
+
+
+@pytest.mark.parametrize("by", ["ts", None])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_deleted_does_not_come_back_with_a_partial_row(
+    tmp_path: Path, kind: str, by: str | None
+) -> None:
+    with made(tmp_path, precombine=by, buckets=1, **KINDS[kind]) as table:
+        table.upsert(rows([order(1, 1, v=1, w="deleted"), order(3, 1, v=1, w="kept")]))
+        if "table_type" in KINDS[kind]:
+            table.compact()
+        table.delete(rows([order(1, 3)]))
+        assert shown(table) == [("k3", "EU", 1, 1, "kept")]
+        table.upsert(rows([order(1, 4, v=4), order(3, 4, v=4), order(5, 4, v=4)]), partial=True)
+        left = [("k1", "EU", 4, 4, None), ("k3", "EU", 4, 4, "kept"), ("k5", "EU", 4, 4, None)]
+        assert shown(table) == left == by_hudi_rs(table)
+        if "table_type" in KINDS[kind]:
+            table.compact()
+        assert shown(table) == left == by_hudi_rs(table)
+
+
+def test_a_partial_row_that_is_older_than_a_deletion_stays_deleted(tmp_path: Path) -> None:
+    with made(tmp_path, table_type="MERGE_ON_READ") as table:
+        table.upsert(rows([order(1, 1, v=1, w="deleted")]))
+        table.delete(rows([order(1, 5)]))
+        table.upsert(rows([order(1, 4, v=4)]), partial=True)
+        assert shown(table) == [] == by_hudi_rs(table)
+        table.upsert(rows([order(1, 5, v=5)]), partial=True)
+        assert shown(table) == [("k1", "EU", 5, 5, None)] == by_hudi_rs(table)
+
+
+def test_a_deletion_that_a_newer_row_outlived_leaves_its_columns_to_a_partial_row(
+    tmp_path: Path,
+) -> None:
+    with made(tmp_path, table_type="MERGE_ON_READ") as table:
+        table.upsert(rows([order(1, 5, v=1, w="kept")]))
+        table.delete(rows([order(1, 3)]))
+        table.upsert(rows([order(1, 6, v=6)]), partial=True)
+        assert shown(table) == [("k1", "EU", 6, 6, "kept")] == by_hudi_rs(table)
+
+
+def test_a_delete_during_a_partial_upsert_is_a_conflict(tmp_path: Path) -> None:
+    def meanwhile(event: str, /, **fields: Any) -> None:
+        if event == "note" and fields["text"].startswith("wrote") and not done:
+            done.append("")
+            table.delete(rows([order(1, 2)]))
+
+    done: list[str] = []
+    with (
+        made(tmp_path, table_type="MERGE_ON_READ") as table,
+        Table(table.url, emit=meanwhile) as slow,
+    ):
+        table.upsert(rows([order(1, 1, v=1, w="deleted")]))
+        with pytest.raises(CommitConflict):
+            slow.upsert(rows([order(1, 3, v=3)]), partial=True)
+        slow.upsert(rows([order(1, 3, v=3)]), partial=True)
+        assert done and shown(table) == [("k1", "EU", 3, 3, None)]
+
+
+def test_a_writer_that_gives_way_to_nobody_may_not_write_partial_rows(tmp_path: Path) -> None:
+    mode = {"hoodie.write.concurrency.mode": "non_blocking_concurrency_control"}
+    with (
+        made(tmp_path, table_type="MERGE_ON_READ", index="BUCKET") as table,
+        Table(table.url, options=mode) as other,
+    ):
+        with pytest.raises(RefusedOption, match=r"lockkit\.partial\.update.*non-blocking.*delete"):
+            other.upsert(rows([order(1, 1, v=1)]), partial=True)
+        other.upsert(rows([order(1, 1, v=1, w="whole")]))
+        assert shown(table) == [("k1", "EU", 1, 1, "whole")]
 
 
 def test_partial_rows_are_logged_without_the_columns_that_they_do_not_have(tmp_path: Path) -> None:
@@ -136,10 +269,15 @@ def test_what_cannot_be_partial_is_refused_by_name(tmp_path: Path) -> None:
         table.upsert(rows([order(1, 1, v=1, w="a")]))
         other.upsert(rows([order(1, 2, v=2)]))
         assert shown(table) == [("k1", "EU", 2, 2, "a")]
+        other.upsert(rows([order(1, 2, w="b")]), partial=False)
+        assert shown(table) == [("k1", "EU", 2, None, "b")]
+        for said in ("no", "false", 0, 1):
+            with pytest.raises(RefusedOption, match=f"partial={said} must be True or False"):
+                table.upsert(rows([order(1, 3, v=3)]), partial=said)  # type: ignore[arg-type]
         for write in (other.delete, other.overwrite):
             with pytest.raises(RefusedOption, match=r"lockkit\.partial\.update.*is for upserts"):
                 write(rows([order(1, 3, v=3)]))
-        with Table(table.url, options={"hoodie.index.type": "GLOBAL_SIMPLE"}) as moving:
+        with Table(table.url, options=GLOBAL) as moving:
             with pytest.raises(RefusedOption, match="rows that stay in their partition"):
                 moving.upsert(rows([order(1, 3, v=3)]), partial=True)
         with pytest.raises(TableError, match="precombine field"):

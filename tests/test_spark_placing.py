@@ -122,6 +122,10 @@ def test_a_partial_frame_keeps_what_is_stored_in_the_columns_that_it_lacks(
     assert stored({"url": url}, "id", "at", "v") == [("a", 2, 1), ("b", 1, 1), ("c", 2, None)]
     way(lean, url, "upsert", **options)
     assert stored({"url": url}, "id", "at", "v") == [("a", 2, None), ("b", 1, 1), ("c", 2, None)]
+    way(frame(spark, ("b", "US", 3, 3)), url, "delete", **options)
+    late = frame(spark, ("b", "US", 4), columns="id string, region string, at long")
+    way(late, url, "upsert", **options, **{"lockkit.partial.update": "true"})
+    assert stored({"url": url}, "id", "at", "v") == [("a", 2, None), ("b", 4, None), ("c", 2, None)]
 
 
 def test_a_global_index_of_spark_is_refused_in_hudis_buckets_by_name(

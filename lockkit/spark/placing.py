@@ -28,7 +28,7 @@ from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.read.merging_logs import logged_keys
 from lockkit.table.read.reader import Scan
 from lockkit.table.read.snapshot import Snapshot
-from lockkit.table.write.global_index import key_scan
+from lockkit.table.write.log import key_scan
 
 if TYPE_CHECKING:
     import pyarrow as pa

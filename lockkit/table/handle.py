@@ -239,15 +239,16 @@ class Table:
         )
 
     def upsert(
-        self, rows: pa.Table, *, retries: int = 0, partial: bool = False
+        self, rows: pa.Table, *, retries: int = 0, partial: bool | None = None
     ) -> Committed | None:
         """Commit `rows`: each replaces the row with its record key, or is added.
 
         Of all rows with one key, the one with the greatest precombine value stays, or the later of
         equals. A row replaces only rows of its own partition, unless `options` name a global index
-        (`hoodie.index.type=GLOBAL_SIMPLE`). With `partial` a row keeps what is stored in columns
-        that `rows` do not have; in a new row they are null. Returns None if nothing would change.
-        Raises what `append` raises; another commit to the same file groups is a conflict.
+        (`hoodie.index.type=GLOBAL_SIMPLE`). With `partial` (None: as `options` say) a row keeps
+        what is stored in columns that `rows` do not have; in a new row they are null. Returns None
+        if nothing would change. Raises what `append` raises; another commit to the same file groups
+        is a conflict.
         """
         return self._write("upsert", rows, retries, partial=partial)
 
@@ -406,7 +407,7 @@ class Table:
 
     def _write(
         self, operation: str, rows: pa.Table, retries: int,
-        partitions: frozenset[str] = frozenset(), *, partial: bool = False,
+        partitions: frozenset[str] = frozenset(), *, partial: bool | None = None,
     ) -> Committed | None:  # fmt: skip
         refuse_no_table(rows)
         return self._renewed(lambda: self._rewrite(operation, rows, retries, partitions, partial))
@@ -420,14 +421,14 @@ class Table:
 
     def _rewrite(
         self, operation: str, rows: pa.Table, retries: int, partitions: frozenset[str],
-        partial: bool,
+        partial: bool | None,
     ) -> Committed | None:  # fmt: skip
         from lockkit.table.format.data_files import ATTEMPTS
         from lockkit.table.options import write_options
         from lockkit.table.writer import ArrowWrite
 
         requested = replace(
-            write_options(self._options, operation=operation, partial=partial or None),
+            write_options(self._options, operation=operation, partial=partial),
             retries=retries, partitions=partitions, strategy=self.strategy,
         )  # fmt: skip
         with self._alone(operation):

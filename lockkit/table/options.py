@@ -106,6 +106,8 @@ def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
     for keyword in ("record_key", "partition_path"):
         if keyword in said:
             said[keyword] = said[keyword].replace(" ", "")  # Hudi trims the names, too
+    if type(said.get("partial", False)) is not bool:
+        raise RefusedOption("partial", "must be True or False", value=str(said["partial"])[:40])
     if "table_type" in said:
         said["table_type"] = said["table_type"].upper()
     found = WriteOptions(
@@ -156,6 +158,12 @@ def _checked(found: WriteOptions) -> WriteOptions:
         raise RefusedOption(
             PARTIAL_UPDATE, f"is for {what}: other rows need all of their columns",
             "leave it out, and write whole rows", value="true",
+        )  # fmt: skip
+    if found.partial and found.nonblocking:
+        raise RefusedOption(
+            PARTIAL_UPDATE, "is refused with non-blocking concurrency control: another writer may "
+            "delete a row meanwhile, and what it deleted would be joined to the partial one",
+            "write whole rows, or leave hoodie.write.concurrency.mode out", value="true",
         )  # fmt: skip
     if found.partitions and found.operation != "delete_partition":
         raise RefusedOption(PARTITIONS, "is for the operation delete_partition", "leave it out")

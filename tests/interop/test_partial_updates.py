@@ -124,6 +124,18 @@ def test_hudi_reads_partial_rows_of_lockkits_and_merges_its_own_into_them(
         partial("v", pa.int32(), ("k1", 7, 60), ("k7", 7, 60))
         rows = theirs.compared()
         assert (rows["k1"]["v"], rows["k1"]["note"]) == (7, "x5") and "k6" not in rows
+        theirs.sql(f"delete from {name} where id = 'k8'")
+        table.delete(pa.table({"id": ["k9"], "ts": [70]}))
+        partial("v", pa.int32(), ("k8", 8, 80), ("k9", 8, 80), ("k1", 8, 80))
+        if not ordered:  # Hudi 1.2 fails at a row over a delete, with partial rows in the log files
+            table.compact()
+        rows = theirs.compared()
+        assert all((rows[key]["v"], rows[key]["note"]) == (8, None) for key in ("k8", "k9"))
+        theirs.merge("w = s.x, ts = s.ts", ("k8", 9, 90))
+        table.compact()
+        rows = theirs.compared()
+        assert (rows["k8"]["v"], rows["k8"]["w"], rows["k8"]["note"]) == (8, 9, None)
+        assert (rows["k1"]["v"], rows["k1"]["note"]) == (8, "x5")
 
 
 PAYLOADS = ("PartialUpdateAvroPayload", "OverwriteNonDefaultsWithLatestAvroPayload")

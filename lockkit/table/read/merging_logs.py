@@ -208,6 +208,32 @@ def logged_keys(of: Slice, store: Store, clock: Clock) -> pa.Array:
         return log_entries(of, source.logs, LogColumns(none, none)).keys
 
 
+def without_row(
+    of: LogSlice, keys: pa.Array, schema: pa.Schema, stored: Callable[[], pa.Table], store: Store,
+    clock: Clock,
+) -> pa.Array:  # fmt: skip
+    """Those of `keys` that log files delete, so that no row has them; `TableError`.
+
+    :param schema: the table's.
+    :param stored: reads the base file's keys and ordering values; called if a key is deleted.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    of = _by_known_columns(of, schema)
+    order = pa.schema([schema.field(name) for name in of.ordering])
+    with open_log_slice(replace(of, path=""), io.BytesIO, store, clock) as source:
+        found = log_entries(of, source.logs, LogColumns(order, pa.schema([])))
+    gone = pc.and_not(pc.is_in(found.keys, value_set=keys), _is_row(found))
+    if not pc.any(gone).as_py():
+        return pa.array([], pa.string())
+    found = found.take(pc.indices_nonzero(gone))
+    place, goes = _met(found, stored())
+    beaten = place.filter(pc.and_not(place.is_valid(), goes))
+    every = pa.arange(0, len(found.keys)).cast(pa.int32())
+    return found.keys.filter(pc.invert(pc.is_in(every, value_set=beaten)))
+
+
 def log_entries(of: LogSlice, logs: Mapping[str, bytes], columns: LogColumns) -> LogEntries:
     """The entry of each key, merged over all log files."""
     block: Block | None = None
@@ -239,6 +265,21 @@ def _matched(entries: LogEntries, stored: pa.Table) -> MergedLogs:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    place, goes = _met(entries, stored)
+    lost = place.filter(pc.and_not(place.is_valid(), goes))
+    partial = None
+    if entries.has is not None:
+        partial = pc.if_else(pc.and_(goes, _is_row(entries).take(place)), place, None)
+        lost = pa.concat_arrays([lost, partial.drop_null()])
+    every = pa.arange(0, len(entries.keys)).cast(pa.int32())
+    added = pc.and_not(_is_row(entries), pc.is_in(every, value_set=lost))
+    return MergedLogs(entries, pc.invert(goes), partial, added)
+
+
+def _met(entries: LogEntries, stored: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """Of each row of the base file, the entry of its key, and whether that one wins."""
+    import pyarrow.compute as pc
+
     place = _first_ones(pc.index_in(stored[RECORD_KEY], value_set=entries.keys).combine_chunks())
     meets = pc.is_valid(place)
     goes = meets
@@ -247,14 +288,7 @@ def _matched(entries: LogEntries, stored: pa.Table) -> MergedLogs:
         new = [each.take(place) for each in entries.order]
         wins = log_order.replaces(values, entries.kinds.take(place), new)
         goes = pc.and_(meets, pc.fill_null(wins, False))
-    lost = place.filter(pc.and_not(meets, goes))
-    partial = None
-    if entries.has is not None:
-        partial = pc.if_else(pc.and_(goes, _is_row(entries).take(place)), place, None)
-        lost = pa.concat_arrays([lost, partial.drop_null()])
-    every = pa.arange(0, len(entries.keys)).cast(pa.int32())
-    added = pc.and_not(_is_row(entries), pc.is_in(every, value_set=lost))
-    return MergedLogs(entries, pc.invert(goes), partial, added)
+    return place, goes
 
 
 def _first_ones(place: pa.Array) -> pa.Array:

@@ -93,7 +93,8 @@ def _one(given: Filter, schema: pa.Schema) -> pc.Expression:
                     f"filter {name} {word} {str(value)[:60]!r}", "has one value",
                     "give a list of values",
                 )  # fmt: skip
-            among = field.isin(pa.array([read_as(each).as_py() for each in value], kind))
+            known = [read_as(each).as_py() for each in value if each is not None]
+            among = field.isin(pa.array(known, kind))  # a null in there would match null rows
             return among if word == "in" else field.is_valid() & ~among
     why = "is refused: the operators are =, !=, <, <=, >, >=, in, not in"
     raise RefusedOption(f"filter {name} {operator[:20]!r}", why)

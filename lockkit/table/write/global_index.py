@@ -13,16 +13,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.base_file import Slice, Target, plain, record_keys
+from lockkit.table.format.base_file import Slice, plain, record_keys
 from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.property_keys import INDEX
 from lockkit.table.format.row_partitions import partition_numbers
-from lockkit.table.format.schema import META_COLUMNS, RECORD_KEY, conform
+from lockkit.table.format.schema import RECORD_KEY, conform
 from lockkit.table.read.bucket_groups import buckets_of
 from lockkit.table.read.log_slice import LogSlice
-from lockkit.table.read.reader import Scan, scan_planned
+from lockkit.table.read.reader import scan_planned
+from lockkit.table.write.log import key_scan
 from lockkit.table.write.merge import beats, upserts
 from lockkit.table.write.merging import GroupMerge, RowGroup, RowsInMemory, any_key, grouped
 
@@ -106,12 +107,3 @@ def _stored(merge: GroupMerge, of: Slice) -> pa.Table:
     assert best is not None
     only = conform(found.select([best]), target.schema.empty_table().select([best]).schema)
     return pa.table({RECORD_KEY: found[RECORD_KEY], best: only[best]})
-
-
-def key_scan(target: Target, best: str | None) -> Scan:
-    """A scan of record keys, and of the column `best`, for slices that the caller adds."""
-    import pyarrow as pa
-
-    assert target.schema is not None
-    schema = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *target.schema])
-    return Scan((), schema, (RECORD_KEY,) if best is None else (RECORD_KEY, best), None)

@@ -1,24 +1,28 @@
 """A commit's log file of one file group: it costs what the changes cost, not what the group does.
 
-Nothing is read: readers merge the rows, by their keys.
+Nothing is read: readers merge the rows, by their keys. Only for partial rows the group's log files
+are read: a row whose key they delete is written whole, or the deleted values would be joined to it.
 """
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from lockkit.table.format.base_file import Slice, Target, columns_of, own_columns, plain
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
 from lockkit.table.format.log_writing import data_block, delete_block, log_name, refuse_unordered
-from lockkit.table.format.schema import conform
-from lockkit.table.read.log_slice import instants_of
+from lockkit.table.format.schema import META_COLUMNS, RECORD_KEY, conform
+from lockkit.table.read.log_slice import LogSlice, instants_of, without_logs
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
-from lockkit.table.write.merge import refuse_strangers, upserts
+from lockkit.table.write.merge import GroupChanges, refuse_strangers, upserts
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lockkit.table.read.reader import Scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +88,58 @@ def write_log(
             block, deletes = _deletions(target, group[0], plain(gone), columns)
             out.write(block)
         if count:
-            fresh = conform(changes.rows, own_columns(target, rows.schema))
-            out.write(data_block(target, *group, work.task, changes.keys, fresh))
+            for keys, fresh in _blocks(work, base, changes, columns):
+                out.write(data_block(target, *group, work.task, keys, fresh))
         stat = WriteStat(
             partition=group[0], file_id=group[1], path=in_partition(group[0], draft.name),
             previous=previous, writes=count, deletes=deletes, inserts=0 if base else count,
             updates=count if base else 0, size_bytes=out.tell(),
         )  # fmt: skip
         return work.put(draft, stat)
+
+
+def _blocks(
+    work: WriteTask, base: Slice | None, changes: GroupChanges, columns: pa.Schema
+) -> Iterator[tuple[pa.Array, pa.Table]]:
+    """Keys and rows of each block: partial rows in one, those that must be whole in another one."""
+    import pyarrow.compute as pc
+
+    assert changes.rows is not None
+    own = own_columns(work.target, changes.rows.schema)
+    if len(own) == len(columns) or not isinstance(base, LogSlice):
+        yield changes.keys, conform(changes.rows, own)
+        return
+    dead = pc.is_in(changes.keys, value_set=_deleted(work, base, changes.keys))
+    for which, shape in ((pc.invert(dead), own), (dead, columns)):
+        if pc.any(which).as_py():
+            yield changes.keys.filter(which), conform(changes.rows.filter(which), shape)
+
+
+def _deleted(work: WriteTask, base: LogSlice, keys: pa.Array) -> pa.Array:
+    """Those of `keys` that have no row because log files delete them."""
+    import pyarrow as pa
+
+    from lockkit.table.read.merging_logs import without_row
+    from lockkit.table.read.reader import scan_planned
+
+    wanted = key_scan(work.target, work.target.config.precombine)
+
+    def stored() -> pa.Table:
+        plain_one = replace(wanted, slices=(without_logs(base),) if base.path else ())
+        return pa.Table.from_batches(scan_planned(work.store, work.clock, plain_one), wanted.result)
+
+    return without_row(base, keys, wanted.schema, stored, work.store, work.clock)
+
+
+def key_scan(target: Target, best: str | None) -> Scan:
+    """A scan of record keys, and of the column `best`, for slices that the caller adds."""
+    import pyarrow as pa
+
+    from lockkit.table.read.reader import Scan
+
+    assert target.schema is not None
+    schema = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *target.schema])
+    return Scan((), schema, (RECORD_KEY,) if best is None else (RECORD_KEY, best), None)
 
 
 def _deletions(
