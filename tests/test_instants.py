@@ -635,6 +635,18 @@ def test_a_rolled_back_writer_removes_its_late_inflight_file(version: int) -> No
 
 
 @VERSIONS
+def test_a_rolled_back_writer_deletes_the_data_file_that_it_put_afterwards(version: int) -> None:
+    """Once later commits are archived, Hudi's readers would show it."""
+    store, _, _ = table(version)
+    asleep = run(begin(), store, CLOCK)
+    run(roll_back(asleep.instant, Holder(1), known_of(store)), store, CLOCK)
+    late = f"r/f0_0-0-0_{asleep.instant}.parquet"
+    store.put(late, b"rows", IfAbsent())
+    run(withdraw(asleep.taken, EpochGuard(0), paths=[late]), store, CLOCK)
+    assert not store.list("r/")
+
+
+@VERSIONS
 def test_an_instant_that_a_rollback_under_way_names_is_not_used(version: int) -> None:
     store, _, _ = table(version)
     taken = run(take(known_of(store)), store, CLOCK)

@@ -348,15 +348,17 @@ def withdraw(
     table. So a writer that was refused, failed or was interrupted does not leave its instant.
 
     If a later instant is completed, its own files are deleted: every later survey of the instant
-    fails. Otherwise a rollback first ensures that the instant is never used again. An instant that
-    turns out to be another attempt's is left as it is. `paths` and the errors are those of
-    `roll_back`.
+    fails. So are those that arrived after another writer had rolled it back as dead: a reader of
+    Hudi's takes a file of an instant before the timeline's first commit for archived. Otherwise a
+    rollback first ensures that the instant is never used again. An instant that turns out to be
+    another attempt's is left as it is. `paths` and the errors are those of `roll_back`.
     """
     names, instant = taken.names, taken.instant
     now = yield from load_timeline(names, after=CheckedHorizon(taken.known.horizon).listed_after)
-    if instant not in now.pending:
-        return None  # never taken; or another writer treated us as dead and rolled it back
-    if now.latest < instant:
+    gone = instant not in now.pending
+    if gone and (not taken.version or instant in now.completed):
+        return None  # it was never ours, or is another attempt's
+    if not gone and now.latest < instant:
         if not (yield from is_ours(taken, now)):
             return None
         return (yield from roll_back(
