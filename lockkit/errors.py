@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-PASSWORD = re.compile(r'://[^/?#@\s"]*:[^/?#\s"]*@')
+PASSWORD = re.compile(r'://[^/?#\s":]*:[^/?#\s"]*@')
 """user:password@ in a URL, which no message repeats: an owner may be named like that."""
 
 

@@ -479,8 +479,12 @@ def test_a_warning_is_one_line_without_the_code_that_gave_it(table: str) -> None
     assert all(each.startswith("lockkit lock acquire: ") for each in result.stderr.splitlines())
 
 
-def test_a_password_in_an_owners_name_is_not_printed(table: str) -> None:
-    owner, holder = "https://anna:secret-word@ci.test/job/7", "ftp://bob:secret-word@host/1"
+@pytest.mark.parametrize(
+    "user", ["anna:secret-word", "anna@corp.test:secret-word", f"anna:secret-word{'x' * 200}"],
+    ids=["plain", "a user with an @", "long"],
+)  # fmt: skip
+def test_a_password_in_an_owners_name_is_not_printed(user: str, table: str) -> None:
+    owner, holder = f"https://{user}@ci.test/job/7", f"ftp://{user}@host/1"
     until_ms = Clock().wall_ms() + 600_000
     record = Record(owner, until_ms, epoch=1, attempt="a", ttl_ms=600_000, holder=holder)
     leave(table, encode(record))
@@ -1038,6 +1042,21 @@ def test_a_signal_ends_what_the_command_started_and_then_the_lock_is_given_back(
         assert process("tflock", "show", place).returncode == 0
     else:
         assert stored(place).expired
+
+
+def test_a_signal_that_arrives_as_the_command_ends_ends_also_what_it_has_started(
+    table: str, tmp_path: Path, mark: str
+) -> None:
+    """A supervisor sends it to every process of a service at once."""
+    work = slow_to_end(ended := tmp_path / "ended", "TERM")
+    with started("lock", "acquire", table, "--", *work, mark=mark) as (holder, out):
+        out.until("works", 90)
+        command = psutil.Process(holder.pid).children()[0]
+        holder.send_signal(signal.SIGTERM)
+        command.kill()
+        assert holder.wait(30) > 128, out.text
+        assert ended.read_text() == "ended\n"
+    assert stored(table).expired
 
 
 def test_when_the_lease_is_lost_what_the_command_started_is_stopped_too(

@@ -262,6 +262,9 @@ def under(
                 signalled = True
                 work.send(received.pop())  # the loop ends with the command
             clock.sleep(POLL_S)
+        while received:  # as the command ended
+            signalled = True
+            work.send(received.pop())
         if signalled:
             work.stop(None)  # what the command has started, and not waited for
     code = work.child.returncode
