@@ -42,6 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item._id = type(item._id).parse(named)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def signals_are_not_ignored() -> None:
+    """Under nohup, and in a script's background, they are; what a test starts inherits that."""
+    for each in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(each) == signal.SIG_IGN:
+            signal.signal(each, signal.SIG_DFL)
+
+
 @pytest.fixture(autouse=True)
 def ctrl_c_works_afterwards() -> Iterator[None]:
     """An interrupted `main()` ignores further Ctrl-C, because its process ends. Ours continues."""

@@ -47,7 +47,7 @@ SIMULATED = {
     Pattern.STALE: "table/fence off:1",
     Pattern.HOLDER_DIED: "lease:100@41",
     Pattern.HOLDER_SILENT: "lease:2@21",
-    Pattern.HELD_BACK: "table:2@1980",  # where somebody has deleted the lock file as well
+    Pattern.HELD_BACK: "table:5@990",  # where somebody has deleted the lock file as well
     Pattern.HEALTHY: "lease:3",
 }
 """A simulated run that shows the pattern, as a moment (`lockkit simulate --moment`)."""
