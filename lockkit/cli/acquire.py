@@ -36,8 +36,9 @@ ABOUT = """\
 Takes the table's lock, runs a command while it renews the lease, and releases the lock, like
 flock(1). If the lease is lost, it stops the command (SIGTERM, then SIGKILL). If lockkit itself is
 killed, Linux sends SIGTERM to the command; on other systems the command runs on without the lock.
-SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started, and the lock is
-released when these have ended. Without a terminal the command gets a process group of its own.
+SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started. The lock is released
+when these have ended; in a terminal, when the command has ended. Without a terminal the command
+gets a process group of its own, so a SIGKILL of lockkit's group does not end it.
 The command finds the epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has
 one; on a table the epoch is above that of the fence. While it waits, it names the holder on
 standard error. Exit: the command's own code (128 + n for signal n); 75 if another owner held the

@@ -61,9 +61,10 @@ TF_CLI_ARGS_plan, TF_CLI_ARGS_apply and so on, because the lock is held already.
 lost, the command is stopped (SIGTERM, then SIGKILL); requests that Terraform sent before may still
 arrive. If lockkit itself is killed, Linux sends SIGTERM to the command; on other systems the
 command runs on without the lock. SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what
-it started, and the lock is released when these have ended. Without a terminal the command gets a
-process group of its own. Exit: the command's own code (128 + n for signal n); 75 if another owner
-held the lock until the timeout; 3 if the store did not answer; 76 if the lease was lost."""
+it started. The lock is released when these have ended; in a terminal, when the command has ended.
+Without a terminal the command gets a process group of its own. Exit: the command's own code (128 +
+n for signal n); 75 if another owner held the lock until the timeout; 3 if the store did not answer;
+76 if the lease was lost."""
 
 MOVE = """\
 Moves a state's lock from Terraform's DynamoDB table to the lock file, without a gap:
