@@ -12,8 +12,12 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-PASSWORD = re.compile(r'://[^/?#\s":]*:[^/?#\s"]*@')
-"""user:password@ in a URL, which no message repeats: an owner may be named like that."""
+_PASSWORD = re.compile(r'://[^/?#\s":]*:[^/?#\s"]*@')
+
+
+def masked(text: str) -> str:
+    """Without user:password@ in URLs, which no message repeats: an owner may be named like that."""
+    return _PASSWORD.sub("://***@", text)
 
 
 class LockkitError(Exception):
@@ -65,7 +69,7 @@ class LockBusy(LockkitError):
         who = f"{holder!r}, epoch {epoch}" if epoch else holder
         until = f" until {utc(until_ms)} by its own clock" if until_ms is not None else ""
         said = f"{lock} {self.why}{f' ({who})' if who else ''}{until}; {cure}"
-        super().__init__(PASSWORD.sub("://***@", f"{context}: {said}" if context else said))
+        super().__init__(masked(f"{context}: {said}" if context else said))
 
     @property
     def until(self) -> datetime | None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import IO, Any
 
-from lockkit.errors import PASSWORD, StatedError
 from lockkit.errors import TIME_MS_MAX as TIME_MS_MAX
+from lockkit.errors import StatedError, masked
 
 STORE = "store"
 LINE_BYTES_MAX = 1_000_000
@@ -320,7 +320,7 @@ def shortened(text: str) -> str:
 
 def plain(value: object, *, limit: int = 300) -> str:
     """Text from a bucket or a file, without passwords and any terminal control characters."""
-    text = PASSWORD.sub("://***@", str(value))
+    text = masked(str(value))
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return "".join(

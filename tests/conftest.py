@@ -60,6 +60,13 @@ def ctrl_c_works_afterwards() -> Iterator[None]:
 
 
 @pytest.fixture
+def archived_at_any_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With group commit: no age keeps commits back, and no reserved instant of a paused writer."""
+    monkeypatch.setattr("lockkit.table.services.archive_group.REPUBLISHED_MS", 0)
+    monkeypatch.setattr("lockkit.table.occ.group_publish.is_busy", lambda _: False)
+
+
+@pytest.fixture
 def archived_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Archiving waits for no process that may still publish, so each looks what became of it."""
     monkeypatch.setattr("lockkit.table.occ.late.SETTLED_MS", -10_000)

@@ -20,7 +20,7 @@ from lockkit.protocol.outcome import (
     Version,
     WriteAnswer,
 )
-from lockkit.runtime import run
+from lockkit.runtime import Procedure, perform, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import ListEntry, ObjectVersion, Store, open_store
 from lockkit.table import (
@@ -79,6 +79,18 @@ def new_table(url: str, config: TableConfig = CONFIG, **options: Any) -> Store:
     store = open_store(url, **options)
     run(create_table(config), store, CLOCK)
     return store
+
+
+def steps(procedure: Procedure[Any], store: Store, most: int, clock: Clock = CLOCK) -> bool:
+    """Carry out so many requests and die; returns whether it came to its end before that."""
+    try:
+        request = procedure.send(None)
+        for _ in range(most):
+            request = procedure.send(perform(request, store, clock, silent))
+    except StopIteration:
+        return True
+    procedure.close()
+    return False
 
 
 def prepare_inserts(store: Store, *tables: pa.Table, emit: Emit = silent) -> Prepared:

@@ -19,12 +19,12 @@ from table_world import (
     prepare_inserts,
     prepare_upserts,
     rows,
+    steps,
 )
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, IfAbsent
-from lockkit.runtime import Procedure, perform, run
-from lockkit.sinks import silent
+from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table import begin, load_snapshot, prepare, read_table, write_inserts
 from lockkit.table.format.plans import CleanPlan, format_clean_plan
@@ -209,18 +209,6 @@ def test_a_clean_continues_where_the_last_one_stopped(monkeypatch: pytest.Monkey
 
 
 # --- it may die anywhere --------------------------------------------------------------------------
-
-
-def steps(procedure: Procedure[Cleaned], store: Store, most: int) -> bool:
-    """Carry out so many requests and die; whether it came to its end before that."""
-    try:
-        request = procedure.send(None)
-        for _ in range(most):
-            request = procedure.send(perform(request, store, CLOCK, silent))
-    except StopIteration:
-        return True
-    procedure.close()
-    return False
 
 
 @pytest.mark.parametrize("version", VERSIONS)

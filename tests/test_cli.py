@@ -18,7 +18,7 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from trickle import trickle
 
 from lockkit import Clock, Lock, open_store
 from lockkit.cli import COMMANDS as LISTED
+from lockkit.cli.acquire import holding
 from lockkit.cli.main import main
 from lockkit.errors import LockBusy, StoreError
 from lockkit.lab.faults import Fault, Proxy
@@ -1082,7 +1083,9 @@ def test_a_signal_ends_a_wait_for_a_busy_lock(table: str, mark: str) -> None:
 
 
 @contextmanager
-def in_a_terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def in_a_terminal(
+    *arguments: str, stdin: int | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A running command with a terminal of its own, and this terminal's other end."""
     ours, theirs = pty.openpty()
 
@@ -1090,8 +1093,8 @@ def in_a_terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], in
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
     child = subprocess.Popen(
-        line(*arguments), env=os.environ | CLOUD, cwd=ROOT, stdin=theirs, stdout=theirs,
-        stderr=theirs, start_new_session=True, preexec_fn=takes_it,
+        line(*arguments), env=os.environ | CLOUD, cwd=ROOT, stdin=stdin or theirs,
+        stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=takes_it,
     )  # fmt: skip
     os.close(theirs)
     try:
@@ -1123,6 +1126,35 @@ def test_in_a_terminal_a_command_under_the_lock_has_its_input_and_its_ctrl_c(
         os.write(terminal, b"\x03")
         assert child.wait(30) in (3, 130)  # its own, if it has ended before we look at the signal
     assert (tmp_path / "ended").read_text() == "INT\n"
+    assert stored(table).expired
+
+
+def test_in_a_terminal_a_command_with_piped_input_gets_one_ctrl_c(
+    table: str, tmp_path: Path
+) -> None:
+    """Terraform takes a second one for an order to stop at once."""
+    seen = tmp_path / "seen"
+    work = f"trap 'echo INT >> {seen}' INT; echo works; while [ ! -s {seen} ]; do sleep 0.1; done"
+    command = ("lock", "acquire", table, "--", "sh", "-c", f"{work}; sleep 1")
+    with in_a_terminal(*command, stdin=subprocess.DEVNULL) as (child, terminal):
+        read_until(terminal, b"works")
+        os.write(terminal, b"\x03")
+        child.wait(30)
+    assert seen.read_text() == "INT\n"
+    assert stored(table).expired
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_release_does_not_keep_the_lock(
+    table: str, number: signal.Signals
+) -> None:
+    class Slow(Lock):
+        def release(self) -> None:
+            signal.raise_signal(number)
+            super().release()
+
+    with closing(Slow(table)) as lock:
+        assert holding(lock, 0.0, lambda: 6, "lock acquire") == 6
     assert stored(table).expired
 
 

@@ -20,7 +20,6 @@ from lockkit.stores import open_store
 from lockkit.table import CommitConflict, Table
 from lockkit.table.format.archived import load_archived
 from lockkit.table.format.properties import load_config
-from lockkit.table.occ import group_publish
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import (
@@ -49,10 +48,7 @@ T1, T2, T3 = "20260101000000001", "20260101000000009", "20260101000000017"
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(archive_group, "REPUBLISHED_MS", 0)
-    # The reserved instant of a paused writer is pending, and keeps commits back.
-    monkeypatch.setattr(group_publish, "is_busy", lambda _: False)
+def url(tmp_path: Path, archived_at_any_age: None) -> str:
     made = f"file://{tmp_path}/orders"
     Table.create(made, **HOW).close()
     return made

@@ -12,6 +12,7 @@ import pytest
 from test_group_table import HOW, before_fence, in_child, judged, published, rows, spy, values
 
 from lockkit.clock import Clock
+from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores import open_store
 from lockkit.table import CommitUnknown, Table
@@ -116,8 +117,6 @@ def test_an_interrupt_after_an_offer_says_that_it_is_not_known_and_what_came_of_
 def test_an_offer_that_nobody_can_decide_is_reported_as_unknown_with_where_to_look(
     url: str
 ) -> None:
-    from lockkit.table.errors import TableError
-
     with Table(url) as one, Table(url) as other:
         one.append(rows("a"))
         published(one)

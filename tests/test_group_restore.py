@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from table_world import steps
 from test_group_archive import paused_at_its_offer
 from test_group_table import HOW, before_fence, judged, published, rows, values
 
 from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import TableError
-from lockkit.runtime import perform, run
-from lockkit.sinks import silent
+from lockkit.runtime import run
 from lockkit.table import Table
 from lockkit.table.errors import TableBlocked, TableChanged
 from lockkit.table.format.properties import load_config
@@ -68,18 +68,10 @@ def test_a_restore_that_ended_at_any_request_is_finished_by_the_same_call(
         Table.create(url, **HOW).close()
         with Table(url) as table:
             instant = saved(table)
-            store, clock = table.store, Clock()
-            known = TableCache(*run(load_config(), store, clock))
-            way, sent = restore(known, StateChange(EpochGuard(0)), instant), 0
-            request = way.send(None)
-            try:
-                while sent < number:
-                    answer = perform(request, store, clock, silent)
-                    sent += 1
-                    request = way.send(answer)
-            except StopIteration:
+            known = TableCache(*run(load_config(), table.store, Clock()))
+            way = restore(known, StateChange(EpochGuard(0)), instant)
+            if steps(way, table.store, number, Clock()):
                 break
-            way.close()
         with Table(url) as after:
             after.restore(instant)
             assert values(url) == judged(url) == {"a": 0}, number

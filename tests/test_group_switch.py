@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_world import steps
 from test_group_table import HOW, before_fence, judged, rows, spy, values
 
 from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import TableError
-from lockkit.runtime import perform, run
-from lockkit.sinks import silent
+from lockkit.runtime import run
 from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.errors import ModeSwitched, NewerFence
@@ -109,17 +109,8 @@ def test_a_switch_that_ended_at_any_request_is_finished_or_taken_back(
     for number in range(1, 200, every):
         url = f"file://{tmp_path}/{number}"
         made(url, mode)
-        store, clock = open_store(url), Clock()
-        way, sent = switch_mode(then, EpochGuard(0)), 0
-        request = way.send(None)
-        try:
-            while sent < number:
-                answer = perform(request, store, clock, silent)
-                sent += 1
-                request = way.send(answer)
-        except StopIteration:
+        if steps(switch_mode(then, EpochGuard(0)), open_store(url), number, Clock()):
             break
-        way.close()
         model = {"a": 0}
         with Table(url) as table:
             try:

@@ -28,7 +28,6 @@ from lockkit.table.errors import DamagedFile, ModeSwitched, TableBlocked, TableC
 from lockkit.table.format.archived import load_archived
 from lockkit.table.format.properties import FENCED, GROUP, HUDI, PROPERTIES_KEY, load_config
 from lockkit.table.format.timeline import instant_ms, instant_of
-from lockkit.table.occ import group_publish
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import GroupFence, Offer, may_judge
@@ -42,10 +41,7 @@ pytestmark = pytest.mark.usefixtures("archived_at_once")
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(archive_group, "REPUBLISHED_MS", 0)
-    # The reserved instant of a paused writer is pending, and keeps commits back.
-    monkeypatch.setattr(group_publish, "is_busy", lambda _: False)
+def url(tmp_path: Path, archived_at_any_age: None) -> str:
     where = f"file://{tmp_path}/orders"
     Table.create(where, **HOW).close()
     return where

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from spark_world import KEYS, MARKS, SAID, by_hudi_rs, frame, own_spark, spooled, stored
-from test_spark_stream import INSERT, Died, arrive, ingest, kept, work
+from test_spark_stream import arrive, crash_and_repeat, ingest, work
 
 from lockkit.clock import Clock
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Missing
 from lockkit.runtime import run
 from lockkit.spark import register, write
-from lockkit.spark.land import land
 from lockkit.spark.streamer import Streamer
 from lockkit.stores import open_store
 from lockkit.table import Table
@@ -94,16 +93,5 @@ def test_a_batch_that_is_sent_again_after_its_commit_is_decided_once(
 
 @pytest.mark.parametrize("at", ["began", "wrote", "checked", "published"])
 def test_a_batch_of_a_crashed_run_is_decided_once(here: Any, at: str) -> None:
-    rows = kept(here, ("a", "EU", 1, 1))
-
-    def die(kind: str, **fields: Any) -> None:
-        if at in (kind, str(fields.get("text"))[:5]):
-            raise Died
-
-    with pytest.raises(Died):
-        land(*rows, ("q", 0), emit=die)
-    for _ in range(2):
-        land(*rows, ("q", 0))
-    land(*kept(here, ("b", "EU", 1, 1)), ("q", 1))
-    land(*rows, ("q", 0))
-    assert INSERT and stored(here) == [("a", "EU", 1), ("b", "EU", 1)] == by_hudi_rs(here)
+    crash_and_repeat(here, at)
+    assert stored(here) == [("a", "EU", 1), ("b", "EU", 1)] == by_hudi_rs(here)

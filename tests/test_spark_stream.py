@@ -152,8 +152,8 @@ class Died(BaseException):
     """The process is no more."""
 
 
-@pytest.mark.parametrize("at", ["began", "wrote", "fenced", "published"])
-def test_a_batch_of_a_crashed_run_is_rolled_back_and_committed_once(here: Any, at: str) -> None:
+def crash_and_repeat(here: Any, at: str) -> None:
+    """A run dies at this event; then its batch is repeated before and after the next batch."""
     rows = kept(here, ("a", "EU", 1, 1))
 
     def die(kind: str, **fields: Any) -> None:
@@ -166,6 +166,11 @@ def test_a_batch_of_a_crashed_run_is_rolled_back_and_committed_once(here: Any, a
         land(*rows, ("q", 0))
     land(*kept(here, ("b", "EU", 1, 1)), ("q", 1))
     land(*rows, ("q", 0))
+
+
+@pytest.mark.parametrize("at", ["began", "wrote", "fenced", "published"])
+def test_a_batch_of_a_crashed_run_is_rolled_back_and_committed_once(here: Any, at: str) -> None:
+    crash_and_repeat(here, at)
     assert stored(here) == [("a", "EU", 1), ("b", "EU", 1)] == by_hudi_rs(here)
 
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import pyarrow as pa
 import pytest
@@ -37,6 +37,7 @@ from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Precon
 from lockkit.runtime import List, Note, Procedure, Put, Sleep, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import ListEntry, Listing, Store
+from lockkit.stores.below import SubStore
 from lockkit.stores.pages import joined
 from lockkit.table import (
     FENCE_KEY,
@@ -682,39 +683,63 @@ def test_a_listing_of_several_pages_is_accepted_when_two_agree() -> None:
         listed(*range(long, long + LISTINGS_MAX + 1))
 
 
+def listed(*answers: Listing) -> tuple[int, int]:
+    """How many of these listings are asked for, and how many commits are accepted."""
+    procedure = load_timeline(V6)
+    procedure.send(None)
+    for number, answer in enumerate(answers, 1):
+        try:
+            if isinstance(procedure.send(answer), Sleep):
+                procedure.send(None)
+        except StopIteration as done:
+            return number, len(done.value.completed)
+    raise AssertionError("it asks for more")
+
+
+def entries(*numbers: int) -> list[ListEntry]:
+    return [ListEntry(f".hoodie/{20250101000000000 + n}.commit", 1) for n in numbers]
+
+
 def test_a_listing_is_requested_once_where_the_store_returns_a_snapshot() -> None:
-    def listed(*answers: Listing) -> Any:
-        procedure = load_timeline(V6)
-        procedure.send(None)
-        for number, answer in enumerate(answers, 1):
-            try:
-                if isinstance(procedure.send(answer), Sleep):
-                    procedure.send(None)
-            except StopIteration as done:
-                return number, len(done.value.completed)
-        raise AssertionError("it asks for more")
-
-    def entries(*numbers: int) -> list[ListEntry]:
-        return [ListEntry(f".hoodie/{20250101000000000 + n}.commit", 1) for n in numbers]
-
     def page(size: int, *, snapshot: bool) -> Listing:
         return Listing(entries(*range(size)), snapshot=snapshot)
-
-    def pages(*each: list[ListEntry]) -> Listing:
-        return joined(each, snapshots=True)
 
     assert listed(page(PAGE_KEYS + 10, snapshot=True)) == (1, PAGE_KEYS + 10)
     torn, whole = page(2, snapshot=False), page(3, snapshot=False)
     assert listed(torn, whole, whole) == (3, 3), "few keys are no proof of one page"
 
-    before, grown = pages(entries(0, 1), entries(5)), pages(entries(0, 1), entries(5, 6, 7))
-    assert listed(before, grown) == (2, 3), "all of it was there when the last page was read"
-    late = pages(entries(0, 1), entries(2, 5))
-    changed = pages(entries(0, 1, 2), entries(5, 6))
-    assert listed(late, changed) == (2, 4), "a page may begin elsewhere"
-    assert listed(before, pages(entries(1), entries(5)), pages(entries(1), entries(5))) == (3, 2)
-    unordered = joined([entries(5), entries(0, 1)], snapshots=False)
-    assert listed(unordered, page(4, snapshot=False), page(4, snapshot=False)) == (3, 4)
+
+@pytest.mark.parametrize(("first", "second", "found"), [
+    (([0, 1], [5]), ([0, 1], [5, 6, 7]), (2, 3)),  # new instants are on the last page
+    (([0, 1], [2, 5]), ([0, 1, 2], [5, 6]), (2, 4)),  # where a page begins does not matter
+    (([0, 1], [5]), ([1], [5]), (3, 2)),
+    (([0, 1], [5]), ([0], [5]), (3, 2)),  # the last key before the last page
+    (([5], [0, 1]), ([5], [0, 2]), (3, 3)),  # in no order: any page may have changed
+])  # fmt: skip
+@pytest.mark.parametrize("below", [False, True])
+def test_a_listing_of_pages_is_accepted_if_those_before_the_last_one_stay_as_they_are(
+    first: tuple[list[int], ...], second: tuple[list[int], ...], found: tuple[int, int],
+    below: bool,
+) -> None:  # fmt: skip
+    def pages(of: tuple[list[int], ...]) -> Listing:
+        entire = joined([entries(*each) for each in of], snapshots=True)
+        if not below:
+            return entire
+        deeper = (replace(each, key=f"t/{each.key}") for each in entire)
+        bucket: Any = MagicMock(url="memory://x")
+        bucket.list.return_value = Listing(
+            deeper, snapshot=entire.snapshot, last_page=entire.last_page
+        )
+        return SubStore(bucket, "t").list("")
+
+    assert listed(pages(first), pages(second), pages(second)) == found
+
+
+def test_pages_that_show_no_single_moment_are_accepted_when_two_listings_are_equal() -> None:
+    one, other = (joined([entries(0, 1), entries(*last)], snapshots=False) for last in ([5], [6]))
+    assert listed(one, other, other) == (3, 3)
+    only = joined([entries(0, 1)], snapshots=False)
+    assert listed(only, only) == (2, 2)
 
 
 def test_an_update_is_not_lost_where_the_folder_of_the_timeline_is_read_in_pieces(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -131,7 +130,7 @@ def holding(
         try:
             code = command()
         finally:
-            with handled(ENDING, ignored):
+            with handled((signal.SIGINT, *ENDING), ignored):
                 code = released(lock, name) or code
     return code
 
@@ -256,17 +255,11 @@ def under(
                 warn(f"lockkit {name}: the command was stopped, because the lease is lost")
                 return LOST
             if signal.SIGINT in received:
-                # A terminal's Ctrl-C reached the command too; a second would cut its cleanup short.
-                work.stop(None if sys.stdin.isatty() else signal.SIGINT)
+                work.interrupt()
                 raise KeyboardInterrupt  # the work has ended: now the lock can be released
-            while received:
-                signalled = True
-                work.send(received.pop())  # the loop ends with the command
+            signalled |= work.pass_on(received)  # the loop ends with the command
             clock.sleep(POLL_S)
-        while received:  # as the command ended
-            signalled = True
-            work.send(received.pop())
-        if signalled:
+        if work.pass_on(received) or signalled:
             work.stop(None)  # what the command has started, and not waited for
     code = work.child.returncode
     return code if code >= 0 else 128 - code

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.cli import COMMANDS
 from lockkit.cli.paste import address_of, pasteable
-from lockkit.errors import PASSWORD
+from lockkit.errors import masked
 from lockkit.events import Event, HistoryNarrator, plain
 from lockkit.events import clock_time as clock_time
 
@@ -142,7 +142,7 @@ def say(*lines: str) -> None:
 def say_json(value: Any) -> None:
     """Print one line of JSON for programs."""
     said = json.dumps(value, separators=(", ", ": "), default=str)
-    print(PASSWORD.sub("://***@", said), flush=True)
+    print(masked(said), flush=True)
 
 
 def report(args: argparse.Namespace, fields: Mapping[str, Any], *lines: str) -> None:

@@ -38,6 +38,18 @@ class Work:
             with suppress(ProcessLookupError, PermissionError):  # it has ended, or changed its user
                 send(each, number)
 
+    def pass_on(self, received: list[int]) -> bool:
+        """Send these signals, and forget them; returns whether there were any."""
+        numbers = received[:]
+        for each in numbers:
+            received.remove(each)
+            self.send(each)
+        return bool(numbers)
+
+    def interrupt(self) -> None:
+        """After Ctrl-C. A terminal sent it to the command too: a second cuts its cleanup short."""
+        self.stop(signal.SIGINT if self._alone else None)
+
     def stop(self, number: int | None) -> None:
         """End it: by the signal `number` first, then by SIGKILL."""
         if number is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockkit.errors import PASSWORD, LockBusy
+from lockkit.errors import LockBusy, masked
 from lockkit.protocol.record import Garbled, Record
 from lockkit.protocol.state import Now
 
@@ -37,8 +37,8 @@ def busy_error(
         )  # fmt: skip
     ours = bool(record.attempt)
     return LockBusy(
-        lock, owner=PASSWORD.sub("://***@", record.owner)[:OWNER_SHOWN],
-        holder=PASSWORD.sub("://***@", record.holder)[:HOLDER_SHOWN] if ours else "a Hudi writer",
+        lock, owner=masked(record.owner)[:OWNER_SHOWN],
+        holder=masked(record.holder)[:HOLDER_SHOWN] if ours else "a Hudi writer",
         epoch=record.epoch if ours else 0, until_ms=record.valid_until_ms,
         cure=f"wait, or see who: {see}",
     )  # fmt: skip

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-from lockkit.errors import PASSWORD, LockBusy, LossReason, StoreError
+from lockkit.errors import LockBusy, LossReason, StoreError, masked
 from lockkit.lock.client import BACK_OUT_S, LeaseClient
 from lockkit.lock.polling import PollingPace
 from lockkit.protocol.lease import notice_end, step
@@ -270,8 +270,7 @@ class StorageClient(LeaseClient):
             case Record(attempt=attempt) if attempt.startswith(f"{self.identity.handle}/"):
                 return None
             case Record(owner=owner, epoch=theirs):
-                shown = PASSWORD.sub("://***@", owner)[:OWNER_SHOWN]
-                whose = f"{shown!r} (epoch {theirs})"
+                whose = f"{masked(owner)[:OWNER_SHOWN]!r} (epoch {theirs})"
                 why = f"{whose} was in the lock object before it was released"
                 return LeaseLost(epoch, why, LossReason.TAKEN)
 

@@ -42,11 +42,11 @@ FOUND, LIVE, BEST = "_lockkit_found", "_lockkit_live", "_lockkit_best"
 """Columns of a stored key: its partition and group, whether a row has it, and the precombine value
 of that row."""
 HERE, AWAY, BEATS = "_lockkit_here", "_lockkit_away", "_lockkit_beats"
-"""Whether a stored key is in the row's own partition, or in another one and there perhaps greater.
-"""
+"""Whether a stored key is in the row's own partition; whether a row has it in another one; whether
+that row has the greater precombine value."""
 BEATEN, KNOWN, FIRST = "_lockkit_beaten", "_lockkit_known", "_lockkit_first"
-"""Whether that is so anywhere, whether the key is in its own partition; and one line of each key.
-"""
+"""Of all stored places of a key: whether one BEATS the row, whether one is HERE; and which place is
+the first."""
 ORDER, ROW, PLACE = "_lockkit_order", "_lockkit_row", "_lockkit_place"
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from lockkit.cli.terminal import OK, add_store, command, count, say, store_options
-from lockkit.errors import PASSWORD
+from lockkit.errors import masked
 from lockkit.events import narrate
 from lockkit.lab.cli.check import events
 
@@ -51,5 +51,5 @@ def run(args: argparse.Namespace) -> int:
     else:
         found = events(args.source)
         story = narrate(found)
-    say(*((PASSWORD.sub("://***@", each.to_json()) for each in found) if args.json else story))
+    say(*((masked(each.to_json()) for each in found) if args.json else story))
     return OK

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lockkit.clock import Clock
-from lockkit.errors import PASSWORD, NoAnswer, StoreError, TableError
+from lockkit.errors import NoAnswer, StoreError, TableError, masked
 from lockkit.events import STORE, Event, clock_time, event
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Found, Missing
@@ -150,7 +150,7 @@ def names(kept: Sequence[Generation]) -> dict[str, str]:
 
 def _name(record: Record) -> str:
     """Without the start of its process: a lane's label is short."""
-    return re.sub(r"@[^/]*", "", PASSWORD.sub("://", record.holder)) or record.owner
+    return re.sub(r"@[^/]*", "", masked(record.holder).replace("://***@", "://")) or record.owner
 
 
 def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:

@@ -120,7 +120,9 @@ def _count(keys: Mapping[str, str], name: str) -> int:
 
 
 def _begun(now: Timeline, config: TableConfig) -> Procedure[str]:
-    """The greatest instant that is begun or offered. What a rollback took is before its own one."""
+    """The greatest instant that is begun, offered or over. One that was rolled back left no file:
+    the instant of its rollback is greater.
+    """
     begun_or_offered = (".requested", ".offer", ".append")
     offers = [each[:17] for each in now.foreign
               if each.endswith(begun_or_offered) and is_instant(each[:17])]  # fmt: skip

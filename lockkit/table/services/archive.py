@@ -221,7 +221,8 @@ def archive(
     refuse_unfit(config)
     names, client = config.names, _new_client(config)
     if client is not None:
-        from lockkit.table.services.archive_group import decide_nothing_until, publish
+        from lockkit.table.occ.group_commit import publish
+        from lockkit.table.services.archive_group import decide_nothing_until
 
         yield from publish(client)
     now = yield from load_timeline(names)

@@ -36,7 +36,6 @@ from lockkit.table.occ.group_commit import (
     pause_s,
     replace_group_fence,
 )
-from lockkit.table.occ.group_commit import publish as publish
 
 REPUBLISHED_MS = 2 * 3_600_000
 ROUNDS_MAX = 40

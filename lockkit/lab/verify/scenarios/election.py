@@ -220,7 +220,6 @@ def is_beaten(candidate: Candidate, _epoch: int, attempt: str, _began_ms: int) -
     candidate.claims.discard(attempt)
 
 
-
 def renewed_unread(
     candidate: Candidate, term: Term, answer: WriteAnswer, sent_ms: int
 ) -> Procedure[Version | None]:

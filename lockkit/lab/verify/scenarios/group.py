@@ -451,7 +451,6 @@ def offer_once(client: group.GroupClient, write: group.GroupWrite) -> Procedure[
     return (yield from group.outcome(view, write.instant)) or REFUSED
 
 
-
 def written_once(key: str, body: bytes, condition: Any, **_: Any) -> Procedure[Any]:
     answer = yield Put(key, body, condition)
     return answer.version if isinstance(answer, Applied) else Missing()
@@ -494,8 +493,6 @@ def judge_alone(fence: GroupFence, offer: Offer, timely: Any) -> GroupDecision:
 
 def evict_unproven(fence: GroupFence, _: Any, window_max: int) -> GroupFence:
     return RIGHT_EVICT(fence, range(fence.last + 1), window_max)
-
-
 
 
 def offers_by_name(view: group.GroupView) -> Procedure[list[Offer]]:
@@ -568,7 +565,6 @@ def reserve_nothing(client: group.GroupClient) -> Procedure[group.GroupWrite]:
     instant = group.next_group_instant((yield WallMs()) // 1000 * 1000, newest)
     attempt = yield Unique()
     return group.GroupWrite(instant, attempt, view.fence.last, view.commits(), table=TABLE)
-
 
 
 def not_listed(_client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:

@@ -28,14 +28,11 @@ _G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
 _P, _T = "lockkit.table.occ.group_publish", "lockkit.table.occ.group_tail"
 
 
-
-
 def offered(client: Any, write: Any, **_: Any) -> Procedure[str]:
     """Acknowledge an offer, and have it decided by others."""
     key, body = group_commit.offered_as(write.offer())
     yield from create(key, body)
     return COMMIT
-
 
 
 def write_with(**wrong: Any) -> Callable[..., Any]:

@@ -261,7 +261,6 @@ SCENARIO = SimScenario(
 )  # fmt: skip
 
 
-
 def over_what_is_there(key: str) -> Procedure[Condition]:
     seen = yield from read(key)
     return over(seen.version if isinstance(seen, Found) else None)

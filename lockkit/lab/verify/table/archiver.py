@@ -19,7 +19,7 @@ from lockkit.lab.verify.table.services import ROUNDS_MAX, SimService
 from lockkit.runtime import Procedure, Sleep
 from lockkit.table.format.properties import FENCED, GROUP
 from lockkit.table.occ.commit import StateChange
-from lockkit.table.services.archive import Archived, archive
+from lockkit.table.services.archive import archive
 from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.view import TableView, look_at
 from lockkit.table.write.contract import AttemptHost
@@ -27,7 +27,7 @@ from lockkit.table.write.contract import AttemptHost
 RULES = ArchiveRules(keep_min=4, keep_max=5, young_ms=0)
 
 
-def archives(run: TableRun, node: Node) -> Procedure[None]:
+def archives(run: TableRun, node: Node, rules: ArchiveRules = RULES) -> Procedure[None]:
     """Clean and archive repeatedly."""
     host = SimHost(run, run.leases.join(node))
     service = SimService(run, host)
@@ -39,23 +39,26 @@ def archives(run: TableRun, node: Node) -> Procedure[None]:
         try:
             view, _ = yield from look_at(None, 0)
             yield from service.clean(view)
-            done = yield from host.hold(partial(_archive, view))
+            yield from host.hold(partial(archive_once, run, view, rules))
         except EXPECTED:
             continue
-        if done is not None:
-            run.world.reached.add("archive")
 
 
-def _archive(
-    view: TableView, _host: AttemptHost, held: StateChange
-) -> Procedure[Archived | None]:
-    return archive(view.known, RULES, held)
+def archive_once(
+    run: TableRun, view: TableView, rules: ArchiveRules, _host: AttemptHost, held: StateChange
+) -> Procedure[None]:
+    if (yield from archive(view.known, rules, held)) is not None:
+        run.world.reached.add("archive")
 
 
-def _judged(run: TableRun, write: DecidedRequest, after: StoredObject | None) -> None:
+def disown_archived(run: TableRun, write: DecidedRequest, after: StoredObject | None) -> None:
     """The files of an instant that a manifest names belong to no writer any more."""
     if after is not None and "/history/manifest_" in getattr(write.request, "key", ""):
         run.owners.rolled_back |= run.ledger.archived()
+
+
+def _judged(run: TableRun, write: DecidedRequest, after: StoredObject | None) -> None:
+    disown_archived(run, write, after)
     run.on_write(write, after)
 
 

@@ -18,24 +18,21 @@ from lockkit.lab.verify.sim.fault_profile import FaultKind
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.table import reader
-from lockkit.lab.verify.table.host import EXPECTED, SimHost
+from lockkit.lab.verify.table.archiver import archive_once, archives, disown_archived
+from lockkit.lab.verify.table.host import SimHost
 from lockkit.lab.verify.table.ledger import AttemptLedger, TrackedAttempt
 from lockkit.lab.verify.table.reader import Completed, ReaderView
 from lockkit.lab.verify.table.restorer import AWAY, RestoredLedger, RestoredRun, restores
 from lockkit.lab.verify.table.scenario import CLOCK_OFF_MS, STEPS, TableRun, _set_up
-from lockkit.lab.verify.table.services import SimService
-from lockkit.runtime import Get, Procedure, Put, Sleep
+from lockkit.runtime import Get, Procedure, Put
 from lockkit.table.format.properties import FENCED
-from lockkit.table.occ.commit import StateChange
-from lockkit.table.services.archive import archive
 from lockkit.table.services.archive_rules import ArchiveRules
-from lockkit.table.services.view import TableView, look_at
-from lockkit.table.write.contract import AttemptHost
+from lockkit.table.services.view import look_at
 
 LATE = "a completed file that came too late is gone when its process answers"
 HIDDEN = "Hudi's readers see every archived commit"
 RULES = ArchiveRules(keep_min=1, keep_max=2)
-ROUNDS_MAX, DELETES = 60, 0.4
+DELETES = 0.4
 OPEN = ("CommitUnknown", "Unanswered", "NoAnswer", "StoreError")
 
 
@@ -143,36 +140,12 @@ class LateRun(RestoredRun):
         yield from RestoredRun._last(self)
         last = self.world.node("last archiver")
         view, _ = yield from look_at(None, 0)
-        yield from SimHost(self, self.leases.join(last)).hold(partial(_archive, self, view))
-
-
-def archives(run: LateRun, node: Node) -> Procedure[None]:
-    """Clean and archive repeatedly; hurry while a writer sleeps."""
-    host, dice = SimHost(run, run.leases.join(node)), run.world.dice
-    service = SimService(run, host)
-    for _ in range(ROUNDS_MAX):
-        yield Sleep(dice.random() * 2)
-        if not run.busy():
-            return
-        run.ledger.begins(node.name)
-        try:
-            view, _ = yield from look_at(None, 0)
-            yield from service.clean(view)
-            yield from host.hold(partial(_archive, run, view))
-        except EXPECTED:
-            continue
-
-
-def _archive(
-    run: LateRun, view: TableView, _host: AttemptHost, held: StateChange
-) -> Procedure[None]:
-    if (yield from archive(view.known, RULES, held)) is not None:
-        run.world.reached.add("archive")
+        host = SimHost(self, self.leases.join(last))
+        yield from host.hold(partial(archive_once, self, view, RULES))
 
 
 def _judged(run: LateRun, write: DecidedRequest, after: StoredObject | None) -> None:
-    if after is not None and "/history/manifest_" in getattr(write.request, "key", ""):
-        run.owners.rolled_back |= run.ledger.archived()
+    disown_archived(run, write, after)
     assert isinstance(run.ledger, LateLedger)
     run.owners.rolled_back |= run.ledger.gone
     before = len(run.ledger.late)
@@ -187,7 +160,8 @@ def _with_late_writers(seed: str, steps: int, mutant: Mutant | None) -> TableRun
     run.world.memory_store.on_write = partial(_judged, run)
     run.ledger.streams.clear()
     dice = random.Random(f"table late {seed}")
-    for letter, live in (("O", partial(restores, deletes=DELETES)), ("A", archives)):
+    lives = {"O": partial(restores, deletes=DELETES), "A": partial(archives, rules=RULES)}
+    for letter, live in lives.items():
         node = run.world.node(f"{letter}1", offset_ms=dice.randint(-CLOCK_OFF_MS, CLOCK_OFF_MS))
         node.clock_steps_ms, node.birth = CLOCK_OFF_MS, partial(_born, run, live)
         node.birth(node)
