@@ -67,16 +67,19 @@ from lockkit.table.format.timeline import (
     instant_of,
     load_timeline,
 )
-from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.commit import EpochGuard, StateChange
 from lockkit.table.occ.discarding import discard
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, WINDOW_MAX, Decided, Fence
+from lockkit.table.occ.late import archived_as
 from lockkit.table.occ.liveness import heartbeat_key
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.publish import _ReleaseThread
-from lockkit.table.occ.rollback import keep_only, withdraw
+from lockkit.table.occ.rollback import RollbackRefused, keep_only, settle_own, withdraw
 from lockkit.table.occ.transaction import TableCache, Transaction, survey, take
 from lockkit.table.read.checkpoint import CHECKPOINT_EVERY, CHECKPOINT_KEY
 from lockkit.table.read.opening import look_over
+from lockkit.table.services.archive import archive
+from lockkit.table.services.archive_rules import ArchiveRules
 
 NUMBERS = count()
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
@@ -644,6 +647,23 @@ def test_a_rolled_back_writer_deletes_the_data_file_that_it_put_afterwards(versi
     store.put(late, b"rows", IfAbsent())
     run(withdraw(asleep.taken, EpochGuard(0), paths=[late]), store, CLOCK)
     assert not store.list("r/")
+
+
+@VERSIONS
+def test_an_interrupted_writer_whose_commit_is_archived_hears_that_it_was_committed(
+    version: int, archived_at_once: None
+) -> None:
+    store, _, _ = table(version)
+    mine = prepare_inserts(store, rows([0]))
+    run(commit(mine, Holder(1)), store, CLOCK)
+    for each in range(4):
+        run(commit(prepare_inserts(store, rows([1 + each])), Holder(1)), store, CLOCK)
+    rules, held = ArchiveRules(keep_min=1, keep_max=2), StateChange(Holder(1))
+    assert run(archive(known_of(store), rules, held), store, CLOCK) is not None
+    taken = mine.transaction.taken
+    assert isinstance(run(settle_own(taken, ()), store, CLOCK), RollbackRefused)
+    other = replace(taken, attempt="of a writer that had the same instant")
+    assert run(archived_as(other), store, CLOCK) is None
 
 
 @VERSIONS
