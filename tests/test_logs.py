@@ -13,6 +13,9 @@ import pytest
 from table_world import CONFIG, new_table, rows
 
 from lockkit.errors import LockBusy
+from lockkit.lab.faults import Fault, FaultPlan, Faulty, Proxy
+from lockkit.lab.processes.fleet import Fleet
+from lockkit.lab.server import Emulator
 from lockkit.lock.handle import Lock
 from lockkit.providers.both import DoubleLock
 from lockkit.providers.filesystem import FilesystemLock
@@ -23,6 +26,7 @@ from lockkit.recipes.terraform import StateLock
 from lockkit.recipes.wal import Reader, Wal
 from lockkit.stores import open_store
 from lockkit.table import Table
+from lockkit.table.occ.conflict import SIMPLE
 
 HELD = "acquired the lock epoch=1 until "
 
@@ -120,6 +124,23 @@ def test_the_repr_of_a_table_and_of_its_store_shows_their_state(url: str) -> Non
         table.append(rows([1]))
         assert repr(table) == f"<Table {url}: orders, fenced mode, {shown}"
         assert repr(table.store) == f"<MemoryStore {url}>"
+
+
+def test_the_repr_of_a_conflict_strategy_names_it_and_no_function() -> None:
+    """Python shows it as a default in the signature of `Table`."""
+    assert repr(SIMPLE) == f"ConflictStrategy(name='simple', hudi={SIMPLE.hudi!r})"
+
+
+def test_the_repr_of_what_the_lab_runs_shows_its_state() -> None:
+    with Emulator() as server, Proxy(server.s3) as proxy:
+        assert repr(server) == f"<Emulator aws: {server.s3} {server.gcs} {server.azure}>"
+        at = f"<Proxy {proxy.url} before {server.s3}"
+        assert repr(proxy) == f"{at}: 0 armed, 0 happened>"
+    assert repr(server) == "<Emulator aws: not running>"
+    assert repr(proxy) == f"<Proxy not running before {server.s3}: 0 armed, 0 happened>"
+    faulty = Faulty(FaultPlan((Fault("drop"),)))
+    assert repr(faulty) == "<Faulty: 1 armed, 0 happened>"
+    assert repr(fleet := Fleet(writers=2)) == f"<Fleet {fleet.id}: not launched>"
 
 
 def test_the_repr_of_a_recipes_handle_shows_its_state(url: str) -> None:

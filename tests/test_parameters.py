@@ -15,10 +15,15 @@ from typing import Any
 import pytest
 
 PACKAGES = (
-    "lockkit", "lockkit.table", "lockkit.spark", "lockkit.providers",
+    "lockkit", "lockkit.table", "lockkit.spark",
     "lockkit.recipes.election", "lockkit.recipes.granular", "lockkit.recipes.queue",
     "lockkit.recipes.striped", "lockkit.recipes.terraform", "lockkit.recipes.wal",
     "lockkit.lab.faults", "lockkit.lab.probe", "lockkit.lab.server", "lockkit.lab.widgets",
+)  # fmt: skip
+LOCKS = (
+    "azure_lease.AzureBlobLease", "both.DoubleLock", "dynamodb.DynamoDBLock",
+    "filesystem.FilesystemLock", "hive.HiveMetastoreLock", "leased.LeasedLock",
+    "process.ProcessLock", "zookeeper.ZookeeperLock",
 )  # fmt: skip
 
 
@@ -53,9 +58,15 @@ def missing(what: Any) -> set[str]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_each_parameter_of_a_public_name_is_in_its_table(package: str) -> None:
     module = import_module(package)
-    public = set(getattr(module, "__all__", ()))
-    found = {name: missing(getattr(module, name)) for name in public}
+    assert module.__all__
+    found = {name: missing(getattr(module, name)) for name in module.__all__}
     assert not {name: lacks for name, lacks in found.items() if lacks}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_each_parameter_of_another_services_lock_is_in_its_table(lock: str) -> None:
+    module, _, name = lock.partition(".")
+    assert not missing(getattr(import_module(f"lockkit.providers.{module}"), name))
 
 
 def test_a_parameter_without_a_row_is_reported() -> None:

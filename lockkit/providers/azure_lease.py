@@ -72,9 +72,20 @@ class AzureBlobLease(LeasedLock):
     Each grant rewrites the blob's metadata, so the blob has a new ETag, and in an account that
     keeps versions a new version; its content and its other metadata stay.
 
-    `ttl_s` is a whole number from 15 to 60, or None. None is a lease without end: only its holder
-    or `break_lease()` ends it, so it outlives a crash. `account_url`, `credential`, `endpoint` and
-    `azure` are as for `open_store`. While held, writes to the blob must carry `lease_id`.
+    While it is held, writes to the blob must carry `lease_id`.
+
+    :param url: the blob, as `az://container/blob` or `abfss://...`.
+    :param ttl_s: the length of the lease, a whole number of seconds from 15 to 60; None: a lease
+        without end, which outlives a crash until its holder or `break_lease()` ends it.
+    :param beat_s: the time between renewals, in seconds; None: a quarter of
+        the lease, or 15 s of one without end.
+    :param look_s: the time between two looks of a waiter, in seconds.
+    :param endpoint: another server than Azure's own, as `http://host:port`.
+    :param account_url: the address of the storage account.
+    :param credential: what Azure's client takes as its credential.
+    :param client: the name of this handle in events and in the User-Agent.
+    :param azure: further arguments of Azure's client.
+    :param options: the keywords of every lock; `LeasedLock` lists them.
     """
 
     service = "azure-lease"

@@ -27,8 +27,12 @@ T = TypeVar("T")
 class DoubleLock:
     """Takes the old lock, then the new one, under one deadline; releases them in reverse.
 
-    It is held while both are held, and lost if either is lost. `acquire_timeout` is that of `with`,
-    in seconds (None: the old lock's). Fences of two services are not comparable: `fences` has both.
+    It is held while both are held, and lost if either is lost. Fences of two services are not
+    comparable: `fences` has both.
+
+    :param old: the lock that every writer takes so far.
+    :param new: the lock that every writer is to take.
+    :param acquire_timeout: the longest wait of `with`, in seconds; None: the old lock's.
     """
 
     def __init__(

@@ -73,10 +73,23 @@ class ItemObservation:
 class DynamoDBLock(LeasedLock):
     """The item `partition_key` of `table`; Hudi's keys are `hoodie.write.lock.dynamodb.*`.
 
-    `lease_s` is `hoodie.write.lock.wait_time_ms` in Hudi. `region` None: AWS_REGION, otherwise
-    boto3's configuration. A missing table is created. A table whose key is not one string called
-    `key` is refused (`StoreError`). A waiter polls every `look_s`. `aws` holds further arguments of
-    boto3's client (profile_name, aws_access_key_id, ...).
+    A missing table is created. A table whose key is not one string called `key` is refused
+    (`StoreError`).
+
+    :param table: the table's name.
+    :param partition_key: the lock's name, the value of the table's column `key`.
+    :param region: the table's region; None: AWS_REGION, otherwise boto3's configuration.
+    :param endpoint_url: another server than AWS's own, as `http://host:port`.
+    :param lease_s: the length of the lease, in seconds (`hoodie.write.lock.wait_time_ms` in Hudi).
+    :param beat_s: the time between renewals, in seconds; None: a third of the lease.
+    :param look_s: the time between two looks of a waiter, in seconds.
+    :param billing_mode: of a table that is created: `PAY_PER_REQUEST` or `PROVISIONED`.
+    :param read_capacity: of a created table that is `PROVISIONED`: reads per second.
+    :param write_capacity: the same for writes.
+    :param creation_timeout_s: how long to wait for a created table, in seconds.
+    :param client: the name of this handle in events and in the User-Agent.
+    :param aws: further arguments of boto3's client (profile_name, aws_access_key_id, ...).
+    :param options: the keywords of every lock; `LeasedLock` lists them.
     """
 
     service = "dynamodb"

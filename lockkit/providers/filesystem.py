@@ -92,10 +92,14 @@ class LockFileContent:
 class FilesystemLock(LeasedLock):
     """The lock file `lock` in `folder` (Hudi: `hoodie.write.lock.filesystem.path`).
 
-    `expire_minutes` as in Hudi: any writer may break a file that was not renewed for so long. 0:
-    never, so after a crash the file must be deleted by hand. All writers should use the same value.
-    The age is measured by the file system's clock. Raises `ValueError` for object stores, on which
-    creating a file is not atomic.
+    The age of the file is measured by the file system's clock.
+
+    :param folder: the folder of the lock file.
+    :param expire_minutes: as in Hudi, any writer may break a file that was not renewed for so many
+        minutes. 0: never, so after a crash the file must be deleted by hand. All writers should use
+        the same value.
+    :param options: the keywords of every lock; `LeasedLock` lists them.
+    :raises ValueError: for an object store, on which creating a file is not atomic.
     """
 
     service = "filesystem"

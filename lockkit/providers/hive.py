@@ -47,10 +47,18 @@ class HiveMetastoreLock(LeasedLock):
     """The exclusive lock of `database`.`table`, which need not exist. The metastore compares names
     as written: `Orders` and `orders` are two locks.
 
-    `uris` is `thrift://host:port,...`; None: the uris in hive-site.xml. A grant without a heartbeat
-    lasts for the server's `hive.txn.timeout`, which is read from it (`lease_s` if it does not
-    answer that). A short lease is renewed more often than every `heartbeat_interval_s`. The token
-    is the lock's id, which rises with every request. Requests are granted in that order.
+    A grant without a heartbeat lasts for the server's `hive.txn.timeout`, which is read from it.
+    The token is the lock's id, which rises with every request. Requests are granted in that order.
+
+    :param uris: the metastores, as `thrift://host:port,...`; None: those of hive-site.xml.
+    :param database: the database's name, at most 128 characters.
+    :param table: the table's name, at most 128 characters.
+    :param heartbeat_interval_s: the longest time between renewals, in seconds; a short lease is
+        renewed more often.
+    :param answer_s: how long to wait for an answer, in seconds.
+    :param lease_s: the length of the lease, in seconds, where the server does not report its own.
+    :param conf_dir: the folder of hive-site.xml; None: HIVE_CONF_DIR.
+    :param options: the keywords of every lock; `LeasedLock` lists them.
     """
 
     service = "hive"

@@ -339,6 +339,7 @@ class LeasedLock(BaseLock):
     :param on_lost: `on_lost(lock, why)`, called from a thread once the grant is lost.
     :param emit: called with every event of this handle.
     :param clock: the source of time; tests replace it.
+    :param unknown: nothing is accepted here.
     :raises TypeError: for a keyword that the provider does not take; it names the known ones.
     """
 

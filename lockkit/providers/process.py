@@ -55,6 +55,9 @@ class ProcessLock(LeasedLock):
     Its token counts the grants of that name. As with Hudi's InProcessLockProvider only the thread
     that took it may release it. A thread that takes it twice gets a `RuntimeError` instead of
     waiting for itself. (With `AsyncLock`, both rules apply to the task.) It ends with the process.
+
+    :param name: the lock's name.
+    :param options: the keywords of every lock; `LeasedLock` lists them.
     """
 
     service = "process"

@@ -48,12 +48,21 @@ def in_order(name: str) -> str:
 
 
 class ZookeeperLock(LeasedLock):
-    """The lock at `base_path`/`lock_key`; `hosts` is `host:port,host:port`.
+    """The lock at `base_path`/`lock_key`. The grant lasts as long as the session.
 
-    The grant lasts as long as the session: the time that the server granted, at most
-    `session_timeout_s`. With `auth` (scheme and credential: "digest", "user:password") only that
-    identity may touch the nodes. The lock's own node then needs an ACL that permits no other client
-    to delete below it. The token is the node's czxid, which rises over the whole of ZooKeeper.
+    With `auth` only that identity may touch the nodes. The lock's own node then needs an ACL that
+    permits no other client to delete below it. The token is the node's czxid, which rises over the
+    whole of ZooKeeper.
+
+    :param hosts: the servers, as `host:port,host:port`.
+    :param base_path: the node that the lock is in.
+    :param lock_key: the lock's name below it.
+    :param session_timeout_s: the length of the session to ask for, in seconds; the server may
+        grant a shorter one.
+    :param connection_timeout_s: how long to wait for a connection, in seconds.
+    :param auth: scheme and credential, as in ("digest", "user:password"); None: anybody.
+    :param kazoo: further arguments of kazoo's client.
+    :param options: the keywords of every lock; `LeasedLock` lists them.
     """
 
     service = "zookeeper"

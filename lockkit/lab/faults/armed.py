@@ -85,6 +85,13 @@ class ArmedFaults:
         if plan is not None:
             self.inject(plan)
 
+    def __repr__(self) -> str:
+        happened = f"{len(self.armed())} armed, {len(self.faults)} happened"
+        return f"<{type(self).__name__}{self._where()}: {happened}>"
+
+    def _where(self) -> str:
+        return ""
+
     @property
     def faults(self) -> list[Event]:
         """The faults that happened, oldest first (the last 10,000)."""

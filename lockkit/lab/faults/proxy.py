@@ -105,6 +105,9 @@ class Proxy(ArmedFaults):
             raise ProxyError("the proxy", "is not running", "use it as `with Proxy(...) as proxy`")
         return f"http://{LOOPBACK}:{self._port}{self._path}"
 
+    def _where(self) -> str:
+        return f" {self.url if self._server else 'not running'} before {self.upstream}"
+
     # --- running ---------------------------------------------------------------------------------
 
     def __enter__(self) -> Proxy:

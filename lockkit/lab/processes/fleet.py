@@ -179,6 +179,11 @@ class Fleet:
 
     # --- life ---
 
+    def __repr__(self) -> str:
+        states = ", ".join(f"{writer} {state}" for writer, state in self.writers.items())
+        now = f"failed: {self.error}" if self.error else states if self._keeper else "not launched"
+        return f"<Fleet {self.id}: {now}>"
+
     def prepare(self) -> None:
         """Start the processes of plain writers ahead, for a fleet made with `prepared=` this one.
 

@@ -122,6 +122,10 @@ class Emulator:
 
     # --- life ------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        at = f"{self.s3} {self.gcs} {self.azure}" if self._loop else "not running"
+        return f"<Emulator {self.profile.name}: {at}>"
+
     def __enter__(self) -> Emulator:
         self._thread = threading.Thread(target=self._serve, name="lockkit-emulator", daemon=True)
         self._thread.start()

@@ -259,10 +259,10 @@ class ConflictStrategy:
     name: str
     hudi: str
     """Hudi's class, without its package."""
-    pending: Mapping[Kind, Mapping[Kind, PendingCheck]]
-    unit: Unit | None = None
+    pending: Mapping[Kind, Mapping[Kind, PendingCheck]] = field(repr=False)
+    unit: Unit | None = field(default=None, repr=False)
     """The unit of conflict; None: the file group."""
-    checks: Mapping[Kind, Mapping[Kind, Check]] = field(default_factory=lambda: MATRIX)
+    checks: Mapping[Kind, Mapping[Kind, Check]] = field(default_factory=lambda: MATRIX, repr=False)
 
 
 def bucket_of(group: FileGroup) -> FileGroup:
