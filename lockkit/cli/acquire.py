@@ -33,15 +33,16 @@ if TYPE_CHECKING:
 
 ABOUT = """\
 Takes the table's lock, runs a command while it renews the lease, and releases the lock, like
-flock(1). If the lease is lost, it stops the command (SIGTERM, then SIGKILL). If lockkit itself is
-killed, Linux sends SIGTERM to the command; on other systems the command runs on without the lock.
-SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started. The lock is released
-when these have ended; in a terminal, when the command has ended. Without a terminal the command
-gets a process group of its own, so a SIGKILL of lockkit's group does not end it.
+flock(1). If the lease is lost, it stops the command and what that started (SIGTERM, then SIGKILL).
+A guard, which is a process of its own, does the same if lockkit itself is killed.
+SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started, and the lock is
+released when these have ended. Without a terminal the command gets a process group of its own. In a
+terminal it shares that of lockkit, and only Linux tells what it started.
 The command finds the epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has
 one; on a table the epoch is above that of the fence. While it waits, it names the holder on
-standard error. Exit: the command's own code (128 + n for signal n); 75 if another owner held the
-lock until the timeout; 3 if the store or the service did not answer; 76 if the lease was lost.
+standard error. Exit: the command's own code (128 + n for signal n); 130 after Ctrl-C; 75 if another
+owner held the lock until the timeout; 3 if the store or the service did not answer; 76 if the lease
+was lost.
 
 Other services' locks have URLs too. Their options, except --timeout, follow a ?:
   zookeeper://host:2181,host:2181/base/path/key    dynamodb://region/table/key?endpoint=http://...
@@ -245,12 +246,12 @@ def under(
     lock: Lock | LeasedLock, line: list[str], environment: Mapping[str, str], name: str
 ) -> int:
     """Run the command, stop it as soon as the lease is lost, and return its exit code."""
-    clock, received, signalled = Clock(), list[int](), False
+    clock, received, signalled, ended = Clock(), list[int](), False, False
     # Starts before the command: a signal in between would end us and leave the command running.
-    with handled((signal.SIGINT, *ENDING), received.append):
-        work = Work(line, environment)
-        while work.child.poll() is None:
-            if not lock.owned():
+    with handled((signal.SIGINT, *ENDING), received.append), Work(line, environment) as work:
+        while not ended:
+            ended = work.child.poll() is not None  # before the signals: one may have ended it
+            if not ended and not lock.owned():
                 work.stop(signal.SIGTERM)
                 warn(f"lockkit {name}: the command was stopped, because the lease is lost")
                 return LOST
@@ -258,8 +259,9 @@ def under(
                 work.interrupt()
                 raise KeyboardInterrupt  # the work has ended: now the lock can be released
             signalled |= work.pass_on(received)  # the loop ends with the command
-            clock.sleep(POLL_S)
-        if work.pass_on(received) or signalled:
+            if not ended:
+                clock.sleep(POLL_S)
+        if signalled:
             work.stop(None)  # what the command has started, and not waited for
     code = work.child.returncode
     return code if code >= 0 else 128 - code

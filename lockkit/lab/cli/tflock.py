@@ -58,13 +58,13 @@ Runs a command while holding the state's lock as a lease. The lock file is Terra
 renewed three times per lease. If this machine dies, another tflock run takes the lock over after
 one lease. A lock that Terraform itself took is never taken over. The command finds -lock=false in
 TF_CLI_ARGS_plan, TF_CLI_ARGS_apply and so on, because the lock is held already. If the lease is
-lost, the command is stopped (SIGTERM, then SIGKILL); requests that Terraform sent before may still
-arrive. If lockkit itself is killed, Linux sends SIGTERM to the command; on other systems the
-command runs on without the lock. SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what
-it started. The lock is released when these have ended; in a terminal, when the command has ended.
-Without a terminal the command gets a process group of its own. Exit: the command's own code (128 +
-n for signal n); 75 if another owner held the lock until the timeout; 3 if the store did not answer;
-76 if the lease was lost."""
+lost, the command and what it started are stopped (SIGTERM, then SIGKILL); requests that Terraform
+sent before may still arrive. A guard, which is a process of its own, does the same if lockkit
+itself is killed. SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started, and
+the lock is released when these have ended. Without a terminal the command gets a process group of
+its own. In a terminal it shares that of lockkit, and only Linux tells what it started. Exit: the
+command's own code (128 + n for signal n); 130 after Ctrl-C; 75 if another owner held the lock until
+the timeout; 3 if the store did not answer; 76 if the lease was lost."""
 
 MOVE = """\
 Moves a state's lock from Terraform's DynamoDB table to the lock file, without a gap:
@@ -221,7 +221,7 @@ class _CommandFailed(Exception):
 
 
 def move(args: argparse.Namespace) -> int:
-    from lockkit.cli.work import start
+    from lockkit.cli.work import Work
     from lockkit.recipes.terraform.lease import without_locking
     from lockkit.recipes.terraform.move import DynamoItems, StateMove
 
@@ -239,7 +239,8 @@ def move(args: argparse.Namespace) -> int:
             try:
                 with way:
                     if args.after:
-                        code = start(args.after, without_locking(os.environ)).wait()
+                        with Work(args.after, without_locking(os.environ)) as work:
+                            code = work.child.wait()
                     if code:
                         raise _CommandFailed
             except _CommandFailed:
