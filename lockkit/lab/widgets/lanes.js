@@ -89,7 +89,8 @@ class View {
     this.foundIds = new Set();
     this.selected = "";
     this.held = false;            // the reader is looking: keep the live picture still
-    this.pinned = true;           // follow the newest event
+    this.pinned = true;           // follow the newest event: the reader has not scrolled away from it
+    this.put = 0;                 // where the picture was scrolled to last, unless the reader scrolled since
     this.still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.build(el);
     this.listeners = ["scene", "status", "cursor", "selected", "live"].map((name) => {
@@ -144,7 +145,7 @@ class View {
 
   heard(name) {
     if (name === "status") this.status();
-    else if (name === "live") { this.ended = !this.live; this.mode(); }
+    else if (name === "live") this.mode();
     else if (name === "selected") this.select(this.model.get("selected"), false);
     else if (name === "cursor") this.scrub();
     else if (this.held) this.badge.hidden = false;
@@ -366,16 +367,20 @@ class View {
     this.side.hidden = !any || !(this.live || (scene.rows || []).length);
     this.root.dataset.events = String(scene.events || 0);
     this.badge.hidden = true;
-    const { ended } = this;
-    if (any) this.paint(scene);
+    const { live } = this;
+    // Not when "live" changes: a message's traits come in any order.
+    const ended = this.drawnLive && !live && !(this.model.get("status") || {}).recorded;
+    if (live && !this.drawnLive) { this.pinned = true; this.freed = false; }   // nobody chose a place in it
+    this.drawnLive = live;
+    if (any) this.paint(scene, ended);
     else { this.canvas.replaceChildren(); this.plan = this.hay = this.times = null; }
     this.mode();
     this.rows.name(scene.caption || GENERATIONS);
-    this.rows.fill(scene.rows || [], this.live, ended);
+    this.rows.fill(scene.rows || [], live, ended);
     this.root.dataset.ready = "true";
   }
 
-  paint(scene) {
+  paint(scene, ended) {
     if (!this.laid) this.rows.open(this.root.dataset.bench === "true" || this.root.clientWidth >= BESIDE);
     this.laid = this.pane.clientWidth;
     const width = Math.max(WIDTH_MIN, this.laid - 2);
@@ -389,9 +394,8 @@ class View {
     this.heads();
     this.proof.hidden = !this.plan.stops.some((stop) => stop.evidence);
     if (this.live) this.follow(scene.keep ?? null);
-    else if (this.ended) this.scroller.scrollTop = this.plan.height;
+    else if (ended) this.scroll((box) => { box.scrollTop = this.plan.height; });
     else this.atHarm();
-    this.ended = false;
     this.visible(true);
     this.scrub();
   }
@@ -399,15 +403,18 @@ class View {
   /** The newest event is at the bottom; while a writer stands still, the takeover does not leave. */
   follow(keep) {
     this.window.textContent = keep === null ? "live, the last 15 s" : "live, since the stall; the newest is at the bottom";
-    if (keep === null) { this.pinned = this.pinned || this.kept !== undefined; this.kept = undefined; this.freed = false; }
-    if (this.held || !(this.pinned || this.kept !== undefined)) return;
-    const box = this.scroller;
-    box.scrollTop = this.plan.height;
-    if (keep === null || this.freed) return;
-    const top = Math.max(0, interpolate(this.plan.anchors, keep) - 0.45 * box.clientHeight);
-    if (top >= box.scrollTop) return;
-    box.scrollTop = top;
-    this.kept = box.scrollTop;
+    if (keep === null) this.freed = false;
+    if (this.held || !this.pinned) return;
+    this.scroll((box) => {
+      const takeover = keep === null || this.freed ? Infinity : interpolate(this.plan.anchors, keep) - 0.45 * box.clientHeight;
+      box.scrollTop = Math.min(this.plan.height, takeover);
+    });
+  }
+
+  /** Scroll, and remember where to: any other place is one that the reader chose. */
+  scroll(by) {
+    by(this.scroller);
+    this.put = this.scroller.scrollTop;
   }
 
   /**
@@ -425,7 +432,7 @@ class View {
     const which = `${harm?.id} ${this.scene.span}`;   // another run has another harm
     if (this.shownHarm === which || asked || !invalid || !harm || this.live) return;
     this.shownHarm = which;
-    this.scroller.scrollTop = Math.max(0, harm.y2 - 0.7 * (this.scroller.clientHeight || 600));
+    this.scroll((box) => { box.scrollTop = Math.max(0, harm.y2 - 0.7 * (box.clientHeight || 600)); });
   }
 
   heads() {
@@ -474,9 +481,10 @@ class View {
 
   scrolled() {
     const box = this.scroller;
-    this.pinned = box.scrollTop + box.clientHeight >= box.scrollHeight - 40;
-    if (this.kept !== undefined && Math.abs(box.scrollTop - this.kept) > 4) {   // the reader scrolls
-      this.kept = undefined;
+    const end = box.scrollHeight - box.clientHeight;
+    if (this.put === undefined || Math.abs(box.scrollTop - Math.min(this.put, end)) > 4) {   // the reader scrolls
+      this.put = undefined;
+      this.pinned = box.scrollTop >= end - 40;
       this.freed = true;
     }
     const strip = this.titles.firstChild;
@@ -786,7 +794,7 @@ class View {
     this.clock.textContent = seconds(now);
     this.slider.setAttribute("aria-valuetext", seconds(now));
     this.shadeFrom();
-    if (t >= 0) within(this.scroller, interpolate(this.plan.anchors, now) - 60, 120);
+    if (t >= 0) this.scroll((box) => within(box, interpolate(this.plan.anchors, now) - 60, 120));
   }
 
   shadeFrom() {
