@@ -277,8 +277,8 @@ def _exchange(each: Event, who: str) -> str | None:
     if each.kind == "request":
         if each["answer"] not in ("precondition_failed", "throttled", "error"):
             return None
-        if not _decides(str(each["key"])) or "!" in str(each["attempt"]):
-            return None  # a file that already existed, or a write whose refusal is the proof
+        if not _decides(str(each["key"])):
+            return None  # a file that already existed
         why = str(each["answer"]).replace("_", " ")
         return (
             f"the store answers {plain(each['client'])}'s {plain(each['method'])} of "

@@ -132,7 +132,7 @@ def test_what_the_store_recorded_of_a_write_is_what_the_protocol_sends(
 ) -> None:
     place, each = next(
         (n, e) for n, e in enumerate(history)
-        if e.who == STORE and e.get("body") and e["attempt"] and "!" not in e["attempt"]
+        if e.who == STORE and e.get("body") and e["attempt"]
     )  # fmt: skip
     for data in ({"condition": 'if-version "x"'}, {"body": {**each["body"], "epoch": 9}}):
         changed = list(history)

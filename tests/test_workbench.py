@@ -25,11 +25,13 @@ from lockkit.lab.widgets.control import WINDOW_MS, window
 from lockkit.lab.widgets.export import embedded, export_html, judged, page_of
 from lockkit.lab.widgets.models import RING, HistoryModel, place, short
 from lockkit.lab.widgets.scene import Grant, Scene, hues, overtaken_at, scene, whole
+from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.table.errors import CommitConflict
 
 ROOT = Path(__file__).parents[1]
 HISTORIES = ROOT / "datasets" / "histories"
 LOCK = "lake/orders/.hoodie/.locks/table_lock.json"
+SCRATCH = f"lake/orders/{TABLE_KEY}"
 HOSTILE = '</script><img src=x onerror="alert(1)">\x1b[31m\u202e\u0000{"a":1}' + "x" * 500
 
 
@@ -151,6 +153,28 @@ def test_while_a_writer_is_paused_the_takeover_stays_in_the_picture() -> None:
     story.add(events[back:])
     assert window(story, later_ms)["window_ms"] == WINDOW_MS
     assert scene(story)["keep"] is None, "nobody stands still any more"
+
+
+def probing_its_store(who: str, *statuses: int) -> Iterator[Event]:
+    """What the store records of a writer that tests whether conditions are enforced."""
+    yield event(0.0, who, "started", pid=1)
+    for n, status in enumerate(statuses):
+        yield event(
+            100.0 + 400 * n, STORE, "request", client=who, method="put", key=SCRATCH,
+            condition="if-absent", status=status, answer="", applied=status == 200, before="",
+            version="", attempt="", began_ms=99.0 + 400 * n,
+        )  # fmt: skip
+
+
+def test_a_writers_test_of_its_store_is_one_mark_of_its_lane_from_its_first_write_on() -> None:
+    """On a store that takes one write per second to an object it takes longer than the launch."""
+    events = [*probing_its_store("W1", 200, 429, 412), *probing_its_store("W2", 429)]
+    first = only(picture(events[:2])["marks"], lane="W1")
+    assert first["kind"] == "tests" and first["label"] == "tests the store" and first["t"] == 100
+    drawn = picture(sorted(events, key=lambda each: each.at_ms))
+    assert only(drawn["marks"], lane="W1")["detail"].endswith("its answers: 200 429 412")
+    assert only(drawn["marks"], lane="W2")["detail"].endswith("its answers: 429")
+    assert drawn["arrows"] == [], "the scratch object is not the lock object"
 
 
 def test_a_writer_has_one_colour_in_whatever_order_it_appears() -> None:
@@ -530,6 +554,18 @@ def test_a_recorded_run_plays_while_a_launch_takes_long_to_start(
     made[0].work()
     until(lambda: not bench.lanes.status["recorded"])
     assert bench.lanes.live and bench.lanes.scene["events"] == 4
+
+
+def test_no_recorded_run_plays_over_writers_that_test_their_store(
+    slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockkit.lab.widgets.panels.PREVIEW_AFTER_MS", 0.0)
+    bench, made = slow_start
+    bench.launch()
+    until(lambda: bench.lanes.status.get("recorded"))
+    made[0].said += probing_its_store("W1", 200, 429)
+    until(lambda: not bench.lanes.status["recorded"])
+    assert bench.lanes.live and bench.lanes.scene["events"] == 3
 
 
 def test_writers_wait_for_the_launch_only_while_a_page_shows_the_panel(

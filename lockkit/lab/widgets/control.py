@@ -403,7 +403,7 @@ class Controller:
         writers = dict(self.fleet.writers) if self.fleet is not None else {}
         for name in self._armed & set(writers):
             writers[name] = "armed"
-        waits = live and state != "stopping" and not self._story.exchanges
+        waits = live and state != "stopping" and not self._story.at_work
         waited_ms = self._clock.boot_ms() - self._launched_ms if waits else 0.0
         return PanelUpdate(
             state=state, said=said, scene=drawn, writers=writers, verdict=self.verdict,

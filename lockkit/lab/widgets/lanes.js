@@ -288,7 +288,7 @@ class View {
       ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],
       ["bracket at a writer's lane", "one call of the client, for which its SDK sent several requests by itself"],
       ["cross at the store, 412", "the store refused the write: the object had changed. Red: work was lost, grey: another client was first; amber, 429: too many writes, certainly not done"],
-      ["proof", "at its first grant a lock writes twice under a false condition: the store must refuse both"],
+      ["ring, tests the store", "before a client relies on a store, it writes a scratch object under false conditions: the store must refuse them"],
       ["ring at a writer's lane, decided by another", "group commit: an offer that this writer made was decided by the client that replaced the fence; \u201cdecides 3\u201d is one such replacement, and a click names each commit and its owner"],
       ["tick / cross in a circle", "a commit was published / refused, with its epoch; the right lane shows what readers of the table see"],
     ]) {
@@ -606,6 +606,7 @@ class View {
         break;
       case "checked":
       case "decided":
+      case "tests":
         svg("circle", { cx: x, cy: y, r: 4, class: "lk-ring" }, node);
         break;
       default:

@@ -39,8 +39,8 @@ SIMULATED = {
     "answer lost after it was applied": "answer lost",
 }  # fmt: skip
 """The simulator's faults of a write that is lost or late; their names are part of its traces."""
-PROOF = "!"
-"""In the attempt of a write that must fail: the lock proves that its store enforces conditions."""
+SCRATCH = "/conditions.json"
+"""The object on which a client tests that its store enforces write conditions."""
 COMPLETED = (".commit", ".deltacommit", ".replacecommit")
 
 
@@ -179,6 +179,7 @@ class HistoryModel:
         self._waiting: dict[str, Event] = {}
         self._faults: deque[Event] = deque(maxlen=16)
         self._calls: dict[tuple[str, str], Exchange] = {}
+        self._tests: dict[str, LaneMoment] = {}
         self._owners: dict[str, str] = {}
         """Of the latest instants of group commit: who offered or decided them first."""
         self._count = 0
@@ -207,6 +208,11 @@ class HistoryModel:
                     self._faulted(each)
                 case "began" | "checked" | "fenced" | "published" | "refused" | "danger" | "note":
                     self._passed(each)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the picture has a request, or a test of the store."""
+        return bool(self.exchanges or self._tests)
 
     # --- requests ---------------------------------------------------------------------------
 
@@ -265,6 +271,7 @@ class HistoryModel:
         if question is not None:
             exchange = question
         elif not drawn(exchange):
+            self._tested(each, exchange)
             return
         else:
             self.exchanges.append(exchange)
@@ -277,6 +284,17 @@ class HistoryModel:
             self._generated(each, exchange)
         elif exchange.applied and exchange.place == "table":
             self._grouped(each, exchange)
+
+    def _tested(self, each: Event, exchange: Exchange) -> None:
+        """Note where a client began to test its store, and the store's answers so far."""
+        who = exchange.who
+        if exchange.reads or who not in self.states or not exchange.key.endswith(SCRATCH):
+            return
+        if who not in self._tests:
+            why = "whether the store enforces write conditions; its answers:"
+            self._tests[who] = LaneMoment(self._name("m"), who, "tests", each.at_ms, text=why)
+            self.moments.append(self._tests[who])
+        self._tests[who].text += f" {whole(each['status'])}"
 
     def _owned(self, each: Event) -> None:
         """Who made an instant's first object."""
@@ -333,7 +351,7 @@ class HistoryModel:
         exchange = Exchange(
             self._name("x"),
             str(each["client"] or ""),
-            guess(key, attempt, reads),
+            guess(key, reads),
             key,
             attempt,
             reads,
@@ -524,14 +542,12 @@ def drawn(each: Exchange) -> bool:
     return published or each.place == "lock" or each.key.endswith("fence.json")
 
 
-def guess(key: str, attempt: str, reads: bool) -> str:
+def guess(key: str, reads: bool) -> str:
     """The purpose of a request whose client does not record it."""
     if key.endswith("fence.json"):
         return "read fence" if reads else "fence"
     if place(key) == "table":
         return "offer" if offered(key) else "publish"
-    if PROOF in attempt:
-        return "proof"
     return "look" if reads else "write"
 
 

@@ -18,7 +18,6 @@ from typing import Any
 from lockkit.events import INSTANT, STORE, Event, shortened
 from lockkit.lab.widgets.models import (
     COMPLETED,
-    PROOF,
     BeliefSpan,
     Exchange,
     HistoryModel,
@@ -286,8 +285,6 @@ class _Painter:
             parts.append(f"answered {self._clock(each.answered_ms)}: {text(each.outcome)}")
         if each.retry:
             parts.append("a retry that the SDK sent by itself, within the same call")
-        if look == "proof":
-            parts.append("a write with a false condition: a check that the store refuses it")
         if look == "unheard":
             parts.append(f"its answer ({each.status}) was lost")
         if look in ("lost", "unheard", "dropped", "late"):
@@ -590,8 +587,6 @@ def facts(story: HistoryModel) -> tuple[str, ...]:
 def appearance(each: Exchange) -> tuple[str, str]:
     """How a request looks and what is written on its arrow."""
     op = text(each.op) or "write"
-    if PROOF in each.attempt:
-        return "proof", "proof"
     if each.retry:
         op = "the SDK's own retry" if each.retry == 1 else f"the SDK's retry {each.retry}"
     outcome = each.outcome or silent(each)
@@ -642,6 +637,8 @@ def caption(each: LaneMoment, stale: bool) -> str:
             return text(each.text) if each.text[:6] != "commit" else f"decided{text(each.text[6:])}"
         case "fault":
             return f"fault: {text(each.text)}"
+        case "tests":
+            return "tests the store"
         case _:
             return each.kind
 

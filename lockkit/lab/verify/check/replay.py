@@ -330,9 +330,9 @@ class ReplayLane:
 
 
 def _is_of_lease(ask: Event) -> bool:
-    """Whether a request is the protocol's, and not part of the proof of conditions."""
+    """Whether a request is the protocol's."""
     of_lease = ask["op"] == "look" or ask["op"] in LOCK_OPS
-    return of_lease and name_of(ask["key"]) == LOCK_NAME and "!" not in str(ask["attempt"])
+    return of_lease and name_of(ask["key"]) == LOCK_NAME
 
 
 def _failed(answer: Event) -> bool:
