@@ -1,4 +1,4 @@
-"""Threads of one process that commit to one table, with a handle each, are decided together."""
+"""Threads of one process that commit to one table, with one handle or several: one decision."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 from test_group_table import HOW, judged, published, rows, spy, values
 
+from lockkit.runtime import Procedure
 from lockkit.table import Table
 from lockkit.table.errors import CommitConflict
-from lockkit.table.occ.fence import FENCE_KEY
+from lockkit.table.occ import group_commit, group_publish
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY
+from lockkit.table.occ.group import GroupDecision, GroupFence
+from lockkit.table.occ.group_commit import GroupClient
 from lockkit.table.occ.group_process import GroupProcess
 
 THREADS = 4
@@ -29,11 +33,15 @@ def url(tmp_path: Path) -> str:
     return made
 
 
+each_way = pytest.mark.parametrize("shared", [False, True], ids=["a handle each", "one handle"])
+
+
 @contextmanager
-def warm(url: str) -> Iterator[list[Table]]:
-    """A handle for each thread; each has committed a row."""
+def warm(url: str, shared: bool = False) -> Iterator[list[Table]]:
+    """A handle for each thread, or one for all; each thread has committed a row."""
     with ExitStack() as stack:
-        tables = [stack.enter_context(Table(url)) for _ in range(THREADS)]
+        made = [stack.enter_context(Table(url)) for _ in range(1 if shared else THREADS)]
+        tables = made * (THREADS // len(made))
         for number, each in enumerate(tables):
             each.append(rows(f"first{number}"))
             published(each)
@@ -79,13 +87,14 @@ def expected(*ids: str) -> dict[str, int]:
     return dict.fromkeys([f"first{n}" for n in range(THREADS)], 0) | dict.fromkeys(ids, 0)
 
 
+@each_way
 @pytest.mark.parametrize("write", ["append", "upsert"])
 def test_what_waits_for_one_decision_is_decided_by_the_next_one_without_an_offer(
-    url: str, write: str
+    url: str, write: str, shared: bool
 ) -> None:
     asked: list[str] = []
-    with warm(url) as tables:
-        for each in tables:
+    with warm(url, shared) as tables:
+        for each in set(tables):
             spy(each, asked.append)
         name = "" if write == "append" else "first"  # a row of the thread's own file group
         done = beside(tables, lambda table, n: getattr(table, write)(rows(f"{name}{n}")))
@@ -96,12 +105,113 @@ def test_what_waits_for_one_decision_is_decided_by_the_next_one_without_an_offer
     assert values(url) == judged(url) == expected(*added)
 
 
-def test_of_threads_that_write_one_file_group_one_commits_at_a_time(url: str) -> None:
-    with warm(url) as tables:
-        done = beside(tables, lambda table, n: table.upsert(rows("first0", v=n + 1)))
-        errors = [each.exception(0) for each in done]
+def upserts_of_one_row(url: str, shared: bool) -> list[Future[Any]]:
+    with warm(url, shared) as tables:
+        return beside(tables, lambda table, n: table.upsert(rows("first0", v=n + 1)))
+
+
+@each_way
+def test_of_threads_that_write_one_file_group_one_commits_at_a_time(
+    url: str, shared: bool
+) -> None:
+    done = upserts_of_one_row(url, shared)
+    errors = [each.exception(0) for each in done]
     assert [type(each) for each in errors if each] == [CommitConflict] * (THREADS - 1)
     assert values(url) == judged(url) == expected() | {"first0": 1}
+
+
+# --- what a thread is given -----------------------------------------------------------------------
+
+
+def appends(url: str, shared: bool) -> list[Future[Any]]:
+    with warm(url, shared) as tables:
+        return beside(tables, lambda table, n: table.append(rows(f"{n}")))
+
+
+def harm(url: str, done: list[Future[Any]]) -> list[str]:
+    """Commits that a thread was given and the timeline has not so, and errors but conflicts."""
+    with Table(url) as table:
+        there = {(each.instant, each.completed) for each in table.history()}
+    errors = [error for each in done if (error := each.exception(0))]
+    found = [repr(each) for each in errors if not isinstance(each, CommitConflict)]
+    given = [each.result(0) for each in done if each.exception(0) is None]
+    return found + [f"{each} is not in the timeline" for each in given
+                    if (each.instant, each.completion) not in there]  # fmt: skip
+
+
+def whatever_was_decided(fence: GroupFence | None, instant: str) -> str:
+    window = fence.window if fence else ()
+    return next((COMMIT for each in window if each.instant == instant), "")
+
+
+def the_last_of_the_batch(
+    client: GroupClient, _instant: str, _kind: str
+) -> Procedure[GroupDecision | None]:
+    yield from ()
+    assert client.known is not None
+    return client.known.window[-1]
+
+
+MISTAKES: dict[str, tuple[Any, str, Any, Callable[[str, bool], list[Future[Any]]]]] = {
+    "a thread whose commit was refused is told that it committed": (
+        group_commit, "decision_in", whatever_was_decided, upserts_of_one_row),
+    "a thread is given the result of another one": (
+        group_publish, "_entry_of", the_last_of_the_batch, appends),
+}  # fmt: skip
+
+
+@each_way
+@pytest.mark.parametrize("write", [appends, upserts_of_one_row])
+def test_each_thread_is_given_its_own_commit(
+    url: str, write: Callable[[str, bool], list[Future[Any]]], shared: bool
+) -> None:
+    assert harm(url, write(url, shared)) == []
+
+
+@each_way
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_what_a_thread_is_given_is_found(
+    url: str, name: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, function, wrong, write = MISTAKES[name]
+    monkeypatch.setattr(module, function, wrong)
+    assert harm(url, write(url, shared))
+
+
+# --- one handle -----------------------------------------------------------------------------------
+
+
+def test_threads_that_share_a_handle_each_read_what_they_wrote_and_leave_no_thread(
+    url: str
+) -> None:
+    """Each kind of write, some by the handle itself and some by further ones, which are used again.
+    """
+    before = threading.active_count()
+    with Table(url) as table, ThreadPoolExecutor(THREADS) as pool:
+        def work(n: int) -> None:
+            table.append(rows(f"a{n}", f"b{n}"), retries=9)
+            table.upsert(rows(f"a{n}", v=n + 1), retries=9)
+            table.delete(rows(f"b{n}"), retries=9)
+
+        for each in [pool.submit(work, n) for n in range(THREADS)]:
+            each.result(60)
+        assert 0 < len(table._further) < THREADS
+    assert threading.active_count() == before
+    assert values(url) == judged(url) == {f"a{n}": n + 1 for n in range(THREADS)}
+    with pytest.raises(RuntimeError, match="closed; open the table again"):
+        table.append(rows("late"))
+
+
+def test_a_further_handle_is_closed_with_the_one_that_the_threads_share(url: str) -> None:
+    with warm(url, True) as tables:
+        beside(tables, lambda table, n: table.append(rows(f"{n}")))
+        further = list(tables[0]._further)
+    for each in further:
+        with pytest.raises(RuntimeError, match="closed; open the table again"):
+            each.append(rows("late"))
+
+
+# --- interrupted, overtaken -----------------------------------------------------------------------
 
 
 class Interrupted(BaseException):

@@ -250,6 +250,8 @@ def test_one_handle_used_by_two_threads_is_refused(server: Emulator, url: str) -
             except RuntimeError as error:
                 assert "another thread is using this handle" in str(error)
                 refused += 1
+        with pytest.raises(RuntimeError, match="append: another thread is using this handle"):
+            table.append(rows([1]))
         holder.release()
         holder.close()
         first.join()

@@ -11,6 +11,7 @@ from lockkit.sinks import silent
 from lockkit.stores.keywords import check_keywords  # why: see there
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.option_values import lowered
+from lockkit.table.format.properties import TableConfig
 from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SINGLE, concurrency_mode
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy
 
@@ -74,6 +75,22 @@ def fields_of(option: str, named: object) -> str:
         why, cure = "must be the name of a column, or a list of names", "leave it out for none"
         raise RefusedOption(option, why, cure, value=repr(named)[:60])
     return ",".join(map(str, names))
+
+
+def config_of(
+    record_key: object, partition_by: object, texts: Mapping[str, Any], *, version: int,
+    buckets: int, hive_style: bool, urlencode: bool,
+) -> TableConfig:  # fmt: skip
+    """What `Table.create` makes, by its arguments; without a name it has that of the URL's end."""
+    refuse_mistyped(texts, (buckets, version), hive_style=hive_style, urlencode=urlencode)
+    named = dict(texts)
+    end = named.pop("url").rstrip("/").rpartition("/")[2]
+    named["name"] = end if named["name"] is None else named["name"]
+    return TableConfig(
+        record_key=fields_of("record_key", record_key),
+        partition_by=fields_of("partition_by", partition_by) or None,
+        version=version, buckets=buckets, hive_style=hive_style, urlencode=urlencode, **named,
+    )  # fmt: skip
 
 
 def refuse_mistyped(texts: Mapping[str, object], whole: Iterable[object], **flags: object) -> None:

@@ -33,7 +33,7 @@ from lockkit.table.format.base_file import (
     write_inserts,
 )
 from lockkit.table.format.layout import TaskId
-from lockkit.table.format.properties import FENCED, HUDI, SERIAL, TableConfig
+from lockkit.table.format.properties import FENCED, HUDI, SERIAL
 from lockkit.table.format.property_keys import COPY_ON_WRITE
 from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.schema import avro_schema, conform, evolve
@@ -75,6 +75,9 @@ T = TypeVar("T")
 
 class Table:
     """A table that exists, opened by one writer. One thread may use it at a time.
+
+    With group commit several threads may write with one handle at a time. They are decided
+    together, as threads with a handle each.
 
     Times are in seconds. By default the table's own lock object guards commits;
     `hoodie.write.lock.provider` names another lock, and as the table's `single_writer` the handle
@@ -149,7 +152,8 @@ class Table:
         self._schema: pa.Schema | None = None
         self._schema_at = ""  # the newest commit that is known to have no other columns
         self._partitions: frozenset[str] = frozenset()
-        self._busy = threading.Lock()
+        self._busy, self._turn = threading.Lock(), threading.Lock()
+        self._further: list[Table] = []  # for further threads, with group commit
         self._pid: int | None = os.getpid()  # None: it is closed
 
     @classmethod
@@ -183,20 +187,14 @@ class Table:
         `how` are the keywords of `Table`. Raises `TableError` if a different table is there,
         `UnsafeStore` if the store ignores conditions, and `StoreError`.
         """
-        from lockkit.table.arguments import fields_of, refuse_mistyped
+        from lockkit.table.arguments import config_of
         from lockkit.table.occ.creation import create_table
 
         url = url_of(url)
         texts = {"precombine": precombine, "name": name, "mode": mode, "table_type": table_type,
                  "commit": commit, "index": index, "url": url}  # fmt: skip
-        refuse_mistyped(texts, (buckets, version), hive_style=hive_style, urlencode=urlencode)
-        config = TableConfig(
-            name=url.rstrip("/").rpartition("/")[2] if name is None else name,
-            record_key=fields_of("record_key", record_key),
-            partition_by=fields_of("partition_by", partition_by) or None, precombine=precombine,
-            version=version, mode=mode, commit=commit, table_type=table_type, index=index,
-            buckets=buckets, hive_style=hive_style, urlencode=urlencode,
-        )  # fmt: skip
+        config = config_of(record_key, partition_by, texts, buckets=buckets, version=version,
+                           hive_style=hive_style, urlencode=urlencode)  # fmt: skip
         table = cls(url, **how)
         try:
             if table._options:
@@ -228,15 +226,8 @@ class Table:
         ================  =========================================================================
         """
         refuse_no_table(rows)
-        with self._alone("append"):
-            config, mode = self._open().config, concurrency_mode(self._options)
-        if config.merged or config.hashed or mode == NON_BLOCKING:
-            if committed := self._write("insert", rows, retries):
-                return committed
-            rows = rows.slice(0, 0)  # all are older than the table's rows
-        return self._renewed(
-            lambda: retried(lambda: self._append(rows), retries, self.clock, self.emit)
-        )
+        with self._of_thread("append") as mine:
+            return mine._add(rows, retries)
 
     def upsert(
         self, rows: pa.Table, *, retries: int = 0, partial: bool | None = None
@@ -377,6 +368,19 @@ class Table:
         with self._alone("roll back"):
             return self._upkeep.service.take_back()
 
+    def _add(self, rows: pa.Table, retries: int) -> Committed:
+        with self._alone("append"):
+            config, mode = self._open().config, concurrency_mode(self._options)
+        if config.merged or config.hashed or mode == NON_BLOCKING:
+            from lockkit.table.writer import rewrite_by
+
+            if committed := self._renewed(lambda: rewrite_by(self, "insert", rows, retries)):
+                return committed
+            rows = rows.slice(0, 0)  # all are older than the table's rows
+        return self._renewed(
+            lambda: retried(lambda: self._append(rows), retries, self.clock, self.emit)
+        )
+
     def _append(self, rows: pa.Table) -> Committed:
         with self._alone("append"):
             see_conditions(self.store, self.clock)
@@ -409,8 +413,13 @@ class Table:
         self, operation: str, rows: pa.Table, retries: int,
         partitions: frozenset[str] = frozenset(), *, partial: bool | None = None,
     ) -> Committed | None:  # fmt: skip
+        from lockkit.table.writer import rewrite_by
+
         refuse_no_table(rows)
-        return self._renewed(lambda: self._rewrite(operation, rows, retries, partitions, partial))
+        with self._of_thread(operation) as mine:
+            return mine._renewed(
+                lambda: rewrite_by(mine, operation, rows, retries, partitions, partial)
+            )
 
     def _renewed(self, way: Callable[[], T]) -> T:
         """`way`, again with the table read anew if commits that the handle knew are archived."""
@@ -418,32 +427,6 @@ class Table:
             with suppress(OutdatedHandle):
                 return way()
         return way()
-
-    def _rewrite(
-        self, operation: str, rows: pa.Table, retries: int, partitions: frozenset[str],
-        partial: bool | None,
-    ) -> Committed | None:  # fmt: skip
-        from lockkit.table.format.data_files import ATTEMPTS
-        from lockkit.table.options import write_options
-        from lockkit.table.writer import ArrowWrite
-
-        requested = replace(
-            write_options(self._options, operation=operation, partial=partial),
-            retries=retries, partitions=partitions, strategy=self.strategy,
-        )  # fmt: skip
-        with self._alone(operation):
-            see_conditions(self.store, self.clock)
-            self._open()
-            if self._data is None:
-                self._data = open_store(self.url, attempts=ATTEMPTS, **self._store_options)
-            write = ArrowWrite(
-                rows=rows, data=self._data, requested=requested, url=self.url, store=self.store,
-                upkeep=self._upkeep, clock=self.clock, emit=self.emit, found=self._left,
-            )  # fmt: skip
-            try:
-                return write.whole()
-            finally:
-                self._left = write.found
 
     @property
     def _context(self) -> ServiceContext:
@@ -457,12 +440,14 @@ class Table:
 
     def close(self) -> None:
         """Close the clients of the table and of its own lock, after a running service has ended."""
-        self._pid = None
-        self._upkeep.close()
+        for each in (self, *self._further):
+            each._pid = None
+            each._upkeep.close()
         if self._own_lock:
             self.lock.close()
-        for each in filter(None, (self.store, self._data)):
-            each.close()
+        data = {id(each._data): each._data for each in (self, *self._further)}
+        for store in filter(None, (self.store, *data.values())):
+            store.close()
 
     def __repr__(self) -> str:
         config = self._known and self._known.config
@@ -476,6 +461,20 @@ class Table:
         self.close()
 
     # --- what it knows ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _of_thread(self, what: str) -> Iterator[Table]:
+        """This handle, or another one while a thread writes with this one (group commit)."""
+        if not self._turn.acquire(blocking=False):
+            from lockkit.table.further import further_handle
+
+            with further_handle(self, what) as other:
+                yield other
+            return
+        try:
+            yield self
+        finally:
+            self._turn.release()
 
     @contextmanager
     def _alone(self, what: str) -> Iterator[None]:

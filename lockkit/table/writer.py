@@ -12,16 +12,17 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.lock.conformance import prove_conditions
 from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
-from lockkit.stores import Store
+from lockkit.stores import Store, open_store
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.base_file import Target, own_columns, refuse_unfit
+from lockkit.table.format.data_files import ATTEMPTS
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import HUDI, TableConfig
@@ -29,6 +30,7 @@ from lockkit.table.format.refusals import refuse_keyless
 from lockkit.table.format.schema import META_COLUMNS, avro_schema, conform, evolve
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.concurrency import see_conditions
 from lockkit.table.occ.conflict import BUCKET, SIMPLE
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.creation import create_table
@@ -38,7 +40,7 @@ from lockkit.table.occ.nonblocking import refuse_blocking, refuse_replacing, str
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.publish import after_commit
 from lockkit.table.occ.transaction import TableCache, Transaction
-from lockkit.table.options import WriteOptions, known_config, refuse_another
+from lockkit.table.options import WriteOptions, known_config, refuse_another, write_options
 from lockkit.table.read.bucket_groups import refuse_other_buckets, refuse_unsaid
 from lockkit.table.read.opening import look_over, snapshot_for
 from lockkit.table.read.snapshot import Snapshot, advance
@@ -362,3 +364,27 @@ class ArrowWrite(TableWrite):
         return list(write_rows(
             work, (part for _, part in found.parts), file_bytes_max=self.requested.file_bytes_max
         ))  # fmt: skip
+
+
+def rewrite_by(
+    table: Any, operation: str, rows: pa.Table, retries: int,
+    partitions: frozenset[str] = frozenset(), partial: bool | None = None,
+) -> Committed | None:  # fmt: skip
+    """A write by this `Table`, with what its last write has left of the table."""
+    requested = replace(
+        write_options(table._options, operation=operation, partial=partial),
+        retries=retries, partitions=partitions, strategy=table.strategy,
+    )  # fmt: skip
+    with table._alone(operation):
+        see_conditions(table.store, table.clock)
+        table._open()
+        if table._data is None:
+            table._data = open_store(table.url, attempts=ATTEMPTS, **table._store_options)
+        write = ArrowWrite(
+            rows=rows, data=table._data, requested=requested, url=table.url, store=table.store,
+            upkeep=table._upkeep, clock=table.clock, emit=table.emit, found=table._left,
+        )  # fmt: skip
+        try:
+            return write.whole()
+        finally:
+            table._left = write.found

@@ -1,0 +1,58 @@
+"""Further handles of a table with group commit: several threads write with one `Table`.
+
+Each thread has its own knowledge of the table and its own client of the fence, so two transactions
+are never mixed. Store, lock and services are those of the handle that the threads share.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from lockkit.table.format.properties import GROUP
+from lockkit.table.services.upkeep import Upkeep
+
+H = TypeVar("H")
+
+
+@contextmanager
+def further_handle(shared: H, what: str) -> Iterator[H]:
+    """A `Table` that no other thread uses now; `RuntimeError` if the table has no group commit."""
+    idle: list[Any] = shared._further  # type: ignore[attr-defined]
+    try:
+        mine = idle.pop()  # one that a thread has left
+    except IndexError:
+        mine = _made(shared)
+        with mine._alone(what):
+            if mine._open().config.commit != GROUP:
+                raise RuntimeError(
+                    f"{what}: another thread is using this handle; give each its own"
+                ) from None
+    try:
+        yield mine
+    finally:
+        idle.append(mine)
+
+
+def _made(shared: Any) -> Any:
+    mine = copy(shared)
+    mine._busy, mine._turn, mine._further = threading.Lock(), threading.Lock(), []
+    mine._known = mine._left = mine._schema = None
+    mine._schema_at, mine._partitions = "", frozenset()
+    mine._upkeep = _upkeep_of(shared._upkeep)
+    return mine
+
+
+def _upkeep_of(shared: Upkeep) -> Upkeep:
+    """With a client of its own; the services stay those of the shared handle."""
+    mine: Any = copy(shared)
+    mine.context = replace(shared.context, together=[], lingering=[])
+    mine._old = None
+    for service in ("before_write", "after_append", "after_commit", "opened"):
+        setattr(mine, service, getattr(shared, service))
+    made: Upkeep = mine
+    return made
