@@ -65,6 +65,7 @@ SDKS = {
     "fastavro": ["table", "spark", "lab.verify"],
     "xxhash": ["table", "providers.implicit"],
     "polars": ["table"],
+    "numpy": ["table"],
     "pyspark": ["spark"],
     "pandas": ["spark"],
     "psutil": ["spark", "lab.processes", "providers.process_state"],

@@ -83,7 +83,8 @@ def merged_entries(blocks: Iterable[Block], columns: LogColumns) -> LogEntries:
 
 
 def _standing(found: LogEntries) -> LogEntries:
-    return found.take(log_order.standing(found.keys, found.kinds, found.order))
+    places = log_order.standing(found.keys, found.kinds, found.order)
+    return found if places is None else found.take(places)
 
 
 def _concatenated(found: Sequence[LogEntries], columns: LogColumns) -> LogEntries:

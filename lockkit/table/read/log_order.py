@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from lockkit.table.read.key_index import KeyIndex
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -19,15 +21,18 @@ ROW, FLAGGED, DELETE, DELETE_ALWAYS = range(4)
 one without."""
 
 
-def standing(keys: pa.Array, kinds: pa.Array, order: Sequence[pa.Array]) -> pa.Array:
-    """The place of the entry that stands for each key, in rising order.
+def standing(keys: pa.Array, kinds: pa.Array, order: Sequence[pa.Array]) -> pa.Array | None:
+    """The place of the entry that stands for each key, in rising order; None if all stand.
 
     `order` are the entries' ordering columns; without them the later entry wins.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    code = keys.dictionary_encode().indices
+    index = KeyIndex(keys)
+    if index.distinct:
+        return None
+    code = index.codes
     place = pa.arange(0, len(keys))
     if order:
         place = place.filter(_after_deletes(code, place, kinds))

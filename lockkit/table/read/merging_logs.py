@@ -36,6 +36,7 @@ from lockkit.table.format.log_blocks import (
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.read import log_order
+from lockkit.table.read.key_index import KeyIndex, repeats
 from lockkit.table.read.log_entries import LogColumns, LogEntries, fill, merged_entries
 from lockkit.table.read.log_slice import LogSlice, VisibleInstants, without_logs
 
@@ -278,16 +279,20 @@ def _matched(entries: LogEntries, stored: pa.Table) -> MergedLogs:
 
 def _met(entries: LogEntries, stored: pa.Table) -> tuple[pa.Array, pa.Array]:
     """Of each row of the base file, the entry of its key, and whether that one wins."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    place = _first_ones(pc.index_in(stored[RECORD_KEY], value_set=entries.keys).combine_chunks())
+    place = _first_ones(KeyIndex(entries.keys).places(stored[RECORD_KEY]))
     meets = pc.is_valid(place)
-    goes = meets
-    if entries.order:
-        values = [stored.column(n).combine_chunks() for n in range(1, stored.num_columns)]
-        new = [each.take(place) for each in entries.order]
-        wins = log_order.replaces(values, entries.kinds.take(place), new)
-        goes = pc.and_(meets, pc.fill_null(wins, False))
+    if not entries.order:
+        return place, meets
+    met = place.drop_null()
+    values = [stored.column(n).filter(meets).combine_chunks() for n in range(1, stored.num_columns)]
+    new = [each.take(met) for each in entries.order]
+    wins = log_order.replaces(values, entries.kinds.take(met), new)
+    if pc.all(wins).as_py():
+        return place, meets
+    goes = pc.replace_with_mask(pa.repeat(pa.scalar(False), len(place)), meets, wins)
     return place, goes
 
 
@@ -296,7 +301,7 @@ def _first_ones(place: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pc.count_distinct(place).as_py() == len(place) - place.null_count:
+    if not repeats(place):
         return place
     rows = pa.table({"place": place, "row": pa.arange(0, len(place))})
     first = rows.group_by("place").aggregate([("row", "min")])["row_min"]

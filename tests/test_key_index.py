@@ -1,0 +1,81 @@
+"""Keys are found as Arrow finds them, whatever they are, and whatever their hashes are."""
+
+from __future__ import annotations
+
+import sys
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockkit.table.read import key_index
+from lockkit.table.read.key_index import KeyIndex, hashed, repeats
+
+TEXTS = st.text(alphabet="ab\0é", max_size=20)
+
+
+def strings(values: list[str | None]) -> pa.Array:
+    """With an offset, as a slice of a larger column has one."""
+    return pa.array(["before", *values, "behind"], pa.string()).slice(1, len(values))
+
+
+def assert_as_arrow(index: list[str | None], sought: list[str | None]) -> None:
+    keys, found = strings(index), KeyIndex(strings(index))
+    assert found.distinct == (len(set(index)) == len(index))
+    same = {(a, b) for a, b in zip(index, found.codes.to_pylist(), strict=True)}
+    assert len(same) == len({a for a, _ in same}) == len({b for _, b in same})
+    if found.distinct:
+        chunks = pa.chunked_array([strings(sought), strings(sought[:1])], pa.string())
+        assert found.places(chunks) == pc.index_in(chunks, value_set=keys).combine_chunks()
+
+
+@given(st.lists(TEXTS | st.none()), st.lists(TEXTS | st.none()))
+def test_keys_are_found_where_arrow_finds_them(
+    index: list[str | None], sought: list[str | None]
+) -> None:
+    assert_as_arrow(index, sought)
+
+
+@given(st.lists(TEXTS, unique=True), st.lists(TEXTS))
+def test_distinct_keys_are_found_where_arrow_finds_them(
+    index: list[str], sought: list[str]
+) -> None:
+    assert_as_arrow(list(index), list(sought))
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 36])
+def test_thousands_of_keys_of_one_length_are_found(size: int) -> None:
+    every = [f"{n:0{size}d}" for n in range(0, 10 ** min(size, 4), 3)]
+    assert_as_arrow(list(every), [f"{n:0{size}d}" for n in range(10 ** min(size, 4))])
+
+
+@pytest.mark.parametrize("every", [1, 2, 64])
+def test_different_keys_with_equal_hashes_are_told_apart(
+    every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hash of few values stands for keys that somebody made to collide."""
+    monkeypatch.setattr(key_index, "hashed", lambda keys: hashed(keys) % every)
+    index, sought = [f"k{n}" for n in range(100)], [f"k{n}" for n in range(50, 200)]
+    assert_as_arrow(list(index), list(sought))
+    assert_as_arrow(["k1", "k2", "k1"], ["k2"])
+
+
+def test_keys_whose_hashes_share_every_slot_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_index, "TABLES_MAX", 1)
+    index = [f"k{n}" for n in range(1000)]
+    assert_as_arrow(list(index), list(index))
+
+
+def test_keys_are_found_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert_as_arrow(["a", "b"], ["b", "c", "a"])
+    assert_as_arrow(["a", "b", "a"], ["b"])
+    assert repeats(pa.array([3, None, 3])) and not repeats(pa.array([3, None, None, 4]))
+
+
+def test_a_place_that_comes_twice_is_noticed() -> None:
+    assert repeats(pa.array([3, None, 3], pa.int32()))
+    assert not repeats(pa.array([3, None, None, 4], pa.int32()))
+    assert not repeats(pa.array([], pa.int32()))
