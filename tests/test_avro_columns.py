@@ -13,6 +13,8 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_log_files import block
 
 from lockkit.table.format import avro_columns
@@ -87,3 +89,41 @@ def test_a_record_that_ends_behind_its_block_is_damage() -> None:
     cut = Block(whole.kind, whole.header, whole.content[:-3])
     with pytest.raises(ValueError, match="ends behind its block"):
         avro_columns.by_polars(cut, [KEY])
+
+
+def test_records_that_are_shorter_than_they_say_are_damage() -> None:
+    pytest.importorskip("polars", reason=WHY)
+    whole = avro_block(pa.schema([("n", pa.int64())]), {"n": 1})
+    cut = Block(whole.kind, whole.header, whole.content + b"\0")
+    with pytest.raises(ValueError, match="other lengths"):
+        avro_columns.by_polars(cut, [KEY])
+
+
+FLAT = st.fixed_dictionaries({
+    "flag": st.none() | st.booleans(), "small": st.none() | st.integers(-(2**31), 2**31 - 1),
+    "long": st.none() | st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-65, -64, 63, 64]),
+    "real": st.none() | st.floats(width=32, allow_nan=False), "wide": st.none() | st.floats(
+        allow_nan=False), "text": st.none() | st.text(max_size=70) | st.just("x" * 8192),
+    "bytes": st.none() | st.binary(max_size=70),
+})  # fmt: skip
+FLAT_SCHEMA = pa.schema([
+    ("flag", pa.bool_()), ("small", pa.int32()), ("long", pa.int64()), ("real", pa.float32()),
+    ("wide", pa.float64()), ("text", pa.string()), ("bytes", pa.binary()),
+])  # fmt: skip
+
+
+@given(st.lists(FLAT, min_size=1))
+def test_polars_encodes_rows_as_fastavro_does(rows: list[dict[str, Any]]) -> None:
+    pytest.importorskip("polars", reason=WHY)
+    keyed = pa.schema([(KEY, pa.string()), *FLAT_SCHEMA])
+    table = pa.Table.from_pylist([{KEY: f"k{n}", **row} for n, row in enumerate(rows)], keyed)
+    assert avro_columns.encoded(table) == avro_block(FLAT_SCHEMA, *rows).content[8:]
+
+
+def test_rows_that_polars_cannot_encode_are_left_to_fastavro(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert avro_columns.encoded(pa.table({"n": [[1]]})) is None
+    assert avro_columns.encoded(pa.table({"n": pa.array([], pa.int64())})) is None
+    monkeypatch.setitem(sys.modules, "polars", None)
+    assert avro_columns.encoded(pa.table({"n": [1]})) is None

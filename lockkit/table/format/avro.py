@@ -29,10 +29,11 @@ def encode(schema: Any, record: Mapping[str, Any]) -> bytes:
     return container(described, 1, payload, sync)
 
 
-def container(described: bytes, count: int, records: bytes, sync: bytes) -> bytes:
+def container(described: bytes, count: int, records: bytes | memoryview, sync: bytes) -> bytes:
     """An Avro file of one block, with this many records of the schema that is `described`."""
     header = MAGIC + _long(1) + _bytes(b"avro.schema") + _bytes(described) + _long(0) + sync
-    return header + (_long(count) + _bytes(records) + sync if count else b"")
+    body = (_long(count), _long(len(records)), records, sync) if count else ()
+    return b"".join((header, *body))
 
 
 def stamp(body: bytes, name: str, value: str) -> bytes:

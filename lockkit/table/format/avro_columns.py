@@ -1,8 +1,8 @@
 """The rows of an Avro block in columns, by polars if it is installed (the extra `polars`).
 
-polars decodes an Avro file in compiled code, several times faster than row by row. A block becomes
-such a file when its records get another frame. polars has no maps and no enums: blocks with these
-are decoded row by row.
+polars decodes and encodes an Avro file in compiled code, many times faster than row by row. In a
+block Hudi puts a record's length before it: to polars it is one more field of four bytes. Maps and
+enums are left to fastavro, and nested columns and decimals when they are written.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.format.avro import SYNC_BYTES, container
+from lockkit.table.format.avro_decoding import read_long
 from lockkit.table.format.log_blocks import SCHEMA, Block
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ PLAIN = frozenset({"null", "boolean", "int", "long", "float", "double", "string"
 LOGICAL = frozenset({
     "date", "decimal", "timestamp-micros", "timestamp-millis", "local-timestamp-micros",
 })  # fmt: skip
-_LENGTH = struct.Struct(">i").unpack_from
+LENGTH = "_lockkit_length"
+LENGTH_FIELD = {"name": LENGTH, "type": {"type": "fixed", "name": LENGTH, "size": 4}}
+VARINT_ENDS = [1 << 7 * n for n in range(1, 10)]
+"""From which numbers on a variable-length number takes one byte more."""
 
 
 def by_polars(block: Block, names: Sequence[str]) -> pa.Table | None:
@@ -33,12 +37,78 @@ def by_polars(block: Block, names: Sequence[str]) -> pa.Table | None:
         return None
     try:
         import polars
+        from polars.exceptions import PanicException, PolarsError
     except ImportError:
         return None
     there = {each["name"] for each in schema["fields"]}
-    file = io.BytesIO(_as_file(block))
-    found = polars.read_avro(file, columns=[each for each in names if each in there])
-    return found.to_arrow()
+    _version, count = struct.unpack_from(">ii", block.content, 0)
+    described = json.dumps(schema | {"fields": [LENGTH_FIELD, *schema["fields"]]}).encode()
+    file = container(described, count, memoryview(block.content)[8:], bytes(SYNC_BYTES))
+    wanted = [LENGTH, *(each for each in names if each in there)]
+    try:
+        found = polars.read_avro(io.BytesIO(file), columns=wanted).to_arrow()
+    except (PolarsError, PanicException) as error:
+        raise ValueError(f"a record ends behind its block, or is none: {str(error)[:60]}") from None
+    lengths = b"".join(found[LENGTH].to_pylist())
+    if sum(struct.unpack(f">{count}i", lengths)) + len(lengths) + 8 != len(block.content):
+        raise ValueError("its records have other lengths than it says")
+    return found.drop_columns([LENGTH])
+
+
+def encoded(rows: pa.Table) -> bytes | None:
+    """All rows as the records of an Avro block; None if polars cannot encode them, or is missing.
+
+    Each column is a union of null and its type, and has that one as Avro does: times as numbers.
+    """
+    import pyarrow as pa
+
+    plain = (pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(),
+             pa.binary())  # fmt: skip
+    if not rows.num_rows or any(each.type not in plain for each in rows.schema):
+        return None
+    try:
+        import numpy as np
+        import polars
+    except ImportError:
+        return None
+    out = io.BytesIO()
+    frame = polars.from_arrow(rows.combine_chunks())
+    assert isinstance(frame, polars.DataFrame)
+    frame.rechunk().write_avro(out)
+    sizes = sum(_sizes(each.combine_chunks()) for each in rows.columns)
+    sync = out.getvalue()[-SYNC_BYTES:]
+    out.seek(out.getvalue().index(sync) + SYNC_BYTES)
+    if read_long(out) != rows.num_rows or read_long(out) != sizes.sum():
+        return None  # polars has written several blocks, or otherwise than is known
+    begins = np.cumsum(sizes + 4) - sizes - 4
+    found = np.empty(int(sizes.sum()) + 4 * rows.num_rows, np.uint8)
+    is_record = np.ones(len(found), bool)
+    lengths = sizes.astype(">i4").view(np.uint8).reshape(-1, 4)
+    for n in range(4):
+        found[begins + n] = lengths[:, n]
+        is_record[begins + n] = False
+    found[is_record] = np.frombuffer(out.read(), np.uint8)[:-SYNC_BYTES]
+    return found.tobytes()
+
+
+def _sizes(column: Any) -> Any:
+    """How many bytes each value takes, with the number of its type in the union."""
+    import numpy as np
+    import pyarrow.compute as pc
+    import pyarrow.types as is_
+
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if is_.is_boolean(column.type):
+        return valid + np.int64(1)
+    if not is_.is_integer(column.type) and is_.is_primitive(column.type):
+        return valid * np.int64(column.type.bit_width // 8) + 1
+    text = not is_.is_integer(column.type)
+    values = pc.fill_null(pc.binary_length(column) if text else column, 0).to_numpy()
+    values = values.astype(np.int64)
+    zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    ends = np.array(VARINT_ENDS, np.uint64)
+    number = np.searchsorted(ends, zigzag, side="right") + np.int64(1)
+    return 1 + valid * (number + (values if text else 0))
 
 
 def _decodes(kind: Any) -> bool:
@@ -56,14 +126,3 @@ def _decodes(kind: Any) -> bool:
     return isinstance(kind["type"], str) and kind["type"] in PLAIN
 
 
-def _as_file(block: Block) -> bytes:
-    """The records as the only block of an Avro file, without Hudi's length before each of them."""
-    _version, count = struct.unpack_from(">ii", block.content, 0)
-    at, records, content = 8, [], memoryview(block.content)
-    for _ in range(count):
-        end = at + 4 + _LENGTH(content, at)[0]
-        if not at + 4 <= end <= len(content):
-            raise ValueError("a record ends behind its block")
-        records.append(content[at + 4 : end])
-        at = end
-    return container(block.header[SCHEMA].encode(), count, b"".join(records), bytes(SYNC_BYTES))

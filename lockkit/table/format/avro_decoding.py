@@ -52,9 +52,9 @@ def _open(body: bytes) -> tuple[dict[str, Any], bytes]:
     if rest.read(len(MAGIC)) != MAGIC:
         raise ValueError("wrong magic" if body else "empty")
     meta: dict[bytes, bytes] = {}
-    while count := _read_long(rest):
+    while count := read_long(rest):
         if count < 0:  # then the size of these entries follows
-            count, _size = -count, _read_long(rest)
+            count, _size = -count, read_long(rest)
         if len(meta) + count > HEADER_ENTRIES_MAX:
             raise ValueError("its header has too many entries")
         for _ in range(count):
@@ -64,7 +64,7 @@ def _open(body: bytes) -> tuple[dict[str, Any], bytes]:
     codec, described = meta.get(b"avro.codec", b"null"), meta.get(b"avro.schema", b"")
     if len(described) > SCHEMA_BYTES_MAX:
         raise ValueError(f"a schema of {len(described)} bytes")
-    if (records := _read_long(rest)) != 1:
+    if (records := read_long(rest)) != 1:
         raise ValueError(f"{records} records in its first block")
     payload = _inflate(codec, _read_bytes(rest))
     if rest.read() != sync or len(sync) != SYNC_BYTES:
@@ -88,7 +88,7 @@ def _inflate(codec: bytes, block: bytes) -> bytes:
     return payload
 
 
-def _read_long(rest: io.BytesIO) -> int:
+def read_long(rest: io.BytesIO) -> int:
     value = 0
     for shift in range(0, 70, 7):
         (byte,) = rest.read(1) or (-1,)
@@ -101,7 +101,7 @@ def _read_long(rest: io.BytesIO) -> int:
 
 
 def _read_bytes(rest: io.BytesIO) -> bytes:
-    size = _read_long(rest)
+    size = read_long(rest)
     found = rest.read(size) if size >= 0 else b""
     if len(found) != size:
         raise EOFError("it is cut off")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import RefusedRows
+from lockkit.table.format.avro_columns import encoded
 from lockkit.table.format.base_file import BaseFileWriter, Target, sequence_numbers
 from lockkit.table.format.layout import TaskId, file_name
 from lockkit.table.format.log_blocks import (
@@ -84,13 +85,17 @@ def _avro_rows(
     target: Target, partition: str, file_id: str, task: TaskId, keys: Any, rows: pa.Table,
     described: str,
 ) -> io.BytesIO:  # fmt: skip
-    import fastavro
-
-    schema = fastavro.parse_schema(json.loads(described))
     out = io.BytesIO()
     out.write(struct.pack(">ii", ROWS_VERSION, rows.num_rows))
     numbers = sequence_numbers(target, task, 0, rows.num_rows)
     plain = conform(rows, _as_numbers(rows.schema))
+    known = (target.instant, numbers, keys, partition, file_id)
+    if (records := encoded(_with_meta_columns(plain, known))) is not None:
+        out.write(records)
+        return out
+    import fastavro
+
+    schema = fastavro.parse_schema(json.loads(described))
     for first in range(0, rows.num_rows, ROWS_AT_ONCE):
         part = slice(first, first + ROWS_AT_ONCE)
         listed = plain.slice(first, ROWS_AT_ONCE).to_pylist(maps_as_pydicts="strict")
@@ -105,6 +110,13 @@ def _avro_rows(
             out.write(struct.pack(">i", end - begin - 4))
             out.seek(end)
     return out
+
+
+def _with_meta_columns(rows: pa.Table, known: tuple[Any, ...]) -> pa.Table:
+    import pyarrow as pa
+
+    meta = [pa.repeat(each, rows.num_rows) if isinstance(each, str) else each for each in known]
+    return pa.table([*meta, *rows.columns], names=[*META_COLUMNS, *rows.column_names])
 
 
 def delete_block(
