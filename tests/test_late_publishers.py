@@ -18,8 +18,9 @@ import pytest
 from test_savepoints import COW, MOR, OPTIONS, Model, by_hudi_rs, contents, made, rows
 
 from lockkit import Clock, open_store
-from lockkit.errors import LockLost, StoreError, TableError
-from lockkit.runtime import run
+from lockkit.errors import LockLost, LossReason, StoreError, TableError
+from lockkit.lab.verify.planting import planted
+from lockkit.runtime import Procedure, run
 from lockkit.stores import Store
 from lockkit.table import Table
 from lockkit.table.errors import CommitUnknown, TableChanged
@@ -33,6 +34,7 @@ KINDS = [pytest.param(9, COW, "overwrite"), *(
 )]  # fmt: skip
 DONE = (".commit", ".replacecommit", ".deltacommit")
 TRIES_MAX = 200
+ALONE = {"hoodie.write.concurrency.mode": "single_writer", **OPTIONS}
 Due = Callable[[str, Any], bool]
 
 
@@ -443,8 +445,7 @@ def test_archiving_leaves_alone_what_was_completed_a_moment_ago(tmp_path: Path) 
 def test_a_restore_that_another_process_finished_creates_nothing_after_archiving(
     tmp_path: Path, archived_at_once: None
 ) -> None:
-    alone = {"hoodie.write.concurrency.mode": "single_writer", **OPTIONS}
-    with made(tmp_path) as table, Table(table.url, options=alone) as other:
+    with made(tmp_path) as table, Table(table.url, options=ALONE) as other:
         saved, model = saved_state(table)
         table.append(rows("a1", v=3))
         (gone,) = (each.instant for each in table.history() if each.instant > saved)
@@ -465,3 +466,96 @@ def test_a_restore_that_another_process_finished_creates_nothing_after_archiving
         slow.go_on()
         context.store = right
         assert contents(other.read()) == model == by_hudi_rs(tmp_path)
+
+
+# --- an archiver that sleeps through its lease ----------------------------------------------------
+
+
+def adds_to_the_archive(name: str, key: Any) -> bool:
+    return name == "put" and ("/history/manifest_" in str(key) or ".commits_.archive." in str(key))
+
+
+def sleeping_archiver(url: str) -> Paused:
+    """It stands still before it creates the manifest or log; afterwards its lease is over."""
+    added: list[Any] = []
+
+    def ends(name: str, key: Any) -> bool:
+        added.extend([key] if adds_to_the_archive(name, key) else [])
+        return bool(added) and name in ("put", "delete") and not adds_to_the_archive(name, key)
+
+    def loses() -> None:
+        raise LockLost("archiving", "the lease is over", "", reason=LossReason.EXPIRED)
+
+    def work(store: Store) -> object:
+        with Table(url, options=ALONE) as table:
+            table._upkeep.context.store = table.store = store
+            return table.archive(keep_min=2, keep_max=3)
+
+    store = cast(Store, Interposed(open_store(url), ends, loses, on=True))
+    return Paused(store, adds_to_the_archive, work)
+
+
+@pytest.mark.usefixtures("archived_at_once")
+@pytest.mark.parametrize(("version", "mode", "before", "step"), [
+    (9, "fenced", False, 9), (6, "fenced", True, 9),
+    *(pytest.param(*each, marks=pytest.mark.soak) for each in (
+        (9, "fenced", True, 1), (6, "fenced", False, 1), (6, "hudi", False, 5),
+        (9, "hudi", True, 5))),
+])  # fmt: skip
+@pytest.mark.timeout(600)
+def test_what_a_restore_took_back_is_not_archived_by_an_archiver_that_slept(
+    tmp_path: Path, version: int, mode: str, before: bool, step: int
+) -> None:
+    """It wakes at each request of the restore (every n-th, by `step`), and after it.
+
+    `before` it there was an archive.
+    """
+    with made(tmp_path / "made", version, mode) as table:
+        table.upsert(rows("k0", "k1", "k3", v=1))
+        if before:
+            for v in range(3, 10):
+                table.append(rows(f"n{v}", v=v))
+            table.clean()
+            assert table.archive(keep_min=4, keep_max=5)
+        for v in range(20, 25):
+            table.append(rows(f"n{v}", v=v))
+    for most in range(1, TRIES_MAX, step):
+        folder = tmp_path / f"{most}"
+        shutil.copytree(tmp_path / "made", folder)
+        with Table(f"file://{folder}", options=OPTIONS) as table:
+            late = sleeping_archiver(table.url)
+            whole = contents(table.read())
+            commits = sorted(each.instant for each in table.history() if each.action != "restore")
+            saved = table.savepoint(commits[-4]).instant
+            model = contents(table.read(as_of=saved))
+            try:
+                within = restored(table, saved, most, late.go_on)
+            except TableError as error:  # the archiver was faster
+                assert "archived" in str(error), error
+                within, model = True, whole
+            assert isinstance(late.outcome, LockLost | TableChanged), late.outcome
+            assert contents(table.read()) == model == by_hudi_rs(folder)
+            goes_on(table, model)
+            table.archive(keep_min=2, keep_max=3)
+            assert contents(table.read()) == by_hudi_rs(folder)
+            table.delete_savepoint(saved)
+            table.clean()
+            table.archive(keep_min=2, keep_max=3)
+            assert contents(table.read()) == by_hudi_rs(folder)
+        shutil.rmtree(folder)
+        if not within:
+            assert most > 20
+            return
+    raise AssertionError("the restore never came to its end")
+
+
+def test_a_restore_that_leaves_the_archives_next_number_free_is_found(tmp_path: Path) -> None:
+    """The planted mistake of the rule above."""
+    def nothing(*_: object) -> Procedure[None]:
+        yield from ()
+
+    with planted({"lockkit.table.services.restore:take_next": nothing}):
+        with pytest.raises((AssertionError, TableChanged)):
+            test_what_a_restore_took_back_is_not_archived_by_an_archiver_that_slept(
+                tmp_path, 9, "fenced", False, 60
+            )

@@ -231,7 +231,7 @@ def test_a_writer_between_the_look_and_the_plan_makes_the_restore_withdraw(
         return (yield from take(*given, **how))
 
     with patch.object(restoring, "take", late):
-        with pytest.raises(TableChanged, match="was begun or committed while the restore"):
+        with pytest.raises(TableChanged, match="was begun, committed or archived while the"):
             table.restore(saved)
     assert ("n9" in contents(table.read())) is decided
     table.append(rows("n10", v=10))

@@ -62,6 +62,13 @@ def load_archived_commits(config: TableConfig) -> Procedure[list[CommitFiles]]:
     return [found[instant] for instant in sorted(found)]
 
 
+def is_said_empty(config: TableConfig) -> Procedure[bool]:
+    """Whether a manifest names no file: a restore took its number before anything was archived."""
+    names = [each.key for each in (yield from listing(config.archive_prefix))]
+    number, files = yield from load_manifest(config.archive_prefix, names)
+    return number > 0 and not files
+
+
 def _rows(config: TableConfig, columns: Sequence[str]) -> Procedure[list[Row]]:
     prefix = config.archive_prefix
     names = [each.key for each in (yield from listing(prefix))]

@@ -33,7 +33,8 @@ from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, i
 HARMLESS = frozenset({"clean", "rollback", "savepoint"})
 """Pending actions that never end as a commit; they delay neither a horizon nor a read."""
 NO_ARCHIVE = ("/", ".parquet")
-"""Keys of a folder that Hadoop made, and of what an archiver left that died before its manifest."""
+"""Keys of a folder that Hadoop made, and of what an archiver left that died before its manifest.
+An empty log is no archive, either: a restore took its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ def first_active(commits: list[str], now: Timeline) -> str:
 
 
 def has_archived(prefix: str) -> Procedure[bool]:
-    return any(not each.key.endswith(NO_ARCHIVE) for each in (yield from listing(prefix)))
+    entries = yield from listing(prefix)
+    return any(each.size and not each.key.endswith(NO_ARCHIVE) for each in entries)
 
 
 def read_commit(names: TimelineNames, instant: str, now: Timeline) -> Procedure[CommitFiles]:

@@ -82,7 +82,7 @@ def _by_instant(
 def _latest(config: TableConfig, now: Timeline, here: set[str]) -> Procedure[set[str]]:
     """The archive's newest instant, and those of the files that may have an instant of `here`."""
     prefix = config.archive_prefix
-    names = [each.key for each in (yield from listing(prefix))]
+    names = [each.key for each in (yield from listing(prefix)) if each.size]
     if config.names.layout == 2:
         _, files = yield from load_manifest(prefix, names)
         newest = max((each for each, of in now.completed.items() if of == "clean"), default="")

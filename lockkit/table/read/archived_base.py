@@ -16,7 +16,7 @@ from typing import Protocol
 
 from lockkit.runtime import Procedure
 from lockkit.table.errors import NotWritable, TableChanged
-from lockkit.table.format.archived import load_archived, load_archived_commits
+from lockkit.table.format.archived import is_said_empty, load_archived, load_archived_commits
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import FENCED, TableConfig
@@ -95,7 +95,9 @@ def _by_the_archive(
 ) -> Procedure[Snapshot]:
     """In mode fenced a file counts only if a commit names it: so the archived commits are read."""
     archived = yield from load_archived_commits(config)
-    if any(each.attempt is None for each in archived) or not archived:
+    if any(each.attempt is None for each in archived) or not (
+        archived or (yield from is_said_empty(config))
+    ):
         raise NotWritable(
             config.archive_prefix,
             "has archived commits that lockkit did not archive, and in the mode fenced a file "

@@ -7,8 +7,9 @@ and the next archiver finishes it.
 
 The lock keeps two archivers apart. One that sleeps longer than its lease needs no fence: the
 archive's next manifest (version 6: its next log) is created only if it does not exist. So of two
-archivers one writes it, and the other deletes nothing. What a manifest names is archived for good,
-so a late delete removes nothing that is needed.
+archivers one writes it, and the other deletes nothing. A restore takes its number for the same
+reason (`archive_next`). What a manifest names is archived for good, so a late delete removes
+nothing that is needed.
 
 `chosen` says what stays: more than Hudi keeps, because in mode `fenced` a file counts only if a
 commit names it, and because lockkit's clean finds old files through commits.
@@ -16,16 +17,15 @@ commit names it, and because lockkit's clean finds old files through commits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
-from lockkit.runtime.proven import all_of, create, delete, listing, read
+from lockkit.runtime.proven import all_of, delete, listing, read
 from lockkit.table.errors import TableChanged, UnsupportedTable
-from lockkit.table.format.archive_writing import Leaving, format_log
-from lockkit.table.format.archived import LOG
+from lockkit.table.format.archive_writing import Leaving
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
@@ -35,7 +35,8 @@ from lockkit.table.occ.late import is_settled
 from lockkit.table.occ.leaving import Leavers, completed_file, leave, load_leavers
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services.archive_history import add as add_history
-from lockkit.table.services.archive_history import overtaken, say_version
+from lockkit.table.services.archive_history import say_version
+from lockkit.table.services.archive_log import add as add_log
 from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.clean import cleaned_until
 
@@ -232,17 +233,19 @@ def archive(
         held.believe()
         yield from decide_nothing_until(client, max(plan.instants))
     new = {each: action for each, action in plan.instants.items() if each not in leavers.archived}
-    finished = leavers.leaving()
+    # A savepoint's commit stays, and hudi-rs would miss what left behind it.
+    saved = min(now.savepoints, default="~")
+    finished = [each for each in leavers.leaving() if each < saved]
     if not new and not finished:
         return None
     if new:
         leaving = yield from all_of(_leaving(names, now, each, leavers.keys[each]) for each in new)
-        add = add_history if names.layout == 2 else _add_log
+        add = add_history if names.layout == 2 else add_log
         new = {each: new[each] for each in (yield from add(config, leaving, held.believe))}
     elif names.layout == 2:
         yield from say_version(config)
     held.believe()
-    yield from leave(names, leavers, leavers.leaving(new))
+    yield from leave(names, leavers, [each for each in leavers.leaving(new) if each < saved])
     if client is not None and client.known is not None:
         from lockkit.table.services.archive_group import strays
 
@@ -268,19 +271,3 @@ def _leaving(
                     pass
     completed = now.completion.get(instant)
     return Leaving(instant, now.completed[instant], completed, found.body, plan)
-
-
-# --- version 6 ------------------------------------------------------------------------------------
-
-
-def _add_log(
-    config: TableConfig, leaving: list[Leaving], believe: Callable[[], None]
-) -> Procedure[list[str]]:
-    prefix = config.archive_prefix
-    found = [LOG.fullmatch(each.key.removeprefix(prefix)) for each in (yield from listing(prefix))]
-    number = max((int(each[1]) for each in found if each), default=0) + 1
-    believe()
-    key = f"{prefix}.commits_.archive.{number}_1-0-1"
-    if isinstance((yield from create(key, format_log(leaving))), Found):
-        raise overtaken(key)
-    return [each.instant for each in leaving]

@@ -2,10 +2,11 @@
 
 The order keeps every writer and reader out until the table is consistent again. The plan is on the
 timeline first; each writer and reader of lockkit that lists it stops. In the mode `fenced` the
-fence is closed next, so that a writer that listed the timeline earlier is refused. Then a second
-listing shows whether anything was committed, or is pending, that the plan does not know; if so,
-the restore is withdrawn. Only then files and instants are deleted, the newest commit first. If the
-process crashes, the same call carries the plan out.
+fence is closed next, so that a writer that listed the timeline earlier is refused. The archive's
+next number is taken, so that an archiver that listed it earlier is refused, too. Then a second
+listing shows whether anything was committed, archived, or is pending, that the plan does not know;
+if so, the restore is withdrawn. Only then files and instants are deleted, the newest commit first.
+If the process crashes, the same call carries the plan out.
 
 In the mode `fenced` a writer may have been decided, paused, and overtaken by another one, which
 published its commit. So the names of the commits that go are kept (`taken_back`), and it publishes
@@ -51,6 +52,7 @@ from lockkit.table.occ.transaction import TableCache, take
 from lockkit.table.read.checkpoint import CHECKPOINT_KEY
 from lockkit.table.read.listed import snapshot_of
 from lockkit.table.read.opening import load_snapshot
+from lockkit.table.services.archive_next import take_next
 from lockkit.table.services.savepoint import (
     instant_keys,
     paths_of,
@@ -97,15 +99,22 @@ def plan_restore(config: TableConfig, savepoint: str) -> Procedure[RestorePlan]:
     since = place(now, savepoint)
     gone = sorted((each for each in now.commits if place(now, each) > since),
                   key=lambda each: place(now, each), reverse=True)  # fmt: skip
-    if (yield from has_archived(config.archive_prefix)):
-        for each in (yield from load_archived(config)):
-            if each.action in COMMITS and (each.completed or each.instant) > since:
-                raise UnsupportedTable(
-                    each.instant, f"is archived, and later than the savepoint {savepoint}: it "
-                    "cannot be taken back",
-                )  # fmt: skip
+    if archived := (yield from _archived_since(config, since)):
+        raise UnsupportedTable(
+            archived[0], f"is archived, and later than the savepoint {savepoint}: it cannot be "
+            "taken back",
+        )  # fmt: skip
     yield from _refuse_other_files(config, now, savepoint, frozenset(gone), saved)
     return RestorePlan(savepoint, tuple((each, now.completed[each]) for each in gone))
+
+
+def _archived_since(config: TableConfig, since: str) -> Procedure[list[str]]:
+    """Archived commits whose place is later."""
+    if not (yield from has_archived(config.archive_prefix)):
+        return []
+    archived = yield from load_archived(config)
+    return [each.instant for each in archived
+            if each.action in COMMITS and (each.completed or each.instant) > since]  # fmt: skip
 
 
 def _refuse_pending(now: Timeline, savepoint: str) -> None:
@@ -167,6 +176,7 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
     if config.mode == FENCED:
         yield from set_fence(config, held.guard, held.believe, closed=True)
     if names.inflight(instant, "restore") not in (yield from instant_keys(names, instant)):
+        yield from take_next(config, held.believe)
         yield from _refuse_news(config, instant, plan, held)
     if config.metadata:
         from lockkit.table.occ.metadata_off import switch_metadata_off
@@ -196,13 +206,14 @@ def _load(names: TimelineNames, instant: str) -> Procedure[RestorePlan]:
 def _refuse_news(
     config: TableConfig, instant: str, plan: RestorePlan, held: StateChange
 ) -> Procedure[None]:
-    """Withdraw the restore, and raise, if a commit is pending or unknown to the plan."""
+    """Withdraw the restore, and raise, if a commit is pending, archived or unknown to the plan."""
     now = yield from load_timeline(config.names)
     known = {each for each, _ in plan.instants}
     since = place(now, plan.savepoint)
     new = [each for each in now.commits if each not in known and place(now, each) > since]
     new += [each for each, action in now.pending.items()
             if each != instant and action not in ("savepoint", "clean", "rollback")]  # fmt: skip
+    new += yield from _archived_since(config, since)
     if not new:
         yield from create(config.names.inflight(instant, "restore"), b"")
         return
@@ -210,8 +221,8 @@ def _refuse_news(
     yield from delete(config.names.requested(instant, "restore"))
     yield from open_fence(config, held)
     raise TableChanged(
-        min(new), "was begun or committed while the restore was planned; nothing was changed",
-        "stop the table's writers, and run it again",
+        min(new), "was begun, committed or archived while the restore was planned; nothing was "
+        "changed", "stop the table's writers, and run it again",
     )  # fmt: skip
 
 
