@@ -132,6 +132,12 @@ def bucket() -> str:
     return f"bucket-{next(_NAMES)}"
 
 
+@pytest.fixture
+def no_hudi_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In mode hudi, each commit waits 200 ms for the clocks of Hudi's writers. Here are none."""
+    monkeypatch.setattr("lockkit.table.occ.hudi_clocks.HUDI_SKEW_MS", 0)
+
+
 @dataclass
 class ServerProcess:
     """A `lockkit serve` of this test's own."""

@@ -28,6 +28,8 @@ from lockkit.table.read.bucket_groups import BucketGroups
 from lockkit.table.services.adopt import adopt as adopt_table
 from lockkit.table.writer import ArrowWrite
 
+pytestmark = pytest.mark.usefixtures("no_hudi_beside")
+
 DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
 BUCKETED = ("cow9_buckets", "cow6_buckets", "mor9_buckets")
 NAMES = ("cow9", "cow9_keyless", "mor8", "mor9", *BUCKETED)

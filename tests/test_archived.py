@@ -27,6 +27,8 @@ from lockkit.table.occ.conflict import refuse_missing
 from lockkit.table.occ.conflicting import OwnChanges
 from lockkit.table.occ.mode import switch_mode
 
+pytestmark = pytest.mark.usefixtures("no_hudi_beside")
+
 DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
 NAMES = ("cow9_archived", "cow6_archived")
 OURS = {

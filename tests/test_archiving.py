@@ -39,7 +39,7 @@ from lockkit.table.services import archive_history
 from lockkit.table.services.archive import archive, barriers, leaves_old_files, with_services
 from lockkit.table.services.archive_rules import ArchiveRules, NothingArchived
 
-pytestmark = pytest.mark.usefixtures("archived_at_once")
+pytestmark = pytest.mark.usefixtures("archived_at_once", "no_hudi_beside")
 OPTIONS = {"hoodie.clean.commits.retained": "2"}
 RULES = ArchiveRules(keep_min=3, keep_max=4)
 Model = dict[str, int]

@@ -28,6 +28,8 @@ from lockkit.table.format.property_keys import COMPLEX, KEY_CLASSES
 from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.options import new_config, write_options
 
+pytestmark = pytest.mark.usefixtures("no_hudi_beside")
+
 DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
 _NAMES = itertools.count()
 NAMES = ("id", "kind", "region", "day", "at", "v")

@@ -20,6 +20,8 @@ from lockkit.table.errors import RefusedOption
 from lockkit.table.occ.metadata_off import MetadataSwitchedOff
 from lockkit.table.writer import ArrowWrite
 
+pytestmark = pytest.mark.usefixtures("no_hudi_beside")
+
 REQUESTS_MAX = 200
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
 SCHEMA = pa.schema([("id", pa.string()), ("region", pa.string()), ("ts", pa.int64()),
