@@ -26,6 +26,8 @@ from lockkit.table.occ.group_mode import has_group_fence
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.transaction import TableCache
 
+pytestmark = pytest.mark.usefixtures("no_hudi_beside")
+
 SERIAL = {name: value for name, value in HOW.items() if name != "commit"}
 MODES = (FENCED, GROUP, HUDI)
 

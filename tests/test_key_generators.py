@@ -18,6 +18,8 @@ from lockkit.table.errors import NotWritable, RefusedOption, RefusedRows, Unsupp
 from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.property_keys import KEY_CLASS, KEY_CLASSES, KEY_TYPE
 
+pytestmark = pytest.mark.usefixtures("no_hudi_beside")
+
 TIMED = "hoodie.keygen.timebased."
 EPOCH = {"timestamp.type": "EPOCHMILLISECONDS", "output.dateformat": "yyyy/MM/dd"}
 UNIX = {"timestamp.type": "UNIX_TIMESTAMP", "output.dateformat": "yyyy-MM-dd HH",

@@ -25,6 +25,8 @@ from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.services.adopt import adopt
 
+pytestmark = pytest.mark.usefixtures("no_hudi_beside")
+
 DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
 NAMES = ("mor9", "mor9_commit", "mor9_planned", "mor9_archived")
 SCHEMA = pa.schema([*((name, pa.string()) for name in ("id", "kind", "region", "day")),
