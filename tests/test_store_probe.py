@@ -156,13 +156,15 @@ def test_every_table_escapes_what_it_shows(panel: StoreProbe) -> None:
     assert "<img" not in matrix_html([link]) and "href" not in matrix_html([row])
 
 
-def test_checks_that_passed_are_folded_so_that_the_others_are_seen() -> None:
+def test_checks_that_passed_or_were_noted_are_folded_so_that_the_others_are_seen() -> None:
     race = Check("race", CheckOutcome.FAILED, "two won")
-    checks = (race, Check("read", CheckOutcome.PASSED, "it is"))
+    noted = Check("write-rate", CheckOutcome.NOTED, "none throttled")
+    checks = (noted, race, Check("read", CheckOutcome.PASSED, "it is"))
     report = Report("a store", Suitability.NOT_ATOMIC, "", checks, ())
-    seen, folded = checks_html(report).split("<details>")
+    seen, folded, below = checks_html(report).split("<details>")
     assert "two won" in seen and "it is" not in seen
     assert "1 passed: read" in folded and "it is" in folded
+    assert "1 noted: write-rate" in below and "none throttled" in below
 
 
 def test_every_place_is_of_the_embedded_server() -> None:

@@ -104,11 +104,11 @@ def test_clicks_go_through_a_run_and_the_newest_one_counts() -> None:
     clicked(panel, "+1", "+10", "−1")
     assert panel.wait()
     assert panel._text.value == "stalls-3/fence off:3@20" and panel.outcome.steps == 20
-    clicked(panel, "To the end")
+    clicked(panel, "End")
     assert panel.wait()
     assert panel.lanes.status["verdict"] == "INVALID"
     assert f"Move {panel.outcome.steps}, the end: {panel.outcome.violation}" in panel._status.value
-    clicked(panel, "To the start")
+    clicked(panel, "Start")
     assert panel.wait()
     assert panel.outcome.steps == 0 and panel.lanes.status["verdict"] == "VALID"
     panel.close()

@@ -36,6 +36,26 @@ def test_no_control_of_a_panel_is_cut_in_a_narrow_notebook(lab: Server, page: An
         assert seen(page, panels.nth(n)).evaluate(BEYOND, CONTROLS) == [], PANELS[n]
 
 
+TALL = (
+    "from lockkit.lab.widgets import Rerun, StoreProbe, TimeSliders\nTimeSliders(stall_s=9)",
+    "again = Rerun('lease/fence off:18')\nagain.others(5)\nagain",
+    "probe = StoreProbe()\nprobe.run('aws', rounds=1, requests=3)\nprobe",
+)  # fmt: skip
+
+
+def test_a_panel_with_its_picture_fits_one_screen_of_a_narrow_notebook(
+    lab: Server, page: Any
+) -> None:
+    """Of 900 pixels JupyterLab's own bars take 120."""
+    page.set_viewport_size({"width": 800, "height": 900})
+    run_all_cells(page, lab, notebook_of(lab, "tall.ipynb", *TALL))
+    panels = page.locator(".jp-Cell .lk-panel")
+    panels.nth(len(TALL) - 1).wait_for(state="attached", timeout=LATER_MS)
+    tall = "each => each.getBoundingClientRect().height"
+    heights = [seen(page, panels.nth(n)).evaluate(tall) for n in range(len(TALL))]
+    assert all(200 < each < 780 for each in heights), heights
+
+
 PICTURES = (
     "from lockkit.lab.course.lockfile import hand_on\nhand_on('conditional delete')",
     "from lockkit.lab.widgets import StoreProbe, Workbench\nprobe = StoreProbe()\nprobe",

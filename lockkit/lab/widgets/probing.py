@@ -178,24 +178,27 @@ def verdict_html(findings: ProbeFindings, predicted: Suitability | None = None) 
 
 
 def checks_html(report: Report) -> str:
-    """What passed is folded, so that a verdict and its reasons fit one screen."""
-    rows: dict[bool, list[tuple[object, ...]]] = {False: [], True: []}
+    """What passed or was only noted is folded, so that a verdict and its reasons fit one screen."""
+    rows: dict[CheckOutcome, list[tuple[object, ...]]] = {each: [] for each in MARKS}
     for check in report.checks:
         mark, colour = MARKS[check.finding]
         finding = coloured(f"{mark} {check.finding.value}", colour)
-        row = (finding, check.name, check.because)
-        rows[check.finding is CheckOutcome.PASSED].append(row)
+        rows[check.finding].append((finding, check.name, check.because))
     refused = ", ".join(
         f"{status} {code} ×{times}".replace(f"{status} {status} ", f"{status} ")  # botocore's 304
         for status, code, times in report.refusals
     )
     below = f"<div class='lk-note'>Refusals on the way: {shown(refused or 'none')}</div>"
     head = ("finding", "check", "because")
-    named = shown(", ".join(str(name) for _, name, _ in rows[True]))
-    passed = f"<summary>✓ {len(rows[True])} passed: {named}</summary>"
-    folded = f"<details>{passed}{table((), rows[True], 'lp-checks')}</details>"
-    others = table(head, rows[False], "lp-checks") if rows[False] else ""
-    return f"{others}{folded if rows[True] else ''}{below}"
+    wrong = [*rows[CheckOutcome.FAILED], *rows[CheckOutcome.UNDECIDED]]
+    others = table(head, wrong, "lp-checks") if wrong else ""
+    folded = "".join(
+        f"<details><summary>{MARKS[each][0]} {len(rows[each])} {each.value}: "
+        f"{shown(', '.join(str(name) for _, name, _ in rows[each]))}</summary>"
+        f"{table((), rows[each], 'lp-checks')}</details>"
+        for each in (CheckOutcome.PASSED, CheckOutcome.NOTED) if rows[each]
+    )  # fmt: skip
+    return f"{others}{folded}{below}"
 
 
 def matrix_html(rows: Sequence[ProviderRow], found: ProviderRow | None = None) -> str:

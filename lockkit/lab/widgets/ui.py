@@ -39,6 +39,7 @@ line-height:1.45}
 .lk-wide{overflow-x:auto}
 .jp-OutputArea-output pre{word-break:normal;overflow-wrap:anywhere}
 .lk-note{font-size:12px;opacity:.8;margin:2px 0}
+.lk-note a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
 .lk-error{border-left:4px solid var(--lk-bad);padding:4px 12px;font-size:13px;line-height:1.45;
 overflow-wrap:anywhere}
 .lk-error b{color:var(--lk-bad)}

@@ -25,14 +25,17 @@ RUNS = 50
 WAIT_S = 60.0
 BAR_CHARS = 25
 WRONG_SHOWN = 3
-JUMPS = (("To the start", -1_000_000, "before its first move"), ("−10", -10, "ten moves back"),
+JUMPS = (("Start", -1_000_000, "before its first move"), ("−10", -10, "ten moves back"),
          ("−1", -1, "one move back"), ("+1", 1, "one move on"), ("+10", 10, "ten moves on"),
-         ("To the end", 1_000_000, "or to what went wrong"))  # fmt: skip
+         ("End", 1_000_000, "or to what went wrong"))  # fmt: skip
 STYLE = (
     "<style>.lockkit-ways td{padding:1px 10px;font-size:12px;line-height:1.4;vertical-align:top}"
     ".lockkit-ways td:first-child,.lockkit-ways .bar{white-space:pre}"
     ".lockkit-ways .bar{font-family:var(--jp-code-font-family,monospace)}"
-    ".lockkit-ways code{overflow-wrap:anywhere}</style>"
+    ".lockkit-ways code{overflow-wrap:anywhere}.lockkit-ways summary{cursor:pointer}"
+    ".lockkit-rerun{container-type:inline-size}"
+    "@container (max-width:600px){.lockkit-ways .bar{display:none}"
+    ".lockkit-ways td{display:inline-block;padding:0 6px 0 0}}</style>"
 )
 
 
@@ -77,7 +80,7 @@ class Rerun(Newest):
         self._stop = button(
             "Stop", self._errand.stop, name="others-stop", tip="after the run that is under way"
         )
-        self._progress = widgets.IntProgress(max=RUNS, layout=widgets.Layout(width="160px"))
+        self._progress = widgets.IntProgress(max=RUNS, layout=widgets.Layout(width="100px"))
         self._status, self._ways = Status(), widgets.HTML()
         self.lanes = Lanes()
         self.view = column(
@@ -195,9 +198,10 @@ class Rerun(Newest):
             bar = "█" * full + "░" * (BAR_CHARS - full)
             some = ", ".join(f"<code>{escape(str(way))}</code>" for way, _ in
                              each.wrong[:WRONG_SHOWN])  # fmt: skip
+            some = some and f"<details><summary>some of them</summary>{some}</details>"
             rows.append(
                 f"<tr><td><code>{escape(str(each.moment))}</code></td><td class='bar'>{bar}</td>"
-                f"<td>{len(each.wrong)} of {each.runs} go wrong{': ' if some else ''}{some}</td>"
+                f"<td>{len(each.wrong)} of {each.runs} go wrong{some}</td>"
                 "</tr>"
             )
         self._ways.value = f"{STYLE}<table class='lockkit-ways'>{''.join(rows)}</table>"
