@@ -7,18 +7,24 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockkit.table.occ.fence import NO_INSTANT
 from lockkit.table.occ.group import (
     UNPUBLISHED_MAX,
+    UNPUBLISHED_MAX_6,
     GroupFence,
     Offer,
     decide,
+    evict,
     reaches,
     refuse,
+    seen_until,
+    shows_left,
 )
 
 T = "202501061012000{:02}".format
 GROUP = ("eu", "f-1")
-EMPTY = GroupFence("new")
+EMPTY, EMPTY_9 = GroupFence("new"), GroupFence("new", completion=NO_INSTANT)
+"""Of table version 6 and 9."""
 
 
 def offer(number: int, *groups: str, base: int = 0, **more: bool) -> Offer:
@@ -76,10 +82,33 @@ def test_only_proven_decisions_leave_the_window_and_none_is_added_while_many_are
     after = decide(fence, [], attempt="2", proven={1, 2, 4}, window_max=1)
     assert (after.first, [each.seq for each in after.window]) == (3, [3, 4])
     assert reaches(after, 2) and not reaches(after, 1)
-    many = [offer(each) for each in range(UNPUBLISHED_MAX + 5)]
-    full = decide(EMPTY, many, attempt="1")
-    assert len(full.window) == UNPUBLISHED_MAX
-    assert decide(full, many[-2:], attempt="2").window == full.window
+    for empty, most in ((EMPTY, UNPUBLISHED_MAX_6), (EMPTY_9, UNPUBLISHED_MAX)):
+        many = [offer(each) for each in range(most + 5)]
+        full = decide(empty, many, attempt="1")
+        assert len(full.window) == most
+        assert decide(full, many[-2:], attempt="2").window == full.window
+
+
+def test_a_listing_of_a_commit_shows_earlier_rounds_and_in_version_9_all_before_it() -> None:
+    first = decide(EMPTY, [offer(1), offer(2)], attempt="1")
+    fence = decide(first, [offer(3), offer(4), offer(5)], attempt="2")
+    assert seen_until(fence, {T(4)}.__contains__) == 2
+    assert seen_until(fence, {T(3), T(5)}.__contains__) == 3
+    nine = decide(decide(EMPTY_9, [offer(1), offer(2)], attempt="1"), [offer(3)], attempt="2")
+    assert seen_until(nine, {T(2)}.__contains__) == 2
+    assert seen_until(nine, {T(1), T(3)}.__contains__) == 3
+
+
+def test_in_version_6_a_round_that_has_partly_left_the_window_shows_nothing_of_what_left() -> None:
+    whole = decide(EMPTY, [offer(1), offer(2)], attempt="1")
+    part = evict(whole, {1}, 1)
+    assert (part.first, part.window) == (2, whole.window[1:])
+    assert not shows_left(part, part.window) and seen_until(part, {T(2)}.__contains__) == 0
+    later = decide(part, [replace(offer(3), base=2)], attempt="2")
+    assert shows_left(later, later.window[-1:]) and seen_until(later, {T(2)}.__contains__) == 0
+    assert seen_until(later, {T(2), T(3)}.__contains__) == 3
+    nine = decide(EMPTY_9, [offer(1), offer(2)], attempt="1")
+    assert shows_left(evict(nine, {1}, 1), nine.window[1:])
 
 
 OFFERS = st.builds(

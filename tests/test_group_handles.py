@@ -161,7 +161,7 @@ def busy(url: str, monkeypatch: pytest.MonkeyPatch) -> Table:
 def published_but_reserved(table: Table) -> None:
     folder = Path(table.url.removeprefix("file://")) / ".hoodie/timeline"
     for _ in range(2_000):
-        if len(list(folder.glob("*_*.commit"))) >= 2:
+        if len(list(folder.glob("*.commit"))) >= 2:
             return
         Clock().sleep(0.01)
     raise AssertionError("it was not published")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from table_world import steps
 from test_group_archive import paused_at_its_offer
-from test_group_table import HOW, before_fence, judged, published, rows, values
+from test_group_table import HOW, VERSIONS, before_fence, judged, published, rows, values
 
 from lockkit.cli.main import main
 from lockkit.clock import Clock
@@ -22,12 +22,12 @@ from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services.restore import restore
 
 
-@pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=VERSIONS)
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     # The reserved instant of a paused writer is pending, and no table is restored then.
     monkeypatch.setattr(group_publish, "is_busy", lambda _: False)
     made = f"file://{tmp_path}/orders"
-    Table.create(made, **HOW).close()
+    Table.create(made, **HOW, version=request.param).close()
     return made
 
 

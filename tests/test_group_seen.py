@@ -19,6 +19,7 @@ from lockkit.runtime import run as run_on
 from lockkit.sinks import Emit
 from lockkit.stores import open_store
 from lockkit.table import Table
+from lockkit.table.format.timeline import V9
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import GroupFence, Offer, decide
 from lockkit.table.occ.group_commit import offered_as, timeline_key
@@ -55,10 +56,10 @@ def history() -> list[Event]:
 
         version = send(*put("W1", FENCE_KEY, format_group_fence(long)))
         for number, who in ((1, "W1"), (2, "W2"), (3, "W3")):
-            send(*put(who, timeline_key(T(number), "requested")))
-        key, body = offered_as(offer(2))
+            send(*put(who, timeline_key(V9, T(number), "requested")))
+        key, body = offered_as(V9, offer(2))
         send(*put("W2", key, body))
-        key, body = offered_as(offer(3))
+        key, body = offered_as(V9, offer(3))
         theirs = send(*put("W3", key, body))
         send(*put("W1", FENCE_KEY, format_group_fence(made), IfVersion(version)))
         send(*put("W2", key, tombstone(T(3)), IfVersion(theirs)))
@@ -72,8 +73,8 @@ def test_the_record_of_a_long_fence_has_the_decisions_of_its_round(history: list
 
 
 def test_a_blind_offer_and_a_written_one_are_known_by_their_names() -> None:
-    assert offered("t/" + offered_as(offer(1, blind=True))[0]) == T(1)
-    assert offered("t/" + offered_as(offer(2))[0]) == T(2)
+    assert offered("t/" + offered_as(V9, offer(1, blind=True))[0]) == T(1)
+    assert offered("t/" + offered_as(V9, offer(2))[0]) == T(2)
     assert offered("t/.hoodie/timeline/x.append") == offered("t/a.offer") == ""
 
 

@@ -195,7 +195,7 @@ def test_a_handle_without_group_commit_is_refused_by_name(url: str) -> None:
         run(roll_back("20260101000000000", EpochGuard(0), known), store, clock)
 
 
-@pytest.mark.parametrize("wrong", [{"version": 6}, {"table_type": "MERGE_ON_READ"}])
+@pytest.mark.parametrize("wrong", [{"table_type": "MERGE_ON_READ"}])
 def test_a_table_that_cannot_have_group_commit_is_not_switched(
     url: str, wrong: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

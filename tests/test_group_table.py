@@ -27,6 +27,8 @@ from lockkit.runtime.proven import delete
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table, TableConfig
 from lockkit.table.errors import BrokenFence, ModeSwitched, NewerFence
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.occ import group_ahead, group_commit, group_gone, group_tail
 from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
@@ -35,7 +37,6 @@ from lockkit.table.occ.group_commit import (
     PATIENCE_MAX,
     GroupClient,
     GroupWrite,
-    inflight_key,
     look,
     offered,
     offered_as,
@@ -55,10 +56,15 @@ from lockkit.table.occ.group_fence import (
 
 T1, T2 = "20260101000000001", "20260101000000002"
 HOW: dict[str, Any] = {"record_key": "id", "partition_by": "region", "commit": "group"}
+VERSIONS = (9, 6)
 
 
 def rows(*ids: str, v: int = 0) -> pa.Table:
     return pa.table({"id": list(ids), "region": ["EU"] * len(ids), "v": [v] * len(ids)})
+
+
+def names_at(url: str) -> TimelineNames:
+    return run(load_config(), open_store(url), Clock())[0].names
 
 
 def values(url: str) -> dict[str, int]:
@@ -77,11 +83,16 @@ def judged(url: str) -> dict[str, int]:
     return {row["id"]: row["v"] for row in found}
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
+@pytest.fixture(params=VERSIONS)
+def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     made = f"file://{tmp_path}/orders"
-    Table.create(made, **HOW).close()
+    Table.create(made, **HOW, version=request.param).close()
     return made
+
+
+def timeline(url: str) -> Path:
+    """The folder of its instants."""
+    return Path(url.removeprefix("file://")) / names_at(url).folder
 
 
 # --- what works -----------------------------------------------------------------------------------
@@ -124,7 +135,7 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
     assert fence == [f"put {FENCE_KEY}"] * 8 + [f"get {FENCE_KEY}"], "the last one is confirmed"
     kinds = Counter(each.partition(" ")[0] for each in asked)
     assert kinds == {"put": 8 * 5, "list": 2, "delete": 1, "get": 1}, asked
-    folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
+    folder = timeline(url)
     assert len(list(folder.glob("*.requested"))) == 10, "what was reserved and not used is deleted"
 
 
@@ -139,9 +150,9 @@ def test_an_instant_reserved_beside_a_refused_commit_is_released(
         with pytest.raises(CommitConflict, match="columns"):
             one.append(rows("c"))
         assert one._upkeep.context.together[0].ahead
-    folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
+    folder = timeline(url)
     taken = list(folder.glob("*.commit.requested"))  # the refused one may have been rolled back
-    assert len(taken) == len(list(folder.glob("*_*.commit"))) == 2
+    assert len(taken) == len(list(folder.glob("*.commit"))) == 2
 
 
 def test_writers_that_overlap_do_not_both_commit(url: str) -> None:
@@ -184,9 +195,10 @@ def test_an_upsert_under_contention_lists_twice_and_offers_nothing_if_it_comes_f
 
 
 def test_an_offer_is_read_once(url: str) -> None:
-    store, client, mine = open_store(url), GroupClient(), Offer(T1, 0)
-    key, body = offered_as(mine)
-    run(prove_data({key: body, inflight_key(T1, "commit"): b"{}"}), store, Clock())
+    names = names_at(url)
+    store, client, mine = open_store(url), GroupClient(names=names), Offer(T1, 0)
+    key, body = offered_as(names, mine)
+    run(prove_data({key: body, names.inflight(T1): b"{}"}), store, Clock())
     view = run(look(client), store, Clock())
     assert run(open_offers(view), store, Clock()) == [mine]
     run(delete(key), store, Clock())
@@ -199,11 +211,12 @@ def test_a_writer_that_waits_for_the_owner_of_an_older_offer_does_not_read_the_o
     asked: list[str] = []
     with Table(url) as table:
         spy(table, asked.append)
-        store, client = table.store, GroupClient()
+        names = names_at(url)
+        store, client = table.store, GroupClient(names=names)
         older = Offer(T1, 0, table=run(read_group_fence(), store, Clock())[0].table)
         for each in (older, replace(older, instant=T2)):
-            key, body = offered_as(each)
-            files = {key: body, inflight_key(each.instant, "commit"): b"{}"}
+            key, body = offered_as(names, each)
+            files = {key: body, names.inflight(each.instant): b"{}"}
             run(prove_data(files), store, Clock())
         view = run(look(client), store, Clock())
         mine = GroupWrite(T2, "mine", 0, frozenset(), table=older.table)
@@ -211,14 +224,15 @@ def test_a_writer_that_waits_for_the_owner_of_an_older_offer_does_not_read_the_o
         assert run(take_turn(client, view, mine, 0), store, Clock()) == ""
         assert not [each for each in asked if each.endswith(".offer")], asked
         assert run(take_turn(client, view, mine, PATIENCE_MAX), store, Clock()) == "commit"
-        assert f"get .hoodie/timeline/{T1}.offer" in asked
+        assert f"get {names.folder}{T1}.offer" in asked
     assert [each.instant for each in client.known.window] == [T1, T2] if client.known else False
 
 
 def test_what_was_read_and_is_no_offer_is_not_read_again(url: str) -> None:
-    store, client = open_store(url), GroupClient()
-    run(prove_data({offered_as(Offer(T1, 0))[0]: tombstone(T1),
-                    inflight_key(T1, "commit"): b"{}"}), store, Clock())  # fmt: skip
+    names = names_at(url)
+    store, client = open_store(url), GroupClient(names=names)
+    run(prove_data({offered_as(names, Offer(T1, 0))[0]: tombstone(T1),
+                    names.inflight(T1): b"{}"}), store, Clock())  # fmt: skip
     view = run(look(client), store, Clock())
     assert run(open_offers(view), store, Clock()) == []
     assert offered(run(look(client), store, Clock())) == ([], [])
@@ -271,7 +285,7 @@ def test_table_show_names_the_last_decision(url: str, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("wrong", [
-    {"version": 6}, {"mode": "hudi"}, {"commit": "grouped"}, {"table_type": "MERGE_ON_READ"},
+    {"mode": "hudi"}, {"commit": "grouped"}, {"table_type": "MERGE_ON_READ"},
 ])  # fmt: skip
 def test_a_table_that_cannot_have_group_commit_is_not_made(
     tmp_path: Path, wrong: dict[str, Any]
@@ -329,7 +343,7 @@ def test_a_fence_that_cannot_be_read_stops_every_commit(url: str, body: bytes) -
 def test_an_offer_that_cannot_be_read_is_left_to_its_owner(url: str, body: bytes) -> None:
     assert parse_offer(body) is None
     assert is_tombstone(body) == (body == tombstone(T1))
-    folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
+    folder = timeline(url)
     folder.mkdir(exist_ok=True)
     for state, content in (("inflight", b"{}"), ("offer", body)):
         (folder / f"{T1}.{state}").write_bytes(content)
@@ -357,11 +371,11 @@ def test_an_append_returns_once_it_is_decided_and_a_reader_waits_for_what_is_not
 
         spy(table, before)
         done = table.append(rows("b"))
-        folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
-        assert not list(folder.glob(f"{done.instant}_*.commit"))
+        folder = timeline(url)
+        assert not list(folder.glob(f"{done.instant}*.commit"))
         returned.set()
         assert values(url) == dict.fromkeys("ab", 0)
-        assert list(folder.glob(f"{done.instant}_*.commit"))
+        assert list(folder.glob(f"{done.instant}*.commit"))
 
 
 def test_a_writer_without_awaited_threads_returns_once_its_commit_is_published(url: str) -> None:
@@ -369,8 +383,8 @@ def test_a_writer_without_awaited_threads_returns_once_its_commit_is_published(u
         table._upkeep.context.lingering = None  # as Spark's writes have it
         for each in "ab":
             done = table.append(rows(each))
-            folder = Path(url.removeprefix("file://")) / ".hoodie/timeline"
-            assert list(folder.glob(f"{done.instant}_*.commit"))
+            folder = timeline(url)
+            assert list(folder.glob(f"{done.instant}*.commit"))
     assert len(list(folder.glob("*.requested"))) == 2, "nothing is reserved ahead"
 
 

@@ -14,7 +14,7 @@ from lockkit.lab.course.together import Combining, Writing
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
 from lockkit.runtime import Get, List, Procedure, Put, Sleep, WallMs
-from lockkit.table.format.timeline import instant_of
+from lockkit.table.format.timeline import V9, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
 from lockkit.table.occ.group import (
     REFUSED,
@@ -29,7 +29,6 @@ from lockkit.table.occ.group_commit import (
     GroupClient,
     await_decision,
     completed_key,
-    inflight_key,
     is_published,
     make_room,
     publish_round,
@@ -52,6 +51,7 @@ def decisions(count: int, **more: Any) -> tuple[GroupDecision, ...]:
 
 
 def fence_of(window: tuple[GroupDecision, ...], **more: Any) -> GroupFence:
+    more.setdefault("completion", T(9_000))
     return GroupFence("a", "t", round=len(window), combiner="W2", window=window, **more)
 
 
@@ -152,7 +152,7 @@ def test_a_refusal_is_over_once_its_tombstone_is_there(body: bytes, proven: set[
     done, asked = carried_out(is_published(client, [refused]), lambda _: Found(body, "v"))
     assert done == bool(proven)
     assert client.proven == proven
-    assert [each.key for each in asked] == [timeline_key(refused.instant, "offer")]
+    assert [each.key for each in asked] == [timeline_key(V9, refused.instant, "offer")]
 
 
 def test_a_writer_learns_from_the_fence_that_its_commit_is_published() -> None:
@@ -198,7 +198,7 @@ def test_a_publisher_reads_inflight_files_while_it_publishes_those_before() -> N
             case Get(key) if key == FENCE_KEY:
                 return Found(format_group_fence(fence), "v1")
             case Get(key):
-                assert key in {inflight_key(each.instant, COMMIT) for each in window}
+                assert key in {V9.inflight(each.instant) for each in window}
                 return Found(BODY, "v")
             case Put():
                 return Applied("v")

@@ -120,7 +120,7 @@ class TableConfig:
         if self.commit != SERIAL:
             from lockkit.table.format.refusals import refuse_commit
 
-            refuse_commit(self.commit, self.version, self.mode, self.table_type)
+            refuse_commit(self.commit, self.mode, self.table_type)
         if self.index:
             from lockkit.table.format.refusals import refuse_index
 

@@ -224,16 +224,15 @@ def refuse_index(index: str) -> None:
         raise RefusedOption("index", why, value=str(index)[:40])
 
 
-def refuse_commit(commit: str, version: int, mode: str, table_type: str) -> None:
+def refuse_commit(commit: str, mode: str, table_type: str) -> None:
     """Raise unless such a table can commit in this way."""
     if commit != GROUP:
         raise RefusedOption(
             "commit", f"is refused: a table commits {SERIAL} or {GROUP}", value=str(commit)[:40]
         )
-    if (version, mode, table_type) != (9, FENCED, COPY_ON_WRITE):
+    if (mode, table_type) != (FENCED, COPY_ON_WRITE):
         raise RefusedOption(
-            f"version {version}, mode {mode}, {table_type}",
-            f"is refused: group commit needs table version 9, mode {FENCED} and {COPY_ON_WRITE}",
-            f"leave out commit={GROUP!r}, or make such a table; a table of version 6 is upgraded "
-            "by a Hudi writer (1.1 or later) with hoodie.write.table.version=9",
+            f"mode {mode}, {table_type}",
+            f"is refused: group commit needs the mode {FENCED} and {COPY_ON_WRITE}",
+            f"leave out commit={GROUP!r}, or make such a table",
         )

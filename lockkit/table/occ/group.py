@@ -6,8 +6,9 @@ that it excludes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.timeline import instant_ms, instant_of
@@ -15,8 +16,9 @@ from lockkit.table.occ.fence import COMMIT, GROUPS_MAX, NO_INSTANT, ROLLBACK
 
 GROUP_WINDOW_MAX = 128
 BATCH_MAX = 64
-UNPUBLISHED_MAX = 24
-"""While this many decisions have no proven outcome file, nothing more is decided."""
+UNPUBLISHED_MAX, UNPUBLISHED_MAX_6 = 24, 64
+"""While this many decisions have no proven outcome file, nothing more is decided. In table
+version 6 there may be more: a round is published at once."""
 WINDOW_GROUPS_MAX = 4_000
 """Number of file groups named in a window. A commit beyond it conflicts with each later rewrite."""
 BODIES_MAX = 32_000
@@ -108,6 +110,31 @@ def reaches(fence: GroupFence, known: int) -> bool:
     left the window.
     """
     return fence.first <= known + 1
+
+
+def shows_left(fence: GroupFence, shown: Iterable[GroupDecision]) -> bool:
+    """Whether a listing with these commits of the window has all that left the window before.
+
+    Rounds are published in their order; in version 9 also the commits of a round. In version 6 one
+    of a round may have been published, and left the window, after the listing showed another one.
+    """
+    return fence.first == 1 or any(
+        fence.completion is not None or each.round > fence.window[0].round for each in shown
+    )
+
+
+def seen_until(fence: GroupFence, is_seen: Callable[[str], bool]) -> int:
+    """The last decision up to which a snapshot has all commits; 0 if the window does not say."""
+    shown = [each for each in fence.window if each.kind == COMMIT and is_seen(each.instant)]
+    if not shown or not shows_left(fence, shown):
+        return 0
+    last = shown[-1]
+    if fence.completion is not None:
+        return last.seq
+    here = (each for each in fence.window if each.round >= last.round)
+    seen = takewhile(lambda each: each.kind != COMMIT or is_seen(each.instant), here)
+    before = (each.seq for each in fence.window if each.round < last.round)
+    return max([*before, *(each.seq for each in seen)], default=0)
 
 
 def is_late(fence: GroupFence, offer: Offer, timely: Collection[str]) -> bool:
@@ -231,7 +258,8 @@ def without_old_bodies(fence: GroupFence) -> GroupFence:
 def has_room(fence: GroupFence, proven: Collection[int]) -> int:
     """How many more decisions there may be before one is published."""
     unproven = sum(not is_proven(fence, each, proven) for each in fence.window)
-    return max(0, UNPUBLISHED_MAX - unproven)
+    most = UNPUBLISHED_MAX_6 if fence.completion is None else UNPUBLISHED_MAX
+    return max(0, most - unproven)
 
 
 def refuse(

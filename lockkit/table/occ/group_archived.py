@@ -9,7 +9,7 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import listing, read
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.taken_back import refuse_taken_back
-from lockkit.table.format.timeline import COMMITS, V9, parse_timeline
+from lockkit.table.format.timeline import COMMITS, TimelineNames, parse_timeline
 from lockkit.table.occ.fence import COMMIT
 from lockkit.table.occ.group import REFUSED
 
@@ -33,19 +33,19 @@ def archived_outcome(instant: str) -> Procedure[str]:
     return COMMIT if found else REFUSED
 
 
-def completion_of(instant: str) -> Procedure[str | None]:
+def completion_of(names: TimelineNames, instant: str) -> Procedure[str | None]:
     """The completion time of a commit in the timeline or the archive; None if it is none.
 
-    Raises `TableChanged` if a restore has taken it back.
+    In table version 6 it is "". Raises `TableChanged` if a restore has taken it back.
     """
-    now = parse_timeline((yield from listing(V9.folder + instant)), V9)
+    now = parse_timeline((yield from listing(names.folder + instant)), names)
     if (action := now.completed.get(instant)) in COMMITS:
-        key = V9.completed(instant, action, now.completion.get(instant))
+        key = names.completed(instant, action, now.completion.get(instant))
         if isinstance(left := (yield from read(key, limit=None)), Found):
             refuse_taken_back(instant, key, left)
-        return now.completion.get(instant)
+        return now.completion.get(instant, "")
     from lockkit.table.format.archived import load_archived  # rarely needed
 
     archived = yield from load_archived((yield from load_config())[0])
-    return next((each.completed for each in archived
+    return next((each.completed or "" for each in archived
                  if each.instant == instant and each.action in COMMITS), None)  # fmt: skip

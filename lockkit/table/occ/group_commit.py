@@ -33,7 +33,7 @@ from lockkit.runtime.proven import pause_s as throttled_s
 from lockkit.stores import ListEntry
 from lockkit.table.errors import CommitUnknown, TableChanged
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
-from lockkit.table.format.timeline import HOODIE, instant_ms, instant_of
+from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group import (
     GROUP_WINDOW_MAX,
@@ -53,6 +53,7 @@ from lockkit.table.occ.group import (
     proven_until,
     reaches,
     refuse,
+    seen_until,
     whole,
 )
 from lockkit.table.occ.group_archived import ArchivedAs, archived_outcome
@@ -70,12 +71,9 @@ from lockkit.table.occ.group_fence import (
     unpacked,
 )
 
-GROUP_TIMELINE = HOODIE + "timeline/"
-INSTANTS = GROUP_TIMELINE + "2"
-"""Begins the name of each file of an instant; the archive's files lie in the same folder."""
 OVERWRITE, CLUSTERING = "replacecommit", "clustering"
 COMPLETED = {CLUSTERING: OVERWRITE}
-"""What the file of an action is called once it is completed, where that is not the action."""
+"""What an action is called once it is completed, where that is another name."""
 RESERVATIONS_MAX = 10
 TURNS_MAX = 40
 PUBLISHING_TURNS_MAX = 8 * UNPUBLISHED_MAX
@@ -132,6 +130,8 @@ class GroupClient:
     """The file groups that an inflight file names."""
     window_max: int = GROUP_WINDOW_MAX
     archived_as: ArchivedAs = archived_outcome
+    names: TimelineNames = V9
+    """Those of the table's files, by its version."""
     horizon: str = ""
     """Up to this instant everything is over and published; listings begin after it."""
     archived: str = NO_INSTANT
@@ -236,6 +236,10 @@ class GroupView:
     archived_as: ArchivedAs = archived_outcome
     """Finds the outcome of an instant that may be archived."""
 
+    @property
+    def names(self) -> TimelineNames:
+        return names_of(self.fence)
+
     def completed(self) -> frozenset[str]:
         return frozenset(instant_in(key) for key in self.keys if key.endswith(".commit"))
 
@@ -283,16 +287,11 @@ class GroupWrite:
     """The earlier instants that are under way by that listing."""
 
     def see(self, fence: GroupFence) -> None:
-        """Raise the base to the last decision in its snapshot.
-
-        In table version 9 outcomes appear in the order of the decisions: it has all before that.
-        """
+        """Raise the base to the last decision up to which its snapshot has all."""
         self.table = fence.table
-        if fence.completion is not None:
-            self.base = max([self.base, *(
-                each.seq for each in fence.window if each.kind == COMMIT
-                and (each.instant in self.seen or each.instant <= self.horizon)
-            )])  # fmt: skip
+        self.base = max(self.base, seen_until(
+            fence, lambda each: each in self.seen or each <= self.horizon
+        ))  # fmt: skip
 
     def offer(self) -> Offer:
         return Offer(
@@ -302,18 +301,19 @@ class GroupWrite:
         )  # fmt: skip
 
 
-def timeline_key(instant: str, state: str) -> str:
-    return f"{GROUP_TIMELINE}{instant}.{state}"
+def names_of(fence: GroupFence) -> TimelineNames:
+    """Version 6 has no completion times, and other names."""
+    return V6 if fence.completion is None else V9
+
+
+def timeline_key(names: TimelineNames, instant: str, state: str) -> str:
+    return f"{names.folder}{instant}.{state}"
 
 
 def completed_key(each: GroupDecision) -> str:
     """In table version 9 with the completion time that the fence gave it."""
-    done = f"_{each.completion}" if each.completion else ""
-    return timeline_key(each.instant + done, COMPLETED.get(each.action, each.action))
-
-
-def inflight_key(instant: str, action: str) -> str:
-    return timeline_key(instant, "inflight" if action == COMMIT else f"{action}.inflight")
+    names = V9 if each.completion else V6
+    return names.completed(each.instant, each.action, each.completion or None)
 
 
 def plain_keys(entries: Iterable[ListEntry]) -> frozenset[str]:
@@ -324,7 +324,7 @@ def plain_keys(entries: Iterable[ListEntry]) -> frozenset[str]:
 
 
 def instant_in(key: str) -> str:
-    return key.removeprefix(GROUP_TIMELINE)[:INSTANT_DIGITS]
+    return key.rpartition("/")[2][:INSTANT_DIGITS]
 
 
 # --- knowing the fence ----------------------------------------------------------------------------
@@ -337,13 +337,11 @@ def has_gap(before: GroupFence | None, fence: GroupFence) -> bool:
 
 def look(client: GroupClient) -> Procedure[GroupView]:
     """The listing and the fence, read in parallel; a gap between two fences costs a listing."""
-    before = client.known
-    after = f"{GROUP_TIMELINE}{client.horizon}~" if client.horizon else ""
-    listed, sent_ms = listing(INSTANTS, after=after), (yield WallMs())
-    entries, (fence, version) = yield Parallel((listed, read_group_fence()))
+    before, sent_ms = client.known, (yield WallMs())
+    entries, (fence, version) = yield Parallel((list_instants(client), read_group_fence()))
     client.took(sent_ms, (yield WallMs()))
     if has_gap(before, fence):
-        entries = yield from listing(INSTANTS, after=after)
+        entries = yield from list_instants(client)
     client.knows(fence, version)
     decided = known_decisions(before, fence)
     versions = {each.key: each.version for each in entries if each.key.endswith(".offer")}
@@ -357,6 +355,12 @@ def look(client: GroupClient) -> Procedure[GroupView]:
     client.bodies = {each: body for each, body in client.bodies.items()
                      if each not in done and each > client.horizon}  # fmt: skip
     return view
+
+
+def list_instants(client: GroupClient) -> Procedure[list[ListEntry]]:
+    """Those after its horizon."""
+    after = f"{client.names.folder}{client.horizon}~" if client.horizon else ""
+    return (yield from listing(client.names.prefix, after=after))
 
 
 def view_beside(
@@ -400,7 +404,7 @@ def recorded_outcome(view: GroupView, instant: str) -> Procedure[str]:
     """What the timeline says of an instant that is in no window."""
     if is_completed(view, instant):
         return COMMIT
-    key = timeline_key(instant, "offer")
+    key = timeline_key(view.names, instant, "offer")
     if view.read.get((key, view.versions.get(key))):
         return ""  # it has been read, or written, and is an offer still
     if key in view.keys and isinstance(found := (yield from read(key)), Found):
@@ -425,14 +429,15 @@ def reserve(client: GroupClient) -> Procedure[GroupWrite]:
     newest = max(client.known.newest, client.known.since) if client.known else NO_INSTANT
     for _ in range(RESERVATIONS_MAX):
         attempt, instant = (yield Unique()), next_group_instant((yield WallMs()), newest)
-        taken = yield from create(timeline_key(instant, "requested"), attempt.encode())
+        requested = timeline_key(client.names, instant, "requested")
+        taken = yield from create(requested, attempt.encode())
         if not isinstance(taken, Found):
             view = yield from look(client)
             ended = yield from reservation_ended(view, instant)
             if not ended and not is_passed(view, instant):
                 return GroupWrite(instant, attempt, view.fence.last, view.commits(),
                                   view.fence.archived, table=view.fence.table)  # fmt: skip
-            yield from delete(timeline_key(instant, "requested"), taken)
+            yield from delete(requested, taken)
             newest = max(view.fence.newest, *map(instant_in, view.keys))
         newest = max(newest, instant)  # what was given up is never used again
     raise TableError("no instant", f"was free in {RESERVATIONS_MAX} tries", "try again")
@@ -451,7 +456,7 @@ def commit(client: GroupClient, write: GroupWrite, files: dict[str, bytes]) -> P
 
     Raises `CommitUnknown` if an offer or a replacement of the fence may still be carried out.
     """
-    objects = files | {timeline_key(write.instant, "inflight"): write.body}
+    objects = files | {client.names.inflight(write.instant): write.body}
     yield from prove_data(objects)
     return (yield from decided(client, write))
 
@@ -545,7 +550,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     if not write.blind and not write.surveyed:  # its offer says what its owner has seen
         write.see((yield from look(client)).fence)
     write.sent = write.offered = True
-    key, body = offered_as(write.offer())
+    key, body = offered_as(client.names, write.offer())
     view: GroupView | None = None
     if write.follows:
         sent_ms = yield WallMs()
@@ -627,11 +632,11 @@ def await_decision(
     return ""
 
 
-def offered_as(offer: Offer) -> tuple[str, bytes]:
+def offered_as(names: TimelineNames, offer: Offer) -> tuple[str, bytes]:
     """The object that offers it; a blind offer says everything by its name."""
     if offer.blind:
-        return GROUP_TIMELINE + blind_name(offer), b""
-    return timeline_key(offer.instant, "offer"), format_offer(offer)
+        return names.folder + blind_name(offer), b""
+    return timeline_key(names, offer.instant, "offer"), format_offer(offer)
 
 
 def pause_s(turn: int) -> Procedure[float]:
@@ -645,13 +650,15 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
 
     So it counts if a commit may be archived that the snapshot lacks: then nothing shows its files.
     """
-    if conflicts(write.offer(), view.decided.values()) or view.fence.archived > write.horizon:
+    unseen = [each for each in view.decided.values()
+              if each.instant not in write.seen and each.instant > write.horizon]  # fmt: skip
+    if conflicts(write.offer(), unseen) or view.fence.archived > write.horizon:
         return True
     for instant in sorted(view.commits() - write.seen - {write.instant}):
         if instant <= write.horizon:
             continue
         for action in (COMMIT, OVERWRITE, CLUSTERING):
-            found = yield from read(inflight_key(instant, action))
+            found = yield from read(client.names.inflight(instant, action))
             if isinstance(found, Found) and clash(write.writes, client.groups_of(found.body)):
                 return True
     return False
@@ -669,7 +676,7 @@ def withdraw(
         if (yield from replace_group_fence(client, view, after)):
             return REFUSED
     doubt = "it is offered and not decided: another client may still commit it"
-    raise CommitUnknown(instant, doubt, (FENCE_KEY, timeline_key(instant, "commit")))
+    raise CommitUnknown(instant, doubt, (FENCE_KEY, timeline_key(client.names, instant, COMMIT)))
 
 
 # --- deciding -------------------------------------------------------------------------------------
@@ -697,19 +704,19 @@ def offered(view: GroupView) -> tuple[list[Offer], list[str]]:
         if key.endswith(".offer") and is_open(view, instant_in(key)):
             ended = view.read.get((key, view.versions.get(key)), key) is None
             keys += [] if ended else [key]
-        elif key.endswith(".append") and (by_name := blind_offer(key[len(GROUP_TIMELINE) :])):
-            refused = timeline_key(by_name.instant, "offer") in view.keys
+        elif key.endswith(".append") and (by_name := blind_offer(key.rpartition("/")[2])):
+            refused = timeline_key(view.names, by_name.instant, "offer") in view.keys
             found += [by_name] if is_open(view, by_name.instant) and not refused else []
     return found, keys
 
 
 def is_open(view: GroupView, instant: str) -> bool:
-    started = timeline_key(instant, "inflight") in view.keys
+    started = timeline_key(view.names, instant, "inflight") in view.keys
     return started and instant not in view.decided and not is_completed(view, instant)
 
 
 def is_completed(view: GroupView, instant: str) -> bool:
-    if timeline_key(instant, "commit") in view.keys:
+    if timeline_key(view.names, instant, COMMIT) in view.keys:
         return True
     return instant in view.completed()
 
@@ -812,14 +819,17 @@ def publish(
 ) -> Procedure[GroupFence | None]:  # fmt: skip
     """Create the outcome files of all decisions: a round only after every earlier round.
 
-    In table version 9 one by one, in the order of their completion times: a reader of increments
-    that sees one has seen all before it. `until` is the number of the last decision to publish.
+    In table version 6 those of a round in parallel. In version 9 one by one, in the order of their
+    completion times: a reader of increments that sees one has seen all before it. `until` is the
+    number of the last decision to publish.
     `beside` is carried out in parallel with the last ones; its result is returned.
     """
     view = view or (yield from look(client))
     due = [each for each in view.fence.window if until is None or each.seq <= until]
     left = [each for each in due if not is_proven(view.fence, each, client.proven)]
-    parts = [left[at : at + READ_AHEAD] for at in range(0, len(left), READ_AHEAD)]
+    parts = rounds(replace(view.fence, window=tuple(left)))
+    if view.fence.completion is not None:
+        parts = [left[at : at + READ_AHEAD] for at in range(0, len(left), READ_AHEAD)]
     bodies = (yield from unpublished_bodies(client, view, parts[0])) if parts else {}
     for part, coming in pairwise(parts):
         work = publish_part(client, view, part, bodies)
@@ -875,7 +885,8 @@ def unpublished_bodies(
     own = {each.instant: body for each in left
            if (body := client.bodies.get(each.instant) or unpacked(each))}  # fmt: skip
     others = [each for each in left if each.instant not in own]
-    found = yield from all_of([read(inflight_key(each.instant, each.action)) for each in others])
+    keys = [view.names.inflight(each.instant, each.action) for each in others]
+    found = yield from all_of([read(key) for key in keys])
     return own | {decision.instant: each.body for decision, each in zip(others, found, strict=True)
                   if isinstance(each, Found)}  # fmt: skip
 
@@ -894,14 +905,14 @@ def publish_one(
     if is_proven(view.fence, each, client.proven) or each.instant <= client.archived:
         return met
     if each.kind != COMMIT:
-        yield from bury(each.instant)
+        yield from bury(client.names, each.instant)
     elif not is_completed(view, each.instant):
         body = bodies.get(each.instant, b"")
         if digest(body) != each.sha256:
             raise TableError(
                 each.instant,
-                f"is decided, and {inflight_key(each.instant, each.action)} is missing or is not "
-                "what was decided", "restore that object from its versions",
+                f"is decided, and {view.names.inflight(each.instant, each.action)} is missing or "
+                "is not what was decided", "restore that object from its versions",
             )
 
         def is_ours(there: bytes) -> bool:
@@ -1041,8 +1052,7 @@ def are_published(client: GroupClient, left: list[GroupDecision]) -> Procedure[b
     """Whether the last of these is published; notes each that is. By one listing."""
     if len(left) == 1:
         return (yield from is_published(client, left))
-    after = f"{GROUP_TIMELINE}{client.horizon}~" if client.horizon else ""
-    keys = {each.key for each in (yield from listing(GROUP_TIMELINE, after=after))}
+    keys = {each.key for each in (yield from list_instants(client))}
     there = [each for each in left if completed_key(each) in keys]
     client.proven |= {each.seq for each in there}
     return left[-1] in there
@@ -1051,20 +1061,21 @@ def are_published(client: GroupClient, left: list[GroupDecision]) -> Procedure[b
 def is_published(client: GroupClient, left: list[GroupDecision]) -> Procedure[bool]:
     """Whether the last of these is published, by one small read.
 
-    In table version 9 then those before it are, too: they are published in this order.
+    If it is a commit, those of earlier rounds are published, too; in table version 9 all before it.
     """
     last = left[-1]
-    key = completed_key(last) if last.kind == COMMIT else timeline_key(last.instant, "offer")
-    found = yield from read(key)
-    if not isinstance(found, Found) or (last.kind != COMMIT and not is_tombstone(found.body)):
+    commit, refused = last.kind == COMMIT, timeline_key(client.names, last.instant, "offer")
+    found = yield from read(completed_key(last) if commit else refused)
+    if not isinstance(found, Found) or (not commit and not is_tombstone(found.body)):
         return False
-    client.proven |= {each.seq for each in left} if last.completion else {last.seq}
+    before = {each.seq for each in left if last.completion or each.round < last.round}
+    client.proven |= {last.seq} | (before if commit else set())
     return True
 
 
-def bury(instant: str) -> Procedure[None]:
+def bury(names: TimelineNames, instant: str) -> Procedure[None]:
     """The tombstone of an instant that the fence has decided against."""
-    key, body = timeline_key(instant, "offer"), tombstone(instant)
+    key, body = timeline_key(names, instant, "offer"), tombstone(instant)
     settled = yield from create(key, body)
     while isinstance(settled, Found) and not is_tombstone(settled.body):
         replaced = yield from settle_write(key, body, IfVersion(settled.version))
@@ -1082,18 +1093,18 @@ def roll_back(client: GroupClient, instant: str, prefix: str) -> Procedure[bool]
         return False
     if not (yield from decide_against(client, view, instant, kind)):
         return False
-    yield from bury(instant)
+    yield from bury(client.names, instant)
     for entry in (yield from listing(prefix)):
         yield from delete(entry.key)
     for state in ("inflight", "requested"):
-        yield from delete(timeline_key(instant, state))
+        yield from delete(timeline_key(client.names, instant, state))
     return True
 
 
 def look_at_one(client: GroupClient, instant: str) -> Procedure[GroupView]:
     """The fence, and then one instant's own files: what left the window before has its outcome."""
     fence, version = yield from read_group_fence()
-    entries = yield from listing(GROUP_TIMELINE + instant)
+    entries = yield from listing(client.names.folder + instant)
     decided = {each.instant: each for each in fence.window}
     return GroupView(fence, version, decided, plain_keys(entries), archived_as=client.archived_as)
 
@@ -1117,13 +1128,13 @@ def snapshot(client: GroupClient) -> Procedure[tuple[int, frozenset[str]]]:
     return view.fence.last, view.commits()
 
 
-def increment() -> Procedure[str]:
+def increment(names: TimelineNames) -> Procedure[str]:
     """The instant up to which a reader may pull: nothing at or before it is pending.
 
     Table version 6: the listing alone decides. A decided instant that is not published holds back
     the reader like any other pending one. Version 9: the greatest completion time in the listing.
     """
-    entries = yield from listing(GROUP_TIMELINE)
+    entries = yield from listing(names.prefix)
     times = [each.key.rpartition("_")[2][:INSTANT_DIGITS] for each in entries
              if "_" in each.key and each.key.endswith(".commit")]  # fmt: skip
     if times:

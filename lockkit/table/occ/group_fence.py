@@ -40,9 +40,10 @@ PACKED_MAX, UNPACKED_MAX = 2_000, 64_000
 # --- the fence ------------------------------------------------------------------------------------
 
 
-def first_fence(attempt: str, table: str) -> bytes:
-    """That of a new table, of version 9."""
-    return format_group_fence(GroupFence(attempt, table, completion=NO_INSTANT))
+def first_fence(attempt: str, table: str, version: int) -> bytes:
+    """That of a new table; in version 6 commits have no completion times."""
+    completion = NO_INSTANT if version == 9 else None
+    return format_group_fence(GroupFence(attempt, table, completion=completion))
 
 
 def format_group_fence(fence: GroupFence) -> bytes:

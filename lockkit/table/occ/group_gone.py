@@ -50,7 +50,7 @@ def is_gone(write: GroupWrite, prepared: Prepared) -> Procedure[bool]:
     if write.doubtful:
         return False
     if write.offered:
-        yield from delete(offered_as(write.offer())[0])
+        yield from delete(offered_as(prepared.names, write.offer())[0])
     transaction = prepared.transaction
     try:
         yield from recheck_config(transaction.config, transaction.taken.known.config_version)

@@ -156,7 +156,8 @@ def to_group(config: TableConfig, believe: Callable[[], None]) -> Procedure[None
         times = [*now.completion.values(), *filter(None, [before])]
         fence = replace(
             continued, attempt=(yield Unique()), newest=max(now.latest, archived),
-            completion=max(times, default=NO_INSTANT), archived=archived,
+            completion=max(times, default=NO_INSTANT) if config.names.layout == 2 else None,
+            archived=archived,
             since=max(archived, (yield from _begun(now, config))),
         )  # fmt: skip
         believe()
@@ -168,9 +169,9 @@ def to_group(config: TableConfig, believe: Callable[[], None]) -> Procedure[None
     raise _lost()
 
 
-def from_group(guard: Guard, believe: Callable[[], None]) -> Procedure[None]:
+def from_group(config: TableConfig, guard: Guard, believe: Callable[[], None]) -> Procedure[None]:
     """Close group commit, and put a fence for writers that take turns in its place."""
-    client = GroupClient()
+    client = GroupClient(names=config.names)
     for _ in range(ROUNDS_MAX):
         yield from set_closed(client, believe, closed=True)
         assert client.known is not None

@@ -30,7 +30,7 @@ from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import recheck_config
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.taken_back import refuse_taken_back
-from lockkit.table.format.timeline import V9, Timeline, instant_ms, parse_timeline
+from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, parse_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.covered import pending_commits
@@ -46,7 +46,6 @@ from lockkit.table.occ.group_archived import completion_of
 from lockkit.table.occ.group_commit import (
     CONTENDED_FOR,
     FOLLOWS_MS,
-    GROUP_TIMELINE,
     GroupClient,
     GroupWrite,
     bury,
@@ -68,6 +67,7 @@ from lockkit.table.occ.group_refused import refusal_of
 from lockkit.table.occ.group_waiting import others_publish
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred
+from lockkit.table.occ.transaction import Transaction
 
 T = TypeVar("T")
 CONFIG_EVERY_MS = 10_000
@@ -90,9 +90,11 @@ class GroupContext(Protocol):
 
 
 def new_client(
-    boot_ms: Callable[[], int] = int, own: set[str] | None = None, reserves: bool = False
-) -> GroupClient:
-    return GroupClient(boot_ms=boot_ms, own=set() if own is None else own, reserves=reserves)
+    names: TimelineNames, boot_ms: Callable[[], int] = int, own: set[str] | None = None,
+    reserves: bool = False,
+) -> GroupClient:  # fmt: skip
+    own = set() if own is None else own
+    return GroupClient(names=names, boot_ms=boot_ms, own=own, reserves=reserves)
 
 
 def in_group(clients: list[GroupClient], new: T) -> tuple[T, GroupAppend | None]:
@@ -129,7 +131,7 @@ def publish_together(
     try:
         view = None
         if append is not None and append.listed is not None:
-            view = view_beside(client, append.listed, _keys_of(prepared.transaction.timeline))
+            view = view_beside(client, append.listed, _keys_of(prepared.transaction))
         if append is not None and is_busy(client):
             client.beside = reserve_ahead(client, prepared.transaction.taken)
         yield Note("checked", {
@@ -147,21 +149,21 @@ def publish_together(
         raise
     except ModeSwitched:
         # The fence was closed before, with all that was decided in the timeline or the archive.
-        found = yield from completion_of(instant)
+        found = yield from completion_of(client.names, instant)
         if found is None:
             raise
-        return Committed(instant, 0, 0, (), found)
+        return Committed(instant, 0, 0, (), found or None)
     except Exception as error:
         if isinstance(error, TableChanged) or (not write.sent and _is_not_done(error)):
             raise  # another table's fence decides nothing that was offered to this one
         if isinstance(error, BrokenFence) and (yield from is_gone(write, prepared)):
             why = "is gone: the table was deleted under this commit"
             raise NoTable(FENCE_KEY, why, "make it again with Table.create") from error
-        open_outcome = CommitUnknown(instant, str(error), _shown_in(write))
+        open_outcome = CommitUnknown(instant, str(error), _shown_in(client, write))
         open_outcome.prepared = prepared
         raise open_outcome from error
     with suppress(StoreError, Unanswered):  # otherwise it is left to the next client
-        yield from bury(instant)
+        yield from bury(client.names, instant)
     refusal = refusal_of(instant, kind, entry, client.known.since if client.known else NO_INSTANT)
     yield Note("refused", {"instant": instant, "epoch": 0, "error": type(refusal).__name__,
                            "why": str(refusal)})  # fmt: skip
@@ -176,7 +178,9 @@ def publish_in_group(
     clients = context.together
     if not clients:
         reserves = context.lingering is not None
-        clients.append(new_client(context.clock.boot_ms, context.own, reserves))
+        clients.append(new_client(
+            prepared.names, context.clock.boot_ms, context.own, reserves
+        ))  # fmt: skip
         clients[0].process = process_of(context.store.url, context.store.server)
     try:
         way = publish_together(clients[0], prepared, strategy, append)
@@ -185,7 +189,7 @@ def publish_in_group(
             committed: Committed = run(way, context.store, context.clock, later)
     except BaseException as error:
         if not isinstance(error, Exception):
-            error.add_note(_interrupted(clients[0].writing, prepared.instant))
+            error.add_note(_interrupted(clients[0], prepared.instant))
         if clients[0].ahead:  # reserved beside a decision that was not made
             _linger(context, give_back(clients[0]), "give-back")
         raise
@@ -194,12 +198,13 @@ def publish_in_group(
     return committed
 
 
-def _interrupted(write: GroupWrite | None, instant: str) -> str:
+def _interrupted(client: GroupClient, instant: str) -> str:
     """An offer cannot be taken back: then it is not known what the other clients make of it."""
+    write = client.writing
     if write is None or write.instant != instant or not write.sent:
         return f"{instant} was neither decided nor offered before the interrupt."
     why = "interrupted once it was offered: another client may commit it"
-    return str(CommitUnknown(instant, why, _shown_in(write)))
+    return str(CommitUnknown(instant, why, _shown_in(client, write)))
 
 
 def _publish_later(context: GroupContext) -> None:
@@ -230,11 +235,12 @@ def _publish_now(context: GroupContext, way: Procedure[Any]) -> None:
         run(way, context.store, context.clock, context.emit)
 
 
-def _keys_of(now: Timeline) -> frozenset[str]:
-    """The keys of a listing that was made of the transaction, as far as a decision needs them."""
+def _keys_of(began: Transaction) -> frozenset[str]:
+    """The keys of the transaction's listing, as far as a decision needs them."""
+    now, done = began.timeline, began.timeline.completion
     names = {f"{each}.inflight" for each in now.inflight} | {f"{e}.requested" for e in now.pending}
-    names |= {f"{each}_{now.completion.get(each)}.commit" for each in now.commits}
-    return frozenset(GROUP_TIMELINE + each for each in (*names, *now.foreign))
+    names |= {f"{each}{f'_{done[each]}' if each in done else ''}.commit" for each in now.commits}
+    return frozenset(began.taken.names.folder + each for each in (*names, *now.foreign))
 
 
 def _recheck(client: GroupClient, prepared: Prepared) -> Procedure[None]:
@@ -309,7 +315,7 @@ def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDe
             return found
         client.knows(*(yield from read_group_fence()))
     # It has left the window, so it is published.
-    now = parse_timeline((yield from listing(GROUP_TIMELINE + instant)), V9)
+    now = parse_timeline((yield from listing(client.names.folder + instant)), client.names)
     gone = GroupDecision(0, 0, COMMIT, instant, now.completion.get(instant),
                          action=now.completed.get(instant, COMMIT))  # fmt: skip
     key = completed_key(gone)
@@ -373,6 +379,7 @@ def _is_not_done(error: Exception) -> bool:
     )
 
 
-def _shown_in(write: GroupWrite) -> tuple[str, ...]:
-    done = f"{timeline_key(write.instant, '')[:-1]}_*.{write.action}"
-    return FENCE_KEY, offered_as(write.offer())[0], done
+def _shown_in(client: GroupClient, write: GroupWrite) -> tuple[str, ...]:
+    done = write.instant + ("_*" if client.names.layout == 2 else "")
+    completed = timeline_key(client.names, done, write.action)
+    return FENCE_KEY, offered_as(client.names, write.offer())[0], completed

@@ -23,10 +23,9 @@ from lockkit.table.format.timeline import (
     parse_timeline,
 )
 from lockkit.table.occ.fence import COMMIT
-from lockkit.table.occ.group import GroupFence
+from lockkit.table.occ.group import GroupFence, shows_left
 from lockkit.table.occ.group_commit import (
     COMPLETED,
-    GROUP_TIMELINE,
     OVERWRITE,
     GroupClient,
     GroupView,
@@ -112,7 +111,7 @@ def give_way(names: TimelineNames, instant: str, action: str, now: Timeline) -> 
         while (yield WallMs()) < until_ms:
             waited = True
             yield Sleep(WAY_POLL_S)
-            its = parse_timeline((yield from listing(GROUP_TIMELINE + each)), names)
+            its = parse_timeline((yield from listing(names.folder + each)), names)
             if each not in its.pending:
                 break
     return waited
@@ -121,12 +120,11 @@ def give_way(names: TimelineNames, instant: str, action: str, now: Timeline) -> 
 def shows_all(fence: GroupFence, now: Timeline, after: str) -> bool:
     """Whether the listing has every commit that this fence, or one before it, decided.
 
-    Commits appear in the order of the decisions. So a listing that shows one of the window shows
-    all that left the window before.
+    What left the window is shown by what stayed (`shows_left`).
     """
-    commits = [each.instant for each in fence.window if each.kind == COMMIT]
-    shown = [each for each in commits if is_shown(each, now, after)]
-    return len(shown) == len(commits) and (bool(shown) or fence.first == 1)
+    commits = [each for each in fence.window if each.kind == COMMIT]
+    shown = [each for each in commits if is_shown(each.instant, now, after)]
+    return len(shown) == len(commits) and shows_left(fence, shown)
 
 
 def with_tail(fence: GroupFence, now: Timeline, after: str) -> Timeline | None:
@@ -136,13 +134,13 @@ def with_tail(fence: GroupFence, now: Timeline, after: str) -> Timeline | None:
     """
     commits = [each for each in fence.window if each.kind == COMMIT]
     hidden = [each for each in commits if not is_shown(each.instant, now, after)]
-    reaches_all = len(hidden) < len(commits) or fence.first == 1
-    if not reaches_all or not all(e.completion and e.instant in now.bodies for e in hidden):
+    shown = [each for each in commits if each not in hidden]
+    if not shows_left(fence, shown) or not all(e.instant in now.bodies for e in hidden):
         return None
     tail = {each.instant: each for each in hidden}
     actions = {each: COMPLETED.get(of.action, of.action) for each, of in tail.items()}
     done = {**now.completed, **actions}
-    times = {each: tail[each].completion or "" for each in tail}
+    times = {each: of.completion for each, of in tail.items() if of.completion}
     return replace(
         now, completed=MappingProxyType(dict(sorted(done.items()))),
         pending=MappingProxyType({e: of for e, of in now.pending.items() if e not in tail}),
@@ -166,7 +164,7 @@ def _published(
         now = yield from load_timeline(names, after=after)
         if shows_all(fence, now, after):
             return now
-    client = GroupClient()
+    client = GroupClient(names=names)
     client.knows(fence, "")
     client.archived = (yield from read_group_fence())[0].archived  # what was archived meanwhile
     client.proven = {each.seq for each in fence.window

@@ -68,7 +68,7 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
             "changed",
         )
     if mode == GROUP:
-        refuse_commit(GROUP, config.version, FENCED, config.table_type)
+        refuse_commit(GROUP, FENCED, config.table_type)
     if config.mode == HUDI and mode != HUDI and (yield from has_archived(config.archive_prefix)):
         raise UnsupportedTable(
             config.archive_prefix,
@@ -79,7 +79,7 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
         if mode == GROUP:
             yield from set_fence(replace(config, commit=GROUP), guard, believe, closed=False)
             return (yield from _say_commit(GROUP, believe))
-        yield from from_group(guard, believe)
+        yield from from_group(config, guard, believe)
     changed = mode != GROUP and (yield from _say_commit(SERIAL, believe))
     config = replace(config, commit=SERIAL)
     yield from set_fence(config, guard, believe, closed=mode == HUDI)
@@ -109,7 +109,7 @@ def set_fence(
         from lockkit.table.occ.group_commit import GroupClient
         from lockkit.table.occ.group_mode import set_closed
 
-        return (yield from set_closed(GroupClient(), believe, closed=closed))
+        return (yield from set_closed(GroupClient(names=config.names), believe, closed=closed))
     for _ in range(ROUNDS_MAX):
         seen = yield from read_fence()
         now = yield from load_timeline(config.names)

@@ -150,7 +150,7 @@ def _roll_back_in_group(
     from lockkit.table.occ import group_commit as group
     from lockkit.table.occ.group_publish import new_client
 
-    names, client = known.config.names, new_client()
+    names, client = known.config.names, new_client(known.config.names)
     for _ in range(ROUNDS_MAX):
         view = yield from group.look_at_one(client, target)
         kind = yield from group.outcome(view, target)
@@ -168,9 +168,10 @@ def _roll_back_in_group(
             files = yield from _files_to_delete(target, known, paths)
             plan = yield from _write_plan(target, own, known, NO_BASE, files or ())
         if (yield from group.decide_against(client, view, target, kind)):
-            yield from group.bury(target)
+            yield from group.bury(names, target)
             # By the plan alone, so that two processes that carry it out complete it once.
-            return (yield from _carry_out(plan, names, instant_of(instant_ms(plan.instant) + 1)))
+            done = instant_of(instant_ms(plan.instant) + 1) if names.layout == 2 else None
+            return (yield from _carry_out(plan, names, done))
     raise _lost(target)
 
 

@@ -139,7 +139,7 @@ def _new_client(config: TableConfig) -> GroupClient | None:
         return None
     from lockkit.table.occ.group_commit import GroupClient
 
-    return GroupClient()
+    return GroupClient(names=config.names)
 
 
 def _plan(

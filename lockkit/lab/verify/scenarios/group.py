@@ -30,7 +30,7 @@ from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.table.errors import CommitUnknown, ModeSwitched
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
-from lockkit.table.format.timeline import instant_ms, instant_of
+from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ import group_commit as group
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest, is_grouped
@@ -81,6 +81,7 @@ class GroupRun:
 
     world: SimWorld
     window_max: int
+    names: TimelineNames
     decided: dict[float, dict[str, Any]] = field(default_factory=dict)
     by_instant: dict[str, dict[str, Any]] = field(default_factory=dict)
     bodies: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -132,7 +133,7 @@ class GroupRun:
         if instant in self.denied:
             raise Violated(NO_MEANS_NO, f"{instant} was refused, and is committed")
         objects = self.world.memory_store.objects
-        inflight = objects.get(group.timeline_key(instant, "inflight"))
+        inflight = objects.get(self.names.inflight(instant))
         if inflight is None:
             raise Violated(KEPT, f"{instant} is committed without its inflight file")
         body = self.bodies[instant] = json.loads(inflight.body)
@@ -176,7 +177,7 @@ class GroupRun:
 
     def _completed_key(self, instant: str) -> str:
         done = self.by_instant[instant]["completion"]
-        return group.timeline_key(f"{instant}_{done}" if done else instant, "commit")
+        return self.names.completed(instant, completion=done)
 
     def answered(self, instant: str, kind: str) -> None:
         """The answer to a writer's caller."""
@@ -222,7 +223,8 @@ class GroupRun:
     # --- what they do ----------------------------------------------------------------------------
 
     def client(self) -> group.GroupClient:
-        return group.GroupClient(groups_of, self.window_max, archived_as)
+        looks = partial(archived_as, self.names)
+        return group.GroupClient(groups_of, self.window_max, looks, self.names)
 
     def begin(self, node: Node) -> None:
         """A process starts without knowledge of the fence."""
@@ -246,7 +248,7 @@ class GroupRun:
                 elif chance < 0.8:
                     self.has_read(*(yield from group.snapshot(reader)))
                 elif chance < 0.9:
-                    self.passed = max(self.passed, (yield from group.increment()))
+                    self.passed = max(self.passed, (yield from group.increment(self.names)))
                 else:
                     yield from self.service(client)
             except EXPECTED:
@@ -273,7 +275,8 @@ class GroupRun:
         try:
             kind = yield from group.commit(client, write, files)
         except ModeSwitched:
-            kind = COMMIT if (yield from completion_of(write.instant)) else REFUSED
+            completion = yield from completion_of(client.names, write.instant)
+            kind = REFUSED if completion is None else COMMIT
         self.answered(write.instant, kind)
         if kind != COMMIT:
             yield from group.roll_back(client, write.instant, files_of(write.instant))
@@ -297,7 +300,7 @@ class GroupRun:
         if self.world.dice.random() < SLOW:  # its process pauses before it sends the request
             yield Sleep(self.world.dice.random())
         with suppress(StoreError):
-            key = group.timeline_key(instant, "requested")
+            key = group.timeline_key(client.names, instant, "requested")
             if isinstance((yield Put(key, attempt.encode(), IfAbsent())), Applied):
                 write = group.GroupWrite(instant, attempt, base, frozenset(), listed=False,
                                          table=TABLE)  # fmt: skip
@@ -318,17 +321,21 @@ class GroupRun:
 
     # --- another mode in between -----------------------------------------------------------------
 
+    @property
+    def config(self) -> TableConfig:
+        return replace(CONFIG, version=9 if self.names == V9 else 6)
+
     def switch(self) -> Procedure[None]:
         """Leave group commit and return to it; perhaps with a commit and a rollback in between."""
         self.switcher += 1
         believe = partial(self._believe, self.switcher)
         if (yield from has_group_fence()):
-            yield from from_group(EpochGuard(0), believe)
+            yield from from_group(self.config, EpochGuard(0), believe)
         wall_ms = yield WallMs()
         if not is_grouped(self.world.memory_store.objects[FENCE_KEY].body):
             self._roll_back_in_turn(wall_ms)
             self._commit_in_turn(wall_ms)
-        yield from to_group(CONFIG, believe)
+        yield from to_group(self.config, believe)
 
     def _believe(self, mine: int) -> None:
         if self.switcher != mine:
@@ -336,7 +343,8 @@ class GroupRun:
 
     def _next(self, wall_ms: int) -> str:
         """Later than every instant and every completion time of the timeline."""
-        listed = [key for key in self.world.memory_store.objects if key.startswith(group.INSTANTS)]
+        prefix, objects = self.names.prefix, self.world.memory_store.objects
+        listed = [key for key in objects if key.startswith(prefix)]
         times = re.findall(r"_([0-9]{17})\.", " ".join(listed))
         return group.next_group_instant(wall_ms, max([*times, *map(group.instant_in, listed)],
                                                      default=NO_INSTANT))  # fmt: skip
@@ -347,7 +355,7 @@ class GroupRun:
     def _commit_in_turn(self, wall_ms: int) -> None:
         """A commit of the other mode: at once, since the rules of that mode are not run here."""
         instant = self._next(wall_ms)
-        done = instant_of(instant_ms(instant) + 1)
+        done = instant_of(instant_ms(instant) + 1) if self.names == V9 else None
         number = max(self.decided, default=0) + 0.01
         entry = {"seq": number, "round": 0, "kind": COMMIT,
                  "instant": instant, "completion": done}  # fmt: skip
@@ -355,20 +363,22 @@ class GroupRun:
                 "writes": [["p", self.world.dice.choice(FILE_GROUPS)]]}  # fmt: skip
         self.decided[number] = self.by_instant[instant] = entry
         self.bodies[instant] = said
-        self._put(group.timeline_key(instant, "inflight"), json.dumps(said).encode())
+        self._put(self.names.inflight(instant), json.dumps(said).encode())
         self._put(self._completed_key(instant), json.dumps(said).encode())
 
     def _roll_back_in_turn(self, wall_ms: int) -> None:
         """Rollbacks of the other mode, of writers that may be alive."""
         objects = self.world.memory_store.objects
-        begun = {group.instant_in(key) for key in objects if key.startswith(group.INSTANTS)
+        names, done = self.names, self.names == V9
+        begun = {group.instant_in(key) for key in objects if key.startswith(self.names.prefix)
                  and key.endswith((".requested", ".inflight"))}  # fmt: skip
         for target in sorted(begun - self.by_instant.keys()):
             instant = self._next(wall_ms)
             self.denied.add(target)
-            self._put(group.timeline_key(f"{instant}_{instant}", "rollback"), b"")
+            self._put(names.completed(instant, "rollback", instant if done else None), b"")
             gone = [key for key in objects if key.startswith(files_of(target))]
-            gone += [group.timeline_key(target, each) for each in ("inflight", "requested")]
+            gone += [group.timeline_key(names, target, each)
+                     for each in ("inflight", "requested")]  # fmt: skip
             for key in gone:
                 self.world.memory_store.decide("in turn", Delete(key), 0)
 
@@ -383,16 +393,16 @@ class GroupRun:
         yield from decide_nothing_until(client, leaving[-1])
         for instant in leaving:
             yield from create(ARCHIVE + instant, b"archived")
-        entries = yield from listing(group.INSTANTS)
+        entries = yield from listing(self.names.prefix)
         for state in (".requested", ".append", ".offer", ".inflight", ".commit"):
             for each in entries:
                 if each.key.endswith(state) and group.instant_in(each.key) in leaving:
                     yield from delete(each.key)
 
 
-def archived_as(instant: str) -> Procedure[str]:
+def archived_as(names: TimelineNames, instant: str) -> Procedure[str]:
     """As `archived_outcome`: in the timeline, else in the archive, else not committed."""
-    keys = [each.key for each in (yield from listing(group.GROUP_TIMELINE + instant))]
+    keys = [each.key for each in (yield from listing(names.folder + instant))]
     if any(each.endswith(".commit") for each in keys):
         return COMMIT
     archived = isinstance((yield from read(ARCHIVE + instant)), Found)
@@ -402,12 +412,12 @@ def archived_as(instant: str) -> Procedure[str]:
 def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
     dice = random.Random(f"group {seed}")
     world, _, off_ms = world_of(dice, seed, steps, mutant)
-    run = GroupRun(world, dice.choice((1, 2, 4, 30)))
+    version_9 = random.Random(f"group version {seed}").random() < 0.5
+    run = GroupRun(world, dice.choice((1, 2, 4, 30)), V9 if version_9 else V6)
     run.reserves_ahead = random.Random(f"group writers reserve {seed}").random() < AHEAD
     run.archives = random.Random(f"group archives {seed}").random() < ARCHIVES
-    version_9 = random.Random(f"group version {seed}").random() < 0.5
     may_switch = random.Random(f"group turns {seed}").random() < SWITCHES
-    run.switches = version_9 and not run.archives and may_switch
+    run.switches = not run.archives and may_switch
     if run.switches:
         world.run(create(PROPERTIES_KEY, b"hoodie.table.name=t\n"))
     fence = GroupFence(f"new {seed}", TABLE, completion=NO_INSTANT if version_9 else None)
@@ -432,15 +442,15 @@ def commit_then_send(
     client: group.GroupClient, write: group.GroupWrite, files: dict[str, bytes]
 ) -> Procedure[str]:
     """Take the inflight file for an offer before the data is sent."""
-    yield from create(group.timeline_key(write.instant, "inflight"), write.body)
+    yield from create(client.names.inflight(write.instant), write.body)
     kind = yield from group.offer(client, write)
     yield from all_of([create(key, body) for key, body in files.items()])
     return kind
 
 
-def offer_and_acknowledge(_: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
+def offer_and_acknowledge(client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
     body = format_offer(write.offer())
-    yield from create(group.timeline_key(write.instant, "offer"), body)
+    yield from create(group.timeline_key(client.names, write.instant, "offer"), body)
     return COMMIT
 
 
@@ -458,7 +468,7 @@ def written_once(key: str, body: bytes, condition: Any, **_: Any) -> Procedure[A
 
 def stale_look(client: group.GroupClient) -> Procedure[group.GroupView]:
     """List, then read the fence, without a check of what left the window in between."""
-    entries = yield from listing(group.GROUP_TIMELINE)
+    entries = yield from group.list_instants(client)
     fence, version = yield from read_group_fence()
     client.known, client.version = fence, version
     decided = group.known_decisions(None, fence)
@@ -475,11 +485,11 @@ def snapshot_listed(client: group.GroupClient) -> Procedure[tuple[int, frozenset
     return view.fence.last, view.completed()
 
 
-def increment_with_tail() -> Procedure[str]:
+def increment_with_tail(names: TimelineNames) -> Procedure[str]:
     fence, _ = yield from read_group_fence()
-    entries = yield from listing(group.GROUP_TIMELINE)
+    entries = yield from listing(names.prefix)
     keys = {each.key for each in entries}
-    keys |= {group.timeline_key(each.instant, "commit") for each in fence.window
+    keys |= {group.timeline_key(names, each.instant, COMMIT) for each in fence.window
              if each.kind == COMMIT}  # fmt: skip
     return group.pull_until(group.GroupView(fence, "", {}, frozenset(keys)))
 
@@ -501,7 +511,7 @@ def offers_by_name(view: group.GroupView) -> Procedure[list[Offer]]:
     for key in sorted(view.keys):
         instant = group.instant_in(key)
         if key.endswith(".offer") and group.is_open(view, instant):
-            body = yield from read(group.timeline_key(instant, "inflight"))
+            body = yield from read(view.names.inflight(instant))
             if isinstance(body, Found):
                 writes, sha256 = groups_of(body.body), digest(body.body)
                 found.append(Offer(instant, view.fence.last, writes, sha256, reserved=True,
@@ -513,14 +523,15 @@ def roll_back_by(steps: str) -> Callable[[group.GroupClient, str, str], Procedur
     """A rollback that takes these steps: [f]ence, [l]ist, [c]as, [t]ombstone, [d]elete."""
 
     def roll_back(client: group.GroupClient, instant: str, _: str) -> Procedure[bool]:
-        view, keys = group.GroupView(GroupFence(""), "", {}, frozenset()), frozenset[str]()
+        names, keys = client.names, frozenset[str]()
+        view = group.GroupView(GroupFence(""), "", {}, keys)
         for step in steps:
             if step == "f":
                 fence, version = yield from read_group_fence()
                 decided = group.known_decisions(None, fence)
                 view = group.GroupView(fence, version, decided, keys)
             elif step == "l":
-                keys = frozenset(e.key for e in (yield from listing(group.GROUP_TIMELINE)))
+                keys = frozenset(e.key for e in (yield from listing(names.prefix)))
                 view.keys = keys
                 if not any(group.instant_in(key) == instant for key in keys):
                     return False
@@ -537,12 +548,12 @@ def roll_back_by(steps: str) -> Callable[[group.GroupClient, str, str], Procedur
                 if (yield from group.outcome(view, instant)) == COMMIT:
                     return False
             elif step == "t":
-                yield from group.bury(instant)
+                yield from group.bury(names, instant)
             else:
                 for entry in (yield from listing(files_of(instant))):
                     yield from delete(entry.key)
-                yield from delete(group.timeline_key(instant, "inflight"))
-                yield from delete(group.timeline_key(instant, "requested"))
+                yield from delete(names.inflight(instant))
+                yield from delete(group.timeline_key(names, instant, "requested"))
         return True
 
     return roll_back
@@ -554,7 +565,7 @@ def reserve_unlisted(client: group.GroupClient) -> Procedure[group.GroupWrite]:
     attempt, wall_ms = (yield Unique()), (yield WallMs())
     newest = max(view.commits() | {view.fence.newest})
     instant = group.next_group_instant(wall_ms, newest)
-    yield from create(group.timeline_key(instant, "requested"), attempt.encode())
+    yield from create(group.timeline_key(client.names, instant, "requested"), attempt.encode())
     return group.GroupWrite(instant, attempt, view.fence.last, view.commits(), table=TABLE)
 
 
@@ -582,13 +593,13 @@ def judge_archived(fence: GroupFence, offer: Offer) -> bool:
     return offer.table == fence.table and (offer.blind or reaches(fence, offer.base))
 
 
-def not_archived(_: str) -> Procedure[str]:
+def not_archived(_names: TimelineNames, _: str) -> Procedure[str]:
     """What is in no window and not in the timeline is still open."""
     yield from ()
     return ""
 
 
-def archived_means_no(_: str) -> Procedure[str]:
+def archived_means_no(_names: TimelineNames, _: str) -> Procedure[str]:
     yield from ()
     return REFUSED
 
@@ -638,7 +649,7 @@ _SAYS: dict[str, tuple[str, Plants]] = {
     "no conflict": ("offers are not compared with commits", {f"{_D}:conflicts": lambda *_: ""}),
     "ignores completed": ("who decides ignores the completed file",
                           {f"{_G}:is_open": lambda view, instant:
-                           group.timeline_key(instant, "inflight") in view.keys
+                           view.names.inflight(instant) in view.keys
                            and instant not in view.decided}),
     "tombstone is an offer": ("a tombstone is taken for an offer",
                               {f"{_G}:open_offers": offers_by_name}),

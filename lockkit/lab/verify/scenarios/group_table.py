@@ -16,11 +16,12 @@ from lockkit.protocol.outcome import IfVersion
 from lockkit.runtime import Procedure, Put
 from lockkit.runtime.proven import create
 from lockkit.table.format.layout import FileGroup
-from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ import group_commit, group_publish
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
 from lockkit.table.occ.group import GroupDecision, GroupFence
 from lockkit.table.occ.group_fence import format_group_fence
+from lockkit.table.occ.transaction import Transaction
 
 SCENARIO = TOGETHER
 RIGHT_WRITE_OF, RIGHT_KEYS_OF = group_publish._write_of, group_publish._keys_of
@@ -30,7 +31,7 @@ _P, _T = "lockkit.table.occ.group_publish", "lockkit.table.occ.group_tail"
 
 def offered(client: Any, write: Any, **_: Any) -> Procedure[str]:
     """Acknowledge an offer, and have it decided by others."""
-    key, body = group_commit.offered_as(write.offer())
+    key, body = group_commit.offered_as(client.names, write.offer())
     yield from create(key, body)
     return COMMIT
 
@@ -52,8 +53,8 @@ def write_on_the_newest(client: Any, prepared: Any) -> Any:
     return write
 
 
-def keys_without_completed(now: Timeline) -> frozenset[str]:
-    return frozenset(each for each in RIGHT_KEYS_OF(now) if not each.endswith(".commit"))
+def keys_without_completed(began: Transaction) -> frozenset[str]:
+    return frozenset(each for each in RIGHT_KEYS_OF(began) if not each.endswith(".commit"))
 
 
 def proven_at_once(

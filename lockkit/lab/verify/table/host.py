@@ -58,7 +58,7 @@ class SimHost:
     session: LeaseSession
     own: set[str] = field(default_factory=set)
     base: str = "memory://t"
-    together: GroupClient = field(default_factory=new_client)
+    together: GroupClient = field(init=False)
     appending: GroupAppend | None = None
     """With group commit: how the attempt under way took its instant."""
     interruption: Interruption | None = None
@@ -67,7 +67,8 @@ class SimHost:
     """A decision that was sent while a clustering began beside it, and has not landed yet."""
 
     def __post_init__(self) -> None:
-        self.together = new_client(self.session.node.clock.boot_ms, self.own, reserves=True)
+        names, boot_ms = self.table.config.names, self.session.node.clock.boot_ms
+        self.together = new_client(names, boot_ms, self.own, reserves=True)
         self.together.window_max = self.table.window_max
 
     def base_of(self, config: TableConfig) -> str:

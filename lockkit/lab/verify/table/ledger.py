@@ -239,7 +239,8 @@ class AttemptLedger:
         seen, found = {each.instant for each in self.commits}, []
         for entry in fence["window"] if fence.get("format") == GROUP_FORMAT else ():
             state = "inflight" if entry["action"] == "commit" else f"{entry['action']}.inflight"
-            inflight = objects.get(f".hoodie/timeline/{entry['instant']}.{state}")
+            folder = ".hoodie/timeline/" if fence["completion"] else ".hoodie/"
+            inflight = objects.get(f"{folder}{entry['instant']}.{state}")
             if entry["kind"] == "commit" and entry["instant"] not in seen and inflight:
                 done = entry["completion"]
                 here = Completed(entry["instant"], done, entry["action"], "the fence")

@@ -260,7 +260,7 @@ class TableRun:
         began = yield from begin(action=self.config.action)
         prepared = yield from prepare(began, [], schema=SCHEMA, extra={"token": attempt.token})
         if self.config.commit == GROUP:
-            client = new_client()
+            client = new_client(self.config.names)
             yield from publish_together(client, prepared)
             yield from see_published(client, client.behind.pop())
         else:
@@ -294,7 +294,7 @@ def _set_up(
     if version:
         config = replace(config, version=version)
     if only == GROUP:
-        config = replace(config, version=9, commit=GROUP)
+        config = replace(config, commit=GROUP)
     locked, hasty = dice.random() < 0.5 or play != FENCED, dice.random() < 0.2 and play == FENCED
     run = made(
         world, LeaseRun(world, policy, fence_of(mutant)), config, locked, dice.choice((2, 5, 16)),
