@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from lockkit.table.format.log_blocks import (
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read import log_order
+from lockkit.table.read.key_index import KeyIndex
 from lockkit.table.read.log_order import DELETE_ALWAYS, FLAGGED, ROW
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class LogEntries:
     """The columns to read; nulls where an entry is a delete."""
     has: pa.Table | None = None
     """Of each row, which columns it has; None: all of them."""
+    index: KeyIndex | None = field(default=None, compare=False)
+    """Of `keys`, if it is known already."""
 
     def take(self, place: pa.Array) -> LogEntries:
         return LogEntries(
@@ -83,8 +86,10 @@ def merged_entries(blocks: Iterable[Block], columns: LogColumns) -> LogEntries:
 
 
 def _standing(found: LogEntries) -> LogEntries:
-    places = log_order.standing(found.keys, found.kinds, found.order)
-    return found if places is None else found.take(places)
+    index = KeyIndex(found.keys)
+    if index.distinct:
+        return replace(found, index=index)
+    return found.take(log_order.standing(index, found.kinds, found.order))
 
 
 def _concatenated(found: Sequence[LogEntries], columns: LogColumns) -> LogEntries:

@@ -11,29 +11,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockkit.table.read.key_index import KeyIndex
-
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lockkit.table.read.key_index import KeyIndex
 
 ROW, FLAGGED, DELETE, DELETE_ALWAYS = range(4)
 """What an entry is: a row, a row that says that it is deleted, a delete with ordering values, or
 one without."""
 
 
-def standing(keys: pa.Array, kinds: pa.Array, order: Sequence[pa.Array]) -> pa.Array | None:
-    """The place of the entry that stands for each key, in rising order; None if all stand.
+def standing(index: KeyIndex, kinds: pa.Array, order: Sequence[pa.Array]) -> pa.Array:
+    """The place of the entry that stands for each key, in rising order.
 
     `order` are the entries' ordering columns; without them the later entry wins.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    index = KeyIndex(keys)
-    if index.distinct:
-        return None
     code = index.codes
-    place = pa.arange(0, len(keys))
+    place = pa.arange(0, len(code))
     if order:
         place = place.filter(_after_deletes(code, place, kinds))
     columns = {"code": code}

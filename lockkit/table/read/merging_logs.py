@@ -1,15 +1,15 @@
 """Merge on read: the rows of a file group whose log files are merged into its base file.
 
 Log blocks are applied in the order of their files, by the rule of `log_order`. In memory are the
-log files' rows, of the columns that are read, and for a moment the base file's keys. The base
-file's rows pass through it batch by batch.
+log files' rows, of the columns that are read, and for a moment the base file's keys. The rows
+of a large base file pass through it batch by batch.
 """
 
 from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -43,6 +43,8 @@ from lockkit.table.read.log_slice import LogSlice, VisibleInstants, without_logs
 if TYPE_CHECKING:
     import pyarrow as pa
 
+WHOLE_BYTES_MAX = 16 << 20
+"""A base file of at most this size is read once, its keys with its rows, and then is in memory."""
 LOGS_AT_ONCE = 4
 """Log files of a slice that are fetched at one time."""
 Scanning = Callable[..., Iterator["pa.RecordBatch"]]
@@ -56,6 +58,8 @@ class MergeSource:
         self.base, self.logs = base, logs
         self.merged: MergedLogs | None = None
         """What `merge_logs` made of them, ahead of the scan."""
+        self.rows: list[pa.RecordBatch] | None = None
+        """What the scan gives, if it is done already."""
 
     def close(self) -> None:
         if self.base is not None:
@@ -166,6 +170,8 @@ class MergedLogs:
     """Of each row of the base file, the partial entry that is to be completed from it."""
     added: pa.Array
     """Which entries are rows by themselves."""
+    stored: pa.Table | None = None
+    """The base file's rows, if they are few enough to be read once, with the keys."""
 
 
 def merge_logs(wanted: Any, of: LogSlice, source: MergeSource, scan: Scanning) -> MergedLogs:
@@ -179,12 +185,15 @@ def merge_logs(wanted: Any, of: LogSlice, source: MergeSource, scan: Scanning) -
     entries = log_entries(of, source.logs, columns)
     if source.base is None:
         return MergedLogs(entries, pa.array([], pa.bool_()), None, _is_row(entries))
-    names = (RECORD_KEY, *of.ordering)
+    whole = source.base.seek(0, io.SEEK_END) <= WHOLE_BYTES_MAX
+    names = dict.fromkeys((RECORD_KEY, *of.ordering, *(wanted.needed if whole else ())))
     plain = without_logs(of)
-    keys = replace(wanted, slices=(plain,), columns=names, where=None)
+    keys = replace(wanted, slices=(plain,), columns=tuple(names), where=None)
+    source.base.seek(0)
     stored = pa.Table.from_batches(scan(keys, plain, source.base), keys.result)
     source.base.seek(0)
-    return _matched(entries, stored)
+    merged = _matched(entries, stored, of.ordering)
+    return replace(merged, stored=stored.select(list(wanted.needed))) if whole else merged
 
 
 def _by_known_columns(of: LogSlice, schema: pa.Schema) -> LogSlice:
@@ -229,7 +238,7 @@ def without_row(
     if not pc.any(gone).as_py():
         return pa.array([], pa.string())
     found = found.take(pc.indices_nonzero(gone))
-    place, goes = _met(found, stored())
+    place, goes = _met(found, stored(), of.ordering)
     beaten = place.filter(pc.and_not(place.is_valid(), goes))
     every = pa.arange(0, len(found.keys)).cast(pa.int32())
     return found.keys.filter(pc.invert(pc.is_in(every, value_set=beaten)))
@@ -261,12 +270,12 @@ def _is_row(entries: LogEntries) -> pa.Array:
     return pc.equal(entries.kinds, log_order.ROW)
 
 
-def _matched(entries: LogEntries, stored: pa.Table) -> MergedLogs:
+def _matched(entries: LogEntries, stored: pa.Table, ordering: Sequence[str]) -> MergedLogs:
     """`stored` has the base file's keys and ordering values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    place, goes = _met(entries, stored)
+    place, goes = _met(entries, stored, ordering)
     lost = place.filter(pc.and_not(place.is_valid(), goes))
     partial = None
     if entries.has is not None:
@@ -277,17 +286,20 @@ def _matched(entries: LogEntries, stored: pa.Table) -> MergedLogs:
     return MergedLogs(entries, pc.invert(goes), partial, added)
 
 
-def _met(entries: LogEntries, stored: pa.Table) -> tuple[pa.Array, pa.Array]:
+def _met(
+    entries: LogEntries, stored: pa.Table, ordering: Sequence[str]
+) -> tuple[pa.Array, pa.Array]:
     """Of each row of the base file, the entry of its key, and whether that one wins."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    place = _first_ones(KeyIndex(entries.keys).places(stored[RECORD_KEY]))
+    index = entries.index or KeyIndex(entries.keys)
+    place = _first_ones(index.places(stored[RECORD_KEY]))
     meets = pc.is_valid(place)
     if not entries.order:
         return place, meets
     met = place.drop_null()
-    values = [stored.column(n).filter(meets).combine_chunks() for n in range(1, stored.num_columns)]
+    values = [stored[name].filter(meets).combine_chunks() for name in ordering]
     new = [each.take(met) for each in entries.order]
     wins = log_order.replaces(values, entries.kinds.take(met), new)
     if pc.all(wins).as_py():
@@ -314,12 +326,16 @@ def scan_log_slice(
     """The rows of `wanted`, a `Scan`: first of the base file, by `scan`, then of the logs."""
     import pyarrow as pa
 
+    if source.rows is not None:
+        yield from source.rows
+        return
     merged, at = source.merged or merge_logs(wanted, of, source, scan), 0
     entries = merged.entries
     if source.base is not None:
         plain = without_logs(of)
         whole = replace(wanted, slices=(plain,), columns=wanted.needed, where=None)
-        for batch in scan(whole, plain, source.base):
+        stored = merged.stored.to_batches() if merged.stored is not None else None
+        for batch in scan(whole, plain, source.base) if stored is None else stored:
             rows = pa.Table.from_batches([batch])
             yield from _result(wanted, rows.filter(merged.stays.slice(at, len(batch))))
             if merged.meets is not None:
