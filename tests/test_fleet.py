@@ -244,7 +244,7 @@ def test_the_stores_own_record_is_part_of_the_history(fleets):
 
 
 def test_stop_may_be_called_at_once_twice_and_before_anything_runs(fleets):
-    fleet = fleets()
+    fleet = fleets(writers=1)
     fleet.stop()
     fleet.launch()
     fleet.stop()
@@ -647,9 +647,8 @@ def test_a_fence_that_cannot_be_switched_off_is_not_ignored(fleets, monkeypatch,
 
 
 def test_an_unknown_writer_is_refused_with_the_names_that_exist(fleets):
-    fleet = fleets(writers=2)
-    with fleet, pytest.raises(FleetError, match="W1, W2"):
-        fleet.stall("W9")
+    with pytest.raises(FleetError, match="W1, W2"):
+        fleets(writers=2).stall("W9")
 
 
 def test_the_users_own_credentials_are_not_sent_to_the_embedded_server(fleets, monkeypatch):

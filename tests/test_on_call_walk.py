@@ -97,7 +97,7 @@ def walk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, 
 def test_each_printed_command_leads_to_the_next_one_until_the_lock_is_free(
     walk: tuple[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockkit.cli.breaking.WATCH_S", 0.5)  # its holder is dead anyway
+    monkeypatch.setattr("lockkit.cli.breaking.WATCH_S", 0.1)  # its holder is dead anyway
     url, under = walk
     look = ""
     for role in ("_on_call", ""):  # the first may only read

@@ -16,6 +16,8 @@ from lockkit.table.errors import RefusedOption
 from lockkit.table.format.log_blocks import PARTIAL, blocks
 from lockkit.table.format.log_blocks import SCHEMA as DESCRIBED
 
+pytestmark = pytest.mark.usefixtures("no_hudi_beside")
+
 SCHEMA = pa.schema([("id", pa.string()), ("region", pa.string()), ("ts", pa.int64()),
                     ("v", pa.int64()), ("w", pa.string())])  # fmt: skip
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
