@@ -58,6 +58,7 @@ class Lockkit:
     """A table in Hudi's layout, committed to through the lock and the fence."""
 
     COMMIT = "serial"
+    VERSION = 9
 
     def __init__(self, endpoint: str, bucket: str, home: Path) -> None:
         from lockkit.table.handle import Table
@@ -77,7 +78,8 @@ class Lockkit:
         from lockkit.table import TableConfig, create_table
 
         mine = cls(endpoint, bucket, home)
-        config = TableConfig(name="orders", record_key="id", precombine="at", commit=cls.COMMIT)
+        config = TableConfig(name="orders", record_key="id", precombine="at", commit=cls.COMMIT,
+                             version=cls.VERSION)  # fmt: skip
         run(create_table(config), mine.table.store, mine.table.clock)
         return mine
 
@@ -99,6 +101,12 @@ class LockkitGroup(Lockkit):
     """The same with group commit: no lock, writers decide together."""
 
     COMMIT = "group"
+
+
+class LockkitGroup6(LockkitGroup):
+    """In table version 6, whose rounds are published in parallel."""
+
+    VERSION = 6
 
 
 class DeltaLake:
@@ -236,7 +244,7 @@ COMMITTERS: dict[str, type[Any]] = {
     "pyiceberg": Iceberg,
 }
 
-GROUP = {"lockkit group": LockkitGroup}
+GROUP = {"lockkit group": LockkitGroup, "lockkit group v6": LockkitGroup6}
 """Beside those in one benchmark of its own."""
 EVERY = COMMITTERS | GROUP
 

@@ -19,15 +19,15 @@ from lockkit.table.services import archive_group
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 
+@pytest.mark.parametrize("version", [9, 6])
 def test_hudi_reads_what_writers_decided_together_and_writes_it_after_the_switch(
-    hudi: Hudi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hudi: Hudi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    from test_group_table import before_fence, published
+    from test_group_table import before_fence, published, timeline
 
     monkeypatch.setattr(archive_group, "REPUBLISHED_MS", 0)
     monkeypatch.setattr(group_publish, "is_busy", lambda _: False)
     path, url = str(tmp_path / "orders"), f"file://{tmp_path}/orders"
-    timeline = tmp_path / "orders/.hoodie/timeline"
     model: dict[str, int] = {}
 
     def both_show(what: str) -> None:
@@ -40,7 +40,7 @@ def test_hudi_reads_what_writers_decided_together_and_writes_it_after_the_switch
     options = {"hoodie.clean.commits.retained": "2"}
     with Table.create(
         url, record_key="id", partition_by="region", precombine="at", name="orders",
-        commit="group", options=options,
+        commit="group", options=options, version=version,
     ) as one, Table(url, options=options) as other:  # fmt: skip
         for at in range(8):
             before_fence(one, lambda at=at: other.append(rows(f"o{at}", at=at)))
@@ -50,7 +50,7 @@ def test_hudi_reads_what_writers_decided_together_and_writes_it_after_the_switch
         with pytest.raises(CommitConflict):
             one.upsert(rows("k1", at=40))
         model["k1"] = 50
-        assert list(timeline.glob("*.append")) or list(timeline.glob("*.offer"))
+        assert list(timeline(url).glob("*.append")) or list(timeline(url).glob("*.offer"))
         both_show("offers and tombstones")
         one.delete(rows("n0", at=60))
         del model["n0"]
@@ -72,7 +72,7 @@ def test_hudi_reads_what_writers_decided_together_and_writes_it_after_the_switch
     assert main(["table", "mode", url, "hudi", "--yes"]) == 0
     hudi.write(path, rows("k1", "z", at=90).to_pylist(), mode="append",
                schema="id string, region string, at long",
-               options=OPTIONS | {"hoodie.write.table.version": "9"})  # fmt: skip
+               options=OPTIONS | {"hoodie.write.table.version": str(version)})  # fmt: skip
     model |= {"k1": 90, "z": 90}
     found = in_order(hudi.read(path))
     assert {row["id"]: row["at"] for row in found} == model
