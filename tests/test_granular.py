@@ -432,11 +432,28 @@ def test_a_slow_holder_is_reported_by_its_key_and_beyond_the_limit_waiters_get_a
     with pytest.raises(LockBusy, match=r"over the limit of 4 s, held by CommitKey of v/b/a, for 4"):
         locks.hold(COMMIT, "v", "b", ["a"], acquire_timeout=60).__enter__()
     let_go()
-    assert clock.requested_s == [2, 2] and slow == [("CommitKey", 2.0)]
+    assert clock.requested_s == [2, 2]
+    until(lambda: slow == [("CommitKey", 2.0)])
     assert "CommitKey of v/b/a holds the key lock of v/b/a" in caplog.text
     with locks.hold(COMMIT, "v", "b", ["a"], acquire_timeout=0):
         clock.now_ms += 3_000
-    assert slow[1:] == [("CommitKey", 3.0)], "without a waiter it is reported at its end, once"
+    until(lambda: slow[1:] == [("CommitKey", 3.0)])  # without a waiter at its end, once
+
+
+def test_an_on_slow_that_blocks_delays_no_waiter() -> None:
+    waited, go_on = list[bool](), threading.Event()
+    locks = GranularLocks(
+        clock=Stepping(), warn_s=2, limit_s=4,
+        on_slow=lambda _call, _seconds: waited.append(go_on.wait(20)),
+    )  # fmt: skip
+    let_go = in_a_thread(locks, COMMIT, "a")
+    try:
+        with pytest.raises(LockBusy, match="over the limit of 4 s"):
+            locks.hold(COMMIT, "v", "b", ["a"], acquire_timeout=60).__enter__()
+        assert not waited
+    finally:
+        go_on.set()
+        let_go()
 
 
 def test_the_limit_counts_no_wait_of_the_holder_for_another_lock() -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from lock_world import until
 
+from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost
+from lockkit.providers.leased import ServiceGrant
 from lockkit.recipes.errors import OutOfOrder, StripesDiffer
 from lockkit.recipes.granular.locks import GranularLocks
 from lockkit.recipes.granular.operations import (
@@ -20,7 +22,7 @@ from lockkit.recipes.granular.operations import (
     Level,
 )
 from lockkit.recipes.granular.queued import NotAQueue, decode
-from lockkit.recipes.granular.stored import StoredGranularLocks
+from lockkit.recipes.granular.stored import QueuedLock, StoredGranularLocks
 from lockkit.recipes.stripes import index_of
 
 COMMIT, BUCKET = KEY_OPERATIONS["CommitKey"], BUCKET_OPERATIONS["SetProperty"]
@@ -159,6 +161,53 @@ def test_a_limit_ends_a_hold_when_it_is_over_and_not_at_the_next_renewal(locks: 
     assert not slow, "on_slow raised, and the limit was kept all the same"
     with locks().hold(COMMIT, "v", "b", ["a"], acquire_timeout=0):
         pass
+
+
+def test_an_on_slow_that_blocks_delays_no_limit(locks: Make) -> None:
+    blocked = threading.Event()
+    hasty = locks(
+        ttl_s=3_600.0, warn_s=0.0, limit_s=0.1, on_slow=lambda _lock, _s: blocked.wait(60)
+    )
+    try:
+        with pytest.raises(LockLost, match=r"its limit is 0\.1 s"):
+            with hasty.hold(COMMIT, "v", "b", ["a"]) as held:
+                until(lambda: not any(each.owned() for each in held.locks.values()), 30)
+    finally:
+        blocked.set()
+
+
+def test_a_holder_that_was_stalled_beyond_its_limit_learns_it_at_its_first_question(
+    locks: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    mine = locks(ttl_s=3_600.0, limit_s=600.0, clock=clock)
+    with pytest.raises(LockLost, match="its limit is 600 s"):
+        with mine.hold(COMMIT, "v", "b", ["a"]) as held:
+            held.assert_held()
+            boot_ms = clock.boot_ms
+            monkeypatch.setattr(clock, "boot_ms", lambda: boot_ms() + 900_000)
+            with pytest.raises(LockLost, match="its limit is 600 s"):
+                held.assert_held()
+
+
+def test_the_time_of_a_release_does_not_count_for_the_limit(
+    locks: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    late, give_back = 0, QueuedLock._give_back
+
+    def slowly(lock: QueuedLock, taken: ServiceGrant) -> None:
+        nonlocal late
+        late += 100_000
+        lock.check_time()  # as the thread that watches the time does
+        give_back(lock, taken)
+
+    boot_ms = clock.boot_ms
+    monkeypatch.setattr(clock, "boot_ms", lambda: boot_ms() + late)
+    monkeypatch.setattr(QueuedLock, "_give_back", slowly)
+    with locks(ttl_s=3_600.0, limit_s=60.0, clock=clock).hold(COMMIT, "v", "b", ["a"]):
+        pass
+    assert late == 200_000
 
 
 @pytest.mark.parametrize("name", ["limit_s", "warn_s"])

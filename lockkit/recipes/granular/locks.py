@@ -31,6 +31,7 @@ from lockkit.recipes.granular.operations import (
     hold_limit,
     plan,
     refuse_to_nest,
+    report_slow,
     wants_of,
 )
 from lockkit.recipes.stripes import Mode, rounded
@@ -146,11 +147,11 @@ class GranularLocks:
     :param stripes: the number of locks of each level, rounded up to a power of two. The default is
         Ozone's.
     :param warn_s: a call that has held all its locks for longer is logged with its keys, once, and
-        `on_slow(call, seconds)` is called: by a thread that waits for it, else when it ends.
+        `on_slow(call, seconds)` is called: while a thread waits for it, else when it ends.
     :param limit_s: seconds; `LockBusy` at once if a call with the lock has held all its locks for
         longer.
     :param clock: the source of time; tests replace it.
-    :param on_slow: `on_slow(call, seconds)`; see `warn_s`.
+    :param on_slow: `on_slow(call, seconds)`, called in a thread of its own; see `warn_s`.
     :raises ValueError: if a number of stripes is outside of 1 to 2**30, or a time is no number.
     """
 
@@ -286,8 +287,7 @@ class GranularLocks:
                 return
             call.warned = True
         LOG.warning("%s holds %s for %.1f s", call.describe(want), want, held_s)
-        if self._on_slow is not None:
-            self._on_slow(call, held_s)
+        report_slow(self._on_slow, call, held_s)
 
     # --- one lock --------------------------------------------------------------------------------
 

@@ -6,14 +6,19 @@ The three tables of the design document (HDDS-11898) as data, and the plan of on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import TypeVar
 
 from lockkit.config import seconds
 from lockkit.recipes.errors import OutOfOrder
 from lockkit.recipes.stripes import Mode, index_of, strongest
 from lockkit.recipes.taking import in_order
+from lockkit.sinks import LOG
+
+T = TypeVar("T")
 
 READ, WRITE = Mode.READ, Mode.WRITE
 
@@ -185,6 +190,19 @@ def refuse_to_nest(held: Iterable[StripeRequest], wanted: Iterable[StripeRequest
         "neither is reentrant, and read never becomes write",
         "take all in one call",
     )
+
+
+def report_slow(on_slow: Callable[[T, float], None] | None, holder: T, held_s: float) -> None:
+    """Call `on_slow` in a thread of its own: it may block, and delays no limit and no wait."""
+
+    def call() -> None:
+        try:
+            if on_slow is not None:
+                on_slow(holder, held_s)
+        except Exception:  # noqa: BLE001 - logged; nothing depends on it
+            LOG.exception("on_slow of %s failed", holder)
+
+    threading.Thread(target=call, name="lockkit-granular-slow", daemon=True).start()
 
 
 # --- its rules ------------------------------------------------------------------------------------

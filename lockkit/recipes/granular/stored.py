@@ -33,6 +33,7 @@ from lockkit.recipes.granular.operations import (
     hold_limit,
     plan,
     refuse_to_nest,
+    report_slow,
     wants_of,
 )
 from lockkit.recipes.granular.queued import (
@@ -105,6 +106,11 @@ class QueuedLock(LeasedLock):
         """The work begins: `warn_s` and `limit_s` count from here, and no wait for other locks."""
         self._since_ms = self.clock.boot_ms()
 
+    def end(self) -> None:
+        """The work has ended: the time of the release does not count."""
+        self._keep_limit()
+        self._since_ms = math.inf
+
     def check_time(self) -> None:
         """Warn, or lose the grant, if it has lasted for too long."""
         held_s = self._held_s()
@@ -114,11 +120,14 @@ class QueuedLock(LeasedLock):
             LOG.warning(
                 "%s (%s) is held for %.1f s by %s", self._of, self.url, held_s, self._place.holder
             )
-            if self._on_slow is not None:
-                try:
-                    self._on_slow(self, held_s)
-                except Exception:  # noqa: BLE001 - logged; the limit is kept all the same
-                    LOG.exception("on_slow of %s failed", self)
+            report_slow(self._on_slow, self, held_s)
+        self._keep_limit()
+
+    def assert_held(self) -> None:
+        self._keep_limit()  # after a stall, the thread that watches it may not have run
+        super().assert_held()
+
+    def _keep_limit(self) -> None:
         if why := self._over_limit():
             self._note_lost(why)
 
@@ -222,7 +231,7 @@ class StoredGranularLocks:
     :param limit_s: the longest that a holder may keep its locks, once it has all of them; then it
         has lost them, and others get them when its block ends, or one lease later. None: no limit.
     :param warn_s: a holder that keeps a lock for longer is logged, and `on_slow` is called.
-    :param on_slow: `on_slow(lock, seconds)`, called from a thread that watches the time.
+    :param on_slow: `on_slow(lock, seconds)`, called in a thread of its own.
     :param emit: called with every event.
     :param clock: the source of time; tests replace it.
     :param store_options: those of `open_store`: endpoint, credentials, ...
@@ -269,7 +278,11 @@ class StoredGranularLocks:
         try:
             self._take(operation.name, locks, most_s)
             self._watch(locks, done)
-            yield HeldStripes(operation.name, locks)
+            try:
+                yield HeldStripes(operation.name, locks)
+            finally:
+                for lock in locks.values():
+                    lock.end()
         except BaseException:
             with suppress(LockLost):
                 _release(locks, _owned(locks))
