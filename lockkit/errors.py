@@ -12,16 +12,29 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-_PASSWORD = re.compile(r'://[^/?#\s":]*:[^/?#\s"]*@')
+_USER = re.compile(
+    r'(?<!az)(?<!abfs)(?<!abfss)://[^/?#\s"]*@'  # Azure's container@account is no secret
+    r'|://[^/?#\s"]*(?:%3a|:(?!\d+[/,]))[^?#\s"]*@'  # a password may contain a /
+    r'|%3a%2f%2f[^/?#\s"&]*%40',
+    re.I,
+)
 
 
 def masked(text: str) -> str:
-    """Without user:password@ in URLs, which no message repeats: an owner may be named like that."""
-    return _PASSWORD.sub("://***@", text)
+    """Without user:password@ and token@ in URLs, which nothing repeats: an owner may be one."""
+    return _USER.sub("://***@", text)
+
+
+def clipped(text: str, limit: int) -> str:
+    """The beginning of the masked text: half a password would not be found, and stay."""
+    return masked(text)[:limit]
 
 
 class LockkitError(Exception):
     """The base of every error of lockkit."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(masked(each) if isinstance(each, str) else each for each in args))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, self._facts())
@@ -65,11 +78,11 @@ class LockBusy(LockkitError):
     ) -> None:  # fmt: skip
         self.lock, self.owner, self.holder, self.epoch = lock, owner, holder, epoch
         self.until_ms, self.cure, self.context = until_ms, cure, context
-        self.why = f"is held by {owner!r:.200}" if owner else why
+        self.why = f"is held by {clipped(repr(owner), 200)}" if owner else why
         who = f"{holder!r}, epoch {epoch}" if epoch else holder
         until = f" until {utc(until_ms)} by its own clock" if until_ms is not None else ""
         said = f"{lock} {self.why}{f' ({who})' if who else ''}{until}; {cure}"
-        super().__init__(masked(f"{context}: {said}" if context else said))
+        super().__init__(f"{context}: {said}" if context else said)
 
     @property
     def until(self) -> datetime | None:

@@ -137,6 +137,7 @@ def test_a_claim_that_cannot_be_settled_in_time_is_adopted_by_the_next_try(place
     place.fault("status", code=503, when="before", operation="get", nth=2, next="every")
     assert not lock.acquire(timeout=0)
     assert any("may be a ghost" in each["text"] for each in tale.of("note"))
+    assert "a claim of ours without an answer may hold it" in lock.busy_reason()
     place.proxy.clear()
     assert not place.lock().acquire(timeout=0), "others wait it out"
     assert lock.acquire(timeout=0), "its own handle does not"

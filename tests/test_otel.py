@@ -100,6 +100,14 @@ def test_a_lock_reports_its_wait_its_hold_and_its_renewals(exported: Exported, u
     assert not exported.points("lockkit.lock.lost")
 
 
+def test_no_attribute_has_the_password_of_an_owners_name(exported: Exported, url: str) -> None:
+    with Lock(url, owner="https://anna:secret-word@ci.test/job/7"):
+        pass
+    (span,) = exported.spans.get_finished_spans()
+    assert span.attributes["lockkit.client"] == "https://***@ci.test/job/7"
+    assert "secret" not in span.to_json()
+
+
 @pytest.mark.parametrize("outcome", ["granted", "gave up"])
 def test_a_services_lock_reports_its_wait_too(
     exported: Exported, tmp_path: Path, outcome: str

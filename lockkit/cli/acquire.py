@@ -147,16 +147,21 @@ def unanswered(lock: Lock | LeasedLock) -> bool:
 
 
 class WaitNotice:
-    """Names on standard error each holder that an acquire waits for, once."""
+    """Names on standard error each holder that an acquire waits for, once, and a ghost it left."""
 
     def __init__(self, name: str) -> None:
         self.lock: Lock | LeasedLock | None = None
         self._of = name
         self._named: tuple[str, int] | None = None
 
-    def __call__(self, kind: str, *, owner: str = "", epoch: int = 0, **_: Any) -> None:
-        # A renewal is a new record of the same holder.
-        if kind != "waiting" or self.lock is None or (owner, epoch) == self._named:
+    def __call__(self, kind: str, *, owner: str = "", epoch: int = 0, **more: Any) -> None:
+        if more.get("ghost"):
+            warn(f"lockkit {self._of}: {plain(more['text'])}")
+        from lockkit.lock.oddities import GARBLED
+
+        # A renewal is a new record of the same holder. Of a garbled one there is a warning.
+        known = (owner, epoch) == self._named or owner.startswith(GARBLED)
+        if kind != "waiting" or self.lock is None or known:
             return
         self._named = (owner, epoch)
         of = f", epoch {epoch}" if epoch else ""

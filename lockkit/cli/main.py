@@ -73,21 +73,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         remedy = "put -- before the command" if runs else "see its --help"
         top.exit(USAGE, f"lockkit {args.name}: cannot read {too_many!r} here; {remedy}\n")
     args.after = after
+    warned: list[str] = []
     with addressed(args), warnings.catch_warnings():
-        warnings.showwarning = partial(_warned, args.name)
-        return _run(args)
+        warnings.showwarning = partial(_warned, args.name, warned)
+        return _run(args, warned)
 
 
-def _warned(name: str, message: Warning | str, *_of: object) -> None:
+def _warned(name: str, warned: list[str], message: Warning | str, *_of: object) -> None:
     """A warning as one line, without the line of code that gave it."""
     from lockkit.cli.terminal import warn
     from lockkit.events import plain
 
-    warn(f"lockkit {name}: {plain(message, limit=1000)}")
+    warned.append(plain(message, limit=1000))
+    warn(f"lockkit {name}: {warned[-1]}")
 
 
-def _run(args: argparse.Namespace) -> int:
-    from lockkit.cli.terminal import BROKEN_PIPE, EXIT_FAILED, INTERRUPTED, CommandError, warn
+def _run(args: argparse.Namespace, warned: list[str]) -> int:
+    from lockkit.cli.terminal import (
+        BROKEN_PIPE,
+        EXIT_FAILED,
+        INTERRUPTED,
+        USAGE,
+        CommandError,
+        warn,
+    )
+    from lockkit.errors import UnknownKeyword
     from lockkit.events import plain
 
     try:
@@ -106,7 +116,8 @@ def _run(args: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except CommandError as error:
-        warn(f"lockkit {args.name}: {error}")
+        if str(error) not in warned:
+            warn(f"lockkit {args.name}: {error}")
         return error.code
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("lockkit"):
@@ -116,6 +127,12 @@ def _run(args: argparse.Namespace) -> int:
             f"pip install 'lockkit[{args.extra}]'"
         )
         return EXIT_FAILED
+    except UnknownKeyword as error:  # a store's, given as an option of the command
+        said = plain(error, limit=1000)
+        if "region_name" in said:
+            said = "the store of this URL takes no --region: leave it out"
+        warn(f"lockkit {args.name}: {said}")
+        return USAGE
     except Exception as error:
         # lockkit's own errors say what, who and what next. Any other is a bug: show its traceback.
         if not type(error).__module__.startswith("lockkit."):

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from lockkit import config as settings
-from lockkit.clock import utc
-from lockkit.errors import TIME_MS_MAX, LockBusy, LockLost, StoreError
+from lockkit.errors import LockBusy, LockLost, StoreError, masked
 from lockkit.lock import grant
 from lockkit.lock.client import LeaseClient, Wakeup
 from lockkit.lock.renewal import Renewer
@@ -219,20 +218,11 @@ class BaseLock(ABC):
         leave(self.release, error)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url}: {self._standing()}>"
+        from lockkit.lock.oddities import standing  # only few programs show a handle
 
-    def _standing(self) -> str:
-        """Its state, by its own knowledge. Sends no request."""
-        client, loss = self._client, self._client.loss
-        held, until_ms = client.grant, client.until_ms
-        if held is None:
-            return "closed" if self._closed.is_set() else "not held"
-        epoch = f", epoch {held.epoch}" if held.epoch else ""
-        if not client.believes():
-            return f"lost{epoch}: {loss.why if loss else 'the lease ran out'}"
-        wall_ms = client.on_wall(until_ms or 0)
-        until = f", until {utc(wall_ms)}" if wall_ms < TIME_MS_MAX else ""
-        return f"held by {self.owner}{epoch}{until}"
+        closed = "closed" if self._closed.is_set() else "not held"
+        said = standing(self._client, self.owner) or closed
+        return masked(f"<{type(self).__name__} {self.url}: {said}>")
 
     # --- as procedures, for threads and for asyncio ----------------------------------------------
 

@@ -183,7 +183,9 @@ def _back_out(client: LeaseClient, *, interrupted: bool) -> Procedure[None]:
 
 def _note_ghost(client: LeaseClient) -> None:
     if client.in_doubt():
-        client.emit("note", text="a claim without an answer may be a ghost: it only expires")
+        text = f"a claim of {client.where} without an answer may be a ghost, and hold the lock"
+        text += " until its lease ends; to end it sooner: lockkit lock break"
+        client.emit("note", text=text, ghost=True)
 
 
 # --- renew ----------------------------------------------------------------------------------------

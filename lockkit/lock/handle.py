@@ -13,7 +13,7 @@ from typing import Any
 
 from lockkit import config as settings
 from lockkit.clock import Clock, process_name
-from lockkit.errors import NoAnswer
+from lockkit.errors import NoAnswer, masked
 from lockkit.lock import grant
 from lockkit.lock.base import BaseLock, FencingToken, LateLoss, UnprovenRelease
 from lockkit.lock.polling import PollingPace
@@ -88,7 +88,8 @@ class Lock(BaseLock):
         self.owner = owner or clock.unique()
         request_s = settings.request_timeout_s(ttl_s, timeout_s)
         self.store = store or open_store(url, client=client, timeout_s=request_s, **store_options)
-        lane, handle = client or owner or self.owner[:8], clock.unique() if owner else self.owner
+        lane = masked(client or owner or self.owner[:8])
+        handle = clock.unique() if owner else self.owner
         asks = StorageClient(
             where=url,
             store=self.store,

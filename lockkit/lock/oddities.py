@@ -1,14 +1,18 @@
-"""The error for a lock that is not free, and the warnings about records and clocks."""
+"""What is said of a lock: of its holder, of odd records and clocks, and of one that is held."""
 
 from __future__ import annotations
 
-from lockkit.errors import LockBusy, masked
+from typing import Any
+
+from lockkit.errors import TIME_MS_MAX, LockBusy, LossReason, clipped, utc
+from lockkit.lock.client import LeaseClient
 from lockkit.protocol.record import Garbled, Record
-from lockkit.protocol.state import Now
+from lockkit.protocol.state import LeaseLost, Now
 
 PLAUSIBLE_MS = 24 * 3_600_000
 """No lease is longer: a `validUntil` beyond it comes from a wrong clock or another program."""
-OWNER_SHOWN, HOLDER_SHOWN = 64, 120
+OWNER_SHOWN, HOLDER_SHOWN, OWNER_RECORDED = 64, 120, 256
+GARBLED = "garbled: "
 
 
 class ClockSkew(UserWarning):
@@ -20,10 +24,15 @@ class UnexpectedRecord(UserWarning):
 
 
 def busy_error(
-    where: str, key: str, record: Record | Garbled | None, last_failure: str
+    where: str, key: str, record: Record | Garbled | None, last_failure: str, *, ghost: bool = False
 ) -> LockBusy:
-    """The error with its owner, its end and the next step. `record` None: none was ever read."""
+    """The error with its owner, its end and the next step. `record` None: none was ever read.
+
+    `ghost`: a claim of ours has no answer.
+    """
     see = f"lockkit lock show {where}"
+    if ghost:
+        see += "; a claim of ours without an answer may hold it until its lease ends"
     if record is None:
         why = f": the store's last answer was {last_failure!r}" if last_failure else ""
         why = f"was not free in time{why}"
@@ -37,8 +46,8 @@ def busy_error(
         )  # fmt: skip
     ours = bool(record.attempt)
     return LockBusy(
-        lock, owner=masked(record.owner)[:OWNER_SHOWN],
-        holder=masked(record.holder)[:HOLDER_SHOWN] if ours else "a Hudi writer",
+        lock, owner=clipped(record.owner, OWNER_SHOWN),
+        holder=clipped(record.holder, HOLDER_SHOWN) if ours else "a Hudi writer",
         epoch=record.epoch if ours else 0, until_ms=record.valid_until_ms,
         cure=f"wait, or see who: {see}",
     )  # fmt: skip
@@ -64,9 +73,44 @@ def unexpected(
     return None
 
 
+def named(record: Record | Garbled) -> dict[str, Any]:
+    """The holder that an acquire waits for, as an event has it."""
+    if isinstance(record, Garbled):
+        return {"owner": f"{GARBLED}{record.why}", "epoch": 0}
+    return {"owner": clipped(record.owner, OWNER_RECORDED), "epoch": record.epoch}
+
+
+def replaced_by(record: Record | Garbled | None, epoch: int) -> LeaseLost:
+    """The loss of the grant of `epoch`, in whose place this was found."""
+    match record:
+        case None:
+            why = "the lock object was deleted while it was held"
+            return LeaseLost(epoch, why, LossReason.DELETED)
+        case Garbled(why):
+            why = f"the lock object was overwritten while it was held: {why}"
+            return LeaseLost(epoch, why, LossReason.OVERWRITTEN)
+        case Record(owner=owner, epoch=theirs):
+            whose = f"{clipped(owner, OWNER_SHOWN)!r} (epoch {theirs})"
+            why = f"{whose} was in the lock object before it was released"
+            return LeaseLost(epoch, why, LossReason.TAKEN)
+
+
 def clock_skew(where: str, offset_ms: int, drift_ms: int) -> ClockSkew:
     return ClockSkew(
         f"the clock of this machine and that of the store of {where} differ by about "
         f"{abs(offset_ms) / 1000:.1f} s, more than the {drift_ms} ms that are allowed for: set "
         "this machine's clock (NTP)"
     )
+
+
+def standing(client: LeaseClient, owner: str) -> str:
+    """The state of a grant by its client's own knowledge, without a request; "": there is none."""
+    held, loss = client.grant, client.loss
+    if held is None:
+        return ""
+    epoch = f", epoch {held.epoch}" if held.epoch else ""
+    if not client.believes():
+        return f"lost{epoch}: {loss.why if loss else 'the lease ran out'}"
+    wall_ms = client.on_wall(client.until_ms or 0)
+    until = f", until {utc(wall_ms)}" if wall_ms < TIME_MS_MAX else ""
+    return f"held by {owner}{epoch}{until}"

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-from lockkit.errors import LockBusy, LossReason, StoreError, masked
+from lockkit.errors import LockBusy, LossReason, StoreError
 from lockkit.lock.client import BACK_OUT_S, LeaseClient
 from lockkit.lock.polling import PollingPace
 from lockkit.protocol.lease import notice_end, step
@@ -73,7 +73,6 @@ REQUESTS_BEFORE_PAUSE = 8
 """Backs off when the store fails every write or other clients win every race."""
 FLOORED_MS = 1000
 """HTTP dates are floored to a second."""
-OWNER_SHOWN = 64
 
 EVENT_NAMES = {
     AcquireRequested: "want", ReadAnswered: "saw", ReadFailed: "blind", WriteAnswered: "answered",
@@ -260,19 +259,12 @@ class StorageClient(LeaseClient):
         observed = self.state.observed
         if observed is None or self._release_in_doubt:
             return None
-        match observed.observation.record:
-            case None:
-                why = "the lock object was deleted while it was held"
-                return LeaseLost(epoch, why, LossReason.DELETED)
-            case Garbled(why):
-                why = f"the lock object was overwritten while it was held: {why}"
-                return LeaseLost(epoch, why, LossReason.OVERWRITTEN)
-            case Record(attempt=attempt) if attempt.startswith(f"{self.identity.handle}/"):
-                return None
-            case Record(owner=owner, epoch=theirs):
-                whose = f"{masked(owner)[:OWNER_SHOWN]!r} (epoch {theirs})"
-                why = f"{whose} was in the lock object before it was released"
-                return LeaseLost(epoch, why, LossReason.TAKEN)
+        record = observed.observation.record
+        if isinstance(record, Record) and record.attempt.startswith(f"{self.identity.handle}/"):
+            return None
+        from lockkit.lock.oddities import replaced_by  # not needed after an ordinary release
+
+        return replaced_by(record, epoch)
 
     # --- one request -----------------------------------------------------------------------------
 
@@ -452,23 +444,19 @@ class StorageClient(LeaseClient):
             self.polling.saw(record.epoch, self.clock.boot_ms())
         if not first:
             return
-        from lockkit.lock.oddities import unexpected  # not needed for a lock that is free
+        from lockkit.lock.oddities import named, unexpected  # not needed for a lock that is free
 
         odd = unexpected(self.where, LOCK_KEY, record, frees, self.clock.now())
         if odd is not None:
             self.warn(odd)
-        self.emit(
-            "waiting",
-            owner=record.owner[:256] if isinstance(record, Record) else f"garbled: {record.why}",
-            epoch=record.epoch if isinstance(record, Record) else 0,
-            until_ms=None if frees is None else self.on_wall(frees),
-        )
+        until_ms = None if frees is None else self.on_wall(frees)
+        self.emit("waiting", **named(record), until_ms=until_ms)
 
     def busy_error(self) -> LockBusy:
         from lockkit.lock.oddities import busy_error
 
         record = None if self.busy is None else self.busy.record
-        return busy_error(self.where, LOCK_KEY, record, self.last_failure)
+        return busy_error(self.where, LOCK_KEY, record, self.last_failure, ghost=self.in_doubt())
 
     def _compare_clocks(self, date_ms: int, wall_ms: int) -> None:
         """Keep the offset of the store's clock; warn once if it certainly exceeds the drift."""

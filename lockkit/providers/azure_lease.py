@@ -19,7 +19,7 @@ from uuid import UUID
 
 from lockkit.clock import process_name
 from lockkit.config import check, seconds
-from lockkit.errors import NoAnswer, StoreError
+from lockkit.errors import NoAnswer, StoreError, clipped
 from lockkit.protocol.outcome import (
     Applied,
     IfAbsent,
@@ -195,7 +195,7 @@ class AzureBlobLease(LeasedLock):
         found = self._properties()
         if found is None:
             return False
-        mine = {LEASE_ID: self._id, OWNER: quote(self.owner[:OWNER_CHARS_MAX], safe="@:/")}
+        mine = {LEASE_ID: self._id, OWNER: quote(clipped(self.owner, OWNER_CHARS_MAX), safe="@:/")}
         mine[PROCESS] = quote(process_name(), safe="@:/")
         others = {k: v for k, v in (found.metadata or {}).items() if k.lower() not in mine}
         record = partial(self._blob.set_blob_metadata, {**others, **mine}, lease=self._id)

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from lockkit.clock import process_name
 from lockkit.config import seconds
-from lockkit.errors import NoAnswer, StoreError
+from lockkit.errors import NoAnswer, StoreError, clipped
 from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
 from lockkit.providers.dynamodb_table import KEY, DynamoTable
 from lockkit.providers.holder import ServiceHolder
@@ -310,7 +310,7 @@ class DynamoDBLock(LeasedLock):
                 return
             case PreconditionFailed():
                 found = self._read()
-                now = "gone" if found is None else f"of {found.owner!r:.200}"
+                now = "gone" if found is None else f"of {clipped(repr(found.owner), 200)}"
                 raise GrantOver(f"its item is now {now}")
             case Throttled():
                 raise NoAnswer(f"{self}: throttled; try again")

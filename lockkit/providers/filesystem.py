@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from lockkit.clock import process_name, utc
 from lockkit.config import seconds
-from lockkit.errors import LockBusy, NoAnswer, StoreError
+from lockkit.errors import LockBusy, NoAnswer, StoreError, clipped
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.providers.process_state import ProcessState, process_state
@@ -232,7 +232,8 @@ class FilesystemLock(LeasedLock):
             found = self._read()
             if found and found.attempt == seen.attempt and self._expired(found, now_ns):
                 self._file.unlink()
-                self._emit("note", text=f"broke the expired lock file of {found.said}"[:500])
+                said = clipped(found.said, 400)
+                self._emit("note", text=f"broke the expired lock file of {said}")
 
     def _read(self) -> LockFileContent | None:
         try:
@@ -307,7 +308,7 @@ def read(body: bytes, modified_ns: int) -> LockFileContent:
             pass
     if not isinstance(fields, dict):
         return LockFileContent("", "an unreadable lock file", "", 0, modified_ns)
-    text = {key: value[:100] for key, value in fields.items() if isinstance(value, str)}
+    text = {key: clipped(value, 100) for key, value in fields.items() if isinstance(value, str)}
     since = text.get("lockCreateTime", "an unknown time")
     owner, host, pid = text.get("owner"), text.get("host", ""), fields.get("pid")
     if owner is None or type(pid) is not int or pid <= 0:

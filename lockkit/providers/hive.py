@@ -15,7 +15,7 @@ from typing import Any
 
 from lockkit.clock import process_name, utc
 from lockkit.config import seconds as seconds_of
-from lockkit.errors import NoAnswer, StoreError
+from lockkit.errors import NoAnswer, StoreError, clipped
 from lockkit.providers.hive_wire import MetastoreConnection, servers, uris_of_site
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
@@ -138,7 +138,7 @@ class HiveMetastoreLock(LeasedLock):
                 self._unlock(self._id)
         except StoreError as error:  # the next attempt withdraws it first
             text = f"{self}: a request may stay in the queue until it times out: {error}"
-            self._emit("note", text=text[:500])
+            self._emit("note", text=clipped(text, 500))
         else:
             self._id, self._releasing = None, False
 
@@ -172,7 +172,7 @@ class HiveMetastoreLock(LeasedLock):
             return None
         self._learn_lease()
         return ServiceHolder(
-            f"{first.user!s:.128} on {first.hostname!s:.128}", _version(first),
+            _owner(first), _version(first),
             f"{self.ttl_s:g} s after its last heartbeat", renewed_ms=first.lastheartbeat,
             waiting=tuple(_named(row) for row in rows if row is not first),
             process=str(first.agentInfo or "").partition(" lockkit/")[0][:COLUMN_CHARS],
@@ -213,7 +213,7 @@ class HiveMetastoreLock(LeasedLock):
             operationType=hive.NO_TXN,
         )  # fmt: skip
         request = hive.LockRequest(
-            component=[what], user=self.owner[:COLUMN_CHARS] or getpass.getuser(),
+            component=[what], user=clipped(self.owner, COLUMN_CHARS) or getpass.getuser(),
             hostname=socket.gethostname()[:COLUMN_CHARS], agentInfo=self._agent,
         )  # fmt: skip
         self._unsettled = True
@@ -276,4 +276,8 @@ def _version(row: Any) -> str:
 def _named(row: Any, *, silent: bool = False) -> str:
     what = "holds" if row.state == GRANTED else "waits for"
     since = f", silent since {utc(row.lastheartbeat)}" if silent else ""
-    return f"{row.user!s:.128} on {row.hostname!s:.128} ({what} lock {row.lockid}{since})"
+    return f"{_owner(row)} ({what} lock {row.lockid}{since})"
+
+
+def _owner(row: Any) -> str:
+    return f"{clipped(str(row.user), COLUMN_CHARS)} on {row.hostname!s:.128}"

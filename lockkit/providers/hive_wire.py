@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from lockkit.errors import NoAnswer, StoreError
+from lockkit.errors import NoAnswer, StoreError, clipped
 from lockkit.providers.lease_events import LeaseEvents
 from lockkit.providers.leased import GrantOver
 from lockkit.stores.deadline import DeadlinePassed, deadline
@@ -51,7 +51,8 @@ def servers(uris: str) -> list[tuple[str, int]]:
     for each in filter(None, (part.strip() for part in uris.split(","))):
         parts = urlsplit(each if "://" in each else f"thrift://{each}")
         if parts.scheme != "thrift" or not parts.hostname or parts.username:
-            raise ValueError(f"a metastore's URI is thrift://host:port, not {each!r:.100}")
+            said = clipped(repr(each), 100)
+            raise ValueError(f"a metastore's URI is thrift://host:port, not {said}")
         found.append((parts.hostname, parts.port or PORT))
     if not found:
         raise ValueError("uris is empty: pass thrift://host:port,thrift://host:port")
@@ -108,7 +109,7 @@ class MetastoreConnection:
                 ) from None
             except TException as error:  # the metastore's database may be back soon
                 said = getattr(error, "message", None) or repr(error)
-                raise NoAnswer(f"{self} failed ({method}: {said!s:.300})") from None
+                raise NoAnswer(f"{self} failed ({method}: {clipped(str(said), 300)})") from None
             except BaseException:
                 whole = False
                 raise

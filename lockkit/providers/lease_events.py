@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from itertools import count
 from typing import TypeVar
 
-from lockkit.errors import NoAnswer
+from lockkit.errors import NoAnswer, clipped
 from lockkit.protocol.outcome import Unknown
 from lockkit.sinks import Emit
 from lockkit.stores.endpoint import ErrorResponse
@@ -49,7 +49,7 @@ class LeaseEvents:
             raise
         finally:
             self._emit("answer", request=number, op=op, outcome=outcome, version="",
-                       why=why[:WHY_CHARS_MAX])  # fmt: skip
+                       why=clipped(why, WHY_CHARS_MAX))  # fmt: skip
 
 
 def _outcome(said: object) -> str:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from lockkit import config
 from lockkit.clock import Clock
-from lockkit.errors import BreakRefused, LockBusy, LossReason, NoAnswer, StoreError
+from lockkit.errors import BreakRefused, LockBusy, LossReason, NoAnswer, StoreError, clipped, masked
 from lockkit.lock.base import BaseLock, FencingToken
 from lockkit.lock.client import BACK_OUT_S, LeaseClient, Wakeup
 from lockkit.lock.grant import LATE_S
@@ -209,7 +209,7 @@ class ServiceClient(LeaseClient):
             self.last_failure = str(error)
             if not patient:
                 raise
-            self.emit("note", text=f"a renewal failed: {error}"[:500])
+            self.emit("note", text=clipped(f"a renewal failed: {error}", 500))
             return [Pause()]
         with self._state_lock:
             self.notice_end()  # a grant that has ended locally never comes back
@@ -374,7 +374,7 @@ class LeasedLock(BaseLock):
         clock = clock or Clock()
         self.owner = owner or description(clock.unique())
         self.on_danger, self.on_lost = on_danger, on_lost
-        lane = client or owner or self.owner[:8]
+        lane = masked(client or owner or self.owner[:8])
         self._emit = EventSink(where, lane, emit, clock)
         self._events = LeaseEvents(self._emit, where)
         asks = ServiceClient(

@@ -13,7 +13,7 @@ from typing import Any
 
 from lockkit.clock import process_name
 from lockkit.config import seconds
-from lockkit.errors import NoAnswer, StoreError
+from lockkit.errors import NoAnswer, StoreError, clipped
 from lockkit.lock.client import Wakeup
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.implicit import key_of_base_path
@@ -337,9 +337,9 @@ class ZookeeperLock(LeasedLock):
 
 def _said(data: bytes | None) -> tuple[str, str]:
     """The owner and the process that a contender's node names."""
-    said = bytes(data or b"")[: 8 * OWNER_CHARS].decode("utf-8", "replace")
+    said = bytes(data or b"").decode("utf-8", "replace")
     owner, _, process = said.removeprefix(HOLDER).partition(PROCESS)
-    return owner[:OWNER_CHARS] or "a client that gave no name", process[:OWNER_CHARS]
+    return clipped(owner, OWNER_CHARS) or "a client that gave no name", process[:OWNER_CHARS]
 
 
 def _joined(base_path: str, lock_key: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
+from lockkit.errors import clipped, masked
 
 if TYPE_CHECKING:
     from lockkit.events import Event
@@ -55,8 +56,8 @@ class ObserverFailed(UserWarning):
 def warn_of(kind: str, error: Exception) -> None:
     """Warn that an observer failed; never raises, even under `-W error`."""
     text = (
-        f"the observer of {kind!r} raised {error!r:.200}; the lock or table is not affected; "
-        "its history has a gap"
+        f"the observer of {kind!r} raised {clipped(repr(error), 200)}; the lock or table is not "
+        "affected; its history has a gap"
     )
     with suppress(Warning):
         warnings.warn(ObserverFailed(text), stacklevel=3)
@@ -67,6 +68,7 @@ class EventSink:
     """An `Emit` of one handle in the lane `who`, for its observer, listeners and the log.
 
     An observer cannot fail what it observes: its first error is a warning (`ObserverFailed`).
+    An event has no password of an owner that is named like a URL.
     """
 
     url: str
@@ -75,7 +77,8 @@ class EventSink:
     clock: Clock = field(default_factory=Clock)
     _failed: list[str] = field(default_factory=list, repr=False, compare=False)
 
-    def __call__(self, kind: str, **fields: Any) -> None:
+    def __call__(self, kind: str, **given: Any) -> None:
+        fields = {name: masked(x) if isinstance(x, str) else x for name, x in given.items()}
         if LOG.isEnabledFor(logging.INFO):
             from lockkit.sinks.log_lines import log_event
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from lockkit.errors import utc
+from lockkit.errors import clipped, utc
 
 WHY_CHARS_MAX = 500
 
@@ -47,4 +47,4 @@ def _fact(name: str, value: Any) -> str:
         return ""
     if name == "until_ms":
         return f" until {utc(value)}"
-    return f" {name}={str(value)[:WHY_CHARS_MAX]}"
+    return f" {name}={clipped(str(value), WHY_CHARS_MAX)}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from lockkit.errors import clipped
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.java_properties import parse_properties
 from lockkit.table.format.option_values import flag as is_on
@@ -312,5 +313,5 @@ def _local(props: str) -> Path:
 def pairs(said: list[str]) -> dict[str, str]:
     for each in said:
         if "=" not in each:
-            raise RefusedOption(each[:80], "is not KEY=VALUE")
+            raise RefusedOption(clipped(each, 80), "is not KEY=VALUE")
     return dict(each.split("=", 1) for each in said)

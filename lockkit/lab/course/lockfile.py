@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from lockkit.clock import Clock, utc
+from lockkit.errors import clipped, masked
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.lock_testbed import LockTestbed, said
@@ -84,9 +85,9 @@ def kept(testbed: LockTestbed) -> ObjectHistory:
 def _reported(each: Generation) -> tuple[str, ...]:
     match each.record:
         case Record() as record:
-            who = record.holder.rpartition("/")[2] or record.owner
+            who = masked(record.holder).rpartition("/")[2] or record.owner
             short = record.attempt if len(record.attempt) < 20 else f"…{record.attempt[-12:]}"
-            row = who[:20], str(record.epoch), "yes" if record.expired else "no", short
+            row = clipped(who, 20), str(record.epoch), "yes" if record.expired else "no", short
         case None:
             row = "deleted", "", "", ""
         case garbled:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from lockkit.errors import masked
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.lock_testbed import LockTestbed
@@ -171,7 +172,7 @@ def _azure(url: str, body: bytes) -> tuple[int, str]:
 
 
 def _said(error: Exception) -> str:
-    line = str(error).splitlines()[0]
+    line = masked(str(error)).splitlines()[0]
     return f"{type(error).__name__}: {line[:SAID_CHARS_MAX]}{'…' * (len(line) > SAID_CHARS_MAX)}"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from lockkit.errors import clipped
 from lockkit.events import TIME_MS_MAX, Event, event
 from lockkit.protocol.outcome import Found
 from lockkit.providers.audit import AUDIT as AUDIT
@@ -84,7 +85,7 @@ def _parsed(line: str) -> Event | None:
     if at_ms is None or not (_is_time(at_ms) and _is_time(until_ms)):
         return None
     more = {"proven": True} if state == "END" else {"until_ms": until_ms, "version": ""}
-    return event(at_ms, owner[:OWNER_MAX], _KINDS[state], epoch=0, audit=True, **more)
+    return event(at_ms, clipped(owner, OWNER_MAX), _KINDS[state], epoch=0, audit=True, **more)
 
 
 def _is_time(value: object) -> bool:

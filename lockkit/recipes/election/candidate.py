@@ -20,7 +20,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from lockkit.clock import Clock
-from lockkit.errors import NoAnswer
+from lockkit.errors import NoAnswer, clipped
 from lockkit.lock.storage import observation_of
 from lockkit.protocol.expiry import frees_ms
 from lockkit.protocol.outcome import (
@@ -184,7 +184,7 @@ class Candidate:
         self.over_ms = frees_ms(self.observed, now, self.policy)
         if self.over_ms is not None and now.boot_ms >= self.over_ms:
             return (yield from self._create(self.known + 1, began.boot_ms))
-        owner = record.owner[:256] if isinstance(record, Record) else "garbled"
+        owner = clipped(record.owner, 256) if isinstance(record, Record) else "garbled"
         until_ms = None if self.over_ms is None else self._on_wall(self.over_ms)
         self.emit("waiting", owner=owner, epoch=self.known, until_ms=until_ms)
         return None

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from lockkit.clock import Clock, process_name, utc
 from lockkit.config import lease_s
-from lockkit.errors import NoAnswer, StoreError, Unanswered
+from lockkit.errors import NoAnswer, StoreError, Unanswered, clipped
 from lockkit.lock.conformance import prove_conditions
 from lockkit.lock.grant import LATE_S
 from lockkit.lock.on_store import OnStore
@@ -159,8 +159,9 @@ class Election:
             )
         if record.expired:
             return f"the leader of epoch {epoch} has resigned: campaign"
+        owner, holder = clipped(record.owner, 60), clipped(record.holder, 100)
         return (
-            f"{record.owner[:60]!r} ({record.holder[:100]!r}) leads in epoch {epoch} until "
+            f"{owner!r} ({holder!r}) leads in epoch {epoch} until "
             f"{utc(record.valid_until_ms)} by its own clock, unless it renews"
         )
 

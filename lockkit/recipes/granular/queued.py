@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import StoreError, Unanswered
+from lockkit.errors import StoreError, Unanswered, clipped
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -372,7 +372,7 @@ def _entry(fields: dict[str, Any]) -> QueueEntry:
     if not all(type(each) is int and each >= 0 for each in numbers):
         raise ValueError("a number of an entry is none")
     epoch, beat, ttl_ms = numbers
-    holder, of = (str(fields.get(name, ""))[:TEXT_CHARS_MAX] for name in ("holder", "of"))
+    holder, of = (clipped(str(fields.get(name, "")), TEXT_CHARS_MAX) for name in ("holder", "of"))
     mode = Mode[str(fields["mode"]).upper()]
     return QueueEntry(
         id=str(fields["id"]), epoch=epoch, mode=mode, beat=beat, ttl_ms=ttl_ms, holder=holder, of=of

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from lockkit.errors import clipped
 from lockkit.recipes.errors import QueueError
 
 FORMAT, VERSION = "lockkit-queue", 1
@@ -130,7 +131,8 @@ def decode(body: bytes) -> QueueFile:
     try:
         return _file(fields)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise QueueError("queue.json", f"is damaged ({str(error)[:SHOWN]})", _ASIDE) from None
+        why = clipped(str(error), SHOWN)
+        raise QueueError("queue.json", f"is damaged ({why})", _ASIDE) from None
 
 
 def _file(fields: dict[str, Any]) -> QueueFile:
@@ -159,17 +161,18 @@ def job_of(fields: Any) -> Job:
         text_of(fields["claim"]), count_of(fields["heartbeat"]), count_of(fields["attempts"]),
     )  # fmt: skip
     if fields["state"] != job.state:
-        raise ValueError(f"job {job.id[:SHOWN]!r} is {str(fields['state'])[:SHOWN]!r}")
+        state = str(fields["state"])
+        raise ValueError(f"job {clipped(job.id, SHOWN)!r} is {clipped(state, SHOWN)!r}")
     return job
 
 
 def text_of(value: Any) -> str:
     if type(value) is not str:
-        raise TypeError(f"{str(value)[:SHOWN]!r} is not a string")
+        raise TypeError(f"{clipped(str(value), SHOWN)!r} is not a string")
     return value
 
 
 def count_of(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise TypeError(f"{str(value)[:SHOWN]!r} is not a count")
+        raise TypeError(f"{clipped(str(value), SHOWN)!r} is not a count")
     return value

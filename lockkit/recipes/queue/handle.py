@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import NoAnswer
+from lockkit.errors import NoAnswer, masked
 from lockkit.lock.conformance import prove_conditions
 from lockkit.recipes.errors import JobLost, QueueBusy, QueueError, QueueUnknown
 from lockkit.recipes.queue.file import Job
@@ -109,7 +109,7 @@ class Queue:
         return list(run(load(), self.store, self.clock).file.jobs.values())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url} as {self.who}>"
+        return masked(f"<{type(self).__name__} {self.url} as {self.who}>")
 
     def close(self) -> None:
         self.store.close()

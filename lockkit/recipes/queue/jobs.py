@@ -10,6 +10,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from lockkit.errors import clipped
 from lockkit.protocol.outcome import NotOurs, Ours, StillOut, Version, resolve
 from lockkit.recipes.errors import QueueError
 from lockkit.recipes.queue.file import (
@@ -207,7 +208,7 @@ class _Turn:
         if not has_it(job, operation):
             return Refused(
                 f"job {operation.job!r} was handed on: attempt {operation.attempts} is over, "
-                f"{job.worker[:SHOWN]!r} has attempt {job.attempts}"
+                f"{clipped(job.worker, SHOWN)!r} has attempt {job.attempts}"
             )
         self.changed = True
         if isinstance(operation, Complete):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from lockkit.errors import clipped
 from lockkit.recipes.queue.file import SHOWN, Job
 
 PAYLOAD_CHARS_MAX = 100_000
@@ -93,6 +94,6 @@ Answer = Done | Claimed | Empty | Refused | Forgotten
 def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name[:SHOWN]!r} is no name of a job or worker: use 1 to 100 letters, digits "
+            f"{clipped(name, SHOWN)!r} is no name of a job or worker: use 1 to 100 letters, digits "
             "and _.:/@+-"
         )

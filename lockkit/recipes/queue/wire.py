@@ -13,6 +13,7 @@ import socket
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
+from lockkit.errors import clipped
 from lockkit.recipes.errors import ForeignBroker, NoBroker
 from lockkit.recipes.queue.file import SHOWN, Broker, count_of, job_of, text_of
 from lockkit.recipes.queue.group import Outcome
@@ -55,7 +56,7 @@ def read_line(file: BinaryIO, most: int = LINE_BYTES_MAX) -> dict[str, Any]:
         raise EOFError
     fields = json.loads(line) if line.endswith(b"\n") else None
     if not isinstance(fields, dict):
-        raise ValueError(f"not a line of JSON: {line[:SHOWN]!r}")
+        raise ValueError(f"not a line of JSON: {clipped(repr(line), SHOWN)}")
     return fields
 
 
@@ -159,6 +160,6 @@ def connect(broker: Broker) -> BrokerConnection:
             raise NoBroker("no broker", f"answers at {shown} ({error or 'it hung up'})") from None
         raise ForeignBroker(
             f"the process at {shown}",
-            f"is not the broker that queue.json names ({str(error)[:SHOWN]})",
+            f"is not the broker that queue.json names ({clipped(str(error), SHOWN)})",
             "it received no request",
         ) from None

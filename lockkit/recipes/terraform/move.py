@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from lockkit import __version__
 from lockkit.clock import Clock, process_name, utc
-from lockkit.errors import NoAnswer, StoreError
+from lockkit.errors import NoAnswer, StoreError, clipped
 from lockkit.protocol.outcome import (
     Applied,
     Condition,
@@ -67,7 +67,8 @@ class DynamoItems:
     ) -> None:  # fmt: skip
         at = split(url)
         if at.scheme != "dynamodb" or not at.host:
-            raise ValueError(f"the URL of a lock table is {TABLE_URL}, not {url!r:.200}")
+            said = clipped(repr(url), 200)
+            raise ValueError(f"the URL of a lock table is {TABLE_URL}, not {said}")
         (name,) = at.parts("table")
         endpoint = at.query(endpoint=str).get("endpoint")
         self.url, self.server = f"dynamodb://{at.host}/{name}", endpoint or ""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from lockkit.errors import clipped
 from lockkit.protocol.outcome import Found, Version
 from lockkit.recipes.errors import Damaged
 from lockkit.runtime import Procedure
@@ -105,7 +106,7 @@ def encode_record(record: Any) -> str:
         text = json.dumps(record, allow_nan=False, separators=(",", ":"))
         json.loads("[" * DEEPER + text + "]" * DEEPER)
     except (TypeError, ValueError, RecursionError) as error:
-        said = str(error)[:SHOWN_CHARS_MAX]
+        said = clipped(str(error), SHOWN_CHARS_MAX)
         raise ValueError(f"this record cannot be written as JSON ({said}); append a JSON value, "
                          "or base64 of your own bytes") from None  # fmt: skip
     if len(text) > RECORD_BYTES_MAX:
@@ -236,7 +237,7 @@ def _id(key: str, fields: dict[str, Any], name: str) -> str:
 
 
 def _shown(value: object) -> str:
-    return ascii(value)[:SHOWN_CHARS_MAX]
+    return clipped(ascii(value), SHOWN_CHARS_MAX)
 
 
 def _damaged(key: str, why: str) -> Damaged:

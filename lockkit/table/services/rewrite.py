@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
+from lockkit.errors import clipped
 from lockkit.runtime import Procedure, run
 from lockkit.stores import Store
 from lockkit.table.format.base_file import BaseFileWriter, Slice, Target
@@ -97,7 +98,8 @@ def carried_out(
             return work(transaction, heart)
         except BaseException as error:
             what = "compaction" if action == "compaction" else "clustering"
-            context.report(f"taking the {what} back: {error!r:.200}", transaction.instant)
+            why = clipped(repr(error), 200)
+            context.report(f"taking the {what} back: {why}", transaction.instant)
             raise
 
     committed: Committed | None = context.run(attempt.write(known, files, action=action, plan=plan))

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from lockkit.errors import clipped
 from lockkit.protocol.record import RECORD_BYTES_MAX, Record, decode
 
 KEY_CHARS_MAX = 1_024
@@ -84,8 +85,9 @@ def sent_request(
     else:
         key, kind = unquote(parts.path).lstrip("/"), _kind(method, query)
         condition = _condition(kind, headers)
+    who = clipped(agent[1] if agent else who, WHO_CHARS_MAX)
     return SentRequest(
-        who=(agent[1] if agent else who)[:WHO_CHARS_MAX], method=kind, key=key[:KEY_CHARS_MAX],
+        who=who, method=kind, key=key[:KEY_CHARS_MAX],
         condition=condition, sent_ms=at_ms, digests=_digests(headers),
         version=query.get("generation", [""])[0] if gcs else "",
     )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 
 from lockkit.clock import Clock
-from lockkit.errors import LockLost, StoreError
+from lockkit.errors import LockLost, StoreError, clipped
 from lockkit.lab.processes.child import Channel, serve
 from lockkit.lock.handle import Lock
 from lockkit.providers import open_lock
@@ -31,7 +31,7 @@ def contend(
             clock.wait(stop, clock.uniform(0.8, 1.2) * hold_s)
             lock.release()
         except (LockLost, StoreError, RuntimeError) as error:
-            emit("note", text=f"{type(error).__name__}: {error}"[:500])
+            emit("note", text=clipped(f"{type(error).__name__}: {error}", 500))
             clock.wait(stop, AGAIN_S)
         clock.wait(stop, clock.uniform(0.8, 1.2) * think_s)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from lockkit.errors import LossReason
+from lockkit.errors import LossReason, clipped
 from lockkit.events import STORE, Event
 from lockkit.lab.verify.check.lanes import LOCK_NAME, LOCK_OPS, bare, name_of
 from lockkit.lab.verify.check.verdict import Finding, Kind, Verdict, unknown
@@ -307,7 +307,7 @@ class ReplayLane:
             case Released(epoch, proven):
                 same = (each["epoch"], each["proven"]) == (epoch, proven)
             case HeldByOther(Record(owner=owner, epoch=epoch)):
-                same = (each["epoch"], each["owner"]) == (epoch, owner[:256])
+                same = (each["epoch"], each["owner"]) == (epoch, clipped(owner, 256))
             case _:
                 same = True
         if not same:

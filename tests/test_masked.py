@@ -1,0 +1,156 @@
+"""An owner may be named like a URL with a password: nothing shows it, whole or cut."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockkit import Clock, Lock, open_lock, open_store
+from lockkit.errors import LockBusy, LockLost, LossReason, StatedError, masked
+from lockkit.lab.incident.audit import parse_audit
+from lockkit.lock.handle import LOCK_KEY
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
+from lockkit.protocol.record import Record, encode
+from lockkit.providers.filesystem import read
+from lockkit.providers.hive import _owner
+from lockkit.providers.zookeeper import HOLDER, _said
+from lockkit.recipes.election import Election
+from lockkit.recipes.election.epochs import epoch_key
+from lockkit.recipes.granular.queued import _entry
+from lockkit.recipes.queue import QueueError
+from lockkit.recipes.queue.file import decode as queue_of
+from lockkit.sinks import EventSink, listening
+
+LONG = f"https://anna:{'secret-' * 100}word@ci.test/job/7"
+"""So long that it is cut everywhere, before its @."""
+SHORT = "https://anna:secret-word@ci.test/job/7"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        SHORT,
+        LONG,
+        "https://secret-token@ci.test/job/7",
+        "https://anna%3Asecret-word@ci.test/job/7",
+        "https://anna%3asecret-word@ci.test:8080/job/7",
+        "https%3A%2F%2Fanna%3Asecret-word%40ci.test%2Fjob",
+        "s3://AKIA1:secret/word@bucket/table",
+        "abfss://anna:secret-word@account.dfs.core.windows.net/table",
+        "http://h:80,http://anna:secret-word@h:81",
+    ],
+)
+def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
+    assert "secret" not in masked(f"before {url} after")
+    assert masked(f"before {url} after").startswith("before ")
+    assert masked(f"before {url} after").endswith(" after")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "abfss://container@account.dfs.core.windows.net/table",
+        "az://container@account.blob.core.windows.net/table",
+        "http://127.0.0.1:9000/job@7",
+        "https://ci.test/job/7@main",
+        "zookeeper://h1:2181,h2:2181/base/anna@home",
+        "s3://bucket/anna:table@7",
+        "host/17@12~boot.3",
+    ],
+)
+def test_a_url_without_a_password_is_shown_in_full(url: str) -> None:
+    assert masked(url) == url
+
+
+def errors() -> list[Exception]:
+    return [
+        LockBusy("the lock", owner=LONG, cure="wait"),
+        LockBusy("the lock", owner=SHORT, holder=SHORT, cure="wait").within("the commit"),
+        LockLost("the lock", f"{SHORT} took it", "stop", reason=LossReason.TAKEN),
+        StatedError("the lock", f"is held by {SHORT}"),
+    ]
+
+
+@pytest.mark.parametrize("error", errors(), ids=["long", "within", "lost", "stated"])
+def test_an_error_shows_no_password_of_an_owner(error: Exception) -> None:
+    assert "secret" not in f"{error} {error!r}"
+
+
+def held_by(folder: Path, owner: str, key: str = LOCK_KEY) -> str:
+    until_ms = Clock().wall_ms() + 600_000
+    record = Record(owner, until_ms, epoch=1, attempt="a", ttl_ms=600_000, holder=owner)
+    store = open_store(folder.as_uri())
+    seen = store.get(key)
+    condition = IfVersion(seen.version) if isinstance(seen, Found) else IfAbsent()
+    assert isinstance(store.put(key, encode(record), condition), Applied)
+    return folder.as_uri()
+
+
+@pytest.mark.parametrize("owner", [SHORT, LONG], ids=["short", "long"])
+def test_an_events_lane_and_fields_have_no_password_of_an_owner(
+    owner: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+    caplog.set_level(logging.DEBUG, "lockkit")
+    with listening(lambda url, event: seen.append((url, event.to_json()))):
+        with Lock((tmp_path / "mine").as_uri(), owner=owner) as lock:
+            assert "secret" not in repr(lock)
+        with open_lock(f"process://{tmp_path.name}", owner=owner) as other:
+            assert "secret" not in repr(other)
+        taken = Lock(held_by(tmp_path / "theirs", owner), emit=lambda kind, **of: seen.append(of))
+        assert not taken.acquire(blocking=False)
+    assert "waits for the lock" in caplog.text and "acquired the lock" in caplog.text
+    assert "secret" not in caplog.text
+    assert seen and "secret" not in str(seen)
+
+
+def test_a_note_of_an_events_sink_is_masked_before_a_log_line_is_cut(
+    caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "lockkit")
+    EventSink("s3://lake/orders", "W1")("note", text=f"broke the lock of {LONG}")
+    assert "broke the lock of https" in caplog.text or "broke the lock of ://" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_an_election_shows_no_password_of_its_leader(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    url = held_by(tmp_path, LONG, epoch_key(1))
+    with closing(Election(url, emit=lambda kind, **of: seen.append((kind, of)))) as election:
+        assert not election.campaign(acquire_timeout=0)
+        assert "leads in epoch 1" in election.because()
+        assert "secret" not in election.because() + repr(election)
+    assert [kind for kind, _ in seen if kind == "waiting"] and "secret" not in str(seen)
+
+
+def test_a_services_record_of_a_holder_is_masked_before_it_is_cut() -> None:
+    assert "secret" not in _said(f"{HOLDER}{LONG}".encode())[0]
+    assert "secret" not in _owner(SimpleNamespace(user=LONG, hostname="h"))
+    body = json.dumps({"owner": LONG, "pid": 7, "host": "h", "attempt": "a"}).encode()
+    assert "secret" not in read(body, 0).said
+    fields = {"id": "a", "mode": "READ", "epoch": 1, "beat": 1, "ttlMs": 1, "holder": LONG}
+    assert "secret" not in _entry(fields).holder
+    line = {"ownerId": LONG, "state": "END", "timestamp": 1, "lockExpiration": 2}
+    assert "secret" not in parse_audit(json.dumps(line)).events[0].who
+
+
+def test_a_damaged_queue_shows_no_password() -> None:
+    fields = {"format": "lockkit-queue", "version": 1, "broker": None, "jobs": [{"id": [LONG]}]}
+    with pytest.raises(QueueError) as refused:
+        queue_of(json.dumps(fields).encode())
+    assert "secret" not in str(refused.value)
+
+
+def test_what_replaced_a_grant_is_named_without_a_password(tmp_path: Path) -> None:
+    with closing(Lock(tmp_path.as_uri(), ttl_s=60)) as lock:
+        assert lock.acquire(timeout=5)
+        held_by(tmp_path, SHORT)
+        with pytest.raises(LockLost) as lost:
+            lock.release()
+    assert "ci.test" in str(lost.value) and "secret" not in str(lost.value)
