@@ -57,7 +57,7 @@ NOT_SIMULATED = {
     Pattern.GARBLED: BY_HAND,
     Pattern.UNPUBLISHED: "the next simulated writer publishes what a dead one had decided, before "
     "this pattern is named",
-    Pattern.UNKNOWN: "",  # there is no pattern to show
+    Pattern.UNKNOWN: "the history matches none of those that are known",
 }
 """Why no simulated run shows the others."""
 

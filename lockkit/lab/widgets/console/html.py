@@ -149,11 +149,12 @@ def card_html(found: Diagnosis, url: str, flags: str = "") -> str:
 
 def simulated_html(pattern: Pattern) -> str:
     """A link to a simulated run with this pattern, or why there is none; "" if no playground."""
-    moment = SIMULATED.get(pattern, "")
     if why := NOT_SIMULATED.get(pattern):
-        return f"<p class='lk-note'>No simulated run shows this pattern: {shown(why)}.</p>"
-    if not moment or not playground():
+        which = "belongs to this card" if pattern is Pattern.UNKNOWN else "shows this pattern"
+        return f"<p class='lk-note'>No simulated run {which}: {shown(why)}.</p>"
+    if not playground():
         return ""
+    moment = SIMULATED[pattern]
     return (
         f"<p><a href='{escape(link(moment))}' target='_blank' rel='noopener'>Step through a "
         f"simulated run with this pattern</a> ({shown(moment)})</p>"
