@@ -21,10 +21,10 @@ import pytest
 from lockkit.events import STORE, Event, event, read
 from lockkit.lab.processes.fleet import Fleet, FleetError, Kind, Plan, leftovers
 from lockkit.lab.verify.check import check
-from lockkit.lab.widgets.control import WINDOW_MS, window
+from lockkit.lab.widgets.control import STALL_ARROWS_MAX, WINDOW_MS, window
 from lockkit.lab.widgets.export import embedded, export_html, judged, page_of
 from lockkit.lab.widgets.models import RING, HistoryModel, place, short
-from lockkit.lab.widgets.scene import Grant, Scene, hues, overtaken_at, scene, whole
+from lockkit.lab.widgets.scene import TAKEOVER_MS, Grant, Scene, hues, overtaken_at, scene, whole
 from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.table.errors import CommitConflict
 
@@ -153,6 +153,29 @@ def test_while_a_writer_is_paused_the_takeover_stays_in_the_picture() -> None:
     story.add(events[back:])
     assert window(story, later_ms)["window_ms"] == WINDOW_MS
     assert scene(story)["keep"] is None, "nobody stands still any more"
+
+
+def test_a_long_pause_leaves_out_what_is_between_the_takeover_and_the_newest_requests() -> None:
+    events = recorded("bad/stalled_commit_accepted")
+    back = next(n for n, each in enumerate(events) if each.kind == "resumed")
+    story = HistoryModel()
+    story.add(events[:back])
+    before = scene(story, now_ms=story.latest_ms, **window(story, story.latest_ms))
+    began_ms = story.latest_ms
+    for n in range(1_000):
+        at_ms, op = began_ms + 100.0 * (n + 1), ("acquire", "release")[n % 2]
+        story.add(write(at_ms, op, f"later/{n}", 1_000 + n, who="W2"))
+    now_ms = story.latest_ms
+    seen = scene(story, now_ms=now_ms, **window(story, now_ms))
+    assert seen["keep"] == before["keep"] and 60_000 < seen["omitted"] < 100_000
+    between = seen["keep"] + TAKEOVER_MS, seen["keep"] + TAKEOVER_MS + seen["omitted"]
+    drawn = [t for each in seen["arrows"] for t in each["t"] if t is not None]
+    drawn += [each["t"] for each in seen["marks"]]
+    assert min(drawn) < seen["keep"] < between[1] < max(drawn)
+    assert not [t for t in drawn if between[0] + 10 < t < between[1] - 10]
+    assert len(seen["arrows"]) < 2 * STALL_ARROWS_MAX
+    assert len(seen["bars"]) < 2 * len(before["bars"]) + STALL_ARROWS_MAX
+    assert scene(story)["omitted"] == 0, "a recorded run has all of it"
 
 
 def probing_its_store(who: str, *statuses: int) -> Iterator[Event]:

@@ -47,7 +47,7 @@ STYLE = (
 def operations(level: str = "key") -> widgets.HTML:
     """The locks of each operation: one table of Ozone's design document."""
     rows = "".join(
-        f"<tr><td>{escape(each.name)}</td><td>{escape(each.said)}</td>"
+        f"<tr><td>{escape(each.name)}</td><td>{escape(each.said.replace('`', ''))}</td>"
         f"<td>{escape(each.names)}</td></tr>"
         for each in TABLES[level].values()
     )

@@ -32,8 +32,9 @@ TICK_S, FIRST_TICK_S = 0.25, 0.05
 WINDOW_MS = 15_000.0
 """How much of the past the live picture shows; the replay after Stop shows all of it."""
 LIVE_ARROWS_MAX = 120
-STALL_WINDOW_MS, STALL_ARROWS_MAX, STALL_LEAD_MS = 120_000.0, 400, 1_000.0
-"""The same while a writer stands still: the picture goes back to where it stopped."""
+STALL_ARROWS_MAX, STALL_LEAD_MS = 200, 1_000.0
+"""The same while a writer stands still: the picture goes back to where it stopped. The arrows are
+counted on both sides of what a long stall has no room for."""
 LOG_LINES_MAX = 40
 QUIET_TICKS = 4
 """While nothing happens only the clock moves: the page is updated once a second."""
@@ -420,5 +421,4 @@ def window(story: HistoryModel, now_ms: float) -> dict[str, Any]:
     if not stalled_ms:
         return {"window_ms": WINDOW_MS, "arrows_max": LIVE_ARROWS_MAX}
     since_ms = now_ms - min(stalled_ms) + STALL_LEAD_MS
-    wide_ms = max(WINDOW_MS, min(STALL_WINDOW_MS, since_ms))
-    return {"window_ms": wide_ms, "arrows_max": STALL_ARROWS_MAX}
+    return {"window_ms": max(WINDOW_MS, since_ms), "arrows_max": STALL_ARROWS_MAX}

@@ -402,7 +402,9 @@ class View {
 
   /** The newest event is at the bottom; while a writer stands still, the takeover does not leave. */
   follow(keep) {
-    this.window.textContent = keep === null ? "live, the last 15 s" : "live, since the stall; the newest is at the bottom";
+    const { omitted } = this.scene;
+    const between = omitted ? `; ${seconds(omitted, 0)} between are left out` : "";
+    this.window.textContent = keep === null ? "live, the last 15 s" : `live, since the stall; the newest is at the bottom${between}`;
     if (keep === null) this.freed = false;
     if (this.held || !this.pinned) return;
     this.scroll((box) => {

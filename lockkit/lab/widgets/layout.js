@@ -120,7 +120,7 @@ export function layout(scene, width, options = {}) {
 function gutters(scene, narrow) {
   const clock = seconds(scene.span[1], 3).length * CHAR + 6;
   const longest = scene.bars.reduce((most, bar) => (bar.kind === "owner" ? Math.max(most, bar.label.length) : most), 0);
-  if (narrow) return [Math.ceil(clock), 52];
+  if (narrow) return [Math.ceil(clock) + 4, 52];
   return [Math.max(TIME_W, Math.ceil(clock)), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
 

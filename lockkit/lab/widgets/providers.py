@@ -50,7 +50,7 @@ var(--jp-layout-color0,#fff);padding-right:3px;line-height:16px;top:2px}}
 Place = Callable[[float], float]
 """A moment (ms) as a place on the axis, in percent."""
 GUESSES = [
-    ("– predict first: which side hands over sooner after a pause? –", ""),
+    ("– predict: which hands over sooner after a pause? –", ""),
     ("the first", "first"), ("the second", "second"), ("neither does", "neither"),
 ]  # fmt: skip
 

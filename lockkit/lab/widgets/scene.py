@@ -39,6 +39,8 @@ ARROWS_MAX = 2_000
 POLLS_MIN = 3
 TEXT_MAX = 240
 STALE_SLACK_MS = 1.0
+TAKEOVER_MS = 3_000.0
+"""How much of what follows a takeover stays in the live picture of a long stall."""
 NO_LANE = -1
 """The hue of a client that has no lane, as of the one that created the table."""
 
@@ -98,10 +100,12 @@ class _Painter:
         self.zero = story.started_ms or 0.0
         self.rows_max = rows_max
         self.now = max(story.latest_ms, now_ms or 0.0)
+        self.grants = list(grants(story))
+        self.omitted: tuple[float, float] | None = None
+        """The time between a takeover and the newest requests, if there is no room for all."""
         self.shown = self._shown(window_ms, arrows_max)
         self.evidence = {(each.at_ms, each.who, each.kind) for each in evidence}
         self.hues = hues(story.states)
-        self.grants = list(grants(story))
         self.begans = [began for _, _, began, _, _ in self.grants]
         self.overtaken_at = overtaken_at(self.grants)
         self.believed = {(each.who, each.epoch): each for each in story.beliefs}
@@ -112,7 +116,8 @@ class _Painter:
         marks = [*self._generations(), *self._commits(), *self._moments()]
         return {
             "span": [self._t(self.start), self._t(self.now)],
-            "keep": self._takeover(),
+            "keep": self._kept(),
+            "omitted": 0 if self.omitted is None else round(self.omitted[1] - self.omitted[0]),
             "cut": self.start > self.zero,
             "hidden": self.story.hidden,
             "events": self.story.seen,
@@ -123,6 +128,11 @@ class _Painter:
             "rows": self._rows(),
         }
 
+    def _kept(self) -> float | None:
+        """The takeover that stays in the live picture."""
+        taken = self._takeover()
+        return None if taken is None or taken < self.start else self._t(taken)
+
     def _takeover(self) -> float | None:
         """When the lock of a writer that stands still went to another; None if it did not."""
         began = {each.who: each.began_ms for each in self.story.stalls if each.ended_ms is None}
@@ -130,15 +140,16 @@ class _Painter:
             grant[2]
             for who, began_ms in began.items()
             for grant in self.grants
-            if grant[0] != who and grant[2] > began_ms
+            if grant[0] != who and grant[2] > began_ms > self.grants[0][2]  # else it is forgotten
         ]
-        return self._t(min(taken)) if taken and min(taken) >= self.start else None
+        return min(taken, default=None)
 
     # --- the window ---------------------------------------------------------------------------
 
     def _shown(self, window_ms: float | None, arrows_max: int) -> list[Exchange]:
         """The newest requests in the window, without reads, which are drawn as one."""
         start = self.zero if window_ms is None else self.now - window_ms
+        taken = None if window_ms is None else self._takeover()
         shown: list[Exchange] = []
         counted = 0
         for exchange in reversed(self.story.exchanges):
@@ -146,6 +157,13 @@ class _Painter:
                 continue
             if exchange.last_ms < start - 5_000:
                 break
+            if self.omitted and exchange.first_ms > self.omitted[0]:
+                continue
+            newest_ms = shown[-1].first_ms if counted == arrows_max else 0.0
+            if taken is not None and taken < newest_ms and not self.omitted:
+                self.omitted = min(taken + TAKEOVER_MS, newest_ms), newest_ms
+                arrows_max += counted
+                continue
             if counted == arrows_max:
                 start = max(start, shown[-1].first_ms)
                 break
@@ -162,7 +180,11 @@ class _Painter:
         return self.hues.get(who, NO_LANE)
 
     def _inside(self, began_ms: float, ended_ms: float | None) -> bool:
-        return ended_ms is None or ended_ms >= self.start
+        """Whether a part of it is drawn."""
+        if ended_ms is None or self.omitted is None:
+            return ended_ms is None or ended_ms >= self.start
+        last, next_ms = self.omitted
+        return ended_ms >= self.start and not last < began_ms <= ended_ms < next_ms
 
     def _proves(self, *keys: tuple[float | None, str, str]) -> bool:
         return bool(self.evidence) and any(key in self.evidence for key in keys)
@@ -408,7 +430,7 @@ class _Painter:
 
     def _generations(self) -> Iterator[Scene]:
         for each in self.story.generations:
-            if each.at_ms >= self.start:
+            if self._inside(each.at_ms, each.at_ms):
                 yield {
                     "id": f"g{each.n}",
                     "lane": LOCK_LANE,
@@ -440,7 +462,7 @@ class _Painter:
 
     def _moments(self) -> Iterator[Scene]:
         for each in self.story.moments:
-            if each.at_ms < self.start or each.kind in STATES:
+            if each.kind in STATES or not self._inside(each.at_ms, each.at_ms):
                 continue
             if each.kind == "exited" and not self._ended(each):
                 continue
