@@ -41,7 +41,8 @@ class Model:
     faults: int = 0
     elsewhere: int = 0
     also: str = ""
-    """Which of [c]ombiner, [s]ervice, snapshot [r]eader and [p]ulls of increments there are."""
+    """Which of [c]ombiner, [s]ervice, snapshot [r]eader, [p]ulls of increments, [a]rchiver and
+    switches of the [m]ode there are."""
     ahead: bool = False
     states: int = 0
     """The number of distinct states of a model without a mistake."""
@@ -52,7 +53,7 @@ class Model:
             "writes": "T" + "".join(map(str, self.writes)), "ahead": str(self.ahead).upper(),
             "window_max": self.window_max, "faults": self.faults, "elsewhere": self.elsewhere,
             **{name: str(name[0] in self.also).upper()
-               for name in ("combiner", "service", "reader", "pulls")},
+               for name in ("combiner", "service", "reader", "pulls", "archiver", "mode")},
             "mistake": f'"{mistake}"',
         }  # fmt: skip
 
@@ -80,6 +81,13 @@ CORRECT = {
     "reserved ahead": Model("an append under an instant that was reserved without a listing",
                             writes=(APPEND, 1), version=6, ahead=True, elsewhere=1, also="p",
                             states=110_915),
+    "an archiver": Model("an update, whose answer may be lost, and an archiver", faults=1, also="a",
+                         states=3_704),
+    "two writers and an archiver": Model("both update one file group", writes=BOTH, also="a",
+                                         states=1_279_672),
+    "a switch of the mode": Model(
+        "both update one file group, one of them perhaps in the other mode", writes=BOTH, also="m",
+        states=175_510),
 }  # fmt: skip
 MISTAKES = {
     "data first": Model("an offer lands before the data is proven", "KEPT", BOTH),
@@ -129,6 +137,13 @@ MISTAKES = {
                   "BEHIND_NOBODY", OWN, version=6, also="p"),
     "any order": Model("rounds are published in any order", "PREFIX", BOTH, version=6),
     "published together": Model("a round of version 9 is published in parallel", "PREFIX", OWN),
+    "decides archived": Model("a fence decides what may be archived", "ONCE", faults=1, also="a"),
+    "no archive": Model("the owner of an archived commit looks in the timeline alone",
+                        "NO_MEANS_NO", faults=1, also="a"),
+    "raises over archived": Model("a base is raised over an archived commit", "NO_LOST_UPDATE",
+                                  BOTH, also="a"),
+    "since": Model("after a switch of the mode a fence decides what was begun before it",
+                   "VISIBLE", BOTH, also="m"),
     "no tail": Model("a snapshot leaves out what is not published", "WHOLE", also="r"),
 }  # fmt: skip
 QUICK = {"a writer and a service", "tail"}

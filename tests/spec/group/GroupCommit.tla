@@ -10,8 +10,8 @@
    log[first..Len(log)]. Each replacement adds a decision, so Len(log) is also the fence's version,
    and what a client knows of the fence is a pair of numbers.
 
-   `mistake` names one rule that is switched off, "" none. Not modelled: slots, schemas, archiving,
-   back-pressure, and liveness.                                                                 *)
+   `mistake` names one rule that is switched off, "" none. Not modelled: slots, schemas, requests of
+   a publisher that arrive after archiving, back-pressure, and liveness.                                                                 *)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
@@ -23,6 +23,7 @@ CONSTANTS
     faults,       \* replacements of the fence that are not answered
     elsewhere,    \* decisions about other instants, which are over at once
     combiner, service, reader, pulls,   \* whether there is one
+    archiver, mode,   \* whether there is one; whether the table's mode is switched, and back
     mistake
 
 VARIABLES
@@ -42,11 +43,16 @@ Writers == DOMAIN writes
 COMBINER == 11
 SERVICE == 12
 READER == 13
+ARCHIVER == 14
 Clients == Writers \cup (IF combiner THEN {COMBINER} ELSE {}) \cup (IF service THEN {SERVICE} ELSE {})
-           \cup (IF reader THEN {READER} ELSE {})
+           \cup (IF reader THEN {READER} ELSE {}) \cup (IF archiver THEN {ARCHIVER} ELSE {})
 NOTHING == -1                            \* no fence read, or nothing offered
 TOMB == -2                               \* an offer that the fence has decided against
 COMMIT == "commit"
+ELSEWHERE == "elsewhere"                 \* about an instant that does not matter here
+ARCHIVED == "archived"                   \* nothing up to `group` is decided any more
+SWITCHED == "switched"                   \* the same, after the mode was switched and back
+MARKS == {ELSEWHERE, ARCHIVED, SWITCHED}
 
 Right(rule) == mistake # rule
 Max(a, b) == IF a > b THEN a ELSE b
@@ -97,11 +103,17 @@ Fence == [first |-> first, last |-> Len(log)]
 NewestOf(last) == Greatest(Commits(SubSeq(log, 1, last)))
 GroupOf(t) == writes[objects[t].inflight]
 
-Listing == [done |-> {t \in Instants : objects[t].done},
-            pending |-> {t \in Instants : (objects[t].requested # 0 \/ objects[t].inflight # 0)
-                                          /\ ~objects[t].done},
-            started |-> {t \in Instants : objects[t].inflight # 0},
-            offers |-> [t \in Instants |-> objects[t].offer]]
+(* Up to which instant a fence decides nothing: `archived` and `since` of the code's fence.       *)
+UpTo(kind, last) == Greatest({log[i].group : i \in {j \in 1..last : log[j].kind = kind}})
+Over(last) == Max(UpTo(ARCHIVED, last), IF Right("since") THEN UpTo(SWITCHED, last) ELSE 0)
+MayDecide(last, t) == t > Over(last) \/ ~Right("decides archived")
+
+Listed == {t \in Instants : ~objects[t].gone}
+Listing == [done |-> {t \in Listed : objects[t].done},
+            pending |-> {t \in Listed : (objects[t].requested # 0 \/ objects[t].inflight # 0)
+                                        /\ ~objects[t].done},
+            started |-> {t \in Listed : objects[t].inflight # 0},
+            offers |-> [t \in Instants |-> IF t \in Listed THEN objects[t].offer ELSE NOTHING]]
 NO_LISTING == [done |-> {}, pending |-> {}, started |-> {}, offers |-> <<>>]
 
 (* A client that looks reads the fence and the listing in parallel, so in either order. If the
@@ -141,7 +153,10 @@ Known(a, t) ==
 Outcome(a, t) ==
     IF Known(a, t) # {} THEN CHOOSE k \in Known(a, t) : TRUE
     ELSE IF t \in a.list.done THEN COMMIT
-    ELSE IF a.list.offers[t] = TOMB THEN "refused" ELSE ""
+    ELSE IF a.list.offers[t] = TOMB THEN "refused"
+    ELSE IF t > Over(a.fence.last) \/ ~Right("decides archived") THEN ""
+    ELSE IF objects[t].done /\ (~objects[t].gone \/ Right("no archive")) THEN COMMIT
+    ELSE "refused"                       \* neither the timeline has it, nor the archive
 
 Committed(a) == a.list.done \cup Commits(Window(a.fence)) \cup Commits(Window(a.before))
 
@@ -162,7 +177,7 @@ Timely(a) == {t \in a.list.pending : t > Greatest(a.list.done)}
    not know that, so it removes any number of those.                                             *)
 
 IsProven(entry) ==
-    IF entry.kind = "elsewhere" THEN TRUE
+    IF entry.kind \in MARKS THEN TRUE
     ELSE IF entry.kind = COMMIT THEN objects[entry.t].done \/ ~Right("evicts commits")
     ELSE objects[entry.t].offer = TOMB \/ ~Right("evicts refusals")
 
@@ -194,7 +209,6 @@ Lands(request) ==
     /\ UNCHANGED <<objects, clients, able, others, acked, denied, passed, broken>>
 
 (* Another client decides about an instant that does not matter here, and has its outcome proven. *)
-ELSEWHERE == "elsewhere"
 DecidesElsewhere ==
     /\ others > 0 /\ others' = others - 1
     /\ log' = Append(log, [t |-> 0 - Len(log), kind |-> ELSEWHERE, group |-> 0, round |-> Len(log) + 1])
@@ -207,7 +221,8 @@ NewFence(fence, entries, leave) ==
 (* Decide these offers over this fence, and go on from one of two states.                        *)
 DecidesOnce(c, fence, offers, timely, yes, no) ==
     LET round == fence.last + 1
-        entries == Decided(fence.first, Window(fence), NewestOf(fence.last), offers, timely, round)
+        open == {each \in offers : MayDecide(fence.last, each.t)}
+        entries == Decided(fence.first, Window(fence), NewestOf(fence.last), open, timely, round)
     IN \E leave \in MayLeave(fence.first, fence.last + Len(entries)) :
           Replaces(c, fence, entries, leave,
                    [yes EXCEPT !.known = NewFence(fence, entries, leave)], no)
@@ -238,11 +253,14 @@ Reserves(c) ==
           /\ Right("below") => t > NewestOf(a.known.last)
           /\ objects[t].requested = 0 \/ ~Right("unreserved")
           /\ objects' = [objects EXCEPT ![t].requested = IF @ = 0 THEN c ELSE @]
-          /\ LET taken == [a EXCEPT !.t = t, !.base = a.known.last] IN
+          /\ LET taken == [a EXCEPT !.t = t, !.base = a.known.last,
+                                    !.horizon = UpTo(ARCHIVED, a.known.last)] IN
              Moves(c, IF ahead /\ Blind(c) THEN [taken EXCEPT !.listed = FALSE, !.pc = "send"]
                       ELSE IF Unlisted THEN [taken EXCEPT !.seen = Committed(a), !.pc = "send"]
                       ELSE Looks(taken, "reserved"))
        /\ Rest /\ Quiet
+
+Archived(last) == {t \in 1..UpTo(ARCHIVED, last) : objects[t].done}
 
 (* The snapshot is made after the reservation. The instant must be undecided and not passed.     *)
 HasReserved(c) ==
@@ -254,7 +272,9 @@ HasReserved(c) ==
        /\ IF over \/ is_passed
           THEN /\ Moves(c, Ended(a))
                /\ objects' = [objects EXCEPT ![a.t].requested = IF @ = c THEN 0 ELSE @]
-          ELSE /\ Moves(c, [a EXCEPT !.pc = "send", !.base = a.fence.last, !.seen = Committed(a)])
+          ELSE /\ Moves(c, [a EXCEPT !.pc = "send", !.base = a.fence.last,
+                                     !.seen = Committed(a) \cup Archived(a.fence.last),
+                                     !.horizon = UpTo(ARCHIVED, a.fence.last)])
                /\ UNCHANGED objects
        /\ Rest /\ Quiet
 
@@ -357,8 +377,10 @@ Offers(c) ==
 
 MissedConflict(c) ==
     LET a == clients[c]
-        unseen == {t \in Committed(a) \ (a.seen \cup {a.t}) : objects[t].inflight # 0}
-    IN Right("re-base") /\ ~Blind(c) /\ \E t \in unseen : GroupOf(t) = writes[c]
+        unseen == {t \in Committed(a) \ (a.seen \cup {a.t}) : objects[t].inflight # 0
+                                                             /\ ~objects[t].gone}
+        hidden == Right("raises over archived") /\ UpTo(ARCHIVED, a.fence.last) > a.horizon
+    IN Right("re-base") /\ ~Blind(c) /\ (hidden \/ \E t \in unseen : GroupOf(t) = writes[c])
 
 Turns(c) ==
     LET a == clients[c] IN
@@ -444,6 +466,58 @@ RollsBack ==
           /\ Moves(SERVICE, next) /\ Rest /\ Quiet
 
 -----------------------------------------------------------------------------
+(* An archiver lists, then closes the fence up to a published instant, if nothing up to there is
+   pending and each decision about it is proven and leaves the window. Then it moves the instants
+   to the archive, one by one. `gone` is an instant that the timeline no longer has.             *)
+
+Archives ==
+    LET a == clients[ARCHIVER]
+        still == UNCHANGED objects /\ Rest /\ Quiet
+        idle == [a EXCEPT !.pc = "idle", !.list = NO_LISTING, !.listed_now = FALSE]
+        mark(until) == [t |-> 0 - a.fence.last, kind |-> ARCHIVED, group |-> until,
+                        round |-> a.fence.last + 1]
+        named(until) == {i \in a.fence.first..a.fence.last :
+                         log[i].t <= until /\ log[i].kind \notin MARKS}
+    IN \/ /\ a.pc = "idle" /\ a.t = 0 /\ Moves(ARCHIVER, Looks(a, "close")) /\ still
+       \/ /\ a.pc = "close"
+          /\ \/ Moves(ARCHIVER, idle) /\ still
+             \/ \E until \in a.list.done :
+                   LET leave == Greatest(named(until)) IN
+                   /\ \A t \in a.list.pending : t > until
+                   /\ \A i \in a.fence.first..leave : IsProven(log[i])
+                   /\ Replaces(ARCHIVER, a.fence, <<mark(until)>>, Max(0, leave - a.fence.first + 1),
+                               [idle EXCEPT !.pc = "move", !.t = until], idle)
+       \/ /\ a.pc = "move"
+          /\ \E t \in 1..a.t : /\ ~objects[t].gone
+                                /\ objects' = [objects EXCEPT ![t].gone = TRUE]
+          /\ UNCHANGED clients /\ Rest /\ Quiet
+
+(* The fence is closed, and all it decided is published. In the other mode a writer may commit, and
+   pending instants may be rolled back. Then a fence of this mode goes on, with an empty window.  *)
+Switches ==
+    LET begun == {t \in Instants : objects[t].requested # 0 \/ objects[t].inflight # 0}
+        mark(at, until) == [t |-> 0 - at, kind |-> SWITCHED, group |-> until, round |-> at + 1]
+        rolled == [t \in Instants |-> [objects[t] EXCEPT !.requested = 0, !.inflight = 0,
+                                                        !.data = {}, !.offer = NOTHING]]
+    IN /\ mode /\ \A i \in DOMAIN log : log[i].kind # SWITCHED
+       /\ \A i \in first..Len(log) : IsProven(log[i])
+       /\ \E back \in SUBSET Listing.pending :
+             LET left == [t \in Instants |-> IF t \in back THEN rolled[t] ELSE objects[t]] IN
+             \/ /\ log' = Append(log, mark(Len(log), Greatest(begun)))
+                /\ objects' = left /\ UNCHANGED <<clients, acked>>
+             \/ \E c \in Writers : \E t \in Instants :
+                   /\ clients[c].pc = "idle" /\ t > Greatest(begun)
+                   /\ log' = log \o <<[t |-> t, kind |-> COMMIT, group |-> writes[c],
+                                       round |-> Len(log) + 1], mark(Len(log) + 1, t)>>
+                   /\ objects' = [left EXCEPT ![t] = [@ EXCEPT !.requested = c, !.inflight = c,
+                                                              !.data = {c}, !.done = TRUE]]
+                   /\ clients' = [clients EXCEPT ![c] = Ended([@ EXCEPT !.t = t,
+                                                                        !.seen = Commits(log)])]
+                   /\ acked' = acked \cup {t}
+       /\ first' = Len(log') + 1
+       /\ UNCHANGED <<late, able, others, denied, passed, broken>>
+
+-----------------------------------------------------------------------------
 (* Publishing, by any client that reads the fence: a round after every earlier round; in version 9
    one decision after the other.                                                                 *)
 
@@ -463,7 +537,7 @@ Publishes ==
 
 Buries ==
     \E i \in first..Len(log) :
-       /\ log[i].kind \notin {COMMIT, ELSEWHERE} /\ objects[log[i].t].offer # TOMB
+       /\ log[i].kind \notin {COMMIT} \cup MARKS /\ objects[log[i].t].offer # TOMB
        /\ objects' = [objects EXCEPT ![log[i].t].offer = TOMB]
        /\ UNCHANGED <<log, first, clients, late, able, others, acked, denied, passed, broken>>
 
@@ -483,7 +557,7 @@ Pulls ==
 ReadsSnapshot ==
     LET a == clients[READER]
         seen == IF Right("no tail") THEN Committed(a) ELSE a.list.done
-        all == Commits(SubSeq(log, 1, a.fence.last))
+        all == Commits(SubSeq(log, 1, a.fence.last)) \ Archived(a.fence.last)
     IN \/ /\ a.pc = "idle" /\ Moves(READER, Looks(a, "read")) /\ Rest /\ Quiet /\ UNCHANGED objects
        \/ /\ a.pc = "read"
           /\ broken' = broken \cup (IF all \ seen # {} \/ seen \ Commits(log) # {}
@@ -494,12 +568,13 @@ ReadsSnapshot ==
 -----------------------------------------------------------------------------
 Newcomer == [pc |-> "idle", goal |-> "", t |-> 0, known |-> [first |-> 1, last |-> 0],
              before |-> [first |-> 1, last |-> 0], fence |-> [first |-> 0, last |-> NOTHING],
-             list |-> NO_LISTING, listed_now |-> FALSE, base |-> 0, seen |-> {}, listed |-> TRUE]
+             list |-> NO_LISTING, listed_now |-> FALSE, base |-> 0, seen |-> {}, horizon |-> 0,
+             listed |-> TRUE]
 
 Init ==
     /\ log = <<>> /\ first = 1 /\ late = {} /\ able = faults /\ others = elsewhere
     /\ objects = [t \in Instants |-> [requested |-> 0, data |-> {}, inflight |-> 0,
-                                      offer |-> NOTHING, done |-> FALSE]]
+                                      offer |-> NOTHING, done |-> FALSE, gone |-> FALSE]]
     /\ clients = [c \in Clients |-> Newcomer]
     /\ acked = {} /\ denied = {} /\ passed = 0 /\ broken = {}
 
@@ -513,6 +588,8 @@ Next ==
     \/ combiner /\ Combines
     \/ service /\ RollsBack
     \/ reader /\ ReadsSnapshot
+    \/ archiver /\ Archives
+    \/ Switches
     \/ \E request \in late : Lands(request)
     \/ Publishes \/ Buries \/ Pulls \/ DecidesElsewhere
 
