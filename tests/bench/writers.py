@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import random
 import statistics
 import sys
 import tempfile
@@ -53,7 +54,7 @@ class Told:
 
 
 def _write(name: str, endpoint: str, bucket: str, home: str, me: int, seconds: float, gate: Any,
-           out: Any, upserts: bool) -> None:  # fmt: skip
+           out: Any, upserts: bool, every_s: float) -> None:  # fmt: skip
     spans: list[tuple[float, float]] = []
     aborts, error = 0, ""
     logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it tells each of its own retries
@@ -67,8 +68,12 @@ def _write(name: str, endpoint: str, bucket: str, home: str, me: int, seconds: f
         gate.abort()
         raise
     gate.wait(LONGEST_RUN_S)
-    until = time.clock_gettime(CLOCK) + seconds
+    due = time.clock_gettime(CLOCK) + random.Random(me).random() * every_s
+    until = due + seconds
     while (began := time.clock_gettime(CLOCK)) < until:
+        if every_s:
+            time.sleep(max(0.0, due - began))
+            began, due = due, due + every_s
         if upserts:  # always the same keys, of no other writer
             refusals = _commit(mine.upsert, mine, rows(1_000_000 * (me + 1), ROWS, len(spans)))
         else:
@@ -96,11 +101,12 @@ def _commit(do: Callable[[pa.Table], None], mine: Committer, new: pa.Table) -> l
 
 def contend(
     server: Server, name: str, writers: int, home: Path, seconds: float, again: str = "", *,
-    upserts: bool = False, near: bool = False, watch: Watch = no_watch,
+    upserts: bool = False, near: bool = False, every_s: float = 0.0, watch: Watch = no_watch,
 ) -> dict[str, Any]:  # fmt: skip
     """One run of one committer by `writers` processes. First uses are at 0 ms, and not counted.
 
     `again` makes the bucket of a further run. `near`: the first writer is four times nearer.
+    `every_s`: each begins a commit so often, and its time counts from when it was due; 0: at once.
     `watch` looks on, and adds to the figures.
     """
     spawn = multiprocessing.get_context("spawn")
@@ -113,7 +119,7 @@ def contend(
         spawn.Process(
             target=_write,
             args=(name, far.url if near and me else server.s3, bucket, str(home), me, seconds, gate,
-                  out, upserts),
+                  out, upserts, every_s),
         )
         for me in range(writers)
     ]  # fmt: skip
