@@ -134,6 +134,30 @@ def test_an_operation_does_what_the_page_says(
         assert (locks / "table_lock.json").exists() == (name in LOCKED)
 
 
+@pytest.mark.parametrize("left", [None, b"", b'{"format":3,'])
+def test_a_fence_that_is_missing_or_damaged_is_not_replaced_by_a_new_one(
+    url: str, left: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may have decided commits that are not published: only an earlier version has them."""
+    with Table(url) as table:
+        table.append(rows("a"))
+    file = Path(url.removeprefix("file://")) / FENCE_KEY
+    whole = file.read_bytes()
+    file.unlink()
+    if left is not None:
+        file.write_bytes(left)
+    assert main(["table", "repair-fence", url, "--yes"]) == 3
+    assert re.search("restore (its last|an earlier) version", capsys.readouterr().err.lower())
+    assert (file.read_bytes() if file.exists() else None) == left
+    with pytest.raises(TableError), Table(url) as table:
+        table.append(rows("b"))
+    file.write_bytes(whole)
+    assert main(["table", "repair-fence", url]) == 0
+    with Table(url) as table:
+        table.append(rows("b"))
+    assert values(url) == dict.fromkeys("ab", 0)
+
+
 def test_the_page_names_each_operation_that_is_tested_here() -> None:
     assert set(on_the_page()) == set(OPERATIONS)
 

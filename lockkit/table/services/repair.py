@@ -23,7 +23,7 @@ from lockkit.table.errors import (
     UnsupportedTable,
 )
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
-from lockkit.table.format.properties import FENCED, load_config
+from lockkit.table.format.properties import FENCED, GROUP, load_config
 from lockkit.table.format.timeline import (
     Timeline,
     TimelineNames,
@@ -48,6 +48,7 @@ from lockkit.table.occ.fence import (
     parse_fence,
     parse_whatever_epoch,
 )
+from lockkit.table.occ.group_fence import read_group_fence
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import expired, read_heartbeat
 from lockkit.table.read.log_slice import instants_of
@@ -132,9 +133,15 @@ def plan_repair(
     If one is left, only the operator can know. A commit that was not decided stays as it is: its
     writer meets the new fence and checks for conflicts again. The new fence has only the last
     decision, so the next conflict checks list the timeline.
+
+    With group commit nothing but the fence shows which offers were decided and not yet published.
+    So a broken one is refused (`BrokenFence`), and only an earlier version of it may be put back.
     """
     config, _ = yield from load_config()
     names = config.names
+    if config.commit == GROUP:
+        yield from read_group_fence()
+        return None
     if config.mode != FENCED:
         raise UnsupportedTable("the table", f"is in mode {config.mode}: it has no fence to repair")
     answer = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
