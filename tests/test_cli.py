@@ -31,6 +31,7 @@ from lockkit import Clock, Lock, open_store
 from lockkit.cli import COMMANDS as LISTED
 from lockkit.cli.acquire import holding
 from lockkit.cli.main import main
+from lockkit.cli.work import Work
 from lockkit.errors import LockBusy, StoreError
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lock.handle import LOCK_KEY
@@ -1271,6 +1272,17 @@ def test_in_a_terminal_a_command_does_not_outlive_the_killed_process_that_renews
         child.kill()
         child.wait(30)
         until(ended.exists, 30)
+
+
+def test_without_a_process_table_a_command_in_a_terminal_is_ended_all_the_same(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in sandboxes whose /proc does not list a process's children."""
+    monkeypatch.setattr("lockkit.cli.work.on_terminal", lambda: True)
+    monkeypatch.setattr("lockkit.cli.work.glob", lambda _: [])
+    with Work(["sleep", "30"], {}) as work:
+        work.stop(signal.SIGTERM)
+    assert work.child.returncode == -signal.SIGTERM
 
 
 def test_a_background_jobs_lock_outlives_a_ctrl_c_on_its_terminal(table: str) -> None:

@@ -77,9 +77,10 @@ class Work:
         runs = self.child.poll() is None  # a zombie would count as a member of its group
         if self._alone:
             return [-self.child.pid]
+        found = {self.child.pid} if runs else set[int]()
         if LINUX:  # we have adopted what lost its parent
-            return [each for each in family(os.getpid())[1:] if each != self._guard.pid]
-        return [self.child.pid] if runs else []
+            found |= {*family(os.getpid())} - {os.getpid(), self._guard.pid}
+        return sorted(found)
 
     def _end_guard(self) -> None:
         self._guard.kill()
