@@ -61,6 +61,13 @@ class MergeSource:
         self.rows: list[pa.RecordBatch] | None = None
         """What the scan gives, if it is done already."""
 
+    def merge(self, wanted: Any, of: LogSlice, scan: Scanning) -> None:
+        """Merge them ahead of the scan; of a small base file, do the scan as well."""
+        self.merged = merge_logs(wanted, of, self, scan)
+        if self.merged.stored is not None:
+            rows = list(scan_log_slice(wanted, of, self, scan))
+            self.rows, self.merged = rows, None
+
     def close(self) -> None:
         if self.base is not None:
             self.base.close()

@@ -264,15 +264,11 @@ def _close_all(coming: deque[tuple[Slice, Future[Any]]]) -> None:
 
 
 def _arrive(wanted: Scan, of: Any, store: Store, clock: Clock) -> Any:
-    """`open_slice`; log files are merged, and a small base file is read, before its turn comes."""
+    """`open_slice`; log files are merged before the slice's turn comes."""
     source = open_slice(of, store, clock)
     if type(of) is not Slice:
-        from lockkit.table.read.merging_logs import merge_logs
-
         try:
-            source.merged = merge_logs(wanted, of, source, scan_slice)
-            if source.merged.stored is not None:
-                source.rows, source.merged = list(scan_slice(wanted, of, source)), None
+            source.merge(wanted, of, scan_slice)
         except BaseException:
             source.close()
             raise
