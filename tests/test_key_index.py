@@ -51,6 +51,17 @@ def test_thousands_of_keys_of_one_length_are_found(size: int) -> None:
     assert_as_arrow(list(every), [f"{n:0{size}d}" for n in range(10 ** min(size, 4))])
 
 
+def test_a_key_has_the_same_hash_beside_shorter_and_beside_longer_keys() -> None:
+    every = ["k" * n for n in range(40)] + [f"{'k' * n}a" for n in range(40)]
+    together = hashed(pa.array(every))
+    for key, one in zip(every, together, strict=True):
+        assert hashed(pa.array([key]))[0] == one
+        assert hashed(pa.array([key, "k" * 70, "k"]))[0] == one
+    assert len(set(together)) == len(every)
+    for key in every:
+        assert_as_arrow([key, "k" * 70], [key, "none"])
+
+
 @pytest.mark.parametrize("every", [1, 2, 64])
 def test_different_keys_with_equal_hashes_are_told_apart(
     every: int, monkeypatch: pytest.MonkeyPatch

@@ -94,17 +94,21 @@ def hashed(keys: pa.Array) -> Any:
     masks = np.array([(1 << 8 * n) - 1 for n in range(WORD + 1)], np.uint64)
     found = size.astype(np.uint64)
     for at in range(0, most, WORD):
-        if least >= at + WORD:
-            word = words[begin + at]
-        elif least == most:
-            word = words[begin + at] & masks[most - at]
-        else:
-            rest = np.clip(size - at, 0, WORD)
-            word = words[np.minimum(begin + at, last - first)] & masks[rest]
-        found ^= word
-        found *= np.uint64(ODD)
-        found ^= found >> np.uint64(29)
+        if least > at:
+            rest = masks[np.minimum(least - at if least == most else size - at, WORD)]
+            found = _mixed(found, words[begin + at], rest)
+        else:  # a key's hash depends on no other key: the shorter ones are done
+            longer = np.flatnonzero(size > at)
+            rest = masks[np.minimum(size[longer] - at, WORD)]
+            found[longer] = _mixed(found[longer], words[begin[longer] + at], rest)
     return found
+
+
+def _mixed(hashes: Any, words: Any, masks: Any) -> Any:
+    import numpy as np
+
+    mixed = (hashes ^ (words & masks)) * np.uint64(ODD)
+    return mixed ^ (mixed >> np.uint64(29))
 
 
 def repeats(places: pa.Array) -> bool:
