@@ -29,6 +29,7 @@ from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache
+from lockkit.table.read import merging_logs
 from lockkit.table.read.checkpoint_bytes import format_checkpoint, parse_checkpoint
 from lockkit.table.read.log_slice import LogSlice, slice_after
 from lockkit.table.read.opening import load_snapshot
@@ -102,7 +103,7 @@ def of_region(key: str) -> str:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
-    seed: int, tmp_path: Path
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance, model = random.Random(seed), Model(seed % 2 == 0)
     how: dict[str, Any] = {} if model.ordered else {"precombine": None}
@@ -129,7 +130,11 @@ def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
                     model.empty(region)
             model.write(batch, delete=what == "delete")
             getattr(table, what)(rows(*batch))
-        assert shown(table.read()) == model.rows
+        for whole_bytes_max in (merging_logs.WHOLE_BYTES_MAX, 0):  # 0: base files batch by batch
+            monkeypatch.setattr(merging_logs, "WHOLE_BYTES_MAX", whole_bytes_max)
+            assert shown(table.read()) == model.rows
+            some = table.read(columns=["id"], filters=[("v", ">", 40)])
+            assert sorted(some["id"].to_pylist()) == [key for key, _, _, v in model.rows if v > 40]
     assert theirs(tmp_path / "t") == model.rows
 
 

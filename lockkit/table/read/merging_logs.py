@@ -43,7 +43,7 @@ from lockkit.table.read.log_slice import LogSlice, VisibleInstants, without_logs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WHOLE_BYTES_MAX = 16 << 20
+WHOLE_BYTES_MAX = 8 << 20
 """A base file of at most this size is read once, its keys with its rows, and then is in memory."""
 LOGS_AT_ONCE = 4
 """Log files of a slice that are fetched at one time."""
