@@ -479,6 +479,71 @@ def test_a_restore_that_another_process_finished_creates_nothing_after_archiving
         assert contents(other.read()) == model == by_hudi_rs(tmp_path)
 
 
+# --- a writer that sleeps before its first file ---------------------------------------------------
+
+
+class Standing(Clock):
+    """A clock whose date stands still."""
+
+    def __init__(self, at_ms: int) -> None:
+        super().__init__()
+        self.at_ms = at_ms
+
+    def wall_ms(self) -> int:
+        return self.at_ms
+
+
+def asks_for_an_instant(name: str, key: Any) -> bool:
+    return name == "put" and str(key).endswith(".requested")
+
+
+@pytest.mark.usefixtures("archived_at_once")
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize(("version", "write"), [(9, "append"), (6, "append"), (9, "overwrite")])
+def test_a_request_in_a_name_that_a_restore_left_does_not_stay(
+    tmp_path: Path, version: int, write: str, ends: bool
+) -> None:
+    """Two writers of one millisecond: one sleeps before its request until the other one's commit is
+    taken back and its name has left. It removes its request; if it dies, the next archiver does.
+    """
+    with made(tmp_path, version) as table:
+        saved, model = saved_state(table)
+        clock, asked = Standing(table.clock.wall_ms() + 100), list[Any]()
+
+        def dies(name: str, key: Any) -> bool:
+            after = bool(asked)
+            asked.extend([key] if asks_for_an_instant(name, key) else [])
+            return ends and after
+
+        def work(store: Store) -> object:
+            with Table(table.url, options=ALONE, clock=clock) as other:
+                other.store = store
+                return getattr(other, write)(rows("late", v=99))
+
+        store = cast(Store, Interposed(open_store(table.url), dies, gives_up, on=True))
+        late = Paused(store, asks_for_an_instant, work)
+        with Table(table.url, options=ALONE, clock=clock) as other:
+            gone = getattr(other, write)(rows("a1", v=3)).instant
+        table.restore(saved)
+        table.delete_savepoint(saved)
+        archived(table, model)
+        keys = [each.key for each in table.store.list(".hoodie/")]
+        assert not any(gone in key for key in keys)
+        late.go_on()
+        assert f"/{gone}." in str(asked[0])
+        keys = [each.key for each in table.store.list(".hoodie/")]
+        assert any(gone in key for key in keys) == ends
+        if ends:
+            assert isinstance(late.outcome, StoreError), late.outcome
+            table.archive(keep_min=4, keep_max=5)
+        else:
+            model |= {"late": 99}
+            if write == "overwrite":  # of its partition
+                model = {key: v for key, v in model.items() if key < "k2" or key == "late"}
+        assert not any(gone in each.key for each in table.store.list(".hoodie/"))
+        assert contents(table.read()) == model == by_hudi_rs(tmp_path)
+
+
 # --- an archiver that sleeps through its lease ----------------------------------------------------
 
 

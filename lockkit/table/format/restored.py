@@ -26,6 +26,12 @@ def without_taken_back(now: Any, names: Any) -> Procedure[Any]:
     return replace(now, **left, inflight=now.inflight - gone.keys())
 
 
+def is_kept_name(now: Any, instant: str, action: str) -> bool:
+    """Whether a requested file was listed in a name that a restore keeps; it can never be used."""
+    standing = instant in now.pending or instant in now.completed
+    return (instant, action) in now.first and not standing
+
+
 def kept_names(now: Any, names: Any) -> Procedure[dict[str, str]]:
     """The restore that took it back, for each instant whose name a completed restore keeps."""
     restores = [each for each, action in now.completed.items() if action == "restore"]

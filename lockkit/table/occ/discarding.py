@@ -32,13 +32,28 @@ def discard(taken: TakenInstant, now: Timeline, paths: Iterable[str] = ()) -> Pr
             if now.latest > taken.instant:
                 yield from delete(inflight)
             yield from delete(requested, ours)
+        elif _is_kept_name(now, taken):
+            for key in (inflight, requested):
+                yield from _delete_own(taken, key)
         elif taken.instant in now.inflight:
             # A rollback may have deleted the requested file before our inflight file landed.
-            late = yield from read(inflight)
-            if isinstance(late, Found) and attempt_in(inflight, late.body) == taken.attempt:
-                yield from delete(inflight, late.version)
+            yield from _delete_own(taken, inflight)
     except Unanswered as error:
         yield Note("note", {"text": f"left to a rollback: {error}", "instant": taken.instant})
+
+
+def _is_kept_name(now: Timeline, taken: TakenInstant) -> bool:
+    from lockkit.table.format.restored import is_kept_name  # few tables were restored
+
+    return is_kept_name(now, taken.instant, taken.action)
+
+
+def _delete_own(taken: TakenInstant, key: str) -> Procedure[None]:
+    found = yield from read(key)
+    if isinstance(found, Found) and (
+        found.body == taken.body or attempt_in(key, found.body) == taken.attempt
+    ):
+        yield from delete(key, found.version)
 
 
 def attempt_in(key: str, body: bytes) -> str | None:

@@ -16,6 +16,7 @@ from lockkit.runtime.proven import all_of, delete, listing
 from lockkit.stores import ListEntry
 from lockkit.table.format.archived import COLUMNS, LOG, load_manifest, read_history, read_log
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.restored import is_kept_name
 from lockkit.table.format.timeline import (
     COMMITS,
     Timeline,
@@ -40,6 +41,8 @@ class Leavers:
     """The timeline with these names."""
     keys: Mapping[str, tuple[str, ...]]
     """The files of each instant."""
+    late: tuple[str, ...]
+    """What writers that slept requested in names that a restore kept, and that have left."""
 
     def leaving(self, more: Iterable[str] = ()) -> list[str]:
         """With `more`, which the archive has now, oldest first.
@@ -66,7 +69,10 @@ def load_leavers(
             if action in ARCHIVED_ACTIONS and each not in now.savepoints}  # fmt: skip
     has = archive or (yield from _latest(config, now, here))
     return Leavers(frozenset(here & has), frozenset(every.completed.keys() - now.completed.keys()),
-                   max(has, default=""), every, _by_instant(entries, names))  # fmt: skip
+                   max(has, default=""), every, _by_instant(entries, names),
+                   tuple(name(*each) for each in now.first
+                         if each[0] not in every.completed and is_kept_name(now, *each)
+                         for name in (names.inflight, names.requested)))  # fmt: skip
 
 
 def _by_instant(

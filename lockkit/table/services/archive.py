@@ -236,6 +236,7 @@ def archive(
     # A savepoint's commit stays, and hudi-rs would miss what left behind it.
     saved = min(now.savepoints, default="~")
     finished = [each for each in leavers.leaving() if each < saved]
+    yield from all_of(delete(key) for key in leavers.late)
     if not new and not finished:
         return None
     if new:
