@@ -35,8 +35,8 @@ def refuse_global(config: TableConfig) -> None:
     """Raise unless the keys of all partitions can be looked up in such a table."""
     if config.hashed:
         raise RefusedOption(
-            INDEX, "is refused: the table has Hudi's bucket index, where a key is in its bucket of "
-            "one partition, and Hudi's writers have one index, too",
+            INDEX, "is refused: the table has Hudi's bucket index, which finds a key in its own "
+            "partition only. In Hudi, too, that index is never global, and a writer has one index",
             "leave it out: a row is then found in its own partition", value="GLOBAL",
         )  # fmt: skip
 
