@@ -47,7 +47,7 @@ const SHORTER = [
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
   [/^conflict with .*$/, "conflict"], [/^(fault: .+) \(.*\)$/, "$1"], [/^(fenced off|fault): .*$/, "$1"], [/^commit refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
-  [/^stalled (.+)$/, "$1"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
+  [/^stalled (.+)$/, "$1"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^(.+) epoch \d+$/, "$1"],
   [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^checked$/, ""], [/^tests the store$/, "tests"],
 ];
