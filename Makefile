@@ -71,7 +71,7 @@ peers-go: tests/peers/go.txt  ## install MinIO, versitygw, fake-gcs-server and a
 peers-rust: tests/peers/cargo.txt  ## install Garage and s3s-fs by cargo (20 minutes)
 	@grep -v '^#' tests/peers/cargo.txt | while read -r crate; do cargo install --quiet --debug --locked --root "$(PEERS)" $$crate || exit 1; done
 
-peers-localstack: $(READY) tests/peers/localstack.txt  ## install LocalStack into an environment of its own (450 MB)
+peers-localstack: $(READY) tests/peers/localstack.txt  ## install LocalStack into an environment of its own (200 MB)
 	@$(BIN)/python -m venv $(PEERS)/localstack
 	@$(PEERS)/localstack/bin/python -m pip install --quiet -r tests/peers/localstack.txt
 
