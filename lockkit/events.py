@@ -231,8 +231,10 @@ class HistoryNarrator:
             case "lost":
                 return f"{who} has lost the lock, epoch {get('epoch')}: {get('why')}"
             case "waiting":
-                until = self._time(each["until_ms"])
-                return f"{who} waits for {get('owner')} (epoch {get('epoch')}), until {until}"
+                epoch = f" (epoch {get('epoch')})" if each["epoch"] else ""
+                known = each["until_ms"] != each.at_ms
+                until = f", until {self._time(each['until_ms'])}" if known else ""
+                return f"{who} waits for {get('owner')}{epoch}{until}"
             case "began":
                 return f"{who} began commit {get('instant')}"
             case "checked":

@@ -75,6 +75,15 @@ def test_a_stall_is_reported_with_the_grant_of_the_stalled_client() -> None:
     ]
 
 
+def test_a_wait_of_which_no_lock_record_is_known_names_no_epoch_and_no_time() -> None:
+    """From a log that shows a refusal and not the lock's content."""
+    unknown = event(5.0, "W1", "waiting", owner="somebody", epoch=0, until_ms=5.0)
+    known = event(6.0, "W1", "waiting", owner="W2", epoch=4, until_ms=2_005.0)
+    first, second = narrate([unknown, known])
+    assert first.endswith("W1 waits for somebody")
+    assert second.endswith("W1 waits for W2 (epoch 4), until +2.000 s")
+
+
 def test_a_history_can_be_narrated_event_by_event() -> None:
     with (GOOD / "stalled_commit_refused.jsonl").open(encoding="utf-8") as lines:
         events = list(read(lines))

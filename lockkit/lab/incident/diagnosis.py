@@ -249,8 +249,9 @@ def ghost(case: IncidentHistory) -> Iterator[Diagnosis]:
         hurt = hurt or _waits(case, **span)
         if hurt is None:
             continue  # the history ends before a client noticed
+        said = request.outcome.replace("preconditionfailed", "precondition failed")
         because = (
-            f"{request.who}'s claim landed, its answer said otherwise ({request.outcome}), and "
+            f"{request.who}'s claim landed, its answer said otherwise ({said}), and "
             f"{request.who} does not know that it has the lock: it stays until its lease ends"
         )
         answer = (request.answer,) if request.answer else ()
