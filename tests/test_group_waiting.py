@@ -29,12 +29,18 @@ from lockkit.table.occ.group_commit import (
     GroupClient,
     await_decision,
     completed_key,
+    instant_in,
     is_published,
     make_room,
     publish_round,
     timeline_key,
 )
-from lockkit.table.occ.group_fence import format_group_fence, packed, tombstone
+from lockkit.table.occ.group_fence import (
+    format_group_fence,
+    packed,
+    parse_group_fence,
+    tombstone,
+)
 from lockkit.table.occ.group_publish import see_published
 
 BODY = b"inflight"
@@ -84,6 +90,25 @@ def test_of_sixteen_writers_one_publishes_and_hardly_any_completed_file_is_sent_
     assert len(playing.acked) > UNPUBLISHED_MAX, "the window was full for a while"
     twice = sum(isinstance(each, PreconditionFailed) for each in sent)
     assert twice <= len(sent) / 20
+
+
+def test_version_6_takes_more_commits_than_can_be_published_one_by_one_and_its_rounds_in_order(
+) -> None:
+    nine, six = Writing(16, version=9).play(5.0), Writing(16, version=6).play(5.0)
+    assert len(six.acked) > 1.3 * len(nine.acked)
+    round_of: dict[str, int] = {}
+    published: list[str] = []
+    for each in six.world.memory_store.truth:
+        if not isinstance(each.request, Put) or not isinstance(each.answer, Applied):
+            continue
+        if each.request.key == FENCE_KEY:
+            window = parse_group_fence(each.request.body).window
+            round_of |= {decision.instant: decision.round for decision in window}
+        elif each.request.key.endswith(".commit"):
+            published.append(instant_in(each.request.key))
+    rounds = [round_of[each] for each in published]
+    assert rounds == sorted(rounds), "one is published before an earlier round"
+    assert len(set(rounds)) < len(rounds) / 2
 
 
 def test_a_thread_waits_as_long_as_another_one_of_its_process_publishes() -> None:

@@ -18,6 +18,7 @@ from lockkit.spark import register, write
 from lockkit.spark.streamer import Streamer
 from lockkit.stores import open_store
 from lockkit.table import Table
+from lockkit.table.format.properties import load_config
 from lockkit.table.occ.group_fence import read_group_fence
 
 pytestmark = MARKS
@@ -30,11 +31,11 @@ def spark() -> Iterator[Any]:
         yield session
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> dict[str, Any]:
+@pytest.fixture(params=[9, 6])
+def here(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
     place = {"url": f"file://{tmp_path}/orders"}
     Table.create(place["url"], record_key="id", partition_by="region", precombine="at",
-                 buckets=2, commit="group").close()  # fmt: skip
+                 buckets=2, commit="group", version=request.param).close()  # fmt: skip
     return place
 
 
@@ -42,7 +43,8 @@ def decided(place: dict[str, Any]) -> int:
     """How many commits the fence of group commit has decided, all of them published."""
     store = open_store(**place)
     fence, _ = run(read_group_fence(), store, Clock())
-    published = [each.key for each in store.list(".hoodie/timeline/2")
+    names = run(load_config(), store, Clock())[0].names
+    published = [each.key for each in store.list(names.prefix)
                  if each.key.endswith(".commit")]  # fmt: skip
     commits = [each for each in fence.window if each.kind == "commit"]
     assert fence.first == 1 and len(published) == len(commits), "Spark's writes are published"

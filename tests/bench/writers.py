@@ -160,6 +160,7 @@ def _figures(reports: list[Told], sent: Counter[str]) -> dict[str, Any]:
         "commits": len(spans),
         "commits_per_s": round(len(spans) / whole_s, 2),
         "p50_s": round(statistics.median(took), 2),
+        "p99_s": round(took[int(0.99 * (len(took) - 1))], 2),
         "longest_s": round(took[-1], 2),
         "aborts": sum(each.aborts for each in reports),
         "requests": round(sent.total() / len(spans), 1),

@@ -31,10 +31,10 @@ from lockkit.lab.widgets.scene import whole
 from lockkit.lab.widgets.ui import Shown, column
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Procedure, Put, Sleep
+from lockkit.table.format.timeline import V6, V9
 from lockkit.table.occ import group_commit as group
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT
-from lockkit.table.occ.group import GroupFence
-from lockkit.table.occ.group_fence import format_group_fence, parse_group_fence
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY
+from lockkit.table.occ.group_fence import first_fence, parse_group_fence
 from lockkit.table.occ.group_publish import see_published
 
 LATENCY_MS = 60.0
@@ -81,6 +81,8 @@ class Writing:
     writers: int
     helping: bool = True
     profile: str = "s3"
+    version: int = 9
+    """Of the table."""
     acked: list[tuple[str, float, float]] = field(default_factory=list)
     """Of each commit its writer, when it began, and when it was acknowledged."""
     world: DistantWorld = field(init=False)
@@ -90,7 +92,7 @@ class Writing:
             "together", MOVES_MAX, PROFILES[self.profile], uniform=True, spread_ms=0,
             latency_ms=LATENCY_MS,
         )  # fmt: skip
-        fence = format_group_fence(GroupFence("new", completion=NO_INSTANT))
+        fence = first_fence("new", "", self.version)
         self.world.memory_store.decide("", Put(FENCE_KEY, fence, IfAbsent()), 0.0)
         self.world.memory_store.truth.clear()
         for number in range(1, self.writers + 1):
@@ -99,7 +101,8 @@ class Writing:
             self.world.spawn(node, self.loop(node))
 
     def loop(self, node: Node) -> Procedure[None]:
-        client = group.GroupClient(groups_of, boot_ms=node.clock.boot_ms)
+        names = V9 if self.version == 9 else V6
+        client = group.GroupClient(groups_of, names=names, boot_ms=node.clock.boot_ms)
         while True:
             yield Sleep(PREPARES_S * self.world.dice.random())
             began_ms = self.world.time.now_ms
