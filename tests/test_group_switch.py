@@ -52,6 +52,18 @@ def mode_of(url: str) -> str:
     return str(config.commit if config.commit == GROUP else config.mode)
 
 
+@pytest.mark.parametrize("write", ["append", "upsert"])
+@pytest.mark.parametrize("version", [9, 6])
+def test_an_empty_table_that_goes_over_to_group_commit_is_written(
+    url: str, write: str, version: int
+) -> None:
+    Table.create(url, **SERIAL, mode=FENCED, version=version).close()
+    assert switch(url, GROUP)
+    with Table(url) as table:
+        getattr(table, write)(rows("a"))
+    assert values(url) == judged(url) == {"a": 0}
+
+
 def test_rows_stay_and_open_handles_go_on_through_every_switch(url: str) -> None:
     made(url, FENCED)
     order = [FENCED, GROUP, HUDI, GROUP, FENCED, HUDI, FENCED, GROUP, FENCED]

@@ -652,7 +652,7 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
     """
     unseen = [each for each in view.decided.values()
               if each.instant not in write.seen and each.instant > write.horizon]  # fmt: skip
-    if conflicts(write.offer(), unseen) or view.fence.archived > write.horizon:
+    if conflicts(write.offer(), unseen) or view.fence.archived > (write.horizon or NO_INSTANT):
         return True
     for instant in sorted(view.commits() - write.seen - {write.instant}):
         if instant <= write.horizon:
