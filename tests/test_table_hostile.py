@@ -229,7 +229,7 @@ def test_a_writer_rolled_back_without_a_fence_gets_an_error(store: Store) -> Non
 def test_a_fenced_table_with_archived_commits_is_read_and_not_written(store: Store) -> None:
     run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
     before = read_table(store)
-    store.put(".hoodie/archived/.commits_.archive.1_1-0-1", b"", IfAbsent())
+    store.put(".hoodie/archived/.commits_.archive.1_1-0-1", b"x", IfAbsent())
     assert read_table(store).equals(before)
     with pytest.raises(NotWritable, match="archived"):
         run(look_over(), store, CLOCK)
