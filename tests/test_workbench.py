@@ -130,6 +130,24 @@ def test_the_events_that_prove_the_verdict_are_marked() -> None:
     assert verdict.kind == "INVALID" and len(verdict.evidence) == len(marked) >= 2
 
 
+@pytest.mark.parametrize(("ending", "kind"), [("released", "published"), ("lost", "stale")])
+def test_a_commit_that_is_reported_after_a_release_and_the_next_grant_is_not_stale(
+    ending: str, kind: str
+) -> None:
+    """W1 publishes, releases, and says so when W2 has the lock. A lost lease is another thing."""
+    said = {"proven": True} if ending == "released" else {"why": "its lease is over"}
+    events = [
+        *write(0.0, "acquire", "a/1", 1),
+        event(3.0, "W1", "held", epoch=1, until_ms=100.0, version="v"),
+        *write(10.0, "release", "a/2", 2),
+        event(13.0, "W1", ending, epoch=1, **said),
+        *write(20.0, "acquire", "b/1", 3, who="W2"),
+        event(23.0, "W2", "held", epoch=2, until_ms=120.0, version="w"),
+        event(24.0, "W1", "published", instant="20250106101203123", epoch=1),
+    ]
+    assert only(picture(events)["marks"], lane="W1", t=24)["kind"] == kind
+
+
 def test_the_live_picture_shows_the_last_seconds_only() -> None:
     events = recorded("good/stalled_commit_refused")
     whole, recent = picture(events), picture(events, window_ms=1_000)

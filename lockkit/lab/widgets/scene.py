@@ -485,7 +485,12 @@ class _Painter:
         """Whether a client published after its grant had ended and another client had the lock."""
         belief = self.believed.get((each.who, each.epoch))
         taken = None if belief is None else self._taken(belief)
-        return taken is not None and taken < each.at_ms
+        if belief is None or taken is None or taken >= each.at_ms:
+            return False
+        # A client that has released says afterwards what it had published before.
+        own = (ended for who, epoch, _, _, ended in self.grants
+               if (who, epoch) == (each.who, each.epoch))  # fmt: skip
+        return not (belief.ending == "released" and (next(own, None) or taken) < taken)
 
     def _recounted(self, each: LaneMoment, stale: bool) -> str:
         parts = [f"{self._clock(each.at_ms)}: {text(each.who)} {each.kind}"]
