@@ -5,6 +5,7 @@ Offers and tombstones lie beside the timeline's files, and Hudi knows nothing of
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,39 @@ def test_hudi_reads_what_writers_decided_together_and_writes_it_after_the_switch
     assert {row["id"]: row["at"] for row in found} == model
     with Table(url) as after:
         assert in_order(read_table(after.store, meta=True).to_pylist()) == found
+
+
+WRITERS, APPENDS, LOOKS_MAX = 8, 12, 40
+
+
+@pytest.mark.parametrize("version", [9, 6])
+def test_hudi_reads_whole_commits_in_the_order_of_each_of_eight_writers_while_they_append(
+    hudi: Hudi, tmp_path: Path, version: int
+) -> None:
+    path, url = str(tmp_path / "orders"), f"file://{tmp_path}/orders"
+    with Table.create(
+        url, record_key="id", partition_by="region", precombine="at", name="orders",
+        commit="group", version=version,
+    ) as first:  # fmt: skip
+        first.append(rows("w0.first.a", at=0))
+    assert len(hudi.read(path)) == 1  # Spark has begun
+
+    def append(writer: int) -> None:
+        with Table(url) as table:
+            for number in range(APPENDS):
+                table.append(rows(f"{writer}.{number}.a", f"{writer}.{number}.b", at=number))
+
+    looks: list[set[str]] = []
+    with ThreadPoolExecutor(WRITERS) as pool:
+        at_work = [pool.submit(append, writer) for writer in range(WRITERS)]
+        while not all(each.done() for each in at_work) and len(looks) < LOOKS_MAX:
+            looks.append({row["id"] for row in hudi.read(path)})
+        for each in at_work:
+            each.result()
+    looks.append({row["id"] for row in hudi.read(path)})
+    assert len(looks[-1]) == 1 + 2 * WRITERS * APPENDS
+    for seen in looks:
+        for writer in range(WRITERS):
+            mine = [{f"{writer}.{each}.a", f"{writer}.{each}.b"} & seen for each in range(APPENDS)]
+            sizes = [len(each) for each in mine]
+            assert set(sizes) <= {0, 2} and sizes == sorted(sizes, reverse=True), sizes
