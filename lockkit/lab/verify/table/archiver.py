@@ -69,7 +69,7 @@ def _born(run: TableRun, node: Node) -> None:
 def _with_archivers(
     seed: str, steps: int, mutant: Mutant | None, *, commit: str = FENCED
 ) -> TableRun:
-    run = _set_up(seed, steps, mutant, only=commit)
+    run = _set_up(seed, steps, mutant, only=commit, version=9 if commit == GROUP else 0)
     run.world.memory_store.on_write = partial(_judged, run)
     dice = random.Random(f"table archive {seed}")
     for number in range(1, 1 + dice.choice((1, 2, 2)) * (run.config.version == 9)):
