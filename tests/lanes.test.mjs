@@ -252,7 +252,7 @@ test("a lost race is grey, and a refusal that cost a commit is red", () => {
     arrows: [refused("race", "W1", "acquire: 412", 10), refused("unsettled", "W3", "fence: 412", 15), refused("retry", "W1", "the SDK's own retry: 412", 20),
       refused("again", "W1", "fence: 412", 30), refused("late", "W2", "fence: 412", 40),
       refused("slot", "W2", "PUT if absent \u20260: 412", 60), refused("term", "W2", "PUT if unchanged term: 412", 70)],
-    marks: [mark("m1", "W1", "published", 50), mark("m2", "W2", "refused", 50)],
+    marks: [mark("m1", "W1", "published", 50), mark("m2", "W2", "refused", 50), mark("m3", "W3", "conflict", 50), mark("m4", "W3", "refused", 60)],
   }, 900);
   const grey = plan.arrows.filter((arrow) => arrow.busy).map((arrow) => arrow.id);
   assert.deepEqual(grey, ["race", "unsettled", "again", "slot"]);

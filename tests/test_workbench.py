@@ -86,6 +86,7 @@ def test_a_refused_commit_says_whether_it_conflicted_or_was_fenced_off() -> None
     refused = event(5.0, "W1", "refused", instant=mine, **said)
     (mark,) = picture([refused])["marks"]
     assert mark["label"] == "conflict with ..335750"
+    assert mark["kind"] == "conflict", "an ordinary lost race: neither a broken rule nor a fence"
 
 
 def test_a_lost_answer_is_distinguished_from_a_refusal_and_a_throttled_write() -> None:

@@ -233,9 +233,10 @@ class SideBySide(Shown):
         )
         stalls = [each["t"][0] for each in picture.scene["bars"]
                   if each["lane"] == "W1" and each["kind"] == "stall"]  # fmt: skip
+        late = ("stale", "refused", "conflict")
         picture.selected = next(  # both open at W1's late commit; it may have lost others before
             (each["id"] for each in picture.scene["marks"] if each["lane"] == "W1"
-             and each["kind"] in ("stale", "refused") and each["t"] >= min(stalls, default=0)), "",
+             and each["kind"] in late and each["t"] >= min(stalls, default=0)), "",
         )  # fmt: skip
         return widgets.VBox(
             [widgets.HTML(run._repr_html_()), picture],

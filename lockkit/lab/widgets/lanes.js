@@ -287,10 +287,10 @@ class View {
       ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads (tick \u201creads\u201d to see all of them; those that settle a lost answer are always drawn)"],
       ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],
       ["bracket at a writer's lane", "one call of the client, for which its SDK sent several requests by itself"],
-      ["cross at the store, 412", "the store refused the write: the object had changed. Red: work was lost, grey: another client was first; amber, 429: too many writes, certainly not done"],
+      ["cross at the store, 412", "the store refused the write: the object had changed. Red: a writer came too late, or work was lost; grey: another client was first; amber, 429: too many writes, certainly not done"],
       ["ring, tests the store", "before a client relies on a store, it writes a scratch object under false conditions: the store must refuse them"],
       ["ring at a writer's lane, decided by another", "group commit: an offer that this writer made was decided by the client that replaced the fence; \u201cdecides 3\u201d is one such replacement, and a click names each commit and its owner"],
-      ["tick / cross in a circle", "a commit was published / refused, with its epoch; the right lane shows what readers of the table see"],
+      ["tick / cross in a circle", "a commit was published / refused, with its epoch. Grey: another commit changed the same files first (a conflict). The right lane shows what readers of the table see"],
     ]) {
       const item = html("li", "", "", list);
       html("b", "", sign, item);
@@ -596,6 +596,7 @@ class View {
         svg("circle", { cx: x, cy: y, r: 7.5, class: "lk-disc" }, node);
         svg("path", { d: `M${x - 3.6} ${y + 0.2}l2.6 2.9l4.8 -5.8`, class: "lk-glyph" }, node);
         break;
+      case "conflict":
       case "refused":
         svg("circle", { cx: x, cy: y, r: 7.5, class: "lk-ring" }, node);
         svg("path", { d: crossPath(x, y, 3), class: "lk-no" }, node);

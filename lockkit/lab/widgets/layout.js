@@ -31,7 +31,7 @@ const ELIDED_MS = 1500;
 const CHAR = 6.3;         // an estimate of a label's width; the halo forgives the rest
 const BOLD_CHAR = 8.2;
 const MONO_CHAR = 6.65;   // of a generation, in every picture
-const BOLD = new Set(["published", "refused", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
+const BOLD = new Set(["published", "refused", "conflict", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
 const LABEL = 170;        // an answer is lost so far from the writer, beyond the label of its request
 const TICK = 30;
 const PAGE = 600;         // what is drawn is found by pages of so many pixels
@@ -213,10 +213,10 @@ function apart({ arrow, stage }, of) {
   return from === undefined ? -Infinity : from + FLIGHT;
 }
 
-/** An ordinary lost race: another claim was first, or a fence was refused and the commit was not (yet). */
+/** An ordinary lost race: another claim was first, or a fence was refused and its commit was not (yet), or conflicts. */
 function busy({ look, label, lane, t }, marks) {
   if (look !== "refused") return false;
-  const ends = ["refused", "published", "stale", "decided"];
+  const ends = ["refused", "conflict", "published", "stale", "decided"];
   const end = marks.find((m) => m.lane === lane && m.t >= t[0] && ends.includes(m.kind));
   return label.startsWith("acquire") || label.startsWith("PUT if absent") || (label.startsWith("fence") && end?.kind !== "refused");
 }

@@ -471,7 +471,7 @@ class _Painter:
                 "id": each.id,
                 "lane": text(each.who),
                 "t": self._t(each.at_ms),
-                "kind": "stale" if stale else each.kind,
+                "kind": "stale" if stale else "conflict" if _outrun(each) else each.kind,
                 "label": caption(each, stale),
                 "hue": self._hue(each.who),
                 "detail": self._recounted(each, stale),
@@ -668,6 +668,11 @@ def caption(each: LaneMoment, stale: bool) -> str:
             return "tests the store"
         case _:
             return each.kind
+
+
+def _outrun(each: LaneMoment) -> bool:
+    """Whether a commit only lost a race: another commit changed the same, and was first."""
+    return each.kind == "refused" and each.text.partition(": ")[0] == "CommitConflict"
 
 
 def _refusal(each: LaneMoment) -> str:
