@@ -12,17 +12,29 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-_USER = re.compile(
-    r'(?<!az)(?<!abfs)(?<!abfss)://[^/?#\s"]*@'  # Azure's container@account is no secret
-    r'|://[^/?#\s"]*(?:%3a|:(?!\d+[/,]))[^?#\s"]*@'  # a password may contain a /
-    r'|%3a%2f%2f[^/?#\s"&]*%40',
+_URL = re.compile(
+    r"((?:az|abfss?|wasbs?)?(?::|%3a)(?://|%2f%2f|\\/\\/))"
+    r'((?:(?!(?::|%3a)(?://|%2f%2f))[^\s"])*)',  # up to the next URL
     re.I,
 )
+_PASSWORD = re.compile(r"(?::|%3a)(?!\d+(?:,|%2c|$))", re.I)  # no port
 
 
 def masked(text: str) -> str:
     """Without user:password@ and token@ in URLs, which nothing repeats: an owner may be one."""
-    return _USER.sub("://***@", text)
+    return _URL.sub(_without_user, text)
+
+
+def _without_user(url: re.Match[str]) -> str:
+    start, rest = url.groups()
+    encoded = "%" in start
+    host = re.split(r"[/?#\\]|%2f" if encoded else r"[/?#\\]", rest, maxsplit=1, flags=re.I)[0]
+    if "@" not in host and _PASSWORD.search(host.rpartition("]")[2]):
+        host = rest  # a password may contain a /
+    end = max(host.rfind("@"), host.rfind("%40") if encoded else -1)
+    if end < 0 or (start[0] in "aAwW" and ":" not in host[:end]):
+        return url[0]  # Azure's container@account is no secret
+    return f"{start}***{rest[end:]}"
 
 
 def clipped(text: str, limit: int) -> str:

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from test_group_table import HOW, judged, published, rows, spy, values
 
+from lockkit.cli.main import main
 from lockkit.runtime import Procedure
 from lockkit.table import Table
-from lockkit.table.errors import CommitConflict
+from lockkit.table.errors import CommitConflict, ModeSwitched
+from lockkit.table.further import further_handle
 from lockkit.table.occ import group_commit, group_publish
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
 from lockkit.table.occ.group import GroupDecision, GroupFence
@@ -209,6 +211,28 @@ def test_a_further_handle_is_closed_with_the_one_that_the_threads_share(url: str
     for each in further:
         with pytest.raises(RuntimeError, match="closed; open the table again"):
             each.append(rows("late"))
+
+
+def test_a_closed_handle_gives_none_to_a_further_thread_and_closes_those_in_use(url: str) -> None:
+    with Table(url) as table, table._turn:  # as a thread that writes with it
+        table.append(rows("a"))
+        with further_handle(table, "append") as further:
+            table.close()
+        for closed in (table, further):
+            with pytest.raises(RuntimeError, match="closed; open the table again"):
+                closed.append(rows("late"))
+    assert set(values(url)) == {"a"}
+
+
+def test_threads_share_no_handle_of_a_table_that_has_left_group_commit(url: str) -> None:
+    with Table(url) as table, table._turn:
+        table.append(rows("a"))
+        assert main(["table", "mode", url, "fenced", "--yes"]) == 0
+        with pytest.raises(ModeSwitched):
+            table.append(rows("b"))
+        with pytest.raises(RuntimeError, match="another thread is using this handle"):
+            table.append(rows("c"))
+    assert set(values(url)) == {"a"}
 
 
 # --- interrupted, overtaken -----------------------------------------------------------------------

@@ -23,6 +23,7 @@ import pytest
 from lockkit import Lock
 from lockkit.cli.main import main
 from lockkit.errors import NoAnswer, StoreError
+from lockkit.lab.probe.race import reopen
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import (
     Applied,
@@ -35,7 +36,7 @@ from lockkit.protocol.outcome import (
     Throttled,
     Unknown,
 )
-from lockkit.stores import ListEntry, Store, open_store, reopen
+from lockkit.stores import ListEntry, Store, open_store
 
 HTTP_STORES = ("s3", "gcs", "azure")
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}

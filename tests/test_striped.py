@@ -18,6 +18,7 @@ from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError
 from lockkit.events import event
 from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.probe.race import reopen
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import (
@@ -32,7 +33,6 @@ from lockkit.recipes.errors import StripesDiffer
 from lockkit.recipes.striped import StripedLock
 from lockkit.recipes.striped import handle as module
 from lockkit.recipes.striped.layout import LAYOUT_KEY, of_stripe
-from lockkit.stores import reopen
 from lockkit.stores.below import SubStore
 
 STRIPES = 8

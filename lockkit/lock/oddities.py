@@ -6,6 +6,7 @@ from typing import Any
 
 from lockkit.errors import TIME_MS_MAX, LockBusy, LossReason, clipped, utc
 from lockkit.lock.client import LeaseClient
+from lockkit.protocol.outcome import Throttled
 from lockkit.protocol.record import Garbled, Record
 from lockkit.protocol.state import LeaseLost, Now
 
@@ -78,6 +79,12 @@ def named(record: Record | Garbled) -> dict[str, Any]:
     if isinstance(record, Garbled):
         return {"owner": f"{GARBLED}{record.why}", "epoch": 0}
     return {"owner": clipped(record.owner, OWNER_RECORDED), "epoch": record.epoch}
+
+
+def throttled(answer: Throttled) -> str:
+    """What the store asked for instead of an answer."""
+    after_s = answer.retry_after_s
+    return f"throttled; come again after {after_s:g} s" if after_s else "throttled"
 
 
 def replaced_by(record: Record | Garbled | None, epoch: int) -> LeaseLost:

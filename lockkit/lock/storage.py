@@ -346,8 +346,11 @@ class StorageClient(LeaseClient):
             raise
         if not isinstance(answer, Unknown):  # the duration of a time-out is not a round trip
             self.polling.answered(self.clock.boot_ms() - began_ms)
-        why = getattr(answer, "why", "")
-        self.last_failure = _throttled(answer) if isinstance(answer, Throttled) else why
+        self.last_failure = why = getattr(answer, "why", "")
+        if isinstance(answer, Throttled):
+            from lockkit.lock.oddities import throttled
+
+            self.last_failure = throttled(answer)
         version = getattr(answer, "version", "") or ""
         self._answered(number, op, type(answer).__name__, version, why)
         return answer
@@ -489,8 +492,3 @@ def request_of(action: ReadRecord | WriteRecord | DeleteRecord) -> Get | Put | D
 
 def observation_of(found: Found) -> Observation:
     return Observation(found.version, decode(found.body), found.modified_ms, found.date_ms)
-
-
-def _throttled(answer: Throttled) -> str:
-    after_s = answer.retry_after_s
-    return f"throttled; come again after {after_s:g} s" if after_s else "throttled"

@@ -117,7 +117,7 @@ class Store(Protocol):
 
     url: str
     options: StoreOptions
-    """The options that it was opened with, so that `reopen` can open it again."""
+    """The options that it was opened with, so that it can be opened again."""
     server: str
     """Where the opened client really sends its requests, as `scheme://host:port/path`.
 
@@ -210,7 +210,8 @@ def open_store(
         from lockkit.stores.keywords import checked_options  # why: see there
 
         options = checked_options(url, options)
-    return _open(url, options)
+    store: Store = adapter_of(url)[1](url, options)
+    return store
 
 
 def url_of(place: str | PathLike[str]) -> str:
@@ -225,16 +226,6 @@ def shown(store: Store) -> str:
     """The `repr` of a store: its kind, its URL and its server; never the value of an option."""
     server = f" at {store.server}" if store.server else ""
     return f"<{type(store).__name__} {store.url}{server}>"
-
-
-def reopen(store: Store) -> Store:
-    """The same place through separate clients: another connection pool, another racer."""
-    return _open(store.url, store.options)
-
-
-def _open(url: str, options: StoreOptions) -> Store:
-    store: Store = adapter_of(url)[1](url, options)
-    return store
 
 
 def adapter_of(url: str) -> tuple[str, Any]:

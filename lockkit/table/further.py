@@ -21,21 +21,27 @@ H = TypeVar("H")
 
 @contextmanager
 def further_handle(shared: H, what: str) -> Iterator[H]:
-    """A `Table` that no other thread uses now; `RuntimeError` if the table has no group commit."""
-    idle: list[Any] = shared._further  # type: ignore[attr-defined]
-    try:
-        mine = idle.pop()  # one that a thread has left
-    except IndexError:
+    """A `Table` that no other thread uses now; `RuntimeError` if the table has no group commit.
+
+    All that were made stay in the list of the shared handle: closing it closes those in use too.
+    """
+    further: list[Any] = shared._further  # type: ignore[attr-defined]
+    for mine in tuple(further):
+        if mine._turn.acquire(blocking=False):  # one that a thread has left
+            break
+    else:
         mine = _made(shared)
+        mine._turn.acquire()
+        further.append(mine)
+    try:
         with mine._alone(what):
             if mine._open().config.commit != GROUP:
                 raise RuntimeError(
                     f"{what}: another thread is using this handle; give each its own"
-                ) from None
-    try:
+                )
         yield mine
     finally:
-        idle.append(mine)
+        mine._turn.release()
 
 
 def _made(shared: Any) -> Any:

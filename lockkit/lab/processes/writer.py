@@ -137,7 +137,7 @@ class FleetWriter:
         attempts_max = None if rounds is None else rounds * ATTEMPTS_PER_ROUND_MAX
         while not self.control.stop.is_set():
             if rounds is not None and self.committed >= rounds:
-                return
+                break
             if attempts_max is not None and self._rounds >= attempts_max:
                 raise TableError(
                     "the table", f"took only {self.committed} commits in {self._rounds} rounds",
@@ -148,6 +148,8 @@ class FleetWriter:
                 self.committed += 1
                 self._failures = 0
             self.clock.wait(self.control.stop, self.clock.uniform(0.5, 1.5) * self.plan.pause_s)
+        for each in self.lingering or ():
+            each.join()  # it reports what it publishes
 
     def _one_round(self) -> bool:
         """True if it was published. A refusal is no error: the next round begins again."""
