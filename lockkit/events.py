@@ -313,11 +313,12 @@ def _name(key: object) -> str:
 
 
 INSTANT = re.compile(r"\b(?:\d{17}|\d{14})\b")
+HANDLE = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=/\d)")
 
 
 def shortened(text: str) -> str:
-    """A sentence with its instants as the pictures have them: `..335750`, the last six digits."""
-    return INSTANT.sub(lambda found: f"..{found[0][-6:]}", text)
+    """A sentence as the pictures have it: of an instant `..335750`, of an attempt `0f3a9c11/2`."""
+    return HANDLE.sub(r"\1", INSTANT.sub(lambda found: f"..{found[0][-6:]}", text))
 
 
 def plain(value: object, *, limit: int = 300) -> str:

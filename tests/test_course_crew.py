@@ -11,10 +11,12 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
+from lockkit.events import INSTANT
 from lockkit.lab.course import programs as course
 from lockkit.lab.course.orders_outcome import OrdersOutcome, ProgramReport, StoppedDriver
 from lockkit.lab.course.program import PlainProgram, rows_of, table_of
 from lockkit.lab.course.programs import FATES, FIRST, ONCE, SKIPPED, SUMS, Programs
+from lockkit.lab.verify.check import check
 from lockkit.spark.java import NoJava, find_java
 from lockkit.spark.process import leftovers
 from lockkit.stores import open_store
@@ -59,6 +61,15 @@ def test_the_answers_shown_for_a_program_are_escaped() -> None:
         verdict=Verdict(),
     )._repr_html_()
     assert "<img" not in page and page.count("&lt;img") == 5
+
+
+def test_a_conflict_that_is_printed_shortens_its_instants_as_the_pictures_do() -> None:
+    said = "20260101000335750 conflicts with 20260101000335751"
+    told = ProgramReport("W1", False, said, "CommitConflict")
+    assert repr(told) == "W1: CommitConflict: ..335750 conflicts with ..335751"
+    assert "..335750" in repr(StoppedDriver(way="save", did="it waits", reported=told))
+    page = OrdersOutcome(did="", reported=(told,), rows={}, events=(), verdict=check([]))
+    assert not INSTANT.search(f"{page!r} {page._repr_html_()}")
 
 
 def test_rows_are_the_same_after_a_trip_through_an_arrow_table() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.events import INSTANT
+from lockkit.events import INSTANT, shortened
 from lockkit.lab.course.overtaking import (
     AGAIN,
     BOTH,
@@ -34,7 +34,8 @@ def test_with_the_lock_alone_both_writers_succeed_and_one_update_is_lost() -> No
     assert "LockLost" in fenced.ended["W1"]
     assert [row[3].count("completed") for row in fenced.instants.rows] == [1, 0, 1]
     drawn = hudi._repr_html_()
-    assert "committed .." in drawn and not INSTANT.search(drawn), "instants as in the pictures"
+    told = f"{drawn} {hudi.ended} {fenced.ended} {fenced!r}"
+    assert "committed .." in told and not INSTANT.search(told), "instants as in the pictures"
 
 
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])
@@ -87,3 +88,9 @@ def test_the_answers_shown_for_a_writer_are_escaped() -> None:
 
 class _Said:
     kind, said = "INVALID", HOSTILE
+
+
+def test_a_verdict_shortens_the_attempt_that_it_names_and_no_files_id() -> None:
+    handle = "0f3a9c11-2b4d-4e6f-8a1b-3c5d7e9f0a1b"
+    assert shortened(f"its own write {handle}/12") == "its own write 0f3a9c11/12"
+    assert shortened(f"the file eu/{handle}-0_1") == f"the file eu/{handle}-0_1"

@@ -11,7 +11,6 @@ from typing import Any
 import ipywidgets as widgets
 
 import lockkit.table as table
-from lockkit.events import shortened
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.staged_upserts import (
     NON_BLOCKING,
@@ -279,7 +278,7 @@ class Overlap(Shown):
 
     def _show(self, said: str) -> None:
         for pane, stage in zip(self._panes, self.stages, strict=True):
-            ends = ((name, shortened(stage.ended.get(name, ""))) for name in WRITERS)
+            ends = ((name, stage.ended.get(name, "")) for name in WRITERS)
             ended = grid("merging", (), ends)
             pane.value = (f"<h4>{escape(stage.mistake.capitalize())} control</h4>"
                           f"{_drawn(stage.files)}<div><b>A reader sees</b> "

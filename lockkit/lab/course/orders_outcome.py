@@ -22,7 +22,7 @@ class ProgramReport:
 
     def __repr__(self) -> str:
         tries = f", attempt {self.attempts}" if self.attempts > 1 else ""
-        said = f"committed{tries}" if self.done else f"{self.error}: {self.said}"
+        said = f"committed{tries}" if self.done else f"{self.error}: {shortened(self.said)}"
         return f"{self.who}: {said}"
 
 
@@ -53,7 +53,7 @@ class OrdersOutcome:
         rows = (
             (
                 each.who, "✓ committed" if each.done else f"✗ {each.error}", each.attempts,
-                shortened(each.said) if each.done else each.said,
+                shortened(each.said),
             )
             for each in self.reported
         )
@@ -78,5 +78,6 @@ class StoppedDriver:
         return self.did
 
     def __repr__(self) -> str:
-        woken = f" The answer to W1 after it resumed: {self.reported.said}" if self.reported else ""
+        reported = shortened(self.reported.said) if self.reported else ""
+        woken = f" The answer to W1 after it resumed: {reported}" if reported else ""
         return f"{self.way}(): {self.did}.{woken}"

@@ -159,9 +159,8 @@ class OvertakenWriter:
     def _repr_html_(self) -> str:
         seen = ", ".join(f"{order} = {amount}" for order, amount in self.rows)
         mark = "✗" if self.verdict.kind == "INVALID" else "✓"
-        ended = [(who, shortened(how)) for who, how in self.ended.items()]
         return (
-            grid("overtaking", ("writer", "result"), ended)
+            grid("overtaking", ("writer", "result"), list(self.ended.items()))
             + self.instants._repr_html_()
             + f"<div><b>A reader sees</b> {escape(seen)}.</div>"
             f"<div><b>The checker says</b> {mark} {escape(said(self.verdict))}</div>"

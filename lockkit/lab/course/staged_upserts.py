@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 import lockkit.table as table
+from lockkit.events import shortened
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.stage.staged import Stage
 from lockkit.lab.widgets.stage.steps import StagedLock
@@ -110,7 +111,7 @@ class StagedUpserts(Stage):
         try:
             self.go(name, table.commit(prepared, lock, strategy=self.strategy))
         except CommitConflict as conflict:
-            self.ended[name] = f"refused, and rolled back: {conflict}"
+            self.ended[name] = shortened(f"refused, and rolled back: {conflict}")
             known = prepared.transaction.taken.known
             self.go(name, roll_back(prepared.instant, lock, known))
             return False

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from lockkit.errors import NoAnswer, StoreError
-from lockkit.events import Event, event
+from lockkit.events import Event, event, shortened
 from lockkit.lab.verify.sim.clock import Time, VirtualClock
 from lockkit.lab.verify.sim.memory_store import PROFILES, SimStore
 from lockkit.lab.verify.sim.recorded import history_of
@@ -317,8 +317,8 @@ class Stage:
                 while not shown(actor.waits):
                     actor.waits = actor.procedure.send(self._answer(actor, actor.waits))
         except StopIteration as done:
-            actor.waits, actor.ended = None, self.outcome_of(done.value)
+            actor.waits, actor.ended = None, shortened(self.outcome_of(done.value))
             self.ends_ms[actor.name] = self.time.now_ms
         except self.refusals as error:
-            actor.waits, actor.ended = None, f"{type(error).__name__}: {error}"
+            actor.waits, actor.ended = None, shortened(f"{type(error).__name__}: {error}")
             self.ends_ms[actor.name] = self.time.now_ms
