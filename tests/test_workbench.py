@@ -23,6 +23,7 @@ from lockkit.lab.processes.fleet import Fleet, FleetError, Kind, Plan, leftovers
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.control import STALL_ARROWS_MAX, WINDOW_MS, window
 from lockkit.lab.widgets.export import embedded, export_html, judged, page_of
+from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.models import RING, HistoryModel, place, short
 from lockkit.lab.widgets.scene import TAKEOVER_MS, Grant, Scene, hues, overtaken_at, scene, whole
 from lockkit.lock.creation_check import TABLE_KEY
@@ -487,13 +488,16 @@ def test_running_the_cell_again_closes_the_earlier_workbench(bench: Workbench) -
 
 
 def test_a_page_that_is_reloaded_gets_the_whole_state_again(bench: Workbench) -> None:
+    """Of a picture alone: a page's first beat makes the controller report, from its own thread."""
     sent: list[Any] = []
-    bench.lanes.send_state = sent.append
-    bench.lanes._handle_custom_msg({"type": "snapshot"}, [])
+    seen: list[bool] = []
+    lanes = Lanes(beats=bench.lanes.beats, on_beat=lambda: seen.append(True))
+    lanes.send_state = sent.append
+    lanes._handle_custom_msg({"type": "snapshot"}, [])
     assert sent == [["scene", "status", "cursor"]]
-    bench.lanes._handle_custom_msg({"type": "hb"}, [])
-    bench.lanes._handle_custom_msg("<nonsense>", [])
-    assert len(sent) == 1
+    lanes._handle_custom_msg({"type": "hb"}, [])
+    lanes._handle_custom_msg("<nonsense>", [])
+    assert len(sent) == 1 and len(seen) == 2
 
 
 def test_a_long_replay_travels_packed_and_is_sent_once() -> None:
