@@ -91,6 +91,18 @@ def test_a_record_that_ends_behind_its_block_is_damage() -> None:
         avro_columns.by_polars(cut, [KEY])
 
 
+@pytest.mark.parametrize("count", [-1, 1 << 30, (1 << 31) - 1])
+def test_more_records_than_a_block_can_have_are_damage_and_no_memory_is_reserved(
+    count: int,
+) -> None:
+    """polars ended the whole process."""
+    pytest.importorskip("polars", reason=WHY)
+    whole = avro_block(pa.schema([("n", pa.int64())]), {"n": 1})
+    said = whole.content[:4] + struct.pack(">i", count) + whole.content[8:]
+    with pytest.raises(ValueError, match=f"it has {count} records"):
+        avro_columns.by_polars(Block(whole.kind, whole.header, said), [KEY])
+
+
 def test_records_that_are_shorter_than_they_say_are_damage() -> None:
     pytest.importorskip("polars", reason=WHY)
     whole = avro_block(pa.schema([("n", pa.int64())]), {"n": 1})

@@ -71,6 +71,7 @@ def test_different_keys_with_equal_hashes_are_told_apart(
     index, sought = [f"k{n}" for n in range(100)], [f"k{n}" for n in range(50, 200)]
     assert_as_arrow(list(index), list(sought))
     assert_as_arrow(["k1", "k2", "k1"], ["k2"])
+    assert_as_arrow(["k1"], ["k2", "k1"])  # equal hashes only between the index and what is sought
 
 
 def test_keys_whose_hashes_share_every_slot_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

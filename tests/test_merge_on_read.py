@@ -29,7 +29,7 @@ from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache
-from lockkit.table.read import merging_logs
+from lockkit.table.read import merging_logs, reader
 from lockkit.table.read.checkpoint_bytes import format_checkpoint, parse_checkpoint
 from lockkit.table.read.log_slice import LogSlice, slice_after
 from lockkit.table.read.opening import load_snapshot
@@ -132,6 +132,7 @@ def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
             getattr(table, what)(rows(*batch))
         for whole_bytes_max in (merging_logs.WHOLE_BYTES_MAX, 0):  # 0: base files batch by batch
             monkeypatch.setattr(merging_logs, "WHOLE_BYTES_MAX", whole_bytes_max)
+            monkeypatch.setattr(reader, "BATCH_ROWS", 2)
             assert shown(table.read()) == model.rows
             some = table.read(columns=["id"], filters=[("v", ">", 40)])
             assert sorted(some["id"].to_pylist()) == [key for key, _, _, v in model.rows if v > 40]
@@ -139,6 +140,26 @@ def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
 
 
 # --- what is written ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("column", ["id", "region"])
+@pytest.mark.parametrize(
+    "kind", [pa.dictionary(pa.int32(), pa.string()), pa.string_view()], ids=["dictionary", "view"]
+)
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", MERGE_ON_READ])
+def test_rows_are_deleted_whatever_arrow_type_their_keys_and_partitions_have(
+    table_type: str, kind: pa.DataType, column: str, tmp_path: Path
+) -> None:
+    both = pa.table({"id": ["a", "b"], "region": ["EU", "US"], "v": [1, 2]})
+    place = both.column_names.index(column)
+    texts = both[column].combine_chunks()
+    typed = texts.dictionary_encode() if kind != pa.string_view() else texts.cast(kind)
+    with Table.create(
+        f"file://{tmp_path}/t", record_key="id", partition_by="region", table_type=table_type
+    ) as table:
+        table.upsert(both)
+        table.delete(both.set_column(place, column, typed))
+        assert table.read().num_rows == 0
 
 
 @pytest.mark.parametrize("value", ["no", 0, False])

@@ -50,7 +50,7 @@ from lockkit.table.write.attempt import WriteAttempt, retried
 from lockkit.table.write.contract import AttemptHeartbeat
 from lockkit.table.write.decided_before import publish_decided
 from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, write_rows
-from lockkit.table.write.merge import refuse_other_key
+from lockkit.table.write.merge import named_columns, refuse_other_key
 from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
 from lockkit.table.write.stored_keys import stored_keys
 
@@ -346,8 +346,10 @@ class ArrowWrite(TableWrite):
             return []
         assert target.schema is not None
         rows = self.rows
-        if operation != "delete":
-            rows = conform(rows, own_columns(target, rows.schema))
+        columns = own_columns(target, rows.schema) if operation != "delete" else (
+            named_columns(target.config, rows.schema)
+        )
+        rows = conform(rows, columns)
         early = self.early_check(covered)
         work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
         found = RowsInMemory.of(target.config, rows, bucketed=self.merges(target.config))

@@ -42,6 +42,8 @@ def by_polars(block: Block, names: Sequence[str]) -> pa.Table | None:
         return None
     there = {each["name"] for each in schema["fields"]}
     _version, count = struct.unpack_from(">ii", block.content, 0)
+    if not 0 <= count <= len(block.content) // 4:  # polars reserves memory for them all, or aborts
+        raise ValueError(f"says that it has {count} records, which do not fit into it")
     described = json.dumps(schema | {"fields": [LENGTH_FIELD, *schema["fields"]]}).encode()
     file = container(described, count, memoryview(block.content)[8:], bytes(SYNC_BYTES))
     wanted = [LENGTH, *(each for each in names if each in there)]

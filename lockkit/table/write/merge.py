@@ -234,6 +234,20 @@ def refuse_other_key(config: TableConfig, table: pa.Schema, rows: pa.Schema) -> 
             raise RefusedRows(name, why, "cast it")
 
 
+def named_columns(config: TableConfig, rows: pa.Schema) -> pa.Schema:
+    """The columns of rows that name what to delete: those that are looked at, as they are stored.
+
+    Arrow has several types for one text (a dictionary, a view), and not each function takes all.
+    """
+    import pyarrow as pa
+
+    looked_at = {*config.record_keys, *config.partition_fields, config.precombine}
+    return pa.schema([
+        pa.field(each.name, stored(each.type, each.name)) if each.name in looked_at else each
+        for each in rows
+    ])  # fmt: skip
+
+
 def _both(old: pa.Schema, new: pa.Schema) -> pa.Schema:
     from lockkit.table.format.schema import evolve, stored_schema
 
