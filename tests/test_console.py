@@ -220,6 +220,9 @@ def test_files_that_are_dropped_in_are_drawn_and_named_alone_and_beside_a_table(
                                  "last_modified": NOW, "content": memoryview(log)},)  # fmt: skip
     assert Pattern.FALSE_412 in done(alone)
     assert alone.panel.breaking.layout.display == "none"
+    assert alone.panel.asking.layout.display == "none" and alone.panel.folds.titles == ("Files",)
+    alone.panel.again.click()
+    assert alone.panel.asking.layout.display != "none", "other files are one click away"
     name = INCIDENTS / "hudi-20027-*.jsonl"
     alone.panel.paths.value = str(name)
     assert Pattern.DANGLING in click(alone, alone.panel.read)
@@ -227,7 +230,7 @@ def test_files_that_are_dropped_in_are_drawn_and_named_alone_and_beside_a_table(
     assert alone.panel.lock.layout.display == "none", "the card has its place"
     assert alone.panel.card.layout.display != "none"
     console.look()
-    assert console.panel.lock.layout.display != "none"
+    assert console.panel.lock.layout.display != "none" and len(console.panel.folds.titles) == 4
     console.read(str(name))
     assert console.found is not None and console.found.evidence.taken
     assert "a recorded history" in console.panel.files.value

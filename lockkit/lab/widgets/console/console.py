@@ -224,6 +224,7 @@ class Console(Shown):
             self.diagnosis, self.events, self._files = None, (), []
             self.panel.card.value = ""
             self.panel.body.layout.display = "none"
+            self.panel.ask(True)
 
     def _take(self, files: Sequence[tuple[str, bytes]]) -> Diagnosis:
         self.panel.say("Reading…")
@@ -235,8 +236,8 @@ class Console(Shown):
             return self.look(*self._at, watch_s=0.0).diagnosis
         panel, found = self.panel, diagnose(evidence.events)
         panel.lock.value = ""
-        panel.generations.value = html.generations_html((), "no table was read")
-        panel.table.value = "<p class='lk-note'>No table was inspected.</p>"
+        panel.fold(table=False, audit=evidence.validation is not None)
+        panel.ask(False)
         panel.audit.value = html.audit_html(evidence.validation, evidence.events)
         panel.files.value = html.taken_html(evidence.taken)
         panel.breaking.layout.display = "none"

@@ -51,7 +51,7 @@ padding:2px 14px;font-weight:600;font-size:14px}
 .lc-rows td,.lc-rows th{white-space:nowrap}
 .lockkit-console .lk-wide{max-height:320px}
 .lc-card{border:1px solid var(--jp-border-color2,#ddd);border-left:4px solid var(--lk-warn);
-border-radius:3px;padding:8px 14px;font-size:13px;line-height:1.45}
+border-radius:3px;padding:6px 12px;font-size:13px;line-height:1.4}
 .lc-card h4{margin:0 0 4px;font-size:15px}
 .lc-card p{margin:4px 0}
 .lc-card a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
@@ -59,6 +59,11 @@ border-radius:3px;padding:8px 14px;font-size:13px;line-height:1.45}
 align-items:center}
 .lockkit-console-folds{display:flex!important;flex-flow:row wrap;gap:2px 6px}
 .lockkit-console-folds>.jupyter-widget-Collapse{flex:1 1 170px;margin:0!important}
+.lockkit-console-folds .jupyter-widget-Collapse-header{padding:3px 10px;font-size:13px}
+.lockkit-console-reading>.widget-html{flex:1 1 0}
+.lockkit-console-evidence>*{flex:none}
+@media (max-width:900px){.lockkit-console-evidence{max-height:66px;overflow-y:auto}
+.lc-card{font-size:12px}}
 .lockkit-console-folds>.jupyter-widget-Collapse-open{flex-basis:100%}
 .lc-card.unknown{border-left-color:var(--jp-border-color1,#bbb)}
 .lc-code{display:block;user-select:all;cursor:copy;font-family:var(--jp-code-font-family,monospace);

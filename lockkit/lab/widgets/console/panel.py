@@ -66,20 +66,43 @@ class Panel:
         return widgets.VBox([row(self.dry, self.epoch, self.break_it), self.plan])
 
     def _all(self) -> widgets.VBox:
-        folded = {
-            "The lock's generations": self.generations, "The table beside it": self.table,
-            "Hudi's audit log": self.audit, "Files": self.files,
-        }  # fmt: skip
+        self.folds = _named("folds", widgets.Accordion())
+        self.asking = widgets.VBox([
+            row(self.url, self.endpoint, self.watch, self.look),
+            row(self.upload, self.paths, self.read),
+        ])  # fmt: skip
+        self.again = button(
+            "Read others", lambda: self.ask(True), name="console-again", icon="search",
+            tip="Another table, other files",
+        )  # fmt: skip
+        self.reading = _named("reading", row(self.status, self.again))
+        self.ask(True)
+        self.fold(table=True)
         self.body = widgets.VBox([
             row(self.lock, self.card, align="stretch"), self.evidence, self.lanes,
-            _named("folds", widgets.Accordion(list(folded.values()), titles=tuple(folded))),
-            self.breaking,
+            self.folds, self.breaking,
         ], layout=widgets.Layout(display="none"))  # fmt: skip
         return column(
             "console", widgets.HTML(html.STYLE),
-            row(self.url, self.endpoint, self.watch, self.look),
-            row(self.upload, self.paths, self.read), self.status, self.error, self.body,
+            self.asking, self.reading, self.error, self.body,
         )  # fmt: skip
+
+    def ask(self, on: bool) -> None:
+        """Show what is to be read next, or fold it, so that a finding fits on a screen."""
+        self.asking.layout.display, self.again.layout.display = None, None
+        (self.again if on else self.asking).layout.display = "none"
+
+    def fold(self, *, table: bool, audit: bool = True) -> None:
+        """Below the picture: only what there is something to say of."""
+        folded = {"Files": self.files}
+        if audit:
+            folded = {"Hudi's audit log": self.audit} | folded
+        if table:
+            folded = {
+                "The lock's generations": self.generations, "The table beside it": self.table,
+            } | folded  # fmt: skip
+        self.folds.selected_index = None
+        self.folds.titles, self.folds.children = tuple(folded), tuple(folded.values())
 
     def offer_break(self, *, service: bool) -> None:
         """Clear the last dry run. A service's grant has no epoch, and no tombstone replaces it."""
@@ -88,6 +111,8 @@ class Panel:
         self.epoch.placeholder = f"type in {html.FORCE}, if its holder lives" if service else EPOCH
         self.break_it.tooltip = GRANT_ENDS if service else TOMBSTONE
         self.breaking.layout.display = "flex"
+        self.ask(True)
+        self.fold(table=True)
 
     def say(self, text: str) -> None:
         self.status.say(text)
