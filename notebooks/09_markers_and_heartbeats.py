@@ -37,7 +37,7 @@ woken = Predict("What does the table contain afterwards?", GUESSES)
 woken
 
 # %% [markdown]
-# ## Run: the wrong version first
+# ## Run: without the fence
 
 # %%
 wrong = woken.run(wake, fence=False)

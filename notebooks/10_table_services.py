@@ -35,7 +35,7 @@ slow = Predict("What does the reader get?", READER_GUESSES)
 slow
 
 # %% [markdown]
-# ## Run: too short a retention
+# ## Run: keep one commit
 
 # %%
 cleaned = slow.run(read_slowly, retained=1)
@@ -77,7 +77,7 @@ asleep = Predict("Who gives way?", CLASH_GUESSES)
 asleep
 
 # %% [markdown]
-# ## Run: the wrong version first
+# ## Run: without the fence
 
 # %%
 wrong = asleep.run(oversleep, fence=False)

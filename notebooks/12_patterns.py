@@ -36,7 +36,7 @@ late = Predict("What does resource.json contain in the end?", GUESSES)
 late
 
 # %% [markdown]
-# ## Run: leader election, the wrong version first
+# ## Run: leader election
 #
 # There is one object for each epoch, `lock_0000000001.json`. The client that creates it (*only if
 # absent*) leads in that epoch. W2's clock is a minute fast, so every epoch of W1 looks over to W2.

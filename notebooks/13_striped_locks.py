@@ -37,10 +37,10 @@ both = Predict("What is the worst possible outcome?", GUESSES)
 both
 
 # %% [markdown]
-# ## Run: the wrong version first
+# ## Run: two renames at once
 #
-# The search tries every order of the steps of both clients and shows the shortest one that does
-# harm.
+# The search tries every order of the steps of both clients and shows the shortest one with the
+# worst outcome.
 
 # %%
 wrong = both.run(rename_at_once, ("a", "b"), ("b", "a"), ordered=False)

@@ -105,7 +105,7 @@ late = Predict("What becomes of W1's row?", LATE_GUESSES)
 late
 
 # %% [markdown]
-# ### The wrong version first
+# ### Run: a reader that goes by the instants
 #
 # This reader puts each log file on top of the newest base file that is older than the log file's
 # own instant.

@@ -36,7 +36,7 @@ alone = Predict("The writers double, from 1 to 16. What happens to the commits a
 alone
 
 # %% [markdown]
-# ## Run: the wrong version first
+# ## Run: each writer for itself
 
 # %%
 retried = alone.run(rates, helping=False)
@@ -99,7 +99,7 @@ killed = Predict("What becomes of the offers that it was about to decide?", KILL
 killed
 
 # %% [markdown]
-# Press **Kill the combiner**, then **Go on**, and look at the offers: who decided them? Start
+# Press **Kill the combiner**, then **Go on**, and look at the offers: what became of them? Start
 # again as often as you like. (Or let the code below do it.)
 
 # %%

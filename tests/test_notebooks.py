@@ -31,6 +31,8 @@ THE_LINES = "# The lines that matter:"
 CODE_CELLS_MAX = 13
 """Without the exercises."""
 OPEN_GUESS = re.compile(r"\*\*(Guess|Decide)( first)?:")
+TELLING = re.compile(r"wrong version|too (short|long|late|soon)|does\s+harm|who decided", re.I)
+"""Below an open guess, it gives the outcome away."""
 RUN_TIMEOUT_S = 110
 
 each_notebook = pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda path: path.stem)
@@ -108,15 +110,18 @@ def explains(cell: str) -> bool:
 def test_an_answer_is_not_on_the_screen_while_its_guess_is_open(source: Path) -> None:
     """What explains an outcome is folded, comes after the run, and needs the outcome to show."""
     ran: set[str] = set()
+    guessed: set[str] = set()
     for each in cells(source):
         text = "".join(each["source"])
         if each["cell_type"] == "code":
+            guessed |= set(re.findall(r"(\w+) = Predict\(", text))
             ran |= set(re.findall(r"(\w+)\.(?:run|reveal)\(", text))
             folded = each["metadata"].get("jupyter", {}).get("source_hidden", False)
             assert folded is explains(text), text
             assert not explains(text) or text.split(".")[0] in ran, text
         else:
             assert not OPEN_GUESS.search(text), "a guess is a Predict: its answer is hidden"
+            assert guessed <= ran or not TELLING.search(text), "a text below an open guess"
         if text.startswith("## See") and each["cell_type"] == "markdown":
             said = text.partition("\n")[2].strip()
             assert not said or not ran or source.stem in SEE_TELLS_NOTHING, said
