@@ -132,7 +132,7 @@ def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
             getattr(table, what)(rows(*batch))
         for whole_bytes_max in (merging_logs.WHOLE_BYTES_MAX, 0):  # 0: base files batch by batch
             monkeypatch.setattr(merging_logs, "WHOLE_BYTES_MAX", whole_bytes_max)
-            monkeypatch.setattr(reader, "BATCH_ROWS", 2)
+            monkeypatch.setattr(reader, "BATCH_ROWS", 1)
             assert shown(table.read()) == model.rows
             some = table.read(columns=["id"], filters=[("v", ">", 40)])
             assert sorted(some["id"].to_pylist()) == [key for key, _, _, v in model.rows if v > 40]
