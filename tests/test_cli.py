@@ -31,7 +31,7 @@ from lockkit import Clock, Lock, open_store
 from lockkit.cli import COMMANDS as LISTED
 from lockkit.cli.acquire import holding
 from lockkit.cli.main import main
-from lockkit.cli.work import Work
+from lockkit.cli.work import GUARD, Work
 from lockkit.errors import LockBusy, StoreError
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lock.handle import LOCK_KEY
@@ -62,6 +62,9 @@ COMMANDS = [
     ("explore",), ("simulate",), ("soak",),
 ]  # fmt: skip
 MARK = "LOCKKIT_TEST_CLI"
+linux_only = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux gives orphans to another parent"
+)
 STARTED = re.compile(r"(W\d) started, process (\d+)")
 CLOUD = {
     "AWS_ACCESS_KEY_ID": "anybody", "AWS_SECRET_ACCESS_KEY": "any-secret-at-all",
@@ -1132,6 +1135,80 @@ def test_when_the_lease_is_lost_what_the_command_started_is_stopped_too(
     assert ended.read_text() == "ended\n"
 
 
+STUBBORN = "trap '' HUP INT TERM; while :; do sleep 0.1; done"
+APART = {
+    "in a session": ["setsid", "--wait", "sh", "-c", f"echo works; {STUBBORN}"],
+    "as a job": ["bash", "-c", f"set -m; sh -c {shlex.quote(STUBBORN)} & echo works; wait"],
+    "an orphan": ["sh", "-c", f"(setsid sh -c {shlex.quote(STUBBORN)} &); echo works; sleep 300"],
+}
+"""Commands, and what they start in other process groups, which only SIGKILL ends."""
+
+
+@linux_only
+@pytest.mark.parametrize("work", APART.values(), ids=APART)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_lock_is_held_until_what_the_command_started_in_other_groups_has_ended(
+    work: list[str], number: signal.Signals, table: str, mark: str
+) -> None:
+    with started("lock", "acquire", table, "--", *work, mark=mark) as (holder, out):
+        out.until("works", 90)
+        holder.send_signal(number)
+        assert holder.wait(30) == 128 + number, out.text
+        assert not marked(mark)
+    assert stored(table).expired
+
+
+@linux_only
+def test_the_lock_is_held_until_the_command_of_a_nested_lock_has_ended(
+    table: str, tmp_path: Path, mark: str
+) -> None:
+    nested = line("lock", "acquire", (tmp_path / "nested").as_uri(), "--")
+    work = (*nested, "sh", "-c", f"echo works; {STUBBORN}")
+    with started("lock", "acquire", table, "--", *work, mark=mark) as (holder, out):
+        out.until("works", 90)
+        holder.send_signal(signal.SIGINT)
+        assert holder.wait(30) == 130, out.text
+        assert not marked(mark)
+    assert stored(table).expired
+
+
+def test_the_command_of_a_nested_lock_gets_a_signal_once(
+    table: str, tmp_path: Path, mark: str
+) -> None:
+    """Terraform takes a second one for an order to stop at once."""
+    seen = tmp_path / "seen"
+    work = f"trap 'echo INT >> {seen}' INT; echo works; while [ ! -s {seen} ]; do sleep 0.1; done"
+    nested = line("lock", "acquire", (tmp_path / "nested").as_uri(), "--")
+    command = ("lock", "acquire", table, "--", *nested, "sh", "-c", f"{work}; sleep 1")
+    assert_interrupted(command, "works", mark)
+    assert seen.read_text() == "INT\n"
+
+
+@linux_only
+@pytest.mark.parametrize("work", APART.values(), ids=APART)
+def test_what_a_command_started_in_other_groups_does_not_outlive_the_killed_process(
+    work: list[str], table: str, mark: str
+) -> None:
+    with started("lock", "acquire", table, "--", *work, mark=mark) as (holder, out):
+        out.until("works", 90)
+        holder.kill()
+        holder.wait(30)
+        until(lambda: not marked(mark), 30)
+
+
+@linux_only
+def test_a_command_whose_guard_was_killed_is_stopped(table: str, mark: str) -> None:
+    work = ("sh", "-c", f"echo works; {STUBBORN}")
+    with started("lock", "acquire", table, "--", *work, mark=mark) as (holder, out):
+        out.until("works", 90)
+        (guard,) = [each for each in marked(mark) if each.name() == GUARD]
+        guard.kill()
+        assert holder.wait(30) == 3, out.text
+        assert "the guard of the command was killed" in out.text
+        assert not marked(mark)
+    assert stored(table).expired
+
+
 def test_a_signal_ends_a_wait_for_a_busy_lock(table: str, mark: str) -> None:
     taken = Record("other", Clock().wall_ms() + 600_000, epoch=1, attempt="a", ttl_ms=600_000)
     leave(table, encode(taken))
@@ -1144,7 +1221,7 @@ def test_a_signal_ends_a_wait_for_a_busy_lock(table: str, mark: str) -> None:
 
 @contextmanager
 def in_a_terminal(
-    *arguments: str, stdin: int | None = None
+    *arguments: str, stdin: int | None = None, mark: str = ""
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A running command with a terminal of its own, and this terminal's other end."""
     ours, theirs = pty.openpty()
@@ -1153,7 +1230,7 @@ def in_a_terminal(
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
     child = subprocess.Popen(
-        line(*arguments), env=os.environ | CLOUD, cwd=ROOT, stdin=stdin or theirs,
+        line(*arguments), env=os.environ | CLOUD | {MARK: mark}, cwd=ROOT, stdin=stdin or theirs,
         stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=takes_it,
     )  # fmt: skip
     os.close(theirs)
@@ -1231,7 +1308,7 @@ def test_in_a_terminal_a_signal_reaches_what_the_command_started(
     assert stored(table).expired
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to another parent")
+@linux_only
 def test_in_a_terminal_the_lock_is_held_until_what_the_command_started_has_ended(
     table: str, tmp_path: Path
 ) -> None:
@@ -1274,6 +1351,36 @@ def test_in_a_terminal_a_command_does_not_outlive_the_killed_process_that_renews
         until(ended.exists, 30)
 
 
+@linux_only
+@pytest.mark.parametrize("work", APART.values(), ids=APART)
+def test_in_a_terminal_what_a_command_started_does_not_outlive_the_killed_process(
+    work: list[str], table: str, mark: str
+) -> None:
+    with in_a_terminal("lock", "acquire", table, "--", *work, mark=mark) as (child, terminal):
+        read_until(terminal, b"works")
+        child.kill()
+        child.wait(30)
+        until(lambda: not marked(mark), 30)
+
+
+@linux_only
+def test_in_a_terminal_a_command_sees_that_its_daemon_has_ended(table: str, mark: str) -> None:
+    """As a script sees that stops a server of its own, and waits for its pid to go."""
+    works = "(sleep 0.5 & echo $!) | { read pid; while kill -0 $pid; do sleep 0.1; done; exit 7; }"
+    command = ("lock", "acquire", table, "--", "sh", "-c", f"{works} 2> /dev/null")
+    with in_a_terminal(*command, mark=mark) as (child, _):
+        assert child.wait(30) == 7
+
+
+@linux_only
+def test_in_a_terminal_without_jobs_a_ctrl_z_stops_nothing(table: str, mark: str) -> None:
+    work = ("sh", "-c", "echo works; read said; exit 7")
+    with in_a_terminal("lock", "acquire", table, "--", *work, mark=mark) as (child, terminal):
+        read_until(terminal, b"works")
+        os.write(terminal, b"\x1ablue\n")
+        assert child.wait(30) == 7
+
+
 def test_without_a_process_table_a_command_in_a_terminal_is_ended_all_the_same(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1282,7 +1389,7 @@ def test_without_a_process_table_a_command_in_a_terminal_is_ended_all_the_same(
     monkeypatch.setattr("lockkit.cli.work.glob", lambda _: [])
     with Work(["sleep", "30"], {}) as work:
         work.stop(signal.SIGTERM)
-    assert work.child.returncode == -signal.SIGTERM
+        assert work.poll() == -signal.SIGTERM
 
 
 def test_a_background_jobs_lock_outlives_a_ctrl_c_on_its_terminal(table: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -155,6 +157,20 @@ def test_the_command_runs_under_both_and_its_failure_undoes_the_move(
     line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
     assert main([*line, "--", sys.executable, "-c", f"raise SystemExit({code})"]) == code
     assert bool(marker(sdk, path)) is (code == 0)
+
+
+def test_a_signal_ends_the_command_of_a_move_and_then_the_move_is_undone(
+    server: Emulator, sdk: Any, state: StateLock, path: str, table: str
+) -> None:
+    line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
+    command = ["sh", "-c", f"kill -TERM {os.getpid()}; sleep 300"]
+    # Where the move does not handle it, this test fails, and its process goes on.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        assert main([*line, "--", *command]) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert marker(sdk, path) == {} and state.show().info is None
 
 
 def test_a_url_without_a_table_and_an_invalid_url_are_refused(

@@ -22,7 +22,7 @@ from lockkit.cli.terminal import (
     store_options,
     warn,
 )
-from lockkit.cli.work import POLL_S, Work
+from lockkit.cli.work import ENDING, POLL_S, Work
 from lockkit.clock import Clock
 from lockkit.events import plain
 from lockkit.sinks import Emit, silent
@@ -34,15 +34,16 @@ if TYPE_CHECKING:
 ABOUT = """\
 Takes the table's lock, runs a command while it renews the lease, and releases the lock, like
 flock(1). If the lease is lost, it stops the command and what that started (SIGTERM, then SIGKILL).
-A guard, which is a process of its own, does the same if lockkit itself is killed.
+A guard, which is the command's parent process, does the same if lockkit itself is killed.
 SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started, and the lock is
-released when these have ended. Without a terminal the command gets a process group of its own. In a
-terminal it shares that of lockkit, and only Linux tells what it started.
+released when these have ended. Only Linux tells all that it started; elsewhere that is its process
+group, and in a terminal, where it shares the group of lockkit, the command alone. If it ends without
+a signal, the lock is released, and what it left in the background runs on without it.
 The command finds the epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has
 one; on a table the epoch is above that of the fence. While it waits, it names the holder on
 standard error. Exit: the command's own code (128 + n for signal n); 130 after Ctrl-C; 75 if another
-owner held the lock until the timeout; 3 if the store or the service did not answer; 76 if the lease
-was lost.
+owner held the lock until the timeout; 3 if the store or the service did not answer, or the guard
+was killed; 76 if the lease was lost.
 
 Other services' locks have URLs too. Their options, except --timeout, follow a ?:
   zookeeper://host:2181,host:2181/base/path/key    dynamodb://region/table/key?endpoint=http://...
@@ -58,8 +59,6 @@ OPENING_S_MIN = 10.0
 """A store may be opened for as long as the wait, and at least so long: it looks for credentials."""
 NEWEST = 20
 """Generations of the lock object that are read to find when its holder took it."""
-ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that end a process, and reach the command under the lock first."""
 
 
 def add(verbs: Any) -> None:
@@ -109,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
             return LOST
         epoch = lock.fence.epoch if lock.fence else None
         known = {} if epoch is None else {"LOCKKIT_EPOCH": str(epoch)}
-        return under(lock, args.after, known, args.name)
+        return under(lock.owned, args.after, known, args.name)
 
     return holding(lock, args.timeout, command, args.name)
 
@@ -248,15 +247,15 @@ def released(lock: Lock | LeasedLock, name: str) -> int:
 
 
 def under(
-    lock: Lock | LeasedLock, line: list[str], environment: Mapping[str, str], name: str
+    owned: Callable[[], bool], line: list[str], environment: Mapping[str, str], name: str
 ) -> int:
     """Run the command, stop it as soon as the lease is lost, and return its exit code."""
-    clock, received, signalled, ended = Clock(), list[int](), False, False
+    clock, received, signalled, code = Clock(), list[int](), False, None
     # Starts before the command: a signal in between would end us and leave the command running.
     with handled((signal.SIGINT, *ENDING), received.append), Work(line, environment) as work:
-        while not ended:
-            ended = work.child.poll() is not None  # before the signals: one may have ended it
-            if not ended and not lock.owned():
+        while code is None:
+            code = work.poll()  # before the signals: one may have ended it
+            if code is None and not owned():
                 work.stop(signal.SIGTERM)
                 warn(f"lockkit {name}: the command was stopped, because the lease is lost")
                 return LOST
@@ -264,11 +263,10 @@ def under(
                 work.interrupt()
                 raise KeyboardInterrupt  # the work has ended: now the lock can be released
             signalled |= work.pass_on(received)  # the loop ends with the command
-            if not ended:
+            if code is None:
                 clock.sleep(POLL_S)
         if signalled:
             work.stop(None)  # what the command has started, and not waited for
-    code = work.child.returncode
     return code if code >= 0 else 128 - code
 
 

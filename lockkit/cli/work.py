@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from glob import glob
 from pathlib import Path
+from typing import NoReturn
 
-from lockkit.cli.terminal import CommandError
+from lockkit.cli.terminal import EXIT_FAILED, CommandError
 from lockkit.clock import Clock
 from lockkit.events import plain
 
 STOP_TIMEOUT_S = 5.0
-PR_SET_CHILD_SUBREAPER = 36
-LINUX = sys.platform == "linux"
 POLL_S = 0.05
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+GUARD = "lockkit-guard"
+"""The guard's name in Linux's process table."""
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that end a process, and reach the command under the lock first."""
 
 
 class Work:
     """A command that runs, and what it started, which gets the command's signals too.
 
-    Without a terminal, that is its process group. With one it shares ours, so that Ctrl-C, Ctrl-Z
-    and input reach it as usual; then Linux's process table shows what it started. A guard, which is
-    another process, ends it if this one is killed.
+    Its parent is a guard: a process that ends when all of them have ended, and that ends them if
+    this process is killed. Without a terminal the command has a process group of its own. With one
+    it shares ours, so that Ctrl-C, Ctrl-Z and input reach it as usual.
     """
 
     def __init__(self, line: list[str], environment: Mapping[str, str]) -> None:
+        self.code: int | None = None
+        """The command's exit code (-n for signal n) once it has ended."""
         self._alone = not on_terminal()
-        adopt(not self._alone)
-        self._guard = started_guard(self._alone)
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            self._guard = started_guard(theirs, line, environment, alone=self._alone)
+        self._news = self._line.makefile("rb", buffering=0)  # `select` sees what is not read yet
         try:
-            self.child = start(line, environment, self._guard, alone=self._alone)
+            self._pid = self._started(line[0])
         except CommandError:
             self._end_guard()
             raise
@@ -44,18 +56,23 @@ class Work:
     def __enter__(self) -> Work:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.child.poll() is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not self._ended():
             self.interrupt()
-        adopt(False)
         self._end_guard()
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs; raises `CommandError` if its guard was killed."""
+        if self.code is None and select.select([self._line], [], [], 0)[0]:
+            self.code = self._told()
+        return self.code
 
     def pass_on(self, received: list[int]) -> bool:
         """Send these signals, and forget them; returns whether there were any."""
         numbers = received[:]
         for each in numbers:
             received.remove(each)
-            send(self._members(), each)
+            send(self._members(each), each)
         return bool(numbers)
 
     def interrupt(self) -> None:
@@ -64,79 +81,130 @@ class Work:
         A terminal sends Ctrl-C to the command too, and a second cuts its cleanup short. Only a
         command that does not end gets another: `kill -INT` sends it to this process alone.
         """
-        if self._alone or not ended(self._members):
+        if self._alone or not in_time(self._ended):
             self.stop(signal.SIGINT)
 
     def stop(self, number: int | None) -> None:
         """End it: by the signal `number` first, then by SIGKILL."""
-        end(self._members, number)
-        self.child.wait()
+        end(self._members, number, self._ended)
 
-    def _members(self) -> list[int]:
-        """The processes, or the group, that may still run."""
-        runs = self.child.poll() is None  # a zombie would count as a member of its group
-        if self._alone:
-            return [-self.child.pid]
-        found = {self.child.pid} if runs else set[int]()
-        if LINUX:  # we have adopted what lost its parent
-            found |= {*family(os.getpid())} - {os.getpid(), self._guard.pid}
-        return sorted(found)
+    def _members(self, number: int) -> list[int]:
+        return members(self._guard.pid, self._pid, number, alone=self._alone)
+
+    def _ended(self) -> bool:
+        over = self._guard.poll()
+        if over:  # it was killed
+            return not any(map(runs, self._members(signal.SIGKILL)))
+        return over == 0
+
+    def _started(self, name: str) -> int:
+        """The command's pid, as soon as it runs."""
+        pid = self._told()
+        if pid > 0:
+            return pid
+        if -pid == errno.ENOENT:
+            raise CommandError(f"no command {plain(name)!r} on the PATH", code=NOT_FOUND)
+        raise CommandError(f"{plain(name)}: {os.strerror(-pid)}", code=NOT_EXECUTABLE)
+
+    def _told(self) -> int:
+        said = self._news.readline()
+        if not said:
+            why = "the guard of the command was killed, and so the command was stopped"
+            raise CommandError(why, code=EXIT_FAILED)
+        return int(said)
 
     def _end_guard(self) -> None:
         self._guard.kill()
-        self._guard.communicate()
+        self._guard.wait()
+        self._news.close()
+        self._line.close()
 
 
-def start(
-    line: list[str], environment: Mapping[str, str], guard: subprocess.Popen[bytes], *, alone: bool
+def started_guard(
+    pipe: socket.socket, line: list[str], environment: Mapping[str, str], *, alone: bool
 ) -> subprocess.Popen[bytes]:
-    """Start a command; `alone`: in a process group of its own."""
-    assert guard.stdin is not None
-    pipe = guard.stdin.fileno()
-    try:
-        return subprocess.Popen(
-            line, env={**os.environ, **environment}, process_group=0 if alone else None,
-            # Written by the command's own process: we may be killed right after its start.
-            preexec_fn=lambda: os.write(pipe, b"%d\n" % os.getpid()),
-        )  # fmt: skip
-    except FileNotFoundError:
-        raise CommandError(f"no command {plain(line[0])!r} on the PATH", code=NOT_FOUND) from None
-    except OSError as error:
-        raise CommandError(f"{plain(line[0])}: {error.strerror}", code=NOT_EXECUTABLE) from None
-
-
-def started_guard(alone: bool) -> subprocess.Popen[bytes]:
-    """Start `guard` in another process; a session of its own keeps our group's signals from it."""
+    """Start `guard` in another process."""
     root = str(Path(__file__).parents[2])
-    code = f"import sys; sys.path.insert(0, {root!r}); from lockkit.cli.work import guard"
+    code = f"import sys; sys.path.insert(0, {root!r}); from lockkit.cli.work import guard; guard()"
+    group = 0 if alone else os.getpgrp()
+    # A group of its own keeps a SIGKILL of ours from it. But where no shell with jobs has started
+    # us, nobody would continue what Ctrl-Z stops: Linux then ignores it, if no parent is elsewhere.
+    apart = alone or group != os.getsid(0)
     return subprocess.Popen(
-        [sys.executable, "-S", "-c", f"{code}; guard(alone={alone})"], cwd="/",
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        [sys.executable, "-S", "-P", "-c", code, str(pipe.fileno()), str(group), *line],
+        env={**os.environ, **environment}, pass_fds=[pipe.fileno()],
+        process_group=0 if apart else None,
     )  # fmt: skip
 
 
-def guard(*, alone: bool) -> None:
-    """End the command whose pid is on standard input as soon as that ends: lockkit was killed."""
-    said = sys.stdin.read()
-    if said.strip():
-        pid = int(said)
-        end(lambda: [-pid] if alone else family(pid), signal.SIGTERM)
+def guard() -> NoReturn:
+    """Run a command, and end when all that it started has ended: Linux gives us its orphans.
+
+    If the pipe ends before, lockkit was killed, and we end them. The arguments: the pipe, the
+    command's process group (0: one of its own), the command.
+    """
+    pipe, group, line = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    become_guard()
+    try:
+        child = subprocess.Popen(line, process_group=group)
+    except OSError as error:
+        tell(pipe, -(error.errno or errno.EIO))
+        os._exit(0)
+    tell(pipe, child.pid)
+
+    def watch() -> None:
+        with suppress(OSError):
+            os.read(pipe, 1)
+        end(
+            lambda number: members(os.getpid(), child.pid, number, alone=not group),
+            signal.SIGTERM, lambda: False,  # our process ends then
+        )  # fmt: skip
+
+    threading.Thread(target=watch, daemon=True).start()
+    with suppress(ChildProcessError):  # there is none any more
+        while True:
+            pid, status = os.wait()
+            if pid == child.pid:
+                tell(pipe, os.waitstatus_to_exitcode(status))
+    clock = Clock()
+    while not group and runs(-child.pid):  # not on Linux: there it was ours
+        clock.sleep(POLL_S)
+    os._exit(0)
 
 
-def end(members: Callable[[], list[int]], number: int | None) -> None:
-    """End them by this signal, and what has not ended in time by SIGKILL."""
+def become_guard() -> None:
+    """Ignore signals, which the command then does not inherit, and adopt orphans."""
+    for each in (signal.SIGINT, *ENDING):
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, lambda *_: None)
+    if sys.platform == "linux":
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl(PR_SET_NAME, GUARD.encode(), 0, 0, 0)
+
+
+def tell(pipe: int, number: int) -> None:
+    with suppress(OSError):  # lockkit was killed
+        os.write(pipe, b"%d\n" % number)
+
+
+def end(
+    members: Callable[[int], list[int]], number: int | None, ended: Callable[[], bool]
+) -> None:
+    """End the members by this signal, and what has not ended in time by SIGKILL."""
     if number is not None:
-        send(members(), number)
-    if not ended(members):
-        send(members(), signal.SIGKILL)
+        send(members(number), number)
+    while not in_time(ended):
+        send(members(signal.SIGKILL), signal.SIGKILL)
 
 
-def ended(members: Callable[[], list[int]]) -> bool:
-    """Wait until none of them runs; False if that takes too long."""
+def in_time(ended: Callable[[], bool]) -> bool:
+    """Wait until they have ended; False if that takes too long."""
     clock = Clock()
     until_ms = clock.boot_ms() + STOP_TIMEOUT_S * 1000
-    while any(map(runs, members())):
+    while not ended():
         if clock.boot_ms() >= until_ms:
             return False
         clock.sleep(POLL_S)
@@ -163,22 +231,39 @@ def runs(member: int) -> bool:
         return True
 
 
-def adopt(adopts: bool) -> None:
-    """Let Linux make us the parent of what the command's processes leave behind."""
-    if LINUX:
-        import ctypes
+def members(guard: int, command: int, number: int, *, alone: bool) -> list[int]:
+    """The processes, and the group, that this signal goes to: each gets it once."""
+    # Another lock's guard runs what its lockkit passes the signal on to.
+    past = number == signal.SIGKILL
+    # Without a process table, or without the guard, we know the command alone.
+    found = below(guard, past) or [command, *below(command, past)]
+    return [-command, *(each for each in found if group_of(each) != command)] if alone else found
 
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
-
-def family(pid: int) -> list[int]:
-    """A process, and what it started, by Linux's process table; elsewhere it alone."""
+def below(pid: int, past_guards: bool) -> list[int]:
+    """What a process started, and so on, by Linux's process table."""
     found = [pid]
     for each in found:
         for listed in glob(f"/proc/{each}/task/*/children"):
             with suppress(OSError), open(listed, encoding="ascii") as file:
-                found += map(int, file.read().split())
-    return found
+                found += (
+                    child
+                    for child in map(int, file.read().split())
+                    if past_guards or not is_guard(child)
+                )
+    return found[1:]
+
+
+def is_guard(pid: int) -> bool:
+    with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        return file.read().strip() == GUARD
+    return False
+
+
+def group_of(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.getpgid(pid)
+    return None
 
 
 def on_terminal() -> bool:

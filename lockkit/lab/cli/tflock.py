@@ -59,12 +59,14 @@ renewed three times per lease. If this machine dies, another tflock run takes th
 one lease. A lock that Terraform itself took is never taken over. The command finds -lock=false in
 TF_CLI_ARGS_plan, TF_CLI_ARGS_apply and so on, because the lock is held already. If the lease is
 lost, the command and what it started are stopped (SIGTERM, then SIGKILL); requests that Terraform
-sent before may still arrive. A guard, which is a process of its own, does the same if lockkit
-itself is killed. SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started, and
-the lock is released when these have ended. Without a terminal the command gets a process group of
-its own. In a terminal it shares that of lockkit, and only Linux tells what it started. Exit: the
-command's own code (128 + n for signal n); 130 after Ctrl-C; 75 if another owner held the lock until
-the timeout; 3 if the store did not answer; 76 if the lease was lost."""
+sent before may still arrive. A guard, which is the command's parent process, does the same if
+lockkit itself is killed. SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it
+started, and the lock is released when these have ended. Only Linux tells all that it started;
+elsewhere that is its process group, and in a terminal, where it shares the group of lockkit, the
+command alone. If it ends without a signal, the lock is released, and what it left in the background
+runs on without it. Exit: the command's own code (128 + n for signal n); 130 after Ctrl-C; 75 if
+another owner held the lock until the timeout; 3 if the store did not answer, or the guard was
+killed; 76 if the lease was lost."""
 
 MOVE = """\
 Moves a state's lock from Terraform's DynamoDB table to the lock file, without a gap:
@@ -212,7 +214,8 @@ def run_command(args: argparse.Namespace) -> int:
     with closing(lease):
         return holding(
             lease, args.lock_timeout,
-            lambda: under(lease, args.after, without_locking(os.environ), args.name), args.name,
+            lambda: under(lease.owned, args.after, without_locking(os.environ), args.name),
+            args.name,
         )  # fmt: skip
 
 
@@ -221,7 +224,7 @@ class _CommandFailed(Exception):
 
 
 def move(args: argparse.Namespace) -> int:
-    from lockkit.cli.work import Work
+    from lockkit.cli.acquire import under
     from lockkit.recipes.terraform.lease import without_locking
     from lockkit.recipes.terraform.move import DynamoItems, StateMove
 
@@ -239,13 +242,13 @@ def move(args: argparse.Namespace) -> int:
             try:
                 with way:
                     if args.after:
-                        with Work(args.after, without_locking(os.environ)) as work:
-                            code = work.child.wait()
+                        environment = without_locking(os.environ)
+                        code = under(lambda: True, args.after, environment, args.name)
                     if code:
                         raise _CommandFailed
             except _CommandFailed:
                 warn(f"lockkit {args.name}: the command failed: the lock table stays in force")
-                return code if code > 0 else 128 - code
+                return code
             marker = way.marker
             if way.rewritten:
                 warn(
