@@ -1381,6 +1381,29 @@ def test_in_a_terminal_without_jobs_a_ctrl_z_stops_nothing(table: str, mark: str
         assert child.wait(30) == 7
 
 
+@linux_only
+def test_below_a_shell_with_jobs_the_guard_outlives_the_killed_group_of_lockkit(
+    table: str, tmp_path: Path, mark: str
+) -> None:
+    job = shlex.join(line("lock", "acquire", table, "--", *APART["in a session"]))
+    shell = ("bash", "-c", f"set -m; {job} & echo job $! runs; wait")
+    command = ("lock", "acquire", (tmp_path / "other").as_uri(), "--", *shell)
+    with in_a_terminal(*command, mark=mark) as (child, terminal):
+        said = read_until(terminal, b"works")
+        (group,) = re.findall(rb"job (\d+) runs", said)
+        os.killpg(int(group), signal.SIGKILL)
+        child.wait(30)
+        until(lambda: not marked(mark), 30)
+
+
+def test_a_command_keeps_its_exit_code_where_ended_children_are_ignored(table: str) -> None:
+    """A parent can let us inherit this, and then the kernel keeps no exit code."""
+    ignores = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+    command = line("lock", "acquire", table, "--", "sh", "-c", "exit 7")
+    start = [sys.executable, "-c", f"{ignores}; os.execv(sys.argv[1], sys.argv[1:])", *command]
+    assert subprocess.run(start, cwd=ROOT, timeout=60, check=False).returncode == 7
+
+
 def test_without_a_process_table_a_command_in_a_terminal_is_ended_all_the_same(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,8 +37,8 @@ flock(1). If the lease is lost, it stops the command and what that started (SIGT
 A guard, which is the command's parent process, does the same if lockkit itself is killed.
 SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started, and the lock is
 released when these have ended. Only Linux tells all that it started; elsewhere that is its process
-group, and in a terminal, where it shares the group of lockkit, the command alone. If it ends without
-a signal, the lock is released, and what it left in the background runs on without it.
+group, and in a terminal, where it shares the group of lockkit, the command alone. If it ends
+without a signal, the lock is released, and what it left in the background runs on without it.
 The command finds the epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has
 one; on a table the epoch is above that of the fence. While it waits, it names the holder on
 standard error. Exit: the command's own code (128 + n for signal n); 130 after Ctrl-C; 75 if another

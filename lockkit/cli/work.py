@@ -174,6 +174,7 @@ def guard() -> NoReturn:
 
 def become_guard() -> None:
     """Ignore signals, which the command then does not inherit, and adopt orphans."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit codes
     for each in (signal.SIGINT, *ENDING):
         if signal.getsignal(each) != signal.SIG_IGN:
             signal.signal(each, lambda *_: None)
