@@ -64,7 +64,7 @@ class Work:
     def poll(self) -> int | None:
         """Its exit code, or None while it runs; raises `CommandError` if its guard was killed."""
         if self.code is None and select.select([self._line], [], [], 0)[0]:
-            self.code = self._told()
+            self.code = self._reported()
         return self.code
 
     def pass_on(self, received: list[int]) -> bool:
@@ -99,14 +99,14 @@ class Work:
 
     def _started(self, name: str) -> int:
         """The command's pid, as soon as it runs."""
-        pid = self._told()
+        pid = self._reported()
         if pid > 0:
             return pid
         if -pid == errno.ENOENT:
             raise CommandError(f"no command {plain(name)!r} on the PATH", code=NOT_FOUND)
         raise CommandError(f"{plain(name)}: {os.strerror(-pid)}", code=NOT_EXECUTABLE)
 
-    def _told(self) -> int:
+    def _reported(self) -> int:
         said = self._news.readline()
         if not said:
             why = "the guard of the command was killed, and so the command was stopped"
@@ -148,9 +148,9 @@ def guard() -> NoReturn:
     try:
         child = subprocess.Popen(line, process_group=group)
     except OSError as error:
-        tell(pipe, -(error.errno or errno.EIO))
+        report(pipe, -(error.errno or errno.EIO))
         os._exit(0)
-    tell(pipe, child.pid)
+    report(pipe, child.pid)
 
     def watch() -> None:
         with suppress(OSError):
@@ -165,7 +165,7 @@ def guard() -> NoReturn:
         while True:
             pid, status = os.wait()
             if pid == child.pid:
-                tell(pipe, os.waitstatus_to_exitcode(status))
+                report(pipe, os.waitstatus_to_exitcode(status))
     clock = Clock()
     while not group and runs(-child.pid):  # not on Linux: there it was ours
         clock.sleep(POLL_S)
@@ -186,7 +186,7 @@ def become_guard() -> None:
         prctl(PR_SET_NAME, GUARD.encode(), 0, 0, 0)
 
 
-def tell(pipe: int, number: int) -> None:
+def report(pipe: int, number: int) -> None:
     with suppress(OSError):  # lockkit was killed
         os.write(pipe, b"%d\n" % number)
 
