@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { test } from "node:test";
-import { fall, fitted, haystack, inView, layout, matches, seconds, upTo } from "../lockkit/lab/widgets/layout.js";
+import { fall, fitted, haystack, headOf, inView, layout, matches, seconds, upTo } from "../lockkit/lab/widgets/layout.js";
 
 const scenes = JSON.parse(readFileSync(process.env.LANES_SCENES, "utf8"));
 const GOLDEN = new URL("./lanes.golden.json", import.meta.url);
@@ -256,6 +256,19 @@ test("a lost race is grey, and a refusal that cost a commit is red", () => {
   }, 900);
   const grey = plan.arrows.filter((arrow) => arrow.busy).map((arrow) => arrow.id);
   assert.deepEqual(grey, ["race", "unsettled", "again", "slot"]);
+});
+
+test("a long name is not cut where it has room beside its lane: a head leans inward, a holder's label flips", () => {
+  const name = "botocore-claim-retried";
+  const lanes = [{ id: "lock", title: "lock object", role: "lock" }, { id: "W", title: name, role: "writer", hue: 0 }];
+  const bars = [{ id: "b", kind: "owner", lane: "lock", label: name, hue: 0, t: [0, 900], detail: "" }];
+  const arrows = [{ id: "a", lane: "W", side: "lock", kind: "write", look: "ok", op: "acquire", label: "acquire", hue: 0, t: [0, 5, 9] }];
+  const plan = layout({ span: [0, 900], rows: [], bars, arrows, marks: [], lanes }, 366);
+  assert.equal(plan.labels.find((label) => label.id === "b").text, name);
+  const { x, room } = headOf(plan.lanes, 1, plan.width);
+  assert.ok(room >= 8 * name.length && x + room / 2 <= plan.width);
+  assert.ok(x - room / 2 > plan.lanes[0].x + 40, "the head before it stays readable");
+  assert.equal(headOf(plan.lanes, 0, plan.width).x, plan.lanes[0].x);
 });
 
 test("group commit takes no lock, so its picture has no lane of the lock object", () => {

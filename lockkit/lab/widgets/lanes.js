@@ -449,9 +449,8 @@ class View {
     for (const [i, lane] of lanes.entries()) {
       const writer = lane.role === "writer";
       const title = html(writer ? "button" : "div", `lk-title ${writer ? `lk-w${lane.hue % 6}` : "lk-truth"}`, "", strip);
-      title.style.left = `${lane.x}px`;
-      const beside = [lane.x - (lanes[i - 1]?.x ?? -lane.x), (lanes[i + 1]?.x ?? 2 * width - lane.x) - lane.x];
-      const room = Math.min(220, ...beside) - 4;
+      const { x, room } = headOf(lanes, i, width);
+      title.style.left = `${x}px`;
       title.style.maxWidth = `${room}px`;
       html("b", "", lane.title === "lock object" && room < 92 ? "lock" : lane.title, title);
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, STATE_CHAR * lane.state.length > room ? BRIEF[lane.state] ?? lane.state : lane.state, title);

@@ -30,6 +30,7 @@ const GAP_MAX = 46;       // idle time is elided beyond this
 const ELIDED_MS = 1500;
 const CHAR = 6.3;         // an estimate of a label's width; the halo forgives the rest
 const BOLD_CHAR = 8.2;
+const HEAD_MAX = 220;
 const MONO_CHAR = 6.65;   // of a generation, in every picture
 const BOLD = new Set(["published", "refused", "conflict", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
 const LABEL = 170;        // an answer is lost so far from the writer, beyond the label of its request
@@ -70,6 +71,23 @@ export function fitted(text, room, char = CHAR, mono = false) {
     said = next;
   }
   return said;
+}
+
+const isCut = (said) => !said || said.endsWith("\u2026");
+
+/**
+ * Where a lane's head is, and how wide it may be: the last one leans inward, up to the head before
+ * it, if its name has no room at the edge.
+ */
+export function headOf(lanes, i, width) {
+  const { x, title } = lanes[i];
+  const beside = [x - (lanes[i - 1]?.x ?? -x), (lanes[i + 1]?.x ?? 2 * width - x) - x];
+  const room = Math.min(HEAD_MAX, ...beside) - 4;
+  const wide = BOLD_CHAR * title.length;
+  if (wide <= room || i === 0 || i < lanes.length - 1) return { x, room };
+  const before = lanes[i - 1].x + (BOLD_CHAR * lanes[i - 1].title.length) / 2 + 6;
+  const leaning = Math.max(room, Math.min(HEAD_MAX, wide, width - 2 - before));
+  return { x: Math.min(x, width - 2 - leaning / 2), room: leaning };
 }
 
 /** How far down the page `ms` of quiet go: bursts are spread, idle time is squeezed. */
@@ -323,12 +341,14 @@ function caption(bars, taken, arrows, marks, lanes, room) {
   for (const bar of bars) {
     if (!bar.label) continue;
     const left = bar.kind !== "polls" && bar.kind !== "call";
-    const label = labelled(bar.id, bar.label, home.get(bar.lane) + (left ? -1 : 1) * (14 - room.nearer), left ? "end" : "start", 4, bar.kind, bar.hue, room);
-    if (!label.text) continue;
+    const beside = (onLeft) => labelled(bar.id, bar.label, home.get(bar.lane) + (onLeft ? -1 : 1) * (14 - room.nearer), onLeft ? "end" : "start", 4, bar.kind, bar.hue, room);
     const middle = (bar.y + bar.y2) / 2;
     const steps = Math.min(TRIES_MAX, Math.floor(((bar.y2 - bar.y) / 2 - 4) / 4));
-    const places = Array.from({ length: Math.max(0, steps + 1) }, (_, step) => [middle - 4 * step, middle + 4 * step])
-      .flat().map((y) => ({ ...label, y: y + 4 })).filter(free);
+    const placesOf = (label) => (!label.text ? [] : Array.from({ length: Math.max(0, steps + 1) }, (_, step) => [middle - 4 * step, middle + 4 * step])
+      .flat().map((y) => ({ ...label, y: y + 4 })).filter(free));
+    const label = beside(left);
+    const flipped = isCut(label.text) && !isCut(beside(!left).text) && placesOf(beside(!left)).find((box) => !crossed(box));
+    const places = flipped ? [flipped] : placesOf(label);
     if (!places.length) continue;
     found.push(places.find((box) => !crossed(box)) ?? places[0]);
     put(found.at(-1));
