@@ -206,6 +206,8 @@ def test_nothing_is_played_before_a_guess_and_another_rule_wants_another(panel: 
     panel.predict.pick(SOON)
     assert not panel.button.disabled
     panel.rule.value = "margin"
+    assert panel.scenario.label in panel.chosen.value, "a narrow list cuts what it shows"
+    assert panel.rule.label in panel.chosen.value
     assert panel.button.disabled and panel.predict.picked is None
     panel.scenario.value = "wal"
     assert panel.rule.value in rules_of("wal") and panel.button.disabled

@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from lockkit.lab.course.breaking import GUESSES, SCENARIOS, SEEDS, MutantHunt, hunting, rules_of
 from lockkit.lab.widgets.predict import Predict
-from lockkit.lab.widgets.ui import Shown, column
+from lockkit.lab.widgets.ui import Shown, column, named, shown
 
 CLOSED = "This panel was closed because its cell was run again. Use the newer one."
 
@@ -46,6 +46,8 @@ class Breaker(Shown):
             options=said, value=scenario, description="Scenario", layout=wide
         )
         self.rule = widgets.Dropdown(options=_rules(scenario), description="Rule off", layout=wide)
+        self.chosen = named(widgets.HTML(), "breaker-chosen")
+        """What a narrow page cuts off in the two lists, in full."""
         self.button = _button("Play", "play", "success", f"Play up to {self.seeds} seeds")
         self.stop = _button("Stop", "stop", "danger", "End this hunt and show what was found")
         self.stop.disabled = True
@@ -57,13 +59,14 @@ class Breaker(Shown):
         self.button.on_click(self._play)
         self.stop.on_click(lambda _: self._stopped.set())
         self.view = column(
-            "breaker", self.scenario, self.rule, self._guess,
+            "breaker", self.scenario, self.rule, self.chosen, self._guess,
             widgets.HBox([self.button, self.stop, self.bar]), self._said, self._drawn,
         )  # fmt: skip
         self._ask_first()
 
     def _other_scenario(self, _change: Any) -> None:
         self.rule.options = _rules(self.scenario.value)
+        self._ask_first()
 
     def _ask_first(self) -> None:
         """A guess applies to one rule only."""
@@ -72,6 +75,8 @@ class Breaker(Shown):
         self._guess.children = [self.predict.view]
         self._drawn.children = ()
         self.bar.value, self._said.value = 0, ""
+        chosen = f"{self.scenario.label}. Off: {self.rule.label}."
+        self.chosen.value = f"<span class='lk-note'>{shown(chosen)}</span>"
 
     def _play(self, _: Any) -> None:
         """The callback only starts it: a hunt takes seconds, and the page must not freeze."""
