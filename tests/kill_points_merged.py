@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from typing import Any
 from kill_points import AFTER, BEFORE, BUCKET, STRIKE_S_MAX, Nursery, Point, main
 from test_merge_on_read import Row, made, rows, shown
 
+from lockkit.cli.work import runs
 from lockkit.clock import Clock
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
@@ -236,7 +238,10 @@ def kill(server: Emulator, nursery: Nursery, deed: Deed, point: Point, when: str
                 Fault("hang", when=when, operation=point.operation, key=point.key, nth=point.nth)
             )
             child = nursery.bear(deed.victim, world.url, proxy.url)
-            if not struck.wait(10):
+            until = time.monotonic() + STRIKE_S_MAX
+            while not struck.wait(0.05) and runs(child) and time.monotonic() < until:
+                pass
+            if not struck.is_set():
                 nursery.bury()
                 return None
             os.kill(child, signal.SIGKILL)

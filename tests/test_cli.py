@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import json
@@ -27,6 +28,7 @@ import pytest
 from lock_world import until
 from trickle import trickle
 
+import lockkit
 from lockkit import Clock, Lock, open_store
 from lockkit.cli import COMMANDS as LISTED
 from lockkit.cli.acquire import holding
@@ -1194,6 +1196,45 @@ def test_what_a_command_started_in_other_groups_does_not_outlive_the_killed_proc
         holder.kill()
         holder.wait(30)
         until(lambda: not marked(mark), 30)
+
+
+@pytest.mark.parametrize("closed", ["<&- >&-", ">&- 2>&-", "<&- >&- 2>&-", ">&-", "2>&-"])
+def test_a_command_keeps_its_lock_and_its_exit_code_where_standard_streams_are_closed(
+    table: str, tmp_path: Path, closed: str
+) -> None:
+    """As a daemon is started. What the command printed was once taken for its exit code."""
+    look = f"{sys.executable} -m lockkit lock show {table} > {tmp_path}/seen 2>&1"
+    line = f"{sys.executable} -m lockkit lock acquire {table} -- sh -c 'echo 0; {look}; exit 7'"
+    assert subprocess.run(["sh", "-c", f"{line} {closed}"], check=False).returncode == 7
+    assert "held" in (tmp_path / "seen").read_text()
+
+
+def test_a_guard_that_cannot_be_started_is_one_sentence_and_gives_the_lock_back(
+    table: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr("lockkit.cli.work.subprocess.Popen", refuse)
+    assert main(["lock", "acquire", table, "--", "true"]) == 3
+    assert "the guard of the command cannot be started" in capsys.readouterr().err
+    assert stored(table).expired
+
+
+@linux_only
+def test_the_guard_starts_beside_a_backport_of_a_module_of_pythons(
+    table: str, tmp_path: Path
+) -> None:
+    """Installed, lockkit lies in site-packages, which come after Python's own modules."""
+    (tmp_path / "enum.py").write_text("raise ImportError('a backport')")
+    (tmp_path / "lockkit").symlink_to(Path(lockkit.__file__).parent)
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); from lockkit.cli.main import main"
+    found = subprocess.run(
+        [sys.executable, "-S", "-P", "-c", f"{code}; sys.exit(main())",
+         "lock", "acquire", table, "--", "sh", "-c", "exit 7"],
+        env={"PATH": os.environ["PATH"]}, check=False,
+    )  # fmt: skip
+    assert found.returncode == 7
 
 
 @linux_only

@@ -75,7 +75,7 @@ def test_a_moved_slider_draws_the_run_of_the_new_times() -> None:
     assert "stale" in {each["kind"] for each in panel.lanes.scene["marks"]}
     panel.set(fence=True)
     assert panel.lanes.status["verdict"] == "VALID"
-    assert "refused" in {each["kind"] for each in panel.lanes.scene["marks"]}
+    assert "conflict" in {each["kind"] for each in panel.lanes.scene["marks"]}
     panel.set(stall_s=0.0)
     assert "stall" not in {each["kind"] for each in panel.lanes.scene["bars"]}
     assert panel.timing() == Timing(lease_s=LEASE_S)

@@ -52,6 +52,7 @@ def parser(arguments: Sequence[str]) -> CommandParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    open_closed_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     # The words after `--` are another program's command line, with its options.
     ours, after = given, []
@@ -77,6 +78,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with addressed(args), warnings.catch_warnings():
         warnings.showwarning = partial(_warned, args.name, warned)
         return _run(args, warned)
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null where a daemon's starter closed stdin, stdout or stderr.
+
+    Else a file or a socket of ours gets that number, and a command under a lock writes into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - stays open
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _warned(name: str, warned: list[str], message: Warning | str, *_of: object) -> None:

@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from glob import glob
 from pathlib import Path
 from typing import NoReturn
@@ -44,13 +44,22 @@ class Work:
         """The command's exit code (-n for signal n) once it has ended."""
         self._alone = not on_terminal()
         self._line, theirs = socket.socketpair()
-        with theirs:
-            self._guard = started_guard(theirs, line, environment, alone=self._alone)
         self._news = self._line.makefile("rb", buffering=0)  # `select` sees what is not read yet
+        self._guard: subprocess.Popen[bytes] | None = None
         try:
+            with theirs, held_back() as mask:
+                self._guard = started_guard(theirs, mask, line, environment, alone=self._alone)
             self._pid = self._started(line[0])
+        except OSError as error:
+            why = f"the guard of the command cannot be started: {error.strerror}"
+            raise CommandError(why, code=EXIT_FAILED) from None
         except CommandError:
             self._end_guard()
+            raise
+        except BaseException:  # Ctrl-C: without the pipe the guard ends what has begun
+            self._line.shutdown(socket.SHUT_RDWR)
+            if self._guard is not None:
+                self._guard.wait()
             raise
 
     def __enter__(self) -> Work:
@@ -89,9 +98,11 @@ class Work:
         end(self._members, number, self._ended)
 
     def _members(self, number: int) -> list[int]:
+        assert self._guard is not None
         return members(self._guard.pid, self._pid, number, alone=self._alone)
 
     def _ended(self) -> bool:
+        assert self._guard is not None
         over = self._guard.poll()
         if over:  # it was killed
             return not any(map(runs, self._members(signal.SIGKILL)))
@@ -114,24 +125,38 @@ class Work:
         return int(said)
 
     def _end_guard(self) -> None:
+        assert self._guard is not None
         self._guard.kill()
         self._guard.wait()
         self._news.close()
         self._line.close()
 
 
+@contextmanager
+def held_back() -> Iterator[set[int]]:
+    """Hold signals back while the guard starts, which inherits this; yields the mask before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *ENDING))
+    try:
+        yield set(map(int, before))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def started_guard(
-    pipe: socket.socket, line: list[str], environment: Mapping[str, str], *, alone: bool
-) -> subprocess.Popen[bytes]:
+    pipe: socket.socket, mask: set[int], line: list[str], environment: Mapping[str, str], *,
+    alone: bool,
+) -> subprocess.Popen[bytes]:  # fmt: skip
     """Start `guard` in another process."""
     root = str(Path(__file__).parents[2])
-    code = f"import sys; sys.path.insert(0, {root!r}); from lockkit.cli.work import guard; guard()"
+    # Last: a package that is named like a module of Python's (a backport) does not replace it.
+    code = f"import sys; sys.path.append({root!r}); from lockkit.cli.work import guard; guard()"
     group = 0 if alone else os.getpgrp()
     # A group of its own keeps a SIGKILL of ours from it. But where no shell with jobs has started
     # us, nobody would continue what Ctrl-Z stops: Linux then ignores it, if no parent is elsewhere.
     apart = alone or group != os.getsid(0)
     return subprocess.Popen(
-        [sys.executable, "-S", "-P", "-c", code, str(pipe.fileno()), str(group), *line],
+        [sys.executable, "-S", "-P", "-c", code, str(pipe.fileno()), str(group),
+         ",".join(map(str, mask)), *line],
         env={**os.environ, **environment}, pass_fds=[pipe.fileno()],
         process_group=0 if apart else None,
     )  # fmt: skip
@@ -141,10 +166,11 @@ def guard() -> NoReturn:
     """Run a command, and end when all that it started has ended: Linux gives us its orphans.
 
     If the pipe ends before, lockkit was killed, and we end them. The arguments: the pipe, the
-    command's process group (0: one of its own), the command.
+    command's process group (0: one of its own), the command's signal mask, the command.
     """
-    pipe, group, line = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    pipe, group, mask, line = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
     become_guard()
+    signal.pthread_sigmask(signal.SIG_SETMASK, {int(each) for each in mask.split(",") if each})
     try:
         child = subprocess.Popen(line, process_group=group)
     except OSError as error:
