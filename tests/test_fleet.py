@@ -50,7 +50,7 @@ def fleets(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
     yield make
     for fleet in made:
         fleet.stop()
-    assert [pid for fleet in made for pid in leftovers(fleet.id)] == []
+    assert until(lambda: not [pid for fleet in made for pid in leftovers(fleet.id)])
 
 
 def until(true: Callable[[], bool], timeout_s: float = 10.0) -> bool:
