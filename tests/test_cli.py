@@ -1200,11 +1200,12 @@ def test_what_a_command_started_in_other_groups_does_not_outlive_the_killed_proc
 
 @pytest.mark.parametrize("closed", ["<&- >&-", ">&- 2>&-", "<&- >&- 2>&-", ">&-", "2>&-"])
 def test_a_command_keeps_its_lock_and_its_exit_code_where_standard_streams_are_closed(
-    table: str, tmp_path: Path, closed: str
+    table: str, tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a daemon is started. What the command printed was once taken for its exit code."""
-    look = f"{sys.executable} -m lockkit lock show {table} > {tmp_path}/seen 2>&1"
-    line = f"{sys.executable} -m lockkit lock acquire {table} -- sh -c 'echo 0; {look}; exit 7'"
+    monkeypatch.setenv("PY", sys.executable)
+    look = f'"$PY" -m lockkit lock show {table} > {tmp_path}/seen 2>&1'
+    line = f"\"$PY\" -m lockkit lock acquire {table} -- sh -c 'echo 0; {look}; exit 7'"
     assert subprocess.run(["sh", "-c", f"{line} {closed}"], check=False).returncode == 7
     assert "held" in (tmp_path / "seen").read_text()
 
