@@ -132,6 +132,16 @@ def test_polars_encodes_rows_as_fastavro_does(rows: list[dict[str, Any]]) -> Non
     assert avro_columns.encoded(table) == avro_block(FLAT_SCHEMA, *rows).content[8:]
 
 
+def test_bytes_of_polars_that_are_not_the_one_expected_block_are_left_to_fastavro(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("polars", reason=WHY)
+    table, sizes = pa.table({"n": [1, 2]}), avro_columns._sizes
+    assert avro_columns.encoded(table) is not None
+    monkeypatch.setattr(avro_columns, "_sizes", lambda column: sizes(column) + 1)
+    assert avro_columns.encoded(table) is None
+
+
 def test_rows_that_polars_cannot_encode_are_left_to_fastavro(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1337,19 +1337,6 @@ def test_a_signal_during_the_release_does_not_keep_the_lock(
     assert stored(table).expired
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a process's children are read from /proc")
-def test_in_a_terminal_a_signal_reaches_what_the_command_started(
-    table: str, tmp_path: Path
-) -> None:
-    work = slow_to_end(ended := tmp_path / "ended", "HUP")
-    with in_a_terminal("lock", "acquire", table, "--", *work) as (child, terminal):
-        read_until(terminal, b"works")
-        child.send_signal(signal.SIGHUP)
-        assert child.wait(30) == 129
-    assert ended.read_text() == "ended\n"
-    assert stored(table).expired
-
-
 @linux_only
 def test_in_a_terminal_the_lock_is_held_until_what_the_command_started_has_ended(
     table: str, tmp_path: Path
@@ -1368,14 +1355,17 @@ def test_in_a_terminal_the_lock_is_held_until_what_the_command_started_has_ended
     assert stored(table).expired
 
 
-def test_in_a_terminal_an_interrupt_by_another_process_reaches_the_command(
-    table: str, tmp_path: Path
+@pytest.mark.parametrize(
+    "name, code", [pytest.param("HUP", 129, marks=linux_only), ("INT", 130)], ids=["HUP", "INT"]
+)
+def test_in_a_terminal_a_signal_by_another_process_reaches_what_the_command_started(
+    table: str, tmp_path: Path, name: str, code: int
 ) -> None:
-    work = slow_to_end(ended := tmp_path / "ended", "INT")
+    work = slow_to_end(ended := tmp_path / "ended", name)
     with in_a_terminal("lock", "acquire", table, "--", *work) as (child, terminal):
         read_until(terminal, b"works")
-        child.send_signal(signal.SIGINT)
-        assert child.wait(30) == 130
+        child.send_signal(getattr(signal, f"SIG{name}"))
+        assert child.wait(30) == code
     assert ended.read_text() == "ended\n"
     assert stored(table).expired
 

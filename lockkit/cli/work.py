@@ -44,22 +44,18 @@ class Work:
         """The command's exit code (-n for signal n) once it has ended."""
         self._alone = not on_terminal()
         self._line, theirs = socket.socketpair()
-        self._news = self._line.makefile("rb", buffering=0)  # `select` sees what is not read yet
-        self._guard: subprocess.Popen[bytes] | None = None
         try:
             with theirs, held_back() as mask:
                 self._guard = started_guard(theirs, mask, line, environment, alone=self._alone)
-            self._pid = self._started(line[0])
         except OSError as error:
+            self._line.close()
             why = f"the guard of the command cannot be started: {error.strerror}"
             raise CommandError(why, code=EXIT_FAILED) from None
+        self._news = self._line.makefile("rb", buffering=0)  # `select` sees what is not read yet
+        try:
+            self._pid = self._started(line[0])
         except CommandError:
             self._end_guard()
-            raise
-        except BaseException:  # Ctrl-C: without the pipe the guard ends what has begun
-            self._line.shutdown(socket.SHUT_RDWR)
-            if self._guard is not None:
-                self._guard.wait()
             raise
 
     def __enter__(self) -> Work:
@@ -98,11 +94,9 @@ class Work:
         end(self._members, number, self._ended)
 
     def _members(self, number: int) -> list[int]:
-        assert self._guard is not None
         return members(self._guard.pid, self._pid, number, alone=self._alone)
 
     def _ended(self) -> bool:
-        assert self._guard is not None
         over = self._guard.poll()
         if over:  # it was killed
             return not any(map(runs, self._members(signal.SIGKILL)))
@@ -125,7 +119,6 @@ class Work:
         return int(said)
 
     def _end_guard(self) -> None:
-        assert self._guard is not None
         self._guard.kill()
         self._guard.wait()
         self._news.close()

@@ -76,8 +76,7 @@ T = TypeVar("T")
 class Table:
     """A table that exists, opened by one writer. One thread may use it at a time.
 
-    With group commit several threads may write with one handle at a time. They are decided
-    together, as threads with a handle each.
+    With group commit several threads may write with it at the same time, and are decided together.
 
     Times are in seconds. By default the table's own lock object guards commits;
     `hoodie.write.lock.provider` names another lock, and as the table's `single_writer` the handle

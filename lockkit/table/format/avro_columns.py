@@ -126,5 +126,3 @@ def _decodes(kind: Any) -> bool:
     if "logicalType" in kind:
         return kind["logicalType"] in LOGICAL and kind["type"] in ("int", "long", "bytes", "fixed")
     return isinstance(kind["type"], str) and kind["type"] in PLAIN
-
-
