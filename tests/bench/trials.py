@@ -24,12 +24,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.bench import age
+from tests.bench import age, group
 from tests.bench.committers import EVERY, GROUP, bucket_of, create, rows
-from tests.bench.group import PEERS, TOGETHER, bare_put_s
+from tests.bench.group import PEERS, bare_put_s
 from tests.bench.server import Server, serving
 from tests.bench.writers import CLOCK, LATENCY_MS, ROWS, contend
 
+TOGETHER = group.TOGETHER[6]
 SECONDS = 8.0
 KILLED_S, KILLED_WRITERS, ONE_OF = 25.0, 8, 20
 ENDED_IN_S = 30.0
