@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hmsclient import HMSClient
-from hmsclient.genthrift.hive_metastore import ttypes as hive
+from hive_metastore import ttypes as hive
 from lock_world import Suspendable, Tale, until
+from metastore_client import connected
 from service_world import Wire
 
 from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError
@@ -55,7 +55,7 @@ class Beside:
     def queue(self) -> list[tuple[int, int]]:
         """(id, state) of each request; 1 is granted, 2 is waiting."""
         asked = hive.ShowLocksRequest(dbname="lake", tablename=self._table)
-        with HMSClient(host=self._address) as client:
+        with connected(self._address) as client:
             return sorted((row.lockid, row.state) for row in client.show_locks(asked).locks)
 
     def ask_as_hudi(self) -> tuple[int, int]:
@@ -64,12 +64,12 @@ class Beside:
             type=hive.LockType.EXCLUSIVE, level=hive.LockLevel.TABLE, dbname="lake",
             tablename=self._table, operationType=hive.DataOperationType.UNSET,
         )  # fmt: skip
-        with HMSClient(host=self._address) as client:
+        with connected(self._address) as client:
             said = client.lock(hive.LockRequest(component=[what], user="hudi", hostname="there"))
         return said.lockid, said.state
 
     def unlock(self, lock_id: int) -> None:
-        with HMSClient(host=self._address) as client:
+        with connected(self._address) as client:
             client.unlock(hive.UnlockRequest(lockid=lock_id))
 
 

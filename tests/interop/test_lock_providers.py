@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 from environment import HUDI, Environment, Unavailable
-from hmsclient import HMSClient
-from hmsclient.genthrift.hive_metastore.ttypes import ShowLocksRequest
+from hive_metastore.ttypes import ShowLocksRequest
 from jvm import ALONE, WITH_ALL, fetched
 from jvm import Party as Java
 from kazoo.client import KazooClient
+from metastore_client import connected
 from provider_world import Party
 
 from lockkit.providers.dynamodb import COUNTER
@@ -92,7 +92,7 @@ def contended(service: Any) -> list[str]:
 
 def hive(key: str, service: Any, _: Path) -> World:
     def held() -> list[str]:
-        with HMSClient(host=service.address) as client:
+        with connected(service.address) as client:
             rows = client.show_locks(ShowLocksRequest()).locks
         return [f"{row.dbname}.{row.tablename}" for row in rows]
 
