@@ -74,6 +74,17 @@ def test_different_keys_with_equal_hashes_are_told_apart(
     assert_as_arrow(["k1"], ["k2", "k1"])  # equal hashes only between the index and what is sought
 
 
+def test_many_keys_are_found_by_hashes_of_polars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_index, "MANY", 3)
+    monkeypatch.setattr(key_index, "hashed", None)
+    assert_as_arrow(["a", "b", "é"], ["b", "c", "a", None])
+    assert_as_arrow(["a", "b", "a"], ["b"])
+    assert_as_arrow(["a", None, "b"], ["b", None])
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(TypeError):
+        KeyIndex(strings(["a", "b", "c"]))
+
+
 def test_keys_whose_hashes_share_every_slot_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_index, "TABLES_MAX", 1)
     index = [f"k{n}" for n in range(1000)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lockkit import Clock
@@ -130,13 +131,44 @@ def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
                     model.empty(region)
             model.write(batch, delete=what == "delete")
             getattr(table, what)(rows(*batch))
-        for whole_bytes_max in (merging_logs.WHOLE_BYTES_MAX, 0):  # 0: base files batch by batch
+        for whole_bytes_max, fold in ((8 << 20, 8), (8 << 20, 0), (0, 8)):  # 0: batch by batch
             monkeypatch.setattr(merging_logs, "WHOLE_BYTES_MAX", whole_bytes_max)
+            monkeypatch.setattr(merging_logs, "WHOLE_FOLD", fold)
             monkeypatch.setattr(reader, "BATCH_ROWS", 1)
             assert shown(table.read()) == model.rows
             some = table.read(columns=["id"], filters=[("v", ">", 40)])
             assert sorted(some["id"].to_pylist()) == [key for key, _, _, v in model.rows if v > 40]
     assert theirs(tmp_path / "t") == model.rows
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["one text", "many texts"])
+def test_a_small_base_file_of_many_rows_is_not_held_in_memory(
+    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of its file says little: equal values take no room there."""
+    held, read_once = [], merging_logs._read_once
+    monkeypatch.setattr(merging_logs, "WHOLE_BYTES_MAX", 100_000)
+    monkeypatch.setattr(
+        merging_logs, "_read_once", lambda *given: held.append(read_once(*given)) or held[-1]
+    )
+    texts = ["x" * 1000 if same else f"{n:09}" for n in range(3000)]
+    with made(f"file://{tmp_path}/t", partition_by=None, precombine=None, buckets=1) as table:
+        table.upsert(pa.table({"id": [str(n) for n in range(3000)], "v": texts}))
+        table.upsert(pa.table({"id": ["7"], "v": ["new"]}))
+        found = table.read()
+    assert [each is None for each in held] == [same]
+    assert sorted(found["v"].to_pylist()) == sorted([*texts[:7], "new", *texts[8:]])
+
+
+def test_keys_that_are_the_texts_of_a_column_are_read_from_it_alone(tmp_path: Path) -> None:
+    """A base file without the column of the keys shows that nobody reads it."""
+    with made(f"file://{tmp_path}/t", partition_by=None, buckets=1) as table:
+        table.upsert(rows(("a", "EU", 1, 1), ("b", "EU", 1, 1)))
+        table.upsert(rows(("a", "EU", 2, 2)))
+        (base,) = (tmp_path / "t").rglob("*.parquet")
+        pq.write_table(pq.read_table(base).drop_columns(["_hoodie_record_key"]), base)
+        assert shown(table.read()) == [("a", "EU", 2, 2), ("b", "EU", 1, 1)]
+        assert sorted(table.read(columns=["v"])["v"].to_pylist()) == [1, 1, 2]  # it is not read
 
 
 # --- what is written ------------------------------------------------------------------------------

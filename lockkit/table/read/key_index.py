@@ -3,11 +3,14 @@
 Arrow's `index_in` and `dictionary_encode` probe a table key by key, several times slower. Here a
 key is a hash of 64 bits, and a table of hashes is filled and read in one step for all of them;
 those that meet another one in their slot go into a smaller table. Equal hashes prove nothing: the
-keys are compared. Where they differ, or without numpy, Arrow does the work.
+keys are compared. Where they differ, or without numpy, Arrow does the work. Many keys are hashed by
+polars, if it is installed: in a fourth of the time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
 TABLES_MAX = 24
 """Each is an eighth of the one before, so that this many are used up only by keys made for it."""
+MANY = 10_000
+"""So many keys are worth the import of polars."""
 ODD = 0x9E3779B97F4A7C15
 WORD = 8
 
@@ -24,6 +29,7 @@ class KeyIndex:
 
     def __init__(self, keys: pa.Array) -> None:
         self._keys = keys
+        self._hash = _hash_of(len(keys))
         self._hashes: Any = None
         self._tables = list[Any]()
         first = self._filled(keys)
@@ -49,7 +55,7 @@ class KeyIndex:
         """Fill the tables; None if all keys are distinct, else the code of each."""
         import pyarrow.compute as pc
 
-        found = _first_ones(keys)
+        found = _first_ones(keys, self._hash(keys))
         if found is None:
             codes = keys.dictionary_encode(null_encoding="encode").indices
             return None if pc.max(codes).as_py() in (None, len(keys) - 1) else codes
@@ -60,7 +66,7 @@ class KeyIndex:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        hashes = None if self._hashes is None or self._codes is not None else hashed(keys)
+        hashes = None if self._hashes is None or self._codes is not None else self._hash(keys)
         if hashes is None:
             return pc.index_in(keys, value_set=self._keys)
         place = _probe(hashes, self._hashes, self._tables)
@@ -69,6 +75,16 @@ class KeyIndex:
         if not _equal(keys.filter(pa.array(meets)), self._keys.take(found.drop_null())):
             return pc.index_in(keys, value_set=self._keys)
         return found
+
+
+def _hash_of(count: int) -> Callable[[pa.Array], Any]:
+    """How this many keys are hashed, and those that are sought among them."""
+    if count >= MANY:
+        with suppress(ImportError):
+            import polars
+
+            return lambda keys: None if keys.null_count else polars.Series(keys).hash().to_numpy()
+    return hashed
 
 
 def hashed(keys: pa.Array) -> Any:
@@ -123,14 +139,13 @@ def repeats(places: pa.Array) -> bool:
     return len(there) > 0 and int(np.bincount(there.to_numpy()).max()) > 1
 
 
-def _first_ones(keys: pa.Array) -> Any:
+def _first_ones(keys: pa.Array, hashes: Any) -> Any:
     """The hashes, the tables of them, and the codes of strings of which some are equal, or None.
 
     None if Arrow has to do it.
     """
     import pyarrow as pa
 
-    hashes = hashed(keys)
     if hashes is None:
         return None
     import numpy as np

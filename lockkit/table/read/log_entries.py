@@ -45,6 +45,8 @@ class LogColumns:
 
     order: pa.Schema
     rows: pa.Schema
+    key: str = RECORD_KEY
+    """One of `rows`, of strings, if it has the keys. Partial rows may lack it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +207,10 @@ def _entries(block: Block, columns: LogColumns) -> LogEntries:
         raise ValueError("blocks of this type are not read")
     if RECORD_KEY not in names:
         raise KeyError(RECORD_KEY)
-    rows = read(_wanted(columns, names, types))
     whole = block.header.get(PARTIAL, "").lower() != "true"
+    if not whole or columns.key not in names:
+        columns = replace(columns, key=RECORD_KEY)
+    rows = read(_wanted(columns, names, types))
     return _as_entries(rows, columns, None if whole else frozenset(names))
 
 
@@ -217,7 +221,7 @@ def _wanted(columns: LogColumns, names: Sequence[str], types: pa.Schema) -> pa.S
     """
     import pyarrow as pa
 
-    fields = {RECORD_KEY: pa.string()}
+    fields = {columns.key: pa.string()}
     if DELETED_FLAG in types.names and types.field(DELETED_FLAG).type == pa.bool_():
         fields[DELETED_FLAG] = pa.bool_()
     if OPERATION in names:
@@ -242,7 +246,7 @@ def _as_entries(rows: pa.Table, columns: LogColumns, has: frozenset[str] | None)
             each.name: pa.repeat(pa.scalar(each.name in has), rows.num_rows)
             for each in columns.rows
         })  # fmt: skip
-    return LogEntries(_one(rows, RECORD_KEY), kinds, order, rows.select(columns.rows.names), known)
+    return LogEntries(_one(rows, columns.key), kinds, order, rows.select(columns.rows.names), known)
 
 
 def _one(rows: pa.Table, name: str) -> pa.Array:

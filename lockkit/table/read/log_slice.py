@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import LOG_FILE, CommitFiles, WriteStat
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.format.timeline import TimelineNames, instant_ms
 
 
@@ -41,6 +42,8 @@ class LogSlice(Slice):
     names: TimelineNames
     times: tuple[str, ...] = ()
     """When each of `logs` was completed, where the commits were read; otherwise nothing."""
+    key: str = RECORD_KEY
+    """The column of the keys. A text column of the table that holds them need not be read twice."""
 
 
 def instants_of(of: Slice) -> frozenset[str]:
@@ -64,6 +67,7 @@ def log_slice(config: TableConfig, base: Slice, logs: Iterable[tuple[str, str]])
         (config.precombine,) if config.precombine else (),
         VisibleInstants(frozenset(_instant_of(path) for path, _ in logs), frozenset(), ""),
         config.names, tuple(at for _, at in logs),
+        RECORD_KEY if config.composite or not config.record_key else config.record_key,
     )  # fmt: skip
 
 

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WHOLE_BYTES_MAX = 8 << 20
-"""A base file of at most this size is read once, its keys with its rows, and then is in memory."""
+"""A base file of at most this size is read once, its keys with its rows, and then is in memory,"""
+WHOLE_FOLD = 8
+"""unless its rows take so many times this size: then only the keys stay, and it is read again."""
 LOGS_AT_ONCE = 4
 """Log files of a slice that are fetched at one time."""
 Scanning = Callable[..., Iterator["pa.RecordBatch"]]
@@ -188,19 +190,41 @@ def merge_logs(wanted: Any, of: LogSlice, source: MergeSource, scan: Scanning) -
     schema = wanted.schema
     of = _by_known_columns(of, schema)
     order = pa.schema([schema.field(name) for name in of.ordering])
-    columns = LogColumns(order, pa.schema([schema.field(name) for name in wanted.needed]))
+    rows = pa.schema([schema.field(name) for name in wanted.needed])
+    own = of.key in rows.names and rows.field(of.key).type == pa.string()
+    columns = LogColumns(order, rows, of.key if own else RECORD_KEY)
     entries = log_entries(of, source.logs, columns)
     if source.base is None:
         return MergedLogs(entries, pa.array([], pa.bool_()), None, _is_row(entries))
+    keys = tuple(dict.fromkeys((columns.key, *of.ordering)))
     whole = source.base.seek(0, io.SEEK_END) <= WHOLE_BYTES_MAX
-    names = dict.fromkeys((RECORD_KEY, *of.ordering, *(wanted.needed if whole else ())))
-    plain = without_logs(of)
-    keys = replace(wanted, slices=(plain,), columns=tuple(names), where=None)
+    stored = _read_once(wanted, of, source.base, scan, keys) if whole else None
+    found = stored
+    if found is None:
+        few = replace(wanted, slices=(without_logs(of),), columns=keys, where=None)
+        source.base.seek(0)
+        found = pa.Table.from_batches(scan(few, few.slices[0], source.base), few.result)
     source.base.seek(0)
-    stored = pa.Table.from_batches(scan(keys, plain, source.base), keys.result)
-    source.base.seek(0)
-    merged = _matched(entries, stored, of.ordering)
-    return replace(merged, stored=stored.select(list(wanted.needed))) if whole else merged
+    merged = _matched(entries, found, columns.key, of.ordering)
+    return merged if stored is None else replace(merged, stored=stored.select(rows.names))
+
+
+def _read_once(
+    wanted: Any, of: LogSlice, base: BinaryIO, scan: Scanning, keys: Sequence[str]
+) -> pa.Table | None:
+    """The base file's rows and `keys`, or None if they take too much memory."""
+    import pyarrow as pa
+
+    names = tuple(dict.fromkeys((*keys, *wanted.needed)))
+    every = replace(wanted, slices=(without_logs(of),), columns=names, where=None)
+    base.seek(0)
+    found, size = list[pa.RecordBatch](), 0
+    for batch in scan(every, every.slices[0], pa.BufferReader(base.read())):
+        found.append(batch)
+        size += batch.nbytes
+        if size > WHOLE_FOLD * WHOLE_BYTES_MAX:
+            return None
+    return pa.Table.from_batches(found, every.result)
 
 
 def _by_known_columns(of: LogSlice, schema: pa.Schema) -> LogSlice:
@@ -245,7 +269,7 @@ def without_row(
     if not pc.any(gone).as_py():
         return pa.array([], pa.string())
     found = found.take(pc.indices_nonzero(gone))
-    place, goes = _met(found, stored(), of.ordering)
+    place, goes = _met(found, stored(), RECORD_KEY, of.ordering)
     beaten = place.filter(pc.and_not(place.is_valid(), goes))
     every = pa.arange(0, len(found.keys)).cast(pa.int32())
     return found.keys.filter(pc.invert(pc.is_in(every, value_set=beaten)))
@@ -277,31 +301,35 @@ def _is_row(entries: LogEntries) -> pa.Array:
     return pc.equal(entries.kinds, log_order.ROW)
 
 
-def _matched(entries: LogEntries, stored: pa.Table, ordering: Sequence[str]) -> MergedLogs:
-    """`stored` has the base file's keys and ordering values."""
+def _matched(
+    entries: LogEntries, stored: pa.Table, key: str, ordering: Sequence[str]
+) -> MergedLogs:
+    """`stored` has the base file's keys, in the column `key`, and ordering values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    place, goes = _met(entries, stored, ordering)
+    place, goes = _met(entries, stored, key, ordering)
     lost = place.filter(pc.and_not(place.is_valid(), goes))
     partial = None
     if entries.has is not None:
         partial = pc.if_else(pc.and_(goes, _is_row(entries).take(place)), place, None)
         lost = pa.concat_arrays([lost, partial.drop_null()])
-    every = pa.arange(0, len(entries.keys)).cast(pa.int32())
-    added = pc.and_not(_is_row(entries), pc.is_in(every, value_set=lost))
+    added = _is_row(entries)
+    if len(lost):
+        every = pa.arange(0, len(added)).cast(pa.int32())
+        added = pc.and_not(added, pc.is_in(every, value_set=lost))
     return MergedLogs(entries, pc.invert(goes), partial, added)
 
 
 def _met(
-    entries: LogEntries, stored: pa.Table, ordering: Sequence[str]
+    entries: LogEntries, stored: pa.Table, key: str, ordering: Sequence[str]
 ) -> tuple[pa.Array, pa.Array]:
     """Of each row of the base file, the entry of its key, and whether that one wins."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     index = entries.index or KeyIndex(entries.keys)
-    place = _first_ones(index.places(stored[RECORD_KEY]))
+    place = _first_ones(index.places(stored[key]))
     meets = pc.is_valid(place)
     if not entries.order:
         return place, meets
@@ -332,6 +360,7 @@ def scan_log_slice(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `wanted`, a `Scan`: first of the base file, by `scan`, then of the logs."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if source.rows is not None:
         yield from source.rows
@@ -351,7 +380,8 @@ def scan_log_slice(
                 found = rows.filter(place.is_valid())
                 yield from _result(wanted, fill(met, found, place.drop_null().is_valid()).rows)
             at += len(batch)
-    yield from _result(wanted, entries.rows.filter(merged.added))
+    every = pc.all(merged.added).as_py()
+    yield from _result(wanted, entries.rows if every else entries.rows.filter(merged.added))
 
 
 def _result(wanted: Any, rows: pa.Table) -> Iterator[pa.RecordBatch]:
