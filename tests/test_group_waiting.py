@@ -14,7 +14,7 @@ from lockkit.lab.course.together import Combining, Writing
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
 from lockkit.runtime import Get, List, Procedure, Put, Sleep, WallMs
-from lockkit.table.format.timeline import V9, instant_of
+from lockkit.table.format.timeline import LANES, V9, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
 from lockkit.table.occ.group import (
     REFUSED,
@@ -23,6 +23,7 @@ from lockkit.table.occ.group import (
     GroupFence,
     has_room,
 )
+from lockkit.table.occ.group_ahead import spread_ms
 from lockkit.table.occ.group_commit import (
     LOOK_TRIPS,
     TURNS_MAX,
@@ -189,6 +190,41 @@ def test_a_writer_learns_from_the_fence_that_its_commit_is_published() -> None:
     published, asked = carried_out(way, lambda _: None)
     assert not published
     assert {type(each).__name__ for each in asked} <= {"Sleep", "Note"}
+
+
+def test_a_closed_client_looks_again_and_publishes_nothing_while_another_one_publishes() -> None:
+    window = decisions(6)
+    fence = fence_of(window)
+    client = client_of(fence)
+    client.closing.set()
+    looks = 0
+
+    def answer(request: Any) -> Any:
+        """At each look at the last one, another one is published."""
+        nonlocal looks
+        if not isinstance(request, Get):
+            return None
+        keys = [completed_key(each) for each in window]
+        looks += request.key == keys[-1]
+        return Found(BODY, "v") if request.key in keys[:looks] else Missing()
+
+    way = see_published(client, window[-1], patience_s=0.5, fence=fence)
+    published, asked = carried_out(way, answer)
+    assert not published
+    assert not [each for each in asked if isinstance(each, Put)]
+
+
+def test_writers_that_meet_others_spread_their_instants_over_a_round_trip_at_most() -> None:
+    client = client_of(fence_of(decisions(1)))
+    client.trip_ms = 60
+
+    def leads() -> set[int]:
+        names = map(str, range(200))
+        return {carried_out(spread_ms(client), lambda _: next(names))[0] for _ in range(100)}
+
+    assert leads() == {0}
+    client.contended = 1
+    assert leads() == set(range(0, 60, len(LANES)))
 
 
 def test_a_writer_looks_again_at_once_when_all_older_offers_are_decided() -> None:

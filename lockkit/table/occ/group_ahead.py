@@ -7,6 +7,7 @@ anything had been decided meanwhile, the replacement of the fence would fail.
 
 from __future__ import annotations
 
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,13 @@ from lockkit.protocol.outcome import Applied, Found, IfAbsent
 from lockkit.runtime import Note, Parallel, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import delete, read
 from lockkit.table.errors import TableError
-from lockkit.table.format.timeline import Timeline, instant_of, next_instant_ms, refuse_ahead
+from lockkit.table.format.timeline import (
+    LANES,
+    Timeline,
+    instant_of,
+    next_instant_ms,
+    refuse_ahead,
+)
 from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY
 from lockkit.table.occ.group_commit import FAST_RUN_MAX, GroupClient, ListedBeside, decision_in
 from lockkit.table.occ.group_fence import parse_group_fence
@@ -32,6 +39,8 @@ from lockkit.table.occ.transaction import (
 
 AHEAD_MS = 500
 """So long a reserved instant waits for its writer's next append, while others see it pending."""
+SPREAD_MAX = 16
+"""Over so many instants, one round trip at most, writers spread that begin at the same time."""
 
 
 @dataclass(slots=True)
@@ -57,6 +66,7 @@ class GroupAppend:
                 yield from delete(taken.requested, taken.version)
             elif trying is None or (yield from trying(now)):
                 return now
+        lead_ms = lead_ms or (yield from spread_ms(client))
         return (yield from take(known, action=action, lead_ms=lead_ms, trying=trying))
 
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
@@ -71,6 +81,17 @@ class GroupAppend:
         if transaction is not None:
             yield from give_way(taken.names, taken.instant, taken.action, now)
         return transaction, now
+
+
+def spread_ms(client: GroupClient) -> Procedure[int]:
+    """How far ahead of the clock a writer among others takes its instant.
+
+    Writers that one decision has answered begin together, and would ask for the same instant. A
+    commit takes longer than a round trip, so instants do not run ahead of the clocks.
+    """
+    lanes = min(SPREAD_MAX, client.trip_ms // len(LANES)) if client.contended else 0
+    dice: int = zlib.crc32((yield Unique()).encode()) if lanes else 0
+    return len(LANES) * (dice % (lanes + 1))
 
 
 def is_recent(early_ms: int) -> bool:

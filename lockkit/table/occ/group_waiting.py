@@ -8,6 +8,8 @@ from lockkit.table.occ.group_commit import GroupClient, is_published, unproven
 
 WAITS_MAX, WAIT_LEAST_S = 8, 0.02
 """How often, and how long, a commit waits for the client that decided it to publish it."""
+CLOSING_TRIPS = 3
+"""So many round trips at a time a client waits that is closed."""
 
 
 def others_publish(
@@ -21,12 +23,12 @@ def others_publish(
         patient_s = max(patience_s or 0, trip_s * WAITS_MAX) * (1 + before) / 2
         wait_s = trip_s * before if patience_s is None else patient_s
         yield Sleep(wait_s if left else 0, client.closing)
+        if left and client.closing.is_set():  # of many that end together, each would publish it all
+            yield Sleep(trip_s * CLOSING_TRIPS)
         still = unproven_by_now(client, fence, mine)
         if not still or (yield from is_published(client, still)):
             return True
-        if client.closing.is_set() or not (
-            len(still) < len(left) or (yield from is_published(client, still[:1]))
-        ):
+        if not (len(still) < len(left) or (yield from is_published(client, still[:1]))):
             return False
     return False
 
