@@ -1210,6 +1210,43 @@ def test_a_command_keeps_its_lock_and_its_exit_code_where_standard_streams_are_c
     assert "held" in (tmp_path / "seen").read_text()
 
 
+UNSAYABLE = {"a reader that left": "2> >(true)", "opened for reading": "2< /dev/null"}
+if sys.platform == "linux":
+    UNSAYABLE["a full disk"] = "2> /dev/full"
+"""Standard errors that cannot be written; bash opens a script as one that its starter closed."""
+
+
+@pytest.mark.parametrize("closed", UNSAYABLE.values(), ids=UNSAYABLE)
+def test_a_message_that_cannot_be_said_changes_neither_what_is_done_nor_the_exit_code(
+    table: str, tmp_path: Path, closed: str
+) -> None:
+    def code(*command: str) -> int:
+        return subprocess.run(
+            ["bash", "-c", f'"$@" {closed}', "bash", *line(*command)], cwd=ROOT, check=False,
+            timeout=90, env=os.environ | CLOUD,
+        ).returncode  # fmt: skip
+
+    assert code("lock", "acquire", table, "--", str(tmp_path / "absent")) == 127
+    assert code("lock", "acquire", table) == 64
+    assert code("lock", "acquire", table, "--wrong", "--", "true") == 64
+    leave(table, encode(Record("other", Clock().wall_ms() + 3_000, epoch=1, attempt="a")))
+    assert code("lock", "acquire", table, "--timeout", "60", "--", "sh", "-c", "exit 9") == 9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /dev/full")
+def test_an_answer_that_cannot_be_written_is_one_sentence(table: str) -> None:
+    for command in (("lock", "show", table), ("lock", "show", table, "--json")):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run(
+                line(*command), cwd=ROOT, check=False, timeout=90, env=os.environ | CLOUD,
+                text=True, stdout=full, stderr=subprocess.PIPE,
+            )  # fmt: skip
+        assert done.returncode == 3, done.stderr
+        assert done.stderr == (
+            "lockkit lock show: standard output cannot be written: No space left on device\n"
+        )
+
+
 def test_a_guard_that_cannot_be_started_is_one_sentence_and_gives_the_lock_back(
     table: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

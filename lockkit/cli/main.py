@@ -29,7 +29,14 @@ class CommandParser(argparse.ArgumentParser):
         from lockkit.cli.terminal import USAGE
         from lockkit.events import plain
 
-        self.exit(USAGE, f"{self.prog}: {plain(message)}; see {self.prog} --help\n")
+        self.exit(USAGE, f"{self.prog}: {plain(message)}; see {self.prog} --help")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        if message:
+            from lockkit.cli.terminal import warn
+
+            warn(message)
+        sys.exit(status)
 
 
 def parser(arguments: Sequence[str]) -> CommandParser:
@@ -72,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         too_many = plain(" ".join(unknown or after))
         runs = args.name in RUNS
         remedy = "put -- before the command" if runs else "see its --help"
-        top.exit(USAGE, f"lockkit {args.name}: cannot read {too_many!r} here; {remedy}\n")
+        top.exit(USAGE, f"lockkit {args.name}: cannot read {too_many!r} here; {remedy}")
     args.after = after
     warned: list[str] = []
     with addressed(args), warnings.catch_warnings():

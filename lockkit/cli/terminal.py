@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from lockkit.cli import COMMANDS
 from lockkit.cli.paste import address_of, pasteable
@@ -136,13 +136,23 @@ def completed(text: str) -> str:
 def say(*lines: str) -> None:
     """Print lines for people on standard output, and flush."""
     for line in lines:
-        print(completed(line), flush=True)
+        _print(completed(line))
 
 
 def say_json(value: Any) -> None:
     """Print one line of JSON for programs."""
     said = json.dumps(value, separators=(", ", ": "), default=str)
-    print(masked(said), flush=True)
+    _print(masked(said))
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sys.stdout = emptied(sys.stdout)
+        raise CommandError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def report(args: argparse.Namespace, fields: Mapping[str, Any], *lines: str) -> None:
@@ -154,7 +164,19 @@ def report(args: argparse.Namespace, fields: Mapping[str, Any], *lines: str) -> 
 
 
 def warn(line: str) -> None:
-    print(completed(line), file=sys.stderr, flush=True)
+    """Print a line on standard error. One that cannot be said changes neither work nor exit code.
+
+    The disk may be full, or the reader of a pipe gone.
+    """
+    try:
+        print(completed(line), file=sys.stderr, flush=True)
+    except OSError:
+        sys.stderr = emptied(sys.stderr)
+
+
+def emptied(stream: TextIO) -> TextIO:
+    """The stream without what could not be written: Python tries that again, and exits with 120."""
+    return open(stream.fileno(), "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
