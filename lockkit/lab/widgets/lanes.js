@@ -5,7 +5,7 @@
 
 const WIDTH_MIN = 300;
 const BESIDE = 1240;      // so wide that the generations are beside the picture, as lanes.css has it
-const STATE_CHAR = 6.8;   // a state that is wider than its lane's head is one short word
+const STATE_CHAR = 7.2;   // a state that is wider than its lane's head is one short word
 const BRIEF = { running: "", "past lease": "past", superseded: "over", "waits for itself": "waits" };
 const SVG = "http://www.w3.org/2000/svg";
 const GLYPHS = { VALID: "\u2713", INVALID: "\u2717", UNKNOWN: "?" };
@@ -454,7 +454,7 @@ class View {
       title.style.maxWidth = `${room}px`;
       html("b", "", lane.title === "lock object" && room < 92 ? "lock" : lane.title, title);
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, STATE_CHAR * lane.state.length > room ? BRIEF[lane.state] ?? lane.state : lane.state, title);
-      else html("i", "", lane.id === "lock" ? "the truth" : "what readers see", title);
+      else html("i", "", lane.id === "lock" ? "the truth" : room < 92 ? "for readers" : "what readers see", title);
       if (writer) this.folds(title, lane, `Hide the lane of ${lane.title}`);
     }
     strip.style.transform = `translateX(${-this.scroller.scrollLeft}px)`;
@@ -553,7 +553,7 @@ class View {
 
   drawBar(bar, parent) {
     const node = this.group(bar, `lk-bar-${bar.kind} lk-w${bar.hue % 6}`, parent);
-    const wide = { owner: 14, over: 14, belief: 8, wrong: 8, stall: 18, call: 2, polls: 2 }[bar.kind];
+    const wide = { owner: 14, over: 14, belief: 8, wrong: 8, stall: 15, call: 2, polls: 2 }[bar.kind];
     const [y, y2] = [Math.max(bar.y, this.from - 20), Math.min(bar.y2, this.to + 20)];
     const box = { x: bar.x - wide / 2, y, width: wide, height: y2 - y, rx: bar.kind === "polls" ? 0 : 2 };
     if (bar.kind === "call") {
@@ -619,7 +619,7 @@ class View {
 
   drawLabel(label, parent) {
     const hue = label.kind === "generation" || label.kind === "owner" || label.kind === "commit" ? ` lk-w${label.hue % 6}` : "";
-    svg("text", { class: `lk-label lk-label-${label.kind}${hue}${label.over ? " lk-over" : ""}`, x: label.x, y: label.y, "text-anchor": label.anchor, "data-for": label.id }, parent).textContent = label.text;
+    svg("text", { class: `lk-label lk-label-${label.kind}${hue}`, x: label.x, y: label.y, "text-anchor": label.anchor, "data-for": label.id }, parent).textContent = label.text;
   }
 
   // --- choosing, walking, holding still ---

@@ -19,17 +19,22 @@ const EDGE_TINY = 34;
 const LETTERS_MIN = 3;    // a label of which less would be left is left out
 const CLEAR = 10;         // between a label and the next lane
 const CLEAR_TINY = 8;     // ... in a tiny picture: a bar of the lock, or a diamond, is half as wide
-const NEARER = 4;         // so much nearer to its lane is a label of a tiny picture
-const SMALLER = 0.92;     // ... and so much smaller, as lanes.css has it
+const NEARER = 2;         // so much nearer to its lane is a label of a tiny picture
+const SMALLER = 0.96;     // ... and so much smaller, as lanes.css has it
 const THIN = /[ijlft.,:' ]/g;
 const THIN_LESS = 0.35;   // so much narrower than the others is a thin letter
+const WIDE = /[A-Zmw]/g;
+const WIDE_MORE = 0.3;    // ... and so much wider a wide one
 const LINE = 14;          // a line of labels
+const LETTER = 9;         // ... above its baseline
 const TOP = 14;
 const FLIGHT = 9;         // an arrow falls at least this far, so that its direction can be seen
 const GAP_MAX = 46;       // idle time is elided beyond this
 const ELIDED_MS = 1500;
-const CHAR = 6.3;         // an estimate of a label's width; the halo forgives the rest
-const BOLD_CHAR = 8.2;
+const CHAR = 6.8;         // an estimate of a label's width
+const TIME_CHAR = 6.3;
+const BOLD_CHAR = 7.9;
+const HEAD_CHAR = 8.2;      // of a lane's head
 const HEAD_MAX = 220;
 const MONO_CHAR = 6.65;   // of a generation, in every picture
 const BOLD = new Set(["published", "refused", "conflict", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
@@ -37,9 +42,12 @@ const LABEL = 170;        // an answer is lost so far from the writer, beyond th
 const TICK = 30;
 const PAGE = 600;         // what is drawn is found by pages of so many pixels
 const TALL = 8;           // a shape over more pages than this is looked at wherever one is
-const NUDGES = [-2, 2, -4, 4, -6, 6, -8, 8, -10, 10];   // so far a label makes way for an arrow that crosses it
+const NUDGES = [0, -2, 2, -4, 4, -6, 6, -8, 8, -10, 10];   // so far a label makes way for what it would touch
+const ROUNDS = 6;         // a picture is laid out so often, with more room where a label still touches something
+const MORE = 5;           // ... so much more each time
+const MANY = 400;         // arrows from which on two rounds have to do
 const STUB = 46;          // the arrow of a client without a lane
-const TRIES_MAX = 200;    // places that are tried for a bar's label
+const TRIES_MAX = 200;    // places that are tried for a bar's label, and lines of the page that an arrow is looked for in
 
 /** What may be left out of a label that has no room, one after the other; the detail line has all of it. */
 const SHORTER = [
@@ -50,12 +58,14 @@ const SHORTER = [
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
   [/^stalled (.+)$/, "$1"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^(.+) epoch \d+$/, "$1"],
+  [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
   [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^checked$/, ""], [/^tests the store$/, "tests"],
 ];
 
 /** An estimate of how wide a text is. */
 function wideness(said, char, mono = false) {
-  return char * (said.length - (mono ? 0 : THIN_LESS * (said.match(THIN) ?? []).length));
+  const many = (letters) => (said.match(letters) ?? []).length;
+  return char * (said.length + (mono ? 0 : WIDE_MORE * many(WIDE) - THIN_LESS * many(THIN)));
 }
 
 /** The longest form of a label that is no wider than `room`, with letters of this width. */
@@ -83,9 +93,9 @@ export function headOf(lanes, i, width) {
   const { x, title } = lanes[i];
   const beside = [x - (lanes[i - 1]?.x ?? -x), (lanes[i + 1]?.x ?? 2 * width - x) - x];
   const room = Math.min(HEAD_MAX, ...beside) - 4;
-  const wide = BOLD_CHAR * title.length;
+  const wide = HEAD_CHAR * title.length;
   if (wide <= room || i === 0 || i < lanes.length - 1) return { x, room };
-  const before = lanes[i - 1].x + (BOLD_CHAR * lanes[i - 1].title.length) / 2 + 6;
+  const before = lanes[i - 1].x + (HEAD_CHAR * lanes[i - 1].title.length) / 2 + 6;
   const leaning = Math.max(room, Math.min(HEAD_MAX, wide, width - 2 - before));
   return { x: Math.min(x, width - 2 - leaning / 2), room: leaning };
 }
@@ -116,13 +126,14 @@ export function layout(scene, width, options = {}) {
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
   const wide = lanes.length ? Math.max(width, lanes[lanes.length - 1].x + edge) : width;
   const room = rooms(lanes, gutter[0], wide, tiny);
-  const axis = stretch(scene, arrows, marks, at, room);
-  const bars = scene.bars
-    .filter((b) => at[b.lane] !== undefined && (reads || b.kind !== "polls"))
-    .map((b) => ({ ...b, x: at[b.lane], y: axis.at(b.t[0]), y2: Math.max(axis.at(b.t[1]), axis.at(b.t[0]) + 2) }));
-  const drawn = arrows.map((a) => fly(a, at, axis));
-  const points = marks.map((m) => ({ ...m, x: at[m.lane], y: axis.of.get(m.id) ?? axis.at(m.t) }));
-  const labels = [...axis.labels, ...caption(bars, axis.labels, drawn, points, lanes, room)];
+  const kept = scene.bars.filter((b) => at[b.lane] !== undefined && (reads || b.kind !== "polls"));
+  const more = new Map();
+  const rounds = arrows.length > MANY ? 2 : ROUNDS;
+  let found = null;
+  for (let round = 1; round <= rounds && found?.tight.length !== 0; round += 1) {
+    found = laid(scene, arrows, kept, marks, at, room, more, round === rounds);
+  }
+  const { axis, bars, drawn, points, labels } = found;
   const plan = {
     clock: gutter[0],
     width: wide,
@@ -134,9 +145,21 @@ export function layout(scene, width, options = {}) {
   return { ...plan, pages: pages(plan) };
 }
 
+/** One try: where everything is. `more` is where labels wanted more room, by places of the timeline. */
+function laid(scene, arrows, kept, marks, at, room, more, last) {
+  const axis = stretch(scene, arrows, marks, at, room, more);
+  const bars = kept.map((b) => ({ ...b, x: at[b.lane], y: axis.at(b.t[0]), y2: Math.max(axis.at(b.t[1]), axis.at(b.t[0]) + 2) }));
+  const drawn = arrows.map((a) => fly(a, at, axis));
+  const points = marks.map((m) => ({ ...m, x: at[m.lane], y: axis.of.get(m.id) ?? axis.at(m.t) }));
+  const page = new Page(drawn, points);
+  const { labels, tight } = settle(axis.labels, page, room, last);
+  for (const place of tight) more.set(place, (more.get(place) ?? 0) + MORE);
+  return { axis, bars, drawn, points, tight, labels: [...labels, ...caption(bars, page, at, room)] };
+}
+
 /** Room for the longest time, and for the longest name of a holder. */
 function gutters(scene, narrow) {
-  const clock = seconds(scene.span[1], 3).length * CHAR + 6;
+  const clock = seconds(scene.span[1], 3).length * TIME_CHAR + 6;
   const longest = scene.bars.reduce((most, bar) => (bar.kind === "owner" ? Math.max(most, bar.label.length) : most), 0);
   if (narrow) return [Math.ceil(clock) + 4, 52];
   return [Math.max(TIME_W, Math.ceil(clock)), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
@@ -177,24 +200,24 @@ function rooms(lanes, clock, width, tiny) {
 }
 
 /** The clock's y for every event: time order is kept, labels never meet, idle time is elided. */
-function stretch(scene, arrows, marks, at, room) {
+function stretch(scene, arrows, marks, at, room, more) {
   const entries = timeline(scene, arrows, marks);
   const placed = { anchors: [], of: new Map(), labels: [], ticks: [], gaps: [], recent: [] };
   let y = TOP;
   let before = entries[0].t;
   let ticked = -TICK;
-  for (const entry of entries) {
+  for (const [place, entry] of entries.entries()) {
     const quiet = entry.t - before;
     const down = fall(quiet);
     if (quiet > ELIDED_MS) placed.gaps.push({ y: y + down / 2, ms: quiet });
     const boxes = boxesOf(entry, at, room);
-    y = Math.max(y + down, apart(entry, placed.of), ...boxes.map((box) => clear(placed.recent, box)));
+    y = Math.max(y + down, apart(entry, placed.of), ...boxes.map((box) => clear(placed.recent, box))) + (more.get(place) ?? 0);
     if (entry.arrow) placed.of.set(entry.arrow.id + entry.stage, y);
     if (entry.mark) placed.of.set(entry.mark.id, y);
     for (const box of boxes) {
       box.y = y + box.dy;
       placed.recent.push(box);
-      if (box.text) placed.labels.push(box);
+      if (box.text) placed.labels.push(Object.assign(box, { place }));
     }
     if (placed.recent.length > 60) placed.recent.splice(0, 20);
     if ((boxes.some((box) => box.text) || placed.anchors.length === 0) && y - ticked >= TICK) {
@@ -250,10 +273,10 @@ function boxesOf({ arrow, mark, stage }, at, room) {
     // Where no answer comes back to hold the next label off, the arrow itself has to.
     if (stage === 0 && home !== undefined && arrow.t[2] === null) boxes.push(blank(left ? home - 110 : home + 10, left ? home - 10 : home + 110, 15));
     if (stage === 0 && home !== undefined) {
-      boxes.push(labelled(arrow.id, arrow.label, home + (left ? -1 : 1) * (12 - room.nearer), left ? "end" : "start", -4, kind, arrow.hue, room));
+      boxes.push(sided(arrow.id, arrow.label, home, 12, left, -4, kind, arrow.hue, room));
     }
     if (stage === 1 && home === undefined) {
-      boxes.push(labelled(arrow.id, arrow.label, store + (left ? 1 : -1) * 12, left ? "start" : "end", -4, kind, arrow.hue, room));
+      boxes.push(labelled(arrow.id, arrow.label, store + (left ? 1 : -1) * 12, left ? "start" : "end", -7, kind, arrow.hue, room));
     }
     if (stage === 1) boxes.push(blank(left ? store + 2 : store - 24, left ? store + 24 : store - 2, 6));
     if (stage === 2 && home !== undefined) boxes.push(blank(left ? home - 46 : home + 10, left ? home - 10 : home + 46, 12));
@@ -261,7 +284,7 @@ function boxesOf({ arrow, mark, stage }, at, room) {
   if (mark) {
     const x = at[mark.lane];
     const left = mark.kind === "generation";
-    if (mark.label) boxes.push(labelled(mark.id, mark.label, x + (left ? -1 : 1) * (13 - room.nearer), left ? "end" : "start", 4, mark.kind, mark.hue, room));
+    if (mark.label) boxes.push(sided(mark.id, mark.label, x, 13, left, 4, mark.kind, mark.hue, room));
     if (!left) boxes.push(mark.kind === "commit" ? blank(x - 9, x + 9, 12) : blank(x - 16, x + 9, 12));
   }
   return boxes;
@@ -272,12 +295,19 @@ function blank(x0, x1, tall) {
   return { text: "", x0, x1, dy: 0, tall, y: 0 };
 }
 
-function labelled(id, whole, x, anchor, dy, kind, hue, room) {
+function labelled(id, whole, x, anchor, dy, kind, hue, room, most = Infinity) {
   const mono = kind === "generation";
   const char = mono ? MONO_CHAR : room.scale * (BOLD.has(kind) ? BOLD_CHAR : CHAR);
-  const text = fitted(whole, room(x, anchor === "end"), char, mono);
+  const text = fitted(whole, Math.min(most, room(x, anchor === "end")), char, mono);
   const wide = wideness(text, char, mono);
   return { id, text, x, anchor, dy, kind, hue, x0: anchor === "end" ? x - wide : x, x1: anchor === "end" ? x : x + wide, y: 0 };
+}
+
+/** A label beside its lane, on the left or the right; on the other side where it would be cut on this one. */
+function sided(id, whole, lane, off, left, dy, kind, hue, room) {
+  const on = (toLeft) => labelled(id, whole, lane + (toLeft ? -1 : 1) * (off - room.nearer), toLeft ? "end" : "start", dy, kind, hue, room);
+  const [one, other] = [on(left), on(!left)];
+  return isCut(one.text) && !isCut(other.text) ? other : { ...one, other };
 }
 
 /** The highest place at which this box touches none of those above it. */
@@ -306,52 +336,106 @@ function interpolate(anchors, t) {
   return y0 + ((y1 - y0) * (t - t0)) / (t1 - t0);
 }
 
+/** What a label must not touch: arrows, their tips and crosses, marks, and the labels before it. */
+class Page {
+  constructor(arrows, marks) {
+    this.rows = new Map();      // boxes by lines of the page: only those near by can be in the way
+    this.legs = new Map();
+    for (const leg of arrows.flatMap((arrow) => arrow.legs)) {
+      const [first, last] = [rowOf(Math.min(leg.y1, leg.y2)), rowOf(Math.max(leg.y1, leg.y2))];
+      for (let row = first; row <= Math.min(last, first + TRIES_MAX); row += 1) listed(this.legs, row, leg);
+    }
+    for (const arrow of arrows) {
+      for (const { x1, y1, x2, y2, head } of arrow.legs) {
+        const angle = Math.atan2(y2 - y1, x2 - x1);
+        if (head) this.block(Math.min(x2, x2 - 8 * Math.cos(angle)), Math.max(x2, x2 - 8 * Math.cos(angle)), y2 - 4 * Math.sin(angle), 4 + 4 * Math.sin(angle));
+      }
+      if (["refused", "unheard"].includes(arrow.look)) this.block(arrow.legs[0].x2 - 5, arrow.legs[0].x2 + 5, arrow.legs[0].y2, 6);
+      if (arrow.cross) this.block(arrow.cross.x - 7, arrow.cross.x + 7, arrow.cross.y, 7);
+    }
+    for (const { x, y, kind } of marks) this.block(x - 9, x + 9, y, kind === "generation" ? 1 : 9);
+  }
+
+  /** A drawn thing, so far up and down from y. */
+  block(x0, x1, y, tall) {
+    for (const row of new Set([rowOf(y - tall), rowOf(y + tall)])) listed(this.rows, row, { x0, x1, top: y - tall, bottom: y + tall });
+  }
+
+  put(label) { listed(this.rows, rowOf(label.y), label); }
+
+  /** Where the label touches something, as a share of the way of what it touches; null if nowhere. */
+  touched(box) {
+    const [top, bottom] = [box.y - LETTER, box.y + 2];
+    for (const by of [-1, 0, 1]) {
+      for (const other of this.rows.get(rowOf(box.y) + by) ?? []) {
+        if (other.x0 >= box.x1 + 4 || box.x0 >= other.x1 + 4) continue;
+        if (other.text ? Math.abs(other.y - box.y) < LINE : other.x0 < box.x1 && box.x0 < other.x1 && other.top < bottom && top < other.bottom) return 0;
+      }
+    }
+    for (const row of new Set([rowOf(top), rowOf(bottom)])) {
+      for (const leg of this.legs.get(row) ?? []) {
+        const [from, to] = [Math.max(box.x0, Math.min(leg.x1, leg.x2)), Math.min(box.x1, Math.max(leg.x1, leg.x2))];
+        if (from > to) continue;
+        const [y, y2] = [level(leg, from), level(leg, to)];
+        if (Math.max(y, y2) > top && Math.min(y, y2) < bottom) return leg.y2 <= box.y ? 0 : ((from + to) / 2 - leg.x1) / (leg.x2 - leg.x1 || 1);
+      }
+    }
+    return null;
+  }
+
+  /** The first of these places at which the label touches nothing; it is taken then. */
+  take(places) {
+    const found = places.find((box) => this.touched(box) === null);
+    if (found) this.put(found);
+    return found;
+  }
+}
+
+const rowOf = (y) => Math.floor(y / LINE);
+const listed = (map, row, one) => (map.get(row) ?? map.set(row, []).get(row)).push(one);
+const level = (leg, x) => leg.y1 + ((leg.y2 - leg.y1) * (x - leg.x1)) / (leg.x2 - leg.x1 || 1);
+const nudged = (label) => NUDGES.map((by) => ({ ...label, y: label.y + by }));
+
 /**
- * Labels of bars go where there is room, or nowhere: the detail line says it all the same. An arrow
- * crosses a label only where no other place is left, and is interrupted there.
+ * No label touches a line, a mark or another label: it makes way a little; else there is more room
+ * (`tight`: at these places of the timeline); and if that did not help, it flips, says less, or is
+ * left out: the detail line says it all the same.
  */
-function caption(bars, taken, arrows, marks, lanes, room) {
+function settle(labels, page, room, last) {
+  const tight = [];
   const found = [];
-  const rows = new Map();       // boxes by lines of the page: only those near by can be in the way
-  const row = (y) => Math.floor(y / LINE);
-  const put = (box) => (rows.get(row(box.y)) ?? rows.set(row(box.y), []).get(row(box.y))).push(box);
-  const near = (y) => [-1, 0, 1].flatMap((by) => rows.get(row(y) + by) ?? []);
-  const meet = (other, box) => other.x0 < box.x1 + 4 && box.x0 < other.x1 + 4 && Math.abs(other.y - box.y) < LINE;
-  const free = (box) => !near(box.y).some((other) => meet(other, box));
-  taken.forEach(put);
-  const legs = new Map();       // by lines of the page, as far as an arrow is nearly level
-  for (const leg of arrows.flatMap((arrow) => arrow.legs)) {
-    const [first, last] = [row(Math.min(leg.y1, leg.y2)), row(Math.max(leg.y1, leg.y2))];
-    for (let each = first; each <= Math.min(last, first + TALL); each += 1) (legs.get(each) ?? legs.set(each, []).get(each)).push(leg);
+  for (const label of labels) {
+    const place = page.take(nudged(label)) ?? (last ? page.take(fewer(label, room).flatMap(nudged)) : undefined);
+    if (place) found.push(place);
+    else if (!last) tight.push(label.place + (page.touched(label) > 0.5 ? 1 : 0));
   }
-  const level = (leg, x) => leg.y1 + ((leg.y2 - leg.y1) * (x - leg.x1)) / (leg.x2 - leg.x1 || 1);
-  const crossed = (box) => [-1, 0].flatMap((by) => legs.get(row(box.y) + by) ?? []).some((leg) => {
-    const [from, to] = [Math.max(box.x0, Math.min(leg.x1, leg.x2)), Math.min(box.x1, Math.max(leg.x1, leg.x2))];
-    const [y, y2] = [level(leg, from), level(leg, to)];
-    return from <= to && Math.max(y, y2) > box.y - LINE + 5 && Math.min(y, y2) < box.y + 2;
-  });
-  for (const label of taken.filter(crossed)) {
-    const clear = (box) => !near(box.y).some((other) => other !== label && meet(other, box))
-      && !marks.some((mark) => mark.x + 9 > box.x0 && mark.x - 9 < box.x1 && Math.abs(mark.y - box.y) < LINE);
-    const found = NUDGES.map((by) => ({ ...label, y: label.y + by })).find((box) => clear(box) && !crossed(box));
-    if (found) label.y = found.y;
-    label.over = !found;
+  return { labels: found, tight };
+}
+
+/** The label on its lane's other side, and with fewer and fewer words. */
+function fewer(label, room) {
+  const forms = label.other?.text === label.text ? [{ ...label, ...label.other, y: label.y }] : [];
+  for (let each = label; ;) {
+    const { id, text, x, x0, x1, anchor, dy, kind, hue } = each;
+    each = { ...each, ...labelled(id, text, x, anchor, dy, kind, hue, room, x1 - x0 - 1), y: label.y };
+    if (isCut(each.text)) return forms;
+    forms.push(each);
   }
-  const home = new Map(lanes.map((lane) => [lane.id, lane.x]));
+}
+
+/** Labels of bars go where there is room, on either side, or nowhere. */
+function caption(bars, page, at, room) {
+  const found = [];
   for (const bar of bars) {
     if (!bar.label) continue;
     const left = bar.kind !== "polls" && bar.kind !== "call";
-    const beside = (onLeft) => labelled(bar.id, bar.label, home.get(bar.lane) + (onLeft ? -1 : 1) * (14 - room.nearer), onLeft ? "end" : "start", 4, bar.kind, bar.hue, room);
+    const label = sided(bar.id, bar.label, at[bar.lane], 14, left, 4, bar.kind, bar.hue, room);
     const middle = (bar.y + bar.y2) / 2;
     const steps = Math.min(TRIES_MAX, Math.floor(((bar.y2 - bar.y) / 2 - 4) / 4));
-    const placesOf = (label) => (!label.text ? [] : Array.from({ length: Math.max(0, steps + 1) }, (_, step) => [middle - 4 * step, middle + 4 * step])
-      .flat().map((y) => ({ ...label, y: y + 4 })).filter(free));
-    const label = beside(left);
-    const flipped = isCut(label.text) && !isCut(beside(!left).text) && placesOf(beside(!left)).find((box) => !crossed(box));
-    const places = flipped ? [flipped] : placesOf(label);
-    if (!places.length) continue;
-    found.push(places.find((box) => !crossed(box)) ?? places[0]);
-    put(found.at(-1));
+    const placesOf = (side) => (!side.text ? [] : Array.from({ length: Math.max(0, steps + 1) }, (_, step) => [middle - 4 * step, middle + 4 * step])
+      .flat().map((y) => ({ ...side, y: y + 4 })));
+    const place = page.take([label, label.other ?? label].flatMap(placesOf));
+    if (place) found.push(place);
   }
   return found;
 }
