@@ -140,6 +140,8 @@ class Source:
     """Names, lines, and how many lines of code: without a docstring, which may hold a table."""
     docstring: str
     lines: int
+    writes: tuple[str, ...]
+    """Functions that send a write without `settle_write` and do not say why."""
 
 
 @cache
@@ -157,6 +159,7 @@ def source_of(path: Path) -> Source:
         ),
         docstring=ast.get_docstring(tree) or "",
         lines=text.count("\n"),
+        writes=tuple(unsettled_writes(nodes, text)),
     )  # fmt: skip
 
 
@@ -197,6 +200,17 @@ def lines_of_code(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     text = function.body[0] if ast.get_docstring(function) is not None else None
     docstring = text.end_lineno - text.lineno + 1 if text and text.end_lineno else 0
     return last - function.lineno + 1 - docstring
+
+
+def unsettled_writes(nodes: list[ast.AST], text: str) -> Iterator[str]:
+    lines = text.splitlines()
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef) and node.name != "put_once":
+            calls = {each.func.id for each in ast.walk(node)
+                     if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)}  # fmt: skip
+            whole = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+            if calls & {"Put", "put_once"} and "settle_write" not in whole:
+                yield node.name
 
 
 def modules() -> dict[str, Path]:
@@ -381,3 +395,9 @@ def test_a_file_that_is_longer_than_400_lines_says_why_it_is_one_file() -> None:
     long = [path for path, source in sources()
             if source.lines > FILE_LINES_MAX and LONG_FILE not in source.docstring]  # fmt: skip
     assert long == []
+
+
+def test_a_procedure_settles_its_writes_or_says_why_it_sends_them_once() -> None:
+    found = [f"{path} {name}" for path, source in sources() for name in source.writes]
+    assert [each for each in found if not each.startswith("lockkit/lab/")] == []
+    assert any("probe" in each for each in found), "the probe is about the raw answers"

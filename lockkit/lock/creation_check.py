@@ -6,7 +6,8 @@ import json
 
 from lockkit.errors import UnsafeStore
 from lockkit.protocol.outcome import Applied, Condition, IfAbsent, Throttled, WriteAnswer
-from lockkit.runtime import Procedure, Put, Sleep, Unique
+from lockkit.runtime import Procedure, Sleep, Unique
+from lockkit.runtime.proven import put_once
 
 TABLE_KEY = ".hoodie/.locks/conditions.json"
 """The scratch object of a lock or a table. It is never deleted: a lock needs no right to delete."""
@@ -42,7 +43,7 @@ def write_uniquely(key: str, condition: Condition, interval_s: float) -> Procedu
     body = json.dumps({"about": ABOUT, "test": unique}).encode()
     answer: WriteAnswer = Throttled()
     for tries in range(TRIES_MAX):
-        answer = yield Put(key, body, condition)
+        answer = yield from put_once(key, body, condition)
         if not isinstance(answer, Throttled):
             break
         pause_s = max(answer.retry_after_s or 0.0, 1.1 * interval_s, PAUSE_FIRST_S * 4**tries)

@@ -478,7 +478,7 @@ class StorageClient(LeaseClient):
 
 
 def request_of(action: ReadRecord | WriteRecord | DeleteRecord) -> Get | Put | Delete:
-    """The protocol's action as one request about the lock object."""
+    """The protocol's action as one request. Not `settle_write`: `lease.step` judges the answer."""
     match action:
         case ReadRecord(unless):
             return Get(LOCK_KEY, unless, RECORD_BYTES_MAX)

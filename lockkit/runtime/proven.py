@@ -1,7 +1,7 @@
 """Reads and writes of objects that end with a proven answer, or with `Unanswered`.
 
-They retry every request within a bound, whatever the store answers. `settle_write` is the only
-place where a conditional write with an ambiguous answer is read back.
+They retry every request within a bound, whatever the store answers. `settle_write` reads a
+conditional write with an ambiguous answer back. `put_once` is for callers that judge the answer.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lockkit.protocol.outcome import (
     Throttled,
     Unknown,
     Version,
+    WriteAnswer,
 )
 from lockkit.runtime import Delete, Get, List, Parallel, Procedure, Put, Sleep
 from lockkit.stores import Listing
@@ -44,6 +45,12 @@ def pause_s(tries: int, after_s: float | None = None) -> float:
     return max(requested_s, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**tries))
 
 
+def pause_after(answer: WriteAnswer, tries: int) -> Sleep:
+    """The pause after the n-th write that was not proven."""
+    after_s = answer.retry_after_s if isinstance(answer, Throttled) else None
+    return Sleep(pause_s(tries, after_s))
+
+
 def read(
     key: str, *, unless: Version | None = None, limit: int | None = READ_BYTES_MAX
 ) -> Procedure[Found | Missing | NotModified]:
@@ -51,22 +58,24 @@ def read(
 
     Of a body that is longer than `limit`, `limit` + 1 bytes are returned.
     """
+    cure = "check that the store answers, then try again"
+    answer = yield from _retried(Get(key, unless, limit), "read", cure, doubt=False)
+    assert isinstance(answer, Found | Missing | NotModified), f"no answer to a read: {answer!r}"
+    return answer
+
+
+def _retried(request: Get | Delete, done: str, cure: str, *, doubt: bool) -> Procedure[Any]:
+    """The first answer that is neither a 429 nor missing; the request may be sent several times."""
     why = ""
     for tries in range(TRIES_MAX):
-        match (yield Get(key, unless, limit)):
-            case Found() | Missing() | NotModified() as answer:
+        match (yield request):
+            case Throttled() | Unknown() as answer:
+                why = answer.why if isinstance(answer, Unknown) else "throttled"
+                yield pause_after(answer, tries)
+            case answer:
                 return answer
-            case Throttled(after_s):
-                why = "throttled"
-                yield Sleep(pause_s(tries, after_s))
-            case Unknown(why):
-                yield Sleep(pause_s(tries))
-            case other:
-                raise AssertionError(f"not an answer to a read: {other!r}")
-    raise Unanswered(
-        key, f"could not be read in {TRIES_MAX} tries ({why})",
-        "check that the store answers, then try again", doubt=False,
-    )  # fmt: skip
+    problem = f"could not be {done} in {TRIES_MAX} tries ({why})"
+    raise Unanswered(request.key, problem, cure, doubt=doubt)
 
 
 def listing(prefix: str, *, after: str = "") -> Procedure[Listing]:
@@ -104,20 +113,14 @@ def delete(key: str, version: Version | None = None) -> Procedure[None]:
     With `version` only that version is deleted. An object that is gone or was replaced is not an
     error. Raises `Unanswered` if the store does not answer within the tries.
     """
-    why = ""
-    for tries in range(TRIES_MAX):
-        match (yield Delete(key, None if version is None else IfVersion(version))):
-            case Applied() | PreconditionFailed():
-                return
-            case Throttled(after_s):
-                why = "throttled"
-                yield Sleep(pause_s(tries, after_s))
-            case Unknown(why):
-                yield Sleep(pause_s(tries))
-    raise Unanswered(
-        key, f"could not be deleted in {TRIES_MAX} tries ({why})",
-        "run this again: it deletes what is left", doubt=True,
-    )  # fmt: skip
+    request = Delete(key, None if version is None else IfVersion(version))
+    yield from _retried(request, "deleted", "run this again: it deletes what is left", doubt=True)
+
+
+def put_once(key: str, body: bytes, condition: Condition) -> Procedure[WriteAnswer]:
+    """Send a conditional write once. A caller says why it does not use `settle_write`."""
+    answer: WriteAnswer = yield Put(key, body, condition)
+    return answer
 
 
 def settle_write(
@@ -145,7 +148,7 @@ def settle_write(
     doubt, why = False, ""
     for tries in range(TRIES_MAX):
         try:
-            match (yield Put(key, body, condition)):
+            match (yield from put_once(key, body, condition)):
                 case Applied(version):
                     return version
                 case Throttled(after_s):
@@ -156,8 +159,8 @@ def settle_write(
                     doubt, why = True, "refused, though no other write is seen"
                 case Unknown(why):
                     doubt = True
-                case other:
-                    raise AssertionError(f"not an answer to a write: {other!r}")
+                case never:
+                    assert_never(never)
             standing = _standing((yield from read(key, limit=limit)), is_ours, wrote_over)
             if standing is not None:
                 return standing

@@ -11,6 +11,7 @@ from lockkit.lab.verify.sim.memory_store import StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.runtime import Procedure, Put, Sleep
+from lockkit.runtime.proven import put_once
 
 
 class Free:
@@ -172,12 +173,12 @@ class Session:
                 yield Sleep(dice.random() * self.TTL_MS / 2000)
                 yield from self.heartbeat(node, session, str(beat))
             if dice.random() < 0.5:
-                yield Put(self.KEY, self.body(session, "end", over=True), IfAbsent())
+                yield from put_once(self.KEY, self.body(session, "end", over=True), IfAbsent())
 
     def heartbeat(self, node: Node, session: str, beat: str) -> Procedure[bool]:
         """Send one, and judge what the holder makes of its answer."""
         sent_ms, body = node.clock.boot_ms(), self.body(session, beat, over=False)
-        answer = yield Put(self.KEY, body, IfAbsent())
+        answer = yield from put_once(self.KEY, body, IfAbsent())
         if not isinstance(answer, Applied):
             return False
         answered_ms = node.clock.boot_ms()

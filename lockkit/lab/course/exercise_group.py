@@ -10,8 +10,8 @@ from lockkit.lab.course.exercise_worlds import braced
 from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, settle
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
-from lockkit.runtime import Procedure, Put, Sleep
-from lockkit.runtime.proven import listing, read
+from lockkit.runtime import Procedure, Sleep
+from lockkit.runtime.proven import listing, put_once, read
 
 WINDOW_MAX = 3
 
@@ -94,7 +94,7 @@ class Deciding:
             fence.add(instant, groups[instant] if accepted else None)
         if mine not in fence.ended:  # it cannot be judged any more: its writer begins again
             fence.add(mine, None)
-        yield Put(self.KEY, fence.body(), IfVersion(version))
+        yield from put_once(self.KEY, fence.body(), IfVersion(version))
         return False
 
     def fence(self) -> Procedure[tuple[SharedFence, str]]:

@@ -15,8 +15,8 @@ from lockkit.lab.verify.sim.fault_profile import FaultKind
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
-from lockkit.runtime import Delete, Procedure, Put, Sleep
-from lockkit.runtime.proven import read, settle_write
+from lockkit.runtime import Delete, Procedure, Sleep
+from lockkit.runtime.proven import put_once, read, settle_write
 
 
 class Acquire:
@@ -318,7 +318,8 @@ class Order:
                     yield Sleep(0.5)
 
     def take(self, node: Node, key: str) -> Procedure[str]:
-        while not isinstance(answer := (yield Put(key, node.name.encode(), IfAbsent())), Applied):
+        body = node.name.encode()
+        while not isinstance(answer := (yield from put_once(key, body, IfAbsent())), Applied):
             self.waits[node.name] = key
             self.check(node.name)
             yield Sleep(0.5)

@@ -18,7 +18,8 @@ from lockkit.protocol.outcome import (
     Unknown,
     WriteAnswer,
 )
-from lockkit.runtime import Delete, Get, Procedure, Put, Sleep, WallMs
+from lockkit.runtime import Delete, Get, Procedure, Sleep, WallMs
+from lockkit.runtime.proven import put_once
 
 TRIES_MAX = 5
 THROTTLED_WAIT_S = 1.1
@@ -151,13 +152,13 @@ def times(key: str) -> Procedure[list[Check]]:
 
 def rate(key: str) -> Procedure[list[Check]]:
     """How many rapid writes to one key pass before the store answers 429."""
-    answer: WriteAnswer = yield Put(key, b"0", IfAbsent())
+    answer = yield from put_once(key, b"0", IfAbsent())
     applied, throttled = int(isinstance(answer, Applied)), int(isinstance(answer, Throttled))
     began_ms = yield WallMs()
     for number in range(1, RATE_WRITES):
         if not isinstance(answer, Applied):
             break
-        answer = yield Put(key, str(number).encode(), IfVersion(answer.version))
+        answer = yield from put_once(key, str(number).encode(), IfVersion(answer.version))
         applied += isinstance(answer, Applied)
         throttled += isinstance(answer, Throttled)
     ended_ms = yield WallMs()
@@ -184,7 +185,7 @@ def put(key: str, body: bytes, condition: Condition) -> Procedure[WriteAnswer]:
     """Write once; retry while the store throttles, because then nothing was written."""
     answer: WriteAnswer = Throttled()
     for _ in range(TRIES_MAX):
-        answer = yield Put(key, body, condition)
+        answer = yield from put_once(key, body, condition)
         if not isinstance(answer, Throttled):
             return answer
         yield Sleep(max(answer.retry_after_s or 0.0, THROTTLED_WAIT_S))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, clipped
@@ -39,8 +40,8 @@ from lockkit.protocol.record import RECORD_BYTES_MAX, Record, encode
 from lockkit.protocol.state import Identity, LastObservation, Now, Observation
 from lockkit.recipes.election.epochs import EPOCH_MAX, PREFIX, RESIGNED, epoch_key, epochs_in
 from lockkit.recipes.errors import ElectionError, NotLeader
-from lockkit.runtime import List, Procedure, Put, Sleep
-from lockkit.runtime.proven import TRIES_MAX, listing, pause_s, read
+from lockkit.runtime import List, Procedure, Sleep
+from lockkit.runtime.proven import TRIES_MAX, listing, pause_s, put_once, read
 from lockkit.sinks import Emit, silent
 
 LOOKS_MAX = 5
@@ -224,7 +225,7 @@ class Candidate:
         record = self._record(epoch)
         self.claims.add(record.attempt)
         # Sent once (not `settle_write`): the next look reads the outcome.
-        match (yield Put(epoch_key(epoch), encode(record), IfAbsent())):
+        match (yield from put_once(epoch_key(epoch), encode(record), IfAbsent())):
             case Applied(version):
                 if (yield from is_over(epoch)):
                     self.claims.clear()  # it had been led and collected before
@@ -238,8 +239,8 @@ class Candidate:
                 refused(self, epoch, record.attempt, began_ms)
             case Unknown():
                 unanswered(self, epoch, record.attempt, began_ms)
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
+            case never:
+                assert_never(never)
         return None
 
     def _record(self, epoch: int, *, expired: bool = False) -> Record:
@@ -269,7 +270,8 @@ class Candidate:
         record = self._record(term.epoch)
         term.attempts.add(record.attempt)
         # Sent once (not `settle_write`): the lease is still valid, and the next renewal settles it.
-        answer = yield Put(epoch_key(term.epoch), encode(record), IfVersion(term.version))
+        key, body, condition = epoch_key(term.epoch), encode(record), IfVersion(term.version)
+        answer = yield from put_once(key, body, condition)
         version: Version | None = None
         match answer:
             case Applied(version):
@@ -279,8 +281,8 @@ class Candidate:
                 return False
             case PreconditionFailed() | Unknown():
                 version = yield from renewed(self, term, answer, sent_ms)
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
+            case never:
+                assert_never(never)
         self._extend(term, version, sent_ms)
         yield from self._look_above(term)
         self._leading()
@@ -339,8 +341,9 @@ class Candidate:
             term.epoch, term.version = yield from to_resign(self, term)
             record = self._record(term.epoch, expired=True)
             term.attempts.add(record.attempt)
-            put = Put(epoch_key(term.epoch), encode(record), IfVersion(term.version))
-            match (yield put):
+            # Sent once (not `settle_write`): it may follow a renewal whose outcome is unknown.
+            key, body, condition = epoch_key(term.epoch), encode(record), IfVersion(term.version)
+            match (yield from put_once(key, body, condition)):
                 case Applied():
                     return self._resigned(term)
                 case Throttled(after_s):
@@ -348,8 +351,8 @@ class Candidate:
                     continue
                 case PreconditionFailed() | Unknown():
                     pass
-                case other:
-                    raise AssertionError(f"not an answer to a write: {other!r}")
+                case never:
+                    assert_never(never)
             found = yield from read(epoch_key(term.epoch), limit=RECORD_BYTES_MAX)
             left = observation_of(found).record if isinstance(found, Found) else None
             if not isinstance(left, Record) or left.attempt not in term.attempts or left.expired:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, assert_never
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, Unanswered, clipped
@@ -30,8 +30,8 @@ from lockkit.protocol.outcome import (
     over,
 )
 from lockkit.recipes.stripes import Mode
-from lockkit.runtime import Procedure, Put, Sleep, Unique
-from lockkit.runtime.proven import pause_s, read
+from lockkit.runtime import Procedure, Sleep, Unique
+from lockkit.runtime.proven import pause_after, pause_s, put_once, read
 
 FORMAT = 1
 BODY_BYTES_MAX = 4_000_000
@@ -278,13 +278,11 @@ def remove(key: str, id: str, beat: int) -> Procedure[bool]:
         rest = tuple(each for each in queue.entries if each.id != id)
         body = encode(LockQueue(rest, queue.epoch), (yield Unique()))
         sent = True
-        match (yield Put(key, body, over(queue.version))):
-            case Applied():
-                return True
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-            case _:
-                yield Sleep(pause_s(tries))
+        # Sent once (not `settle_write`): the next read shows whether the entry is still there.
+        answer = yield from put_once(key, body, over(queue.version))
+        if isinstance(answer, Applied):
+            return True
+        yield pause_after(answer, tries)
     raise Unanswered(key, "may or may not have the entry", "look again", doubt=True)
 
 
@@ -293,7 +291,8 @@ def _replaced(
 ) -> Procedure[LockQueue | None]:
     """The queue after one write; None: read it again."""
     body = encode(new, (yield Unique()))
-    match (yield Put(place.key, body, over(queue.version))):
+    # Sent once (not `settle_write`): the next read of the queue shows whether ours landed.
+    match (yield from put_once(place.key, body, over(queue.version))):
         case Applied(version):
             written = replace(new, version=version)
             place.met(written)
@@ -307,8 +306,8 @@ def _replaced(
         case Unknown():
             place.sent_over(queue.version)
             yield Sleep(pause_s(tries))
-        case other:
-            raise AssertionError(f"not an answer to a write: {other!r}")
+        case never:
+            assert_never(never)
     return None
 
 

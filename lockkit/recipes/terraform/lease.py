@@ -19,13 +19,7 @@ from typing import Any, TypeVar
 from lockkit import __version__
 from lockkit.clock import process_name, utc
 from lockkit.errors import NoAnswer, StoreError, Unanswered
-from lockkit.protocol.outcome import (
-    Applied,
-    IfAbsent,
-    IfVersion,
-    Throttled,
-    Version,
-)
+from lockkit.protocol.outcome import Applied, Throttled, Version, over
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.providers.process_state import process_in
@@ -38,7 +32,8 @@ from lockkit.recipes.terraform.statelock import (
     read_state,
     unlock,
 )
-from lockkit.runtime import Procedure, Put, run
+from lockkit.runtime import Procedure, run
+from lockkit.runtime.proven import put_once
 
 BEATS_PER_LEASE = 3
 LOOK_S = 1.0
@@ -222,15 +217,15 @@ class StateLease(LeasedLock):
         left_s = ttl_s - (now_ms - self._seen.since_ms) / 1000
         return NotFree(str(found.info), min(LOOK_S, left_s)) if left_s >= 0 else None
 
-    def _wrote(self, over: Version | None) -> bool:
-        """Write the file over this version, or create it; False: read what is there."""
+    def _wrote(self, version: Version | None) -> bool:
+        """Write the file over `version`, or create it; False: read what is there."""
         # No two writes have the same bytes: S3's version of an object is a hash of them.
         text = f"{utc(self.clock.wall_ms())}, write {self.clock.unique()[:8]}, {process_name()}"
         self._mine = replace(self._mine, info=f"lease of {self.ttl_s:g} s, renewed {text}")
-        condition = IfAbsent() if over is None else IfVersion(over)
-        match self._run(_put(self._state.key, encode(self._mine), condition)):
-            case Applied(version):
-                self._version = version
+        # Sent once (not `settle_write`): the caller reads the file and decides what it holds.
+        match self._run(put_once(self._state.key, encode(self._mine), over(version))):
+            case Applied(applied):
+                self._version = applied
                 return True
             case Throttled():
                 raise NoAnswer(f"{self}: throttled; try again")
@@ -251,7 +246,3 @@ class StateLease(LeasedLock):
             return run(way, self._state.store, self.clock, self._emit)
         except Unanswered as error:
             raise NoAnswer(f"{self}: {error}") from None
-
-
-def _put(key: str, body: bytes, condition: IfAbsent | IfVersion) -> Procedure[Any]:
-    return (yield Put(key, body, condition))

@@ -6,6 +6,7 @@ from lockkit.lock.conformance import MISMATCHES_MAX, never_matches
 from lockkit.lock.creation_check import ignores
 from lockkit.protocol.outcome import (
     Applied,
+    Condition,
     Found,
     IfAbsent,
     IfVersion,
@@ -14,8 +15,8 @@ from lockkit.protocol.outcome import (
     WriteAnswer,
 )
 from lockkit.recipes.terraform.lockinfo import BODY_BYTES_MAX
-from lockkit.runtime import Procedure, Put, Sleep
-from lockkit.runtime.proven import TRIES_MAX, pause_s, read
+from lockkit.runtime import Procedure, Sleep
+from lockkit.runtime.proven import TRIES_MAX, pause_s, put_once, read
 
 
 def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure[bool]:
@@ -31,13 +32,13 @@ def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure
     found = yield from read(key, limit=BODY_BYTES_MAX)
     if not isinstance(found, Found) or found.body.rstrip() != body.rstrip():
         return False
-    again = yield from _answered(Put(key, body, IfAbsent()))
+    again = yield from _answered(key, body, IfAbsent())
     if isinstance(again, Applied):
         raise ignores(name, "create this object only if it is absent")
     if not isinstance(again, PreconditionFailed) or not swaps:
         return isinstance(again, PreconditionFailed)
     for _ in range(MISMATCHES_MAX):
-        swapped = yield from _answered(Put(key, found.body + b"\n", IfVersion(found.version)))
+        swapped = yield from _answered(key, found.body + b"\n", IfVersion(found.version))
         if not isinstance(swapped, PreconditionFailed):
             break
         now = yield from read(key, limit=BODY_BYTES_MAX)
@@ -47,17 +48,17 @@ def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure
         raise never_matches(name, found.version)
     if not isinstance(swapped, Applied):
         return False
-    stale = yield from _answered(Put(key, body, IfVersion(found.version)))
+    stale = yield from _answered(key, body, IfVersion(found.version))
     if isinstance(stale, Applied):
         raise ignores(name, "overwrite this object only if it still has the version that was read")
     return isinstance(stale, PreconditionFailed)
 
 
-def _answered(request: Put) -> Procedure[WriteAnswer]:
-    """The raw answer, which is what a test is about; sent again while the store throttles."""
+def _answered(key: str, body: bytes, condition: Condition) -> Procedure[WriteAnswer]:
+    """The raw answer (not `settle_write`): it is what a test is about. Waits out a throttle."""
     answer: WriteAnswer = Throttled()
     for tries in range(TRIES_MAX):
-        answer = yield request
+        answer = yield from put_once(key, body, condition)
         if not isinstance(answer, Throttled):
             break
         yield Sleep(pause_s(tries, answer.retry_after_s))

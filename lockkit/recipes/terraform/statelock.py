@@ -41,8 +41,8 @@ from lockkit.recipes.terraform.lockinfo import (
     who,
 )
 from lockkit.recipes.terraform.proof import prove_by_lock
-from lockkit.runtime import Delete, Note, Procedure, Put, Sleep, run
-from lockkit.runtime.proven import TRIES_MAX, pause_s, read
+from lockkit.runtime import Delete, Note, Procedure, Sleep, run
+from lockkit.runtime.proven import TRIES_MAX, pause_after, pause_s, put_once, read
 from lockkit.sinks import Emit, silent
 from lockkit.stores import open_store, split_url
 from lockkit.stores.within import within
@@ -112,7 +112,7 @@ def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[StateRea
     try:
         # Not `settle_write`: while another holds the lock, a create of ours may still be out.
         for tries in range(TRIES_MAX):
-            match (yield Put(key, encode(info), IfAbsent())):
+            match (yield from put_once(key, encode(info), IfAbsent())):
                 case Applied(version):
                     return StateRead(info, version), doubt
                 case Throttled(after_s):
@@ -122,8 +122,8 @@ def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[StateRea
                     pass  # may also answer a hidden second copy of our own create
                 case Unknown():
                     doubt = True
-                case other:
-                    raise AssertionError(f"not an answer to a write: {other!r}")
+                case never:
+                    assert_never(never)
             standing = yield from read_state(key)
             if standing.version is not None:
                 return standing, doubt
@@ -197,15 +197,10 @@ def unlock(key: str, id: str, *, conditional: bool = True) -> Procedure[None]:
                 return  # ours is gone
             raise NotLocked(key, *_why_not(id, standing))
         sent = True
-        match (yield Delete(key, exactly(version) if conditional else None)):
-            case Applied():
-                return
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-            case PreconditionFailed() | Unknown():
-                yield Sleep(pause_s(tries))
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
+        answer = yield Delete(key, exactly(version) if conditional else None)
+        if isinstance(answer, Applied):
+            return
+        yield pause_after(answer, tries)
     raise _unlock_in_doubt(key, id)
 
 

@@ -7,6 +7,7 @@ holds another, this attempt can never land. If it is still empty, the same bytes
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import (
@@ -19,8 +20,8 @@ from lockkit.protocol.outcome import (
 )
 from lockkit.recipes.errors import Damaged
 from lockkit.recipes.wal.slot import Slot, SlotRead, read_slot
-from lockkit.runtime import Procedure, Put, Sleep
-from lockkit.runtime.proven import TRIES_MAX, pause_s
+from lockkit.runtime import Procedure, Sleep
+from lockkit.runtime.proven import TRIES_MAX, pause_s, put_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,13 @@ End = SlotLanded | SlotTaken | SlotUnknown
 def claim(slot: Slot) -> Procedure[End]:
     """Create the slot and settle the outcome; raises nothing.
 
-    Not `settle_write`: a batch claims several slots at once, so each claim must end with a value.
+    Not `settle_write`: after a 429 the slot counts as in doubt here, and each claim of a batch must
+    end with a value.
     """
     body, doubt, why = slot.encode(), False, "throttled"
     try:
         for tries in range(TRIES_MAX):
-            match (yield Put(slot.key, body, (yield from condition_of(slot.key)))):
+            match (yield from put_once(slot.key, body, (yield from condition_of(slot.key)))):
                 case Applied():
                     return SlotLanded()
                 case Throttled(after_s):
@@ -67,8 +69,8 @@ def claim(slot: Slot) -> Procedure[End]:
                     end, why = refused(slot), "refused, and not there"
                 case Unknown(why):
                     end = unanswered(slot)
-                case other:
-                    raise AssertionError(f"not an answer to a write: {other!r}")
+                case never:
+                    assert_never(never)
             if end is not None:
                 return end
             doubt = True

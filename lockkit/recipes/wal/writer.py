@@ -47,8 +47,8 @@ from lockkit.recipes.wal.slot import (
     read_slot,
     slot_key,
 )
-from lockkit.runtime import Procedure, Put, Sleep, Unique
-from lockkit.runtime.proven import TRIES_MAX, all_of, listing, pause_s, read, settle_write
+from lockkit.runtime import Procedure, Sleep, Unique
+from lockkit.runtime.proven import TRIES_MAX, all_of, listing, pause_s, put_once, read, settle_write
 
 ROUNDS_MAX = 100
 """How often an append may find its slots taken by the pending writes of older writers."""
@@ -247,7 +247,7 @@ def claim_epoch(tail: LogTail = LogTail.NEXT_SLOT) -> Procedure[Manifest]:
             suspect = version
             continue
         mine = Manifest(seen.epoch + 1, (yield Unique()), head, names_head(seen, tail))
-        match (yield Put(MANIFEST_KEY, mine.encode(), over(version))):
+        match (yield from put_once(MANIFEST_KEY, mine.encode(), over(version))):
             case Applied():
                 return mine
             case Throttled(after_s):
@@ -255,8 +255,8 @@ def claim_epoch(tail: LogTail = LogTail.NEXT_SLOT) -> Procedure[Manifest]:
                 continue
             case PreconditionFailed() | Unknown():
                 pass
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
+            case never:
+                assert_never(never)
         if (yield from is_granted(mine)):
             return mine
         yield Sleep(pause_s(tries))
@@ -308,8 +308,8 @@ def prove(fence: int) -> Procedure[None]:
     standing = yield from read(slot_key(fence))
     if not isinstance(standing, Found):
         return
-    # A test of the store: the raw answer counts here.
-    if isinstance((yield Put(slot_key(fence), standing.body, IfAbsent())), Applied):
+    # Not `settle_write`: this tests the store, so the raw answer counts.
+    if isinstance((yield from put_once(slot_key(fence), standing.body, IfAbsent())), Applied):
         raise UnsafeStore(
             f"{slot_key(fence)} was created twice: the store ignores write conditions, and cannot "
             "hold a log; use one that obeys them (lockkit probe shows whether a store does)"

@@ -14,8 +14,8 @@ from typing import Any
 
 from lockkit.errors import StoreError
 from lockkit.protocol.outcome import Applied, Found, IfAbsent
-from lockkit.runtime import Note, Parallel, Procedure, Put, Sleep, Unique, WallMs
-from lockkit.runtime.proven import delete, read
+from lockkit.runtime import Note, Parallel, Procedure, Sleep, Unique, WallMs
+from lockkit.runtime.proven import delete, put_once, read
 from lockkit.table.errors import TableError
 from lockkit.table.format.timeline import (
     LANES,
@@ -139,10 +139,10 @@ def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
         body = first_file(before.action, b"", attempt, known.config.version)
         mine = TakenInstant(instant, attempt, before.action, known, body, "")
         client.own.add(instant)
-        answer = yield Put(mine.requested, body, IfAbsent())
+        answer = yield from put_once(mine.requested, body, IfAbsent())
         if isinstance(answer, Applied):
             client.ahead.append((replace(mine, version=answer.version), sent_ms))
-        else:  # taken by another, or it may be there: then it is rolled back as a dead writer's
+        else:  # not `settle_write`: if it may be there, it is rolled back as a dead writer's
             client.own.discard(instant)
 
 

@@ -745,8 +745,8 @@ def decide_once(
 ) -> Procedure[bool]:
     """Replace this very fence by one that decides these offers; False: that decided nothing yet.
 
-    It is sent once. Without an answer it may land later; then the fence that is read next shows
-    what it decided. `write` is the caller's own among the offers.
+    Sent once (not `settle_write`). Without an answer it may land later; then the fence that is read
+    next shows what it decided. `write` is the caller's own among the offers.
     """
     attempt = yield Unique()
     client.name = client.name or attempt

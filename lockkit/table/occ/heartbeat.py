@@ -17,18 +17,9 @@ from lockkit.clock import Clock, back_off_s, process_name
 from lockkit.errors import StoreError, Unanswered
 from lockkit.lock.on_store import OnStore
 from lockkit.lock.renewal import Renewer
-from lockkit.protocol.outcome import (
-    Applied,
-    Found,
-    Missing,
-    PreconditionFailed,
-    Throttled,
-    Unknown,
-    Version,
-    over,
-)
-from lockkit.runtime import Get, Procedure, Put, Sleep, Unique, run
-from lockkit.runtime.proven import TRIES_MAX, pause_s
+from lockkit.protocol.outcome import Applied, Found, Missing, Throttled, Version, over
+from lockkit.runtime import Get, Procedure, Sleep, Unique, run
+from lockkit.runtime.proven import TRIES_MAX, pause_s, put_once
 from lockkit.stores import Store
 from lockkit.table.errors import CommitUnknown, HeartbeatExpired
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
@@ -68,17 +59,14 @@ def beat(now: HeartbeatState) -> Procedure[HeartbeatState]:
     body = {"instant": now.instant, "attempt": attempt, "ttlMs": now.ttl_ms, "holder": now.holder}
     out = now.out | {attempt}
     # Sent once (not `settle_write`): time runs on, and the next beat settles this one.
-    match (yield Put(heartbeat_key(now.instant), json.dumps(body).encode(), over(now.version))):
-        case Applied(version):
-            return replace(now, version=version, out=frozenset())
-        case Throttled():
-            return now
-        case PreconditionFailed() | Unknown():
-            pass
-        case other:
-            raise AssertionError(f"not an answer to a write: {other!r}")
+    key = heartbeat_key(now.instant)
+    answer = yield from put_once(key, json.dumps(body).encode(), over(now.version))
+    if isinstance(answer, Applied):
+        return replace(now, version=answer.version, out=frozenset())
+    if isinstance(answer, Throttled):
+        return now
     try:
-        found = yield Get(heartbeat_key(now.instant), limit=BODY_BYTES_MAX)
+        found = yield Get(key, limit=BODY_BYTES_MAX)
     except StoreError:
         return replace(now, out=out)
     match found:

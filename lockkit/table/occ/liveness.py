@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from lockkit.errors import StoreError
-from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, Throttled, Version, over
+from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, Version, over
 from lockkit.protocol.policy import Expiry
-from lockkit.runtime import Delete, Note, Procedure, Sleep, Unique, WallMs
-from lockkit.runtime.proven import TRIES_MAX, pause_s, read, settle_write
+from lockkit.runtime import Delete, Note, Procedure, Unique, WallMs
+from lockkit.runtime.proven import TRIES_MAX, pause_after, read, settle_write
 from lockkit.table.format.timeline import HOODIE, instant_ms
 from lockkit.table.occ.heartbeat_rules import TTL_MS_MAX, HeartbeatRules
 
@@ -135,12 +135,9 @@ def discard(key: str) -> Procedure[None]:
     """Delete a file that is no longer needed; if it stays, that is not an error."""
     for tries in range(TRIES_MAX):
         try:
-            match (yield Delete(key)):
-                case Applied():
-                    return
-                case Throttled(after_s):
-                    yield Sleep(pause_s(tries, after_s))
-                case _:
-                    yield Sleep(pause_s(tries))
+            answer = yield Delete(key)
+            if isinstance(answer, Applied):
+                return
+            yield pause_after(answer, tries)
         except StoreError:
             return

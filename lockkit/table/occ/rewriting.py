@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lockkit.protocol.outcome import Applied, Found, PreconditionFailed, Throttled, Unknown, over
-from lockkit.runtime import Procedure, Put, Sleep
-from lockkit.runtime.proven import TRIES_MAX, delete, pause_s, read
+from lockkit.protocol.outcome import Applied, Found, over
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import TRIES_MAX, delete, pause_after, put_once, read
 from lockkit.table.errors import NoTable, Unanswered
 from lockkit.table.format.java_properties import (
     PROPERTIES_BYTES_MAX,
@@ -39,15 +39,11 @@ def rewrite_properties(
         yield from delete(CHECKSUM_KEY)
         believe()
         # Sent once (not `settle_write`): each send needs `believe()` directly before it.
-        match (yield Put(PROPERTIES_KEY, format_properties({**keys, **changed}), over(version))):
-            case Applied():
-                return True
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-            case PreconditionFailed() | Unknown():
-                yield Sleep(pause_s(tries))
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
+        new = format_properties({**keys, **changed})
+        answer = yield from put_once(PROPERTIES_KEY, new, over(version))
+        if isinstance(answer, Applied):
+            return True
+        yield pause_after(answer, tries)
     raise Unanswered(
         PROPERTIES_KEY, f"could not be written in {TRIES_MAX} tries", "run this again", doubt=True
     )

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from lockkit.protocol.outcome import (
-    Applied,
-    Found,
-    PreconditionFailed,
-    Throttled,
-    Unknown,
-    Version,
-    over,
-)
-from lockkit.runtime import Procedure, Put
-from lockkit.runtime.proven import read
+from lockkit.protocol.outcome import Applied, Found, Version, over
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import put_once, read
 from lockkit.table.format.properties import FENCED
 from lockkit.table.read import checkpoint
 from lockkit.table.read.checkpoint import CHECKPOINT_KEY
@@ -49,13 +41,7 @@ def write_checkpoint(snapshot: Snapshot, *, every: int | None = None) -> Procedu
     except ValueError:
         return False  # too large, or a file name that does not show its group: no checkpoint
     # Sent once (not `settle_write`): if this write fails, the next process saves a checkpoint.
-    match (yield Put(CHECKPOINT_KEY, body, over(version))):
-        case Applied():
-            return True
-        case PreconditionFailed() | Throttled() | Unknown():
-            return False  # another process saved one, or the next one will
-        case other:
-            raise AssertionError(f"not an answer to a write: {other!r}")
+    return isinstance((yield from put_once(CHECKPOINT_KEY, body, over(version))), Applied)
 
 
 def _due(snapshot: Snapshot, saved: Snapshot | None, every: int) -> bool:

@@ -26,7 +26,7 @@ from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing
 from lockkit.runtime import Delete, Procedure, Put, Sleep, Unique, WallMs
-from lockkit.runtime.proven import all_of, create, delete, listing, read
+from lockkit.runtime.proven import all_of, create, delete, listing, put_once, read
 from lockkit.table.errors import CommitUnknown, ModeSwitched
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
@@ -301,7 +301,7 @@ class GroupRun:
             yield Sleep(self.world.dice.random())
         with suppress(StoreError):
             key = group.timeline_key(client.names, instant, "requested")
-            if isinstance((yield Put(key, attempt.encode(), IfAbsent())), Applied):
+            if isinstance((yield from put_once(key, attempt.encode(), IfAbsent())), Applied):
                 write = group.GroupWrite(instant, attempt, base, frozenset(), listed=False,
                                          table=TABLE)  # fmt: skip
                 client.ahead.append(write)
@@ -462,7 +462,7 @@ def offer_once(client: group.GroupClient, write: group.GroupWrite) -> Procedure[
 
 
 def written_once(key: str, body: bytes, condition: Any, **_: Any) -> Procedure[Any]:
-    answer = yield Put(key, body, condition)
+    answer = yield from put_once(key, body, condition)
     return answer.version if isinstance(answer, Applied) else Missing()
 
 

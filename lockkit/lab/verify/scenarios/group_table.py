@@ -13,8 +13,8 @@ from lockkit.lab.verify.planting import answering
 from lockkit.lab.verify.scenarios.group import evict_unproven, judge_alone
 from lockkit.lab.verify.table.scenario import TOGETHER
 from lockkit.protocol.outcome import IfVersion
-from lockkit.runtime import Procedure, Put
-from lockkit.runtime.proven import create
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import create, put_once
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ import group_commit, group_publish
@@ -74,7 +74,7 @@ def believed(client: Any, decisions: list[GroupDecision]) -> Procedure[bool]:
 
 def replaced_if_unchanged(client: Any, view: Any, after: GroupFence) -> Procedure[bool]:
     """Send a decision once, and take it for made."""
-    yield Put(FENCE_KEY, format_group_fence(after), IfVersion(view.version))
+    yield from put_once(FENCE_KEY, format_group_fence(after), IfVersion(view.version))
     return True
 
 

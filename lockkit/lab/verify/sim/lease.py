@@ -28,6 +28,7 @@ from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Garbled, Record, decode
 from lockkit.protocol.state import Identity
 from lockkit.runtime import Exclusive, Get, Procedure, Put, Sleep, relay
+from lockkit.runtime.proven import put_once
 from lockkit.stores import Capabilities
 
 RESOURCE_KEY = "resource.json"
@@ -347,7 +348,7 @@ class LeaseRun:
             return
         yield from self.before_the_write(session)
         body = {"number": base + 1, "base": base, "epoch": grant.epoch}
-        yield Put(RESOURCE_KEY, json.dumps(body).encode(), condition)
+        yield from put_once(RESOURCE_KEY, json.dumps(body).encode(), condition)
 
     def before_the_write(self, _session: LeaseSession) -> Procedure[None]:
         """Between the check of the lease and the write that relies on it. Nothing happens here."""

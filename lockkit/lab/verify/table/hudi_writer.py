@@ -21,8 +21,8 @@ from lockkit.lab.verify.table.reader import TableRow
 from lockkit.lab.verify.table.rows import SCHEMA, put_files, read_rows
 from lockkit.lab.verify.table.writers import KEYS, SimWriter
 from lockkit.protocol.outcome import Applied, Found, over
-from lockkit.runtime import Procedure, Put, Sleep, WallMs
-from lockkit.runtime.proven import all_of, create, delete, read
+from lockkit.runtime import Procedure, Sleep, WallMs
+from lockkit.runtime.proven import all_of, create, delete, put_once, read
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import format_commit, partition_file
 from lockkit.table.format.plans import RollbackPlan, format_rollback, format_rollback_plan
@@ -325,7 +325,7 @@ def write_over(key: str, body: bytes) -> Procedure[None]:
     for _ in range(WRITES_MAX):
         found = yield from read(key)
         version = found.version if isinstance(found, Found) else None
-        if isinstance((yield Put(key, body, over(version))), Applied):
+        if isinstance((yield from put_once(key, body, over(version))), Applied):
             return
         yield Sleep(0.05)
     raise HudiFailed(f"{key} could not be written")
