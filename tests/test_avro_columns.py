@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_log_files import block
 
-from lockkit.table.format import avro_columns
-from lockkit.table.format.log_blocks import AVRO, Block, blocks
+from lockkit.table.format import avro_columns, avro_flat
+from lockkit.table.format.log_blocks import AVRO, SCHEMA, Block, avro_rows, blocks
 from lockkit.table.format.schema import avro_schema
 from lockkit.table.read.log_entries import LogColumns, merged_entries
 
@@ -98,7 +98,8 @@ def test_more_records_than_a_block_can_have_are_damage_and_no_memory_is_reserved
     """polars ended the whole process."""
     pytest.importorskip("polars", reason=WHY)
     whole = avro_block(pa.schema([("n", pa.int64())]), {"n": 1})
-    said = whole.content[:4] + struct.pack(">i", count) + whole.content[8:]
+    body = bytes(whole.content)
+    said = body[:4] + struct.pack(">i", count) + body[8:]
     with pytest.raises(ValueError, match=f"it has {count} records"):
         avro_columns.by_polars(Block(whole.kind, whole.header, said), [KEY])
 
@@ -106,7 +107,7 @@ def test_more_records_than_a_block_can_have_are_damage_and_no_memory_is_reserved
 def test_records_that_are_shorter_than_they_say_are_damage() -> None:
     pytest.importorskip("polars", reason=WHY)
     whole = avro_block(pa.schema([("n", pa.int64())]), {"n": 1})
-    cut = Block(whole.kind, whole.header, whole.content + b"\0")
+    cut = Block(whole.kind, whole.header, bytes(whole.content) + b"\0")
     with pytest.raises(ValueError, match="other lengths"):
         avro_columns.by_polars(cut, [KEY])
 
@@ -122,6 +123,72 @@ FLAT_SCHEMA = pa.schema([
     ("flag", pa.bool_()), ("small", pa.int32()), ("long", pa.int64()), ("real", pa.float32()),
     ("wide", pa.float64()), ("text", pa.string()), ("bytes", pa.binary()),
 ])  # fmt: skip
+
+
+def committed(*rows: dict[str, Any]) -> Block:
+    """A block whose records begin alike, with their commit's instant, as those of a commit do."""
+    columns = pa.schema([("commit", pa.string()), *FLAT_SCHEMA])
+    found = avro_block(columns, *({"commit": "20260101000000001", **row} for row in rows))
+    described = json.loads(found.header[SCHEMA])
+    key, commit, *others = described["fields"]
+    content = struct.pack(">ii", 3, len(rows))
+    schema = fastavro.parse_schema({**described, "fields": [commit, key, *others]})
+    for row in avro_rows(found):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, schema, row)
+        content += struct.pack(">i", len(out.getvalue())) + out.getvalue()
+    header = {SCHEMA: json.dumps({**described, "fields": [commit, key, *others]})}
+    return Block(AVRO, header, content)
+
+
+def by_numpy(put: Block, walk: int = 1) -> list[str] | None:
+    """`walk`: from every so many records on, the lengths are followed at one time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(avro_flat, "WALK", walk)
+        names = ["text", "missing", "commit", *FLAT_SCHEMA.names]
+        found = avro_flat.by_numpy(put, names)
+    return None if found is None else [repr(sorted(row.items())) for row in found.to_pylist()]
+
+
+def by_fastavro(put: Block) -> list[str]:
+    rows = [{name: row[name] for name in ("commit", *FLAT_SCHEMA.names)} for row in avro_rows(put)]
+    columns = pa.schema([("commit", pa.string()), *FLAT_SCHEMA])
+    again = pa.Table.from_pylist(rows, columns).to_pylist()
+    return [repr(sorted(row.items())) for row in again]
+
+
+@given(st.lists(FLAT, min_size=1), st.sampled_from([1, 2, 64]))
+def test_numpy_decodes_rows_as_fastavro_does(rows: list[dict[str, Any]], walk: int) -> None:
+    put = committed(*rows)
+    assert by_numpy(put, walk) == by_fastavro(put)
+
+
+@given(st.lists(FLAT, min_size=1, max_size=4), st.data())
+def test_a_damaged_block_is_never_other_rows_by_numpy(
+    rows: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    put = committed(*rows)
+    place = data.draw(st.integers(4, len(put.content) - 1))
+    byte = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF]))
+    body = bytearray(put.content)
+    body[place] = byte
+    bad = Block(AVRO, put.header, bytes(body)[: data.draw(st.none() | st.integers(9, len(body)))])
+    found = by_numpy(bad)
+    assert found is None or found == by_fastavro(bad)
+
+
+@pytest.mark.parametrize("kind", [
+    "time-micros", {"type": "long", "logicalType": "timestamp-millis"},
+    {"type": "enum", "name": "e", "symbols": ["a"]}, {"type": "array", "items": "long"},
+    ["null", "long", "string"], ["long", "string"], "null",
+    {"type": "fixed", "name": "f", "size": 1},
+], ids=str)  # fmt: skip
+def test_a_block_with_another_type_is_left_to_another_decoder(kind: Any) -> None:
+    put = committed(dict.fromkeys(FLAT_SCHEMA.names))
+    assert by_numpy(put) is not None
+    described = json.loads(put.header[SCHEMA])
+    described["fields"][-1]["type"] = kind
+    assert by_numpy(Block(AVRO, {SCHEMA: json.dumps(described)}, put.content)) is None
 
 
 @given(st.lists(FLAT, min_size=1))

@@ -92,8 +92,8 @@ ORDER = {
         "spark_hash java_hash data_files schema schema_reading property_keys timestamp_keys "
         "refusals properties partition row_partitions composite_keys layout base_file "
         "base_file_reading plans "
-        "compaction_plan hudi_options gate readable log_blocks avro_columns log_writing archived "
-        "archive_writing savepoint_files taken_back"
+        "compaction_plan hudi_options gate readable log_blocks avro_columns avro_flat log_writing "
+        "archived archive_writing savepoint_files taken_back"
     ),
     "table.occ": (
         "fence leaving late rolling_forward group group_archived group_fence group_commit "

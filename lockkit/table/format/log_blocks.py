@@ -33,7 +33,7 @@ class Block:
 
     kind: int
     header: Mapping[int, str]
-    content: bytes
+    content: bytes | memoryview
 
     @property
     def instant(self) -> str:
@@ -96,7 +96,7 @@ def _block(rest: memoryview) -> Block:
     (size,) = struct.unpack_from(">q", rest, at)
     if not 0 <= size <= len(rest) - at - 8:
         raise ValueError(f"a content of {size} bytes")
-    return Block(kind, header, bytes(rest[at + 8 : at + 8 + size]))
+    return Block(kind, header, rest[at + 8 : at + 8 + size])
 
 
 def _header(rest: memoryview, at: int) -> tuple[dict[int, str], int]:

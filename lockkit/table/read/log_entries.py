@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.avro_columns import by_polars
+from lockkit.table.format.avro_flat import by_numpy
 from lockkit.table.format.log_blocks import (
     AVRO,
     DELETE,
@@ -261,7 +262,9 @@ def _parquet(file: Any, schema: pa.Schema) -> pa.Table:
 def _avro(block: Block, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
-    found = by_polars(block, schema.names)
+    found = by_numpy(block, schema.names)
+    if found is None:
+        found = by_polars(block, schema.names)
     if found is not None:
         return _fitted(found, schema)
     rows, parts = avro_rows(block), []
