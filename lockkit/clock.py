@@ -85,9 +85,7 @@ def _process_table() -> str:
         return f"{crc32(f'{file.read()}{spaces}'.encode()):08x}"
 
 
-def back_off_s(
-    tries: int, clock: Clock, *, first_s: float, longest_s: float, factor: float = 2.0
-) -> float:
+def back_off_s(tries: int, clock: Clock, *, first_s: float, longest_s: float) -> float:
     """How long to wait after the n-th failure (0-based): exponential, full jitter above half."""
-    limit = min(longest_s, first_s * factor ** min(tries, 32))
+    limit = min(longest_s, first_s * 2.0 ** min(tries, 32))
     return clock.uniform(limit / 2, limit)

@@ -95,10 +95,8 @@ def any_script(entries: Sequence[Any], names: Any) -> Timeline:
     return replace(found, completed=found.completed | more)
 
 
-def without_a_limit(
-    tries: int, clock: Clock, *, first_s: float, longest_s: float, factor: float = 2.0
-) -> float:
-    return first_s * factor ** min(tries, 32)
+def without_a_limit(tries: int, clock: Clock, *, first_s: float, longest_s: float) -> float:
+    return first_s * 2.0 ** min(tries, 32)
 
 
 def whatever_is_asked(retry_after: str | None) -> float | None:

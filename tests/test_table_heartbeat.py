@@ -428,8 +428,8 @@ def table(memory: Store) -> dict[str, Any]:
 def test_eager_rolls_back_all_others_lazy_the_expired_and_never_none(
     table: dict[str, Any], policy: str, found: list[str]
 ) -> None:
-    spare = frozenset({table["planned"]})
-    rolled = dead(table["store"], policy, mine=table["mine"], spare=spare)
+    spare = frozenset({table["planned"], table["mine"]})
+    rolled = dead(table["store"], policy, spare=spare)
     assert rolled == [table[name] for name in found]
 
 

@@ -18,10 +18,10 @@ PAUSE_LONGEST_S = 2.0
 ABOUT = "lockkit tests here whether this store enforces write conditions; you may delete this file"
 
 
-def prove_creation(name: str, key: str = TABLE_KEY) -> Procedure[None]:
+def prove_creation(name: str) -> Procedure[None]:
     """Refuse a store that creates an object twice, before the first write that counts."""
     for _ in range(2):
-        if not isinstance((yield from write_uniquely(key, IfAbsent(), 0.0)), Applied):
+        if not isinstance((yield from write_uniquely(TABLE_KEY, IfAbsent(), 0.0)), Applied):
             return
     raise ignores(name, "create this object only if it is absent")
 

@@ -37,8 +37,6 @@ class Capabilities:
 
     S3, GCS and Azure document that a listing shows every write acknowledged before it was sent.
     """
-    keeps_versions: bool = False
-    """`versions(key)` can list old versions, if the bucket keeps them."""
 
 
 @dataclass(frozen=True, slots=True)

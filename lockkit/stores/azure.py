@@ -118,7 +118,7 @@ KEYWORDS = frozenset({
 class AzureStore:
     """`az://container/prefix`, or `abfss://container@account.dfs.core.windows.net/prefix`."""
 
-    capabilities = Capabilities(name="azure", poll_min_s=0.06, keeps_versions=True)
+    capabilities = Capabilities(name="azure", poll_min_s=0.06)
 
     @staticmethod
     def keywords() -> frozenset[str]:

@@ -113,9 +113,7 @@ SDK_ERRORS = (
 class GcsStore:
     """`gs://bucket/prefix`; a version is a generation number."""
 
-    capabilities = Capabilities(
-        name="gcs", poll_min_s=1.0, write_interval_min_s=1.0, keeps_versions=True
-    )
+    capabilities = Capabilities(name="gcs", poll_min_s=1.0, write_interval_min_s=1.0)
 
     @staticmethod
     def keywords() -> frozenset[str]:

@@ -65,7 +65,7 @@ class MemoryStore:
     """`memory://name/prefix`, shared by name within one process."""
 
     server = ""
-    capabilities = Capabilities(name="memory", poll_min_s=0.001, keeps_versions=True)
+    capabilities = Capabilities(name="memory", poll_min_s=0.001)
 
     @staticmethod
     def keywords() -> frozenset[str]:

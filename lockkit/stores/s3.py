@@ -121,7 +121,6 @@ class S3Store:
             poll_min_s=0.06,  # a GET's own latency: p50 63 ms (turbopuffer.com/docs/architecture)
             write_interval_min_s=interval_s,
             content_versions=True,
-            keeps_versions=True,
         )
 
     @in_time

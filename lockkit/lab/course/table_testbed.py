@@ -171,9 +171,9 @@ class TestbedWriter:
         """Raises `HeartbeatExpired` if another process ended it."""
         self.heart = self.run(beat(self.heart))
 
-    def insert(self, ids: Iterable[str], amount: int, began: Transaction | None = None) -> Prepared:
+    def insert(self, ids: Iterable[str], amount: int) -> Prepared:
         """Write a new file group for each of these rows."""
-        transaction, files = began or self.begin(), []
+        transaction, files = self.begin(), []
         for id in ids:
             rows = orders([id], amount)
             files.append(write_inserts(transaction.target, rows, file_id=f"{id}-file-0"))

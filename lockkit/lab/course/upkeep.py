@@ -71,7 +71,7 @@ class SlowRead:
         return f"The reader got: {self.got}. {self.files} data files are left."
 
 
-def read_slowly(retained: int, commits: int = COMMITS) -> SlowRead:
+def read_slowly(retained: int) -> SlowRead:
     """Update k1 again and again, with a clean after each; a reader began after the second.
 
     Raises `ValueError` for an invalid retention.
@@ -84,7 +84,7 @@ def read_slowly(retained: int, commits: int = COMMITS) -> SlowRead:
         cleaner = testbed.writer("C").service(rules)
         writer.publish(writer.insert(["k1"], 1))
         snapshot: Snapshot | None = None
-        for number in range(2, commits + 1):
+        for number in range(2, COMMITS + 1):
             writer.publish(writer.update(["k1"], number))
             if number == BEGAN_AT:
                 snapshot = reader.run(load_snapshot())

@@ -73,12 +73,11 @@ class ArmedFaults:
         plan: FaultPlan | None = None,
         *,
         on_fault: Callable[[Event], None] | None = None,
-        clock: Clock | None = None,
     ) -> None:
         self.on_fault = on_fault
         self.uploads: dict[str, str] = {}
         """The object of each resumable upload of GCS: it names it once, then only its upload_id."""
-        self._clock = clock or Clock()
+        self._clock = Clock()
         self._guard = threading.Lock()
         self._plans: deque[tuple[FaultPlan, Counts]] = deque(maxlen=PLANS_MAX)
         self._fired: deque[Event] = deque(maxlen=FIRED_MAX)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from lockkit.clock import Clock
 from lockkit.events import Event
 from lockkit.lab.faults import dialects, wire
 from lockkit.lab.faults.armed import (
@@ -87,7 +86,6 @@ class Faulty(ArmedFaults):
 
     :param plan: the faults; None: none until `inject` is called.
     :param on_fault: called with each fault's event.
-    :param clock: the source of time; tests replace it.
     """
 
     def __init__(
@@ -95,9 +93,8 @@ class Faulty(ArmedFaults):
         plan: FaultPlan | None = None,
         *,
         on_fault: Callable[[Event], None] | None = None,
-        clock: Clock | None = None,
     ) -> None:
-        super().__init__(plan, on_fault=on_fault, clock=clock)
+        super().__init__(plan, on_fault=on_fault)
         self._closed = threading.Event()
         self._late = threading.BoundedSemaphore(LATE_MAX)
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import urlsplit
 
-from lockkit.clock import Clock
 from lockkit.errors import StatedError
 from lockkit.events import Event
 from lockkit.lab.faults import dialects, wire
@@ -62,7 +61,6 @@ class Proxy(ArmedFaults):
     :param latency_ms: added to each request, in milliseconds.
     :param body_bytes_max: the longest request body, in bytes.
     :param on_fault: called with each fault's event.
-    :param clock: the source of time; tests replace it.
     :raises ProxyError: if `upstream` is no `http://` address.
     """
 
@@ -75,7 +73,6 @@ class Proxy(ArmedFaults):
         latency_ms: float = 0,
         body_bytes_max: int = BODY_BYTES_MAX,
         on_fault: Callable[[Event], None] | None = None,
-        clock: Clock | None = None,
     ) -> None:
         parts = urlsplit(upstream)
         if parts.scheme != "http" or not parts.hostname:
@@ -83,7 +80,7 @@ class Proxy(ArmedFaults):
                 f"the upstream {upstream!r}", "is not an http:// address (over TLS the bytes "
                 "cannot be passed through as they are)", "give one such as http://127.0.0.1:9000",
             )  # fmt: skip
-        super().__init__(plan, on_fault=on_fault, clock=clock)
+        super().__init__(plan, on_fault=on_fault)
         self.upstream = upstream
         self.latency_ms = latency_ms
         self._address = (parts.hostname, parts.port or 80)

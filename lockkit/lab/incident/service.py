@@ -42,10 +42,10 @@ class ServiceExamination:
 
 
 def examine_service(
-    lock: LeasedLock, *, watch_s: float, clock: Clock | None = None, emit: Emit = silent
+    lock: LeasedLock, *, watch_s: float, emit: Emit = silent
 ) -> ServiceExamination:
     """Look at the lock until it changes, for up to `watch_s`. Reads only. Raises `StoreError`."""
-    clock = clock or Clock()
+    clock = Clock()
     began_ms, first = clock.boot_ms(), lock.holder()
     last, watched_ms = first, 0
     while first and _is_unchanged(first, last) and watched_ms < watch_s * 1000:

@@ -31,7 +31,7 @@ RACERS_MIN, RACERS_MAX = 2, 256
 """One writer is no race."""
 
 
-def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:
+def quick_probe(store: Store) -> Report:
     """Whether `store` obeys conditions: six requests (more only if it throttles).
 
     Says nothing about atomicity, so the verdict is never `FULL`. Raises `StoreError`, as `probe`
@@ -39,9 +39,8 @@ def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:
     verdict on the store.
 
     :param store: the store to test.
-    :param clock: the source of time; tests replace it.
     """
-    clock = clock or Clock()
+    clock = Clock()
     place = f"{SCRATCH}/{clock.unique()}"
     _probe_access(store, f"{place}/nothing")
     checks = _guarded("create", conditions(f"{place}/quick"), store, clock)

@@ -70,7 +70,6 @@ def compare_reads(
     *,
     requests: int = 200,
     sizes: Sequence[int] = SIZES,
-    clock: Clock | None = None,
     emit: Emit = silent,
 ) -> list[Reads]:
     """For each size: `requests` whole reads and as many conditional ones, alternately.
@@ -78,7 +77,7 @@ def compare_reads(
     The scratch objects are deleted afterwards. Raises `NoAnswer` if the store does not answer,
     and `StoreError` if it cannot be used.
     """
-    clock = clock or Clock()
+    clock = Clock()
     place, found = f"{SCRATCH}/{clock.unique()}", []
     for size in sizes:
         key = f"{place}/{size}"

@@ -385,11 +385,11 @@ def _state(happened: Event, before: str) -> str:
             return "running" if before == "starting" else before
 
 
-def last_words(log: Path, lines: int = 1, bytes_max: int = 8192) -> str:
+def last_words(log: Path, lines: int = 1) -> str:
     """The end of a process's log, for an error message."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - bytes_max))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
             said = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         said = []

@@ -12,7 +12,7 @@ it is released, runs that use the lock file continue, and no run can lock by the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
@@ -38,7 +38,7 @@ from lockkit.recipes.errors import NotLocked
 from lockkit.recipes.terraform.lockinfo import LockInfo, who
 from lockkit.recipes.terraform.statelock import StateLock, lock, read_state, unlock
 from lockkit.runtime import Procedure, run
-from lockkit.sinks import Emit, silent
+from lockkit.sinks import silent
 from lockkit.stores import Capabilities, ObjectVersion, StoreOptions
 
 KEY, INFO = "LockID", "Info"
@@ -61,10 +61,7 @@ class DynamoItems:
 
     capabilities = Capabilities(name="dynamodb", poll_min_s=1.0)
 
-    def __init__(
-        self, url: str, *, timeout_s: float = 10.0, clock: Clock | None = None,
-        emit: Emit = silent, aws: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, url: str, *, timeout_s: float = 10.0) -> None:
         at = split(url)
         if at.scheme != "dynamodb" or not at.host:
             said = clipped(repr(url), 200)
@@ -72,13 +69,12 @@ class DynamoItems:
         (name,) = at.parts("table")
         endpoint = at.query(endpoint=str).get("endpoint")
         self.url, self.server = f"dynamodb://{at.host}/{name}", endpoint or ""
-        self.options = StoreOptions(
-            endpoint=endpoint, timeout_s=timeout_s, extra={"region_name": at.host} | dict(aws or {})
-        )
+        region = {"region_name": at.host}
+        self.options = StoreOptions(endpoint=endpoint, timeout_s=timeout_s, extra=region)
         self._seen: dict[Version, str] = {}
         self._table = DynamoTable(
-            name, f"the lock table {self.url}", self.options, clock=clock or Clock(),
-            events=LeaseEvents(emit, self.url), billing_mode="PAY_PER_REQUEST",
+            name, f"the lock table {self.url}", self.options, clock=Clock(),
+            events=LeaseEvents(silent, self.url), billing_mode="PAY_PER_REQUEST",
             read_capacity=1, write_capacity=1, creation_timeout_s=0.0,
         )  # fmt: skip
 

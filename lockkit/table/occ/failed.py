@@ -67,21 +67,20 @@ def dead_instants(
     now: Timeline,
     policy: Policy,
     *,
-    mine: str = "",
     rules: HeartbeatRules = HeartbeatRules(),
     spare: frozenset[str] = frozenset(),
 ) -> Procedure[tuple[HeartbeatRead, ...]]:
     """Pending writes that may be rolled back, oldest first, each after `end` returned True.
 
-    EAGER: every one but mine (for a table's only writer). LAZY: those whose heartbeat has expired.
-    NEVER: none. `spare` are plans that their table service will resume (in version 6 a clustering
-    is called `replacecommit`, as an overwrite is).
+    EAGER: every one (for a table's only writer). LAZY: those whose heartbeat has expired.
+    NEVER: none. `spare` are this process's own, and plans that their table service will resume (in
+    version 6 a clustering is called `replacecommit`, as an overwrite is).
     """
     if policy == "NEVER":
         return ()
     wall_ms, dead = (yield WallMs()), []
     for instant, action in now.pending.items():
-        if action not in _WRITES or instant == mine or instant in spare:
+        if action not in _WRITES or instant in spare:
             continue
         heartbeat = yield from read_heartbeat(instant, names.requested(instant, action))
         if policy == "EAGER" or expired(heartbeat, wall_ms, rules):

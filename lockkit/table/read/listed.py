@@ -43,14 +43,14 @@ class LocalInstants(UserWarning):
     """The table's instants are local times of its writers, not UTC."""
 
 
-def warn_local(table: ReadableTable, stacklevel: int = 3) -> None:
+def warn_local(table: ReadableTable) -> None:
     """Warn that the caller's instant is compared with local times."""
     if table.zone != "UTC":
         text = (
             f"instants of table {table.config.name!r} are local times of its writers "
             "(hoodie.table.timeline.timezone is not UTC); they are compared as they are written"
         )
-        warnings.warn(LocalInstants(text), stacklevel=stacklevel)
+        warnings.warn(LocalInstants(text), stacklevel=3)
 
 
 # --- the snapshot ---------------------------------------------------------------------------------

@@ -149,12 +149,10 @@ def base_files(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, groups=MappingProxyType(kept))
 
 
-def increment_to_read(
-    start: str = "", end: str | None = None, *, settled: bool = False
-) -> Procedure[Increment]:
+def increment_to_read(start: str = "", end: str | None = None) -> Procedure[Increment]:
     """`load_increment`, also for a table that only Hudi can write."""
     try:
-        return (yield from load_increment(start, end, settled=settled))
+        return (yield from load_increment(start, end))
     except NotWritable:
         from lockkit.table.read.listed import list_increment
 
