@@ -1,8 +1,8 @@
 """The rows of an Avro block in columns, by numpy, if no field is nested: in loops over all rows.
 
 A record's length stands before it. So the records are found from many places of the block at one
-time, and each begins where the one before it ends. Bytes that are not as expected are left to the
-other decoders, which say what is wrong.
+time, and each begins where the one before it ends. polars is not asked about a damaged block: it
+prints a panic before Python hears of it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 WALK = 64
 """Records between two places from which the lengths are followed at one time."""
 WALKS_MAX = 16 * WALK
-ALIKE_BYTES = 16
-"""The records of one commit begin with these same bytes: its instant."""
+ALIKE_BYTES = 8
+"""The records of a block begin with these same bytes: the month of their commits' instants."""
 FIRST = 8
 """A block begins with its version and the number of records."""
 TEXTS = ("string", "bytes")
@@ -31,7 +31,10 @@ TIMES = {"timestamp-micros": "UTC", "local-timestamp-micros": None}
 
 
 def by_numpy(block: Block, names: Sequence[str]) -> pa.Table | None:
-    """The named columns that the block has; None if another decoder is to do it."""
+    """The named columns that the block has; None if another decoder is to do it.
+
+    Raises a `LookupError` or `ValueError` for a block that cannot be read.
+    """
     try:
         import numpy as np
     except ImportError:
@@ -41,21 +44,19 @@ def by_numpy(block: Block, names: Sequence[str]) -> pa.Table | None:
     fields = json.loads(block.header[SCHEMA])["fields"]
     kinds = [each for field in fields if (each := _kind(field["type"])) is not None]
     data = np.frombuffer(block.content, np.uint8)
-    if len(kinds) < len(fields) or not FIRST < len(data) < 1 << 31:
+    count = struct.unpack_from(">i", block.content, 4)[0]
+    if len(kinds) < len(fields) or not count or len(data) >= 1 << 31:
         return None
-    found = {}
-    try:
-        begins = _begins(block.content, struct.unpack_from(">i", block.content, 4)[0])
-        at = begins + 4
-        for field, (kind, null, typed) in zip(fields, kinds, strict=True):
-            values, valid, at = _values(data, at, kind, null)
-            found[field["name"]] = (values, valid, typed)
-        if (at[:-1] != begins[1:]).any() or at[-1] != len(data):
-            return None
-        columns = {name: _column(data, *found[name]) for name in names if name in found}
-    except (IndexError, ValueError):  # a place behind the block, a number or text that is none
-        return None
-    return pa.table(columns)
+    begins = _met(block.content, count)
+    if begins is None:
+        begins = _one_by_one(block.content, count)
+    found, at = {}, begins + 4
+    for field, (kind, null, typed) in zip(fields, kinds, strict=True):
+        values, valid, at = _values(data, at, kind, null)
+        found[field["name"]] = (values, valid, typed)
+    if (at[:-1] != begins[1:]).any() or at[-1] != len(data):
+        raise ValueError("its records have other lengths than it says")
+    return pa.table({name: _column(data, *found[name]) for name in names if name in found})
 
 
 def _kind(kind: Any) -> tuple[str, int | None, Any] | None:
@@ -82,8 +83,8 @@ def _kind(kind: Any) -> tuple[str, int | None, Any] | None:
     return (kind, null, known[kind]) if not logical and str(kind) in known else None
 
 
-def _begins(content: Any, count: int) -> Any:
-    """Where the length of each record stands."""
+def _met(content: Any, count: int) -> Any:
+    """Where the length of each record stands; None if the walks do not meet each other."""
     import numpy as np
 
     size = len(content)
@@ -97,15 +98,29 @@ def _begins(content: Any, count: int) -> Any:
     lengths = np.ndarray(size - 3, ">i4", content, 0, (1,))  # one from each byte on
     at, ends, walks = np.array(starts), np.array([*starts[1:], size]), list[Any]()
     while (on := at < ends).any():
-        if len(walks) == WALKS_MAX:
-            raise ValueError("no end")
+        if len(walks) == WALKS_MAX or at.min() < FIRST or at[on].max() > size - 4:
+            return None
         walks.append(np.where(on, at, -1))
         at = np.where(on, at + 4 + lengths[np.where(on, at, 0)], at)
     begins = np.stack(walks, 1).ravel()
     begins = begins[begins >= 0]
-    if (at != ends).any() or len(begins) != count or (np.diff(begins) < 4).any():
-        raise ValueError("other records")
-    return begins
+    met = len(begins) == count and (at == ends).all() and (np.diff(begins) >= 4).all()
+    return begins if met else None
+
+
+def _one_by_one(content: Any, count: int) -> Any:
+    import numpy as np
+
+    at, found = FIRST, list[int]()
+    while len(found) < count and at <= len(content) - 4:
+        (length,) = struct.unpack_from(">i", content, at)
+        if length < 0:
+            raise ValueError("says that a record has a negative length")
+        found.append(at)
+        at += 4 + length
+    if len(found) != count or at != len(content):
+        raise ValueError(f"says that it has {count} records, which do not fit into it")
+    return np.array(found)
 
 
 def _values(data: Any, at: Any, kind: str, null: int | None) -> tuple[Any, Any, Any]:
@@ -121,7 +136,7 @@ def _values(data: Any, at: Any, kind: str, null: int | None) -> tuple[Any, Any, 
         values, at = _plain(data, at, kind)
         return values, None, at
     if (branch & 0xFD).any():
-        raise ValueError("no branch of the union")
+        raise ValueError("has a value of no type of its column")
     there = np.flatnonzero(valid)
     some, ends = _plain(data, at[there], kind)
     if kind in TEXTS:
@@ -141,16 +156,16 @@ def _plain(data: Any, at: Any, kind: str) -> tuple[Any, Any]:
         return words[at], at + WIDTHS[kind]
     if kind == "boolean":
         if (data[at] > 1).any():
-            raise ValueError("no boolean")
+            raise ValueError("has a value that is not true or false")
         return data[at] == 1, at + 1
     number, at = _numbers(data, at)
     if kind in TEXTS:
         if len(at) and not 0 <= number.min() <= number.max() <= len(data):
-            raise ValueError("no length")
+            raise ValueError("has a text that ends behind it")
         return (at, at + number), at + number
     if kind == "int":
         if (number != number.astype(np.int32)).any():
-            raise ValueError("no int")
+            raise ValueError("has a number that its column cannot have")
         number = number.astype(np.int32)
     return number, at
 
@@ -165,7 +180,7 @@ def _numbers(data: Any, at: Any) -> tuple[Any, Any]:
     while len(more):
         byte = data[at[more]]
         if shift == 63 and (byte > 1).any():
-            raise ValueError("no number")
+            raise ValueError("has a number of more than 64 bits")
         found[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         at[more] += 1
         more, shift = more[byte > 0x7F], shift + 7
