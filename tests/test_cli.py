@@ -33,7 +33,7 @@ from lockkit import Clock, Lock, open_store
 from lockkit.cli import COMMANDS as LISTED
 from lockkit.cli.acquire import holding
 from lockkit.cli.main import main
-from lockkit.cli.work import GUARD, Work
+from lockkit.cli.work import ENDING, GUARD, STOP_TIMEOUT_S, WITNESS_S, Work, runs
 from lockkit.errors import LockBusy, StoreError
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lock.handle import LOCK_KEY
@@ -1165,12 +1165,12 @@ def test_the_lock_is_held_until_the_command_of_a_nested_lock_has_ended(
     table: str, tmp_path: Path, mark: str
 ) -> None:
     nested = line("lock", "acquire", (tmp_path / "nested").as_uri(), "--")
-    work = (*nested, "sh", "-c", f"echo works; {STUBBORN}")
+    work = (*nested, *slow_to_end(ended := tmp_path / "ended", "INT"))
     with started("lock", "acquire", table, "--", *work, mark=mark) as (holder, out):
         out.until("works", 90)
         holder.send_signal(signal.SIGINT)
         assert holder.wait(30) == 130, out.text
-        assert not marked(mark)
+        assert ended.exists() and not marked(mark)
     assert stored(table).expired
 
 
@@ -1345,18 +1345,125 @@ def test_in_a_terminal_a_command_under_the_lock_has_its_input_and_its_ctrl_c(
     assert stored(table).expired
 
 
-def test_in_a_terminal_a_command_with_piped_input_gets_one_ctrl_c(
-    table: str, tmp_path: Path
+GRACEFUL = """
+import signal, sys, time
+seen, took_s, until = sys.argv[1], float(sys.argv[2]), float("inf")
+def note(number, _):
+    global until
+    until = time.monotonic() + took_s
+    with open(seen, "a") as file:
+        file.write(signal.Signals(number).name + "\\n")
+for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(each, note)
+print("works", flush=True)
+while time.monotonic() < until:
+    time.sleep(0.1)
+with open(seen, "a") as file:
+    file.write("ended by itself")
+"""
+
+
+def graceful(seen: Path, took_s: float) -> list[str]:
+    """As Terraform: it takes its time to end, and a second signal for an order to stop at once."""
+    return [sys.executable, "-S", "-c", GRACEFUL, str(seen), str(took_s)]
+
+
+@pytest.mark.parametrize("kind", ["file", "s3", "gs", "az"])
+def test_a_command_gets_the_files_that_its_starter_opened_and_none_of_ours(
+    kind: str, table: str, tmp_path: Path, shared_emulator: Any, bucket: str
 ) -> None:
-    """Terraform takes a second one for an order to stop at once."""
-    seen = tmp_path / "seen"
-    work = f"trap 'echo INT >> {seen}' INT; echo works; while [ ! -s {seen} ]; do sleep 0.1; done"
-    command = ("lock", "acquire", table, "--", "sh", "-c", f"{work}; sleep 1")
-    with in_a_terminal(*command, stdin=subprocess.DEVNULL) as (child, terminal):
+    """As under flock(1): process substitution, or another lock that is held by an open file."""
+    (tmp_path / "blue").write_text("blue")
+    list_them = [sys.executable, "-S", "-c", "import os; print(os.listdir('/dev/fd'))"]
+    named = {"s3": "s3", "gs": "gcs", "az": "azure"}.get(kind)
+    where = getattr(shared_emulator, named) if named else ""
+    there = [f"{kind}://{bucket}/files", "--endpoint", where] if where else [table]
+    with open(tmp_path / "blue", encoding="utf-8") as blue:
+        under, alone = (
+            subprocess.run(
+                [*start, "bash", "-c", f'cat <&{blue.fileno()}; "$@"', "bash", *list_them],
+                env=os.environ | CLOUD, cwd=ROOT, pass_fds=[blue.fileno()], text=True, check=True,
+                capture_output=True, timeout=90,
+            ).stdout
+            for start in (line("lock", "acquire", *there, "--"), [])
+        )  # fmt: skip
+    assert under == f"blue{alone}"  # the other one has it already read to its end
+
+
+def test_a_script_that_names_no_interpreter_is_one_of_sh(
+    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "names-no-interpreter"
+    script.write_text('exit "$1"\n')
+    script.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in (str(script), script.name):
+        assert process("lock", "acquire", table, "--", name, "4").returncode == 4
+    assert_says(process("lock", "acquire", table, "--", ""), "no command ''", code=127)
+
+
+def test_a_guard_that_gets_no_thread_starts_no_command(tmp_path: Path) -> None:
+    """Under a limit of processes, which counts threads."""
+    code = (
+        "import threading\n"
+        "from lockkit.cli.work import guard\n"
+        "def refuse(_): raise RuntimeError('cannot start new thread')\n"
+        "threading.Thread.start = refuse\n"
+        "guard()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "1", "0", "", "touch", str(tmp_path / "ran")],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{-errno.EAGAIN}\n", "")
+    assert not (tmp_path / "ran").exists()
+
+
+@linux_only
+def test_a_group_whose_members_have_ended_does_not_run_though_nobody_has_asked_for_them() -> None:
+    """As in a container, where the first process may ask for nobody."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, process_group=0) as child:
+        assert runs(child.pid) and runs(-child.pid)
+        child.stdin.close()  # type: ignore[union-attr]
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        os.killpg(child.pid, 0)  # it still is there
+        assert not runs(child.pid) and not runs(-child.pid)
+
+
+def test_a_command_takes_its_time_to_end_after_a_ctrl_c(
+    table: str, tmp_path: Path, mark: str
+) -> None:
+    work = graceful(seen := tmp_path / "seen", STOP_TIMEOUT_S + 1)
+    assert_interrupted(("lock", "acquire", table, "--", *work), "works", mark)
+    assert seen.read_text() == "SIGINT\nended by itself"
+    assert stored(table).expired
+
+
+@pytest.mark.parametrize("stdin", [None, subprocess.DEVNULL], ids=["its input", "piped input"])
+def test_in_a_terminal_a_command_gets_one_ctrl_c_and_takes_its_time_to_end(
+    table: str, tmp_path: Path, stdin: int | None
+) -> None:
+    work = graceful(seen := tmp_path / "seen", STOP_TIMEOUT_S + 1)
+    with in_a_terminal("lock", "acquire", table, "--", *work, stdin=stdin) as (child, terminal):
         read_until(terminal, b"works")
         os.write(terminal, b"\x03")
-        child.wait(30)
-    assert seen.read_text() == "INT\n"
+        assert child.wait(30) == 130
+    assert seen.read_text() == "SIGINT\nended by itself"
+    assert stored(table).expired
+
+
+@pytest.mark.parametrize("number", ENDING, ids=lambda each: each.name)
+def test_in_a_terminal_a_signal_to_the_whole_group_reaches_the_command_once(
+    table: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    """`kill %1` and timeout(1) send theirs to the group, which is the command's too."""
+    work = graceful(seen := tmp_path / "seen", WITNESS_S + 0.5)
+    with in_a_terminal("lock", "acquire", table, "--", *work) as (child, terminal):
+        read_until(terminal, b"works")
+        time.sleep(0.5)  # the witness starts after the command
+        os.killpg(child.pid, number)
+        assert child.wait(30) == 0
+    assert seen.read_text() == f"{number.name}\nended by itself"
     assert stored(table).expired
 
 

@@ -35,10 +35,11 @@ ABOUT = """\
 Takes the table's lock, runs a command while it renews the lease, and releases the lock, like
 flock(1). If the lease is lost, it stops the command and what that started (SIGTERM, then SIGKILL).
 A guard, which is the command's parent process, does the same if lockkit itself is killed.
-SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started, and the lock is
-released when these have ended. Only Linux tells all that it started; elsewhere that is its process
-group, and in a terminal, where it shares the group of lockkit, the command alone. If it ends
-without a signal, the lock is released, and what it left in the background runs on without it.
+SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started, once each. The command
+may take its time to end; what it leaves behind is killed 5 s later, and the lock is released. Only
+Linux tells all that it started; elsewhere that is its process group, and in a terminal, where it
+shares the group of lockkit, the command alone. If it ends without a signal, the lock is released,
+and what it left in the background runs on without it.
 The command finds the epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has
 one; on a table the epoch is above that of the fence. While it waits, it names the holder on
 standard error. Exit: the command's own code (128 + n for signal n); 130 after Ctrl-C; 75 if another
@@ -251,6 +252,7 @@ def under(
 ) -> int:
     """Run the command, stop it as soon as the lease is lost, and return its exit code."""
     clock, received, signalled, code = Clock(), list[int](), False, None
+    interrupted = False
     # Starts before the command: a signal in between would end us and leave the command running.
     with handled((signal.SIGINT, *ENDING), received.append), Work(line, environment) as work:
         while code is None:
@@ -259,14 +261,14 @@ def under(
                 work.stop(signal.SIGTERM)
                 warn(f"lockkit {name}: the command was stopped, because the lease is lost")
                 return LOST
-            if signal.SIGINT in received:
-                work.interrupt()
-                raise KeyboardInterrupt  # the work has ended: now the lock can be released
+            interrupted |= signal.SIGINT in received
             signalled |= work.pass_on(received)  # the loop ends with the command
             if code is None:
                 clock.sleep(POLL_S)
         if signalled:
             work.stop(None)  # what the command has started, and not waited for
+    if interrupted:
+        raise KeyboardInterrupt  # the work has ended: now the lock can be released
     return code if code >= 0 else 128 - code
 
 

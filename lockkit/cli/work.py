@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,10 +23,14 @@ from lockkit.events import plain
 
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
+WITNESS_S = 1.0
+"""A signal that was sent to our group ends the witness; after this time it was sent to us alone."""
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 GUARD = "lockkit-guard"
 """The guard's name in Linux's process table."""
+WITNESS = ["sh", "-c", "ulimit -c 0; read _", GUARD]
+"""Waits for the end of its input, and ends by the first signal to its process group."""
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that end a process, and reach the command under the lock first."""
@@ -57,13 +62,15 @@ class Work:
         except CommandError:
             self._end_guard()
             raise
+        self._witness = None if self._alone else started_witness()
 
     def __enter__(self) -> Work:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not self._ended():
-            self.interrupt()
+            self.stop(signal.SIGTERM)
+        self._end_witness()
         self._end_guard()
 
     def poll(self) -> int | None:
@@ -73,21 +80,28 @@ class Work:
         return self.code
 
     def pass_on(self, received: list[int]) -> bool:
-        """Send these signals, and forget them; returns whether there were any."""
+        """Send these signals, and forget them; returns whether there were any.
+
+        The command gets each once: Terraform takes a second one for an order to stop at once.
+        """
         numbers = received[:]
         for each in numbers:
             received.remove(each)
-            send(self._members(each), each)
+        if numbers and not self._witnessed(numbers):
+            for each in numbers:
+                send(self._members(each), each)
         return bool(numbers)
 
-    def interrupt(self) -> None:
-        """After Ctrl-C: end it by SIGINT first.
-
-        A terminal sends Ctrl-C to the command too, and a second cuts its cleanup short. Only a
-        command that does not end gets another: `kill -INT` sends it to this process alone.
-        """
-        if self._alone or not in_time(self._ended):
-            self.stop(signal.SIGINT)
+    def _witnessed(self, numbers: list[int]) -> bool:
+        """Whether the command has got them too: a terminal sends Ctrl-C to the whole group."""
+        if self._witness is None:
+            return False
+        with suppress(subprocess.TimeoutExpired):
+            found = -self._witness.wait(WITNESS_S) in numbers
+            self._end_witness()
+            self._witness = started_witness()
+            return found
+        return False
 
     def stop(self, number: int | None) -> None:
         """End it: by the signal `number` first, then by SIGKILL."""
@@ -107,7 +121,7 @@ class Work:
         pid = self._reported()
         if pid > 0:
             return pid
-        if -pid == errno.ENOENT:
+        if -pid == errno.ENOENT or not name:
             raise CommandError(f"no command {plain(name)!r} on the PATH", code=NOT_FOUND)
         raise CommandError(f"{plain(name)}: {os.strerror(-pid)}", code=NOT_EXECUTABLE)
 
@@ -117,6 +131,11 @@ class Work:
             why = "the guard of the command was killed, and so the command was stopped"
             raise CommandError(why, code=EXIT_FAILED)
         return int(said)
+
+    def _end_witness(self) -> None:
+        if self._witness is not None:
+            self._witness.kill()
+            self._witness.communicate()
 
     def _end_guard(self) -> None:
         self._guard.kill()
@@ -150,9 +169,32 @@ def started_guard(
     return subprocess.Popen(
         [sys.executable, "-S", "-P", "-c", code, str(pipe.fileno()), str(group),
          ",".join(map(str, mask)), *line],
-        env={**os.environ, **environment}, pass_fds=[pipe.fileno()],
+        env={**os.environ, **environment}, pass_fds=[pipe.fileno(), *inherited()],
         process_group=0 if apart else None,
     )  # fmt: skip
+
+
+def inherited() -> list[int]:
+    """The files above standard error that our starter opened for the command, as for flock(1).
+
+    What Python opens is never inheritable.
+    """
+    found = []
+    with suppress(OSError):
+        for each in map(int, os.listdir("/dev/fd")):
+            with suppress(OSError):  # that of the listing
+                if each > 2 and os.get_inheritable(each):
+                    found.append(each)
+    return found
+
+
+def started_witness() -> subprocess.Popen[bytes] | None:
+    """None: it cannot be started."""
+    quiet = subprocess.DEVNULL
+    try:
+        return subprocess.Popen(WITNESS, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
+    except OSError:
+        return None
 
 
 def guard() -> NoReturn:
@@ -164,22 +206,26 @@ def guard() -> NoReturn:
     pipe, group, mask, line = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
     become_guard()
     signal.pthread_sigmask(signal.SIG_SETMASK, {int(each) for each in mask.split(",") if each})
-    try:
-        child = subprocess.Popen(line, process_group=group)
-    except OSError as error:
-        report(pipe, -(error.errno or errno.EIO))
-        os._exit(0)
-    report(pipe, child.pid)
+    os.set_inheritable(pipe, False)
+    runs_now = threading.Event()
 
     def watch() -> None:
         with suppress(OSError):
             os.read(pipe, 1)
+        runs_now.wait()
         end(
             lambda number: members(os.getpid(), child.pid, number, alone=not group),
             signal.SIGTERM, lambda: False,  # our process ends then
         )  # fmt: skip
 
-    threading.Thread(target=watch, daemon=True).start()
+    try:
+        threading.Thread(target=watch, daemon=True).start()
+        child = begun(line, group)
+    except (OSError, RuntimeError) as error:  # the latter: no further thread
+        report(pipe, -(getattr(error, "errno", 0) or errno.EAGAIN))
+        os._exit(0)
+    report(pipe, child.pid)
+    runs_now.set()
     with suppress(ChildProcessError):  # there is none any more
         while True:
             pid, status = os.wait()
@@ -189,6 +235,17 @@ def guard() -> NoReturn:
     while not group and runs(-child.pid):  # not on Linux: there it was ours
         clock.sleep(POLL_S)
     os._exit(0)
+
+
+def begun(line: list[str], group: int) -> subprocess.Popen[bytes]:
+    """Start the command; a script that does not name its interpreter is one of sh, as for env."""
+    try:
+        return subprocess.Popen(line, process_group=group, close_fds=False)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+    shell = ["/bin/sh", shutil.which(line[0]) or line[0], *line[1:]]
+    return subprocess.Popen(shell, process_group=group, close_fds=False)
 
 
 def become_guard() -> None:
@@ -240,15 +297,24 @@ def send(members: Iterable[int], number: int) -> None:
 
 
 def runs(member: int) -> bool:
-    """Whether a process, or the group that a negative number names, has not ended."""
+    """Whether a process, or one of the group that a negative number names, has not ended.
+
+    Nobody may ask for the end of one that has: its parent may be a container's first process.
+    """
     try:
         os.kill(member, 0)
-        with open(f"/proc/{member}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
     except ProcessLookupError:
         return False
-    except (OSError, IndexError):  # another user's, a group, or not Linux
+    except OSError:  # another user's
         return True
+    seen = False
+    for stat in glob("/proc/[0-9]*/stat" if member < 0 else f"/proc/{member}/stat"):
+        with suppress(OSError, IndexError), open(stat, encoding="utf-8", errors="replace") as file:
+            state, _, group = file.read().rpartition(")")[2].split()[:3]
+            seen = True
+            if state != "Z" and (member > 0 or int(group) == -member):
+                return True
+    return not seen  # not Linux, or it has ended meanwhile
 
 
 def members(guard: int, command: int, number: int, *, alone: bool) -> list[int]:
@@ -275,9 +341,13 @@ def below(pid: int, past_guards: bool) -> list[int]:
 
 
 def is_guard(pid: int) -> bool:
-    with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-        return file.read().strip() == GUARD
-    return False
+    """Whether it is a guard or a witness, which a signal to their lockkit is not meant for."""
+    def shown(what: str) -> str:
+        with suppress(OSError):
+            return Path(f"/proc/{pid}/{what}").read_text("utf-8", "replace")
+        return ""
+
+    return shown("comm").strip() == GUARD or shown("cmdline").split("\0")[:-1] == WITNESS
 
 
 def group_of(pid: int) -> int | None:

@@ -61,12 +61,12 @@ TF_CLI_ARGS_plan, TF_CLI_ARGS_apply and so on, because the lock is held already.
 lost, the command and what it started are stopped (SIGTERM, then SIGKILL); requests that Terraform
 sent before may still arrive. A guard, which is the command's parent process, does the same if
 lockkit itself is killed. SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it
-started, and the lock is released when these have ended. Only Linux tells all that it started;
-elsewhere that is its process group, and in a terminal, where it shares the group of lockkit, the
-command alone. If it ends without a signal, the lock is released, and what it left in the background
-runs on without it. Exit: the command's own code (128 + n for signal n); 130 after Ctrl-C; 75 if
-another owner held the lock until the timeout; 3 if the store did not answer, or the guard was
-killed; 76 if the lease was lost."""
+started, once each. The command may take its time to end; what it leaves behind is killed 5 s later,
+and the lock is released. Only Linux tells all that it started; elsewhere that is its process group,
+and in a terminal, where it shares the group of lockkit, the command alone. If it ends without a
+signal, the lock is released, and what it left in the background runs on without it. Exit: the
+command's own code (128 + n for signal n); 130 after Ctrl-C; 75 if another owner held the lock until
+the timeout; 3 if the store did not answer, or the guard was killed; 76 if the lease was lost."""
 
 MOVE = """\
 Moves a state's lock from Terraform's DynamoDB table to the lock file, without a gap:
