@@ -121,7 +121,7 @@ TimeSliders(lease_s=6, stall_s=6, fence=False)
 # number of lost orders depends on how far each writer had got. The violation does not: a commit was
 # published without a conflict check against the commit before it.
 
-# %%
+# %% jupyter={"source_hidden": true}
 for run in (without, with_fence):
     print(f"{run.title}: {run}. {run.verdict.kind}: {run.verdict.said}\n")
 assert str(without) == GUESSES[0] and without.verdict.kind == "INVALID"

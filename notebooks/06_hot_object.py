@@ -61,10 +61,10 @@ release can be sent again until the lease ends.
 """)
 
 # %%
-twice = use("gcs", times=2)
+again = use("gcs", times=2)
 print("S3: ", repr(use("s3", times=2)))
-print("GCS:", repr(twice))
-Workbench.replay(twice.events)
+print("GCS:", repr(again))
+Workbench.replay(again.events)
 
 # %% jupyter={"source_hidden": true}
 once.explain("""
@@ -93,9 +93,9 @@ print("GCS:", waited.requests("W2"))
 #
 # ## Check
 
-# %%
+# %% jupyter={"source_hidden": true}
 assert not gcs.free and gcs.requests("W1")["PUT 429"] == 1
-assert twice.free and twice.verdict.kind == "VALID"
+assert again.free and again.verdict.kind == "VALID"
 assert not [each for each in waited.requests("W2") if each.startswith("PUT")]
 assert waited.requests("W2")["GET 200"] == 1 and waited.verdict.kind == "VALID"
 

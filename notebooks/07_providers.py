@@ -76,7 +76,7 @@ print(woken.said)
 # %% [markdown]
 # ## Check
 
-# %%
+# %% jupyter={"source_hidden": true}
 if woken.did:
     assert handed.overlap_s == 0
     for name, figures in handed.sides:

@@ -73,11 +73,14 @@ two amounts. Each completed file was created *only if absent*, and neither exist
 fenced = overtake("fenced")
 fenced
 
+# %% jupyter={"source_hidden": true}
+overtaken.explain("""
+W1's write of the fence was answered with 412. W1 read the fence again and found a decision of a
+later epoch. Its own instant stays inflight and has no living owner. A table service will roll it
+back (notebook 10).
+""")
+
 # %% [markdown]
-# W1's write of the fence was answered with 412. W1 read the fence again and found a decision of a
-# later epoch. Its own instant stays inflight and has no living owner. A table service will roll it
-# back (notebook 10).
-#
 # ## Predict: is a refusal a conflict?
 #
 # Now W1 holds the lock. W2 is the late writer: its lease has ended, and it resumes. W2 commits just
@@ -97,7 +100,10 @@ refusal.explain("""
 A refused fence only says that *something was decided since you looked*. So W1 checks the commits
 that it has not checked yet, and only those. The two writers wrote different *file groups* (a file
 and its later versions), so neither hides anything of the other. W1 therefore tries again, with
-what it has read now. This table shows every pair of writes:
+what it has read now. The rule compares file groups, not rows. Two commits conflict if both
+wrote the same file group, or if one wrote to a file group that the other removed. An insert goes
+into a new file group, so it conflicts only with an overwrite: an overwrite must not leave a row in
+place that it never saw. This table shows every pair of writes:
 """)
 
 # %%
@@ -108,10 +114,6 @@ print(pairs.met["update order-1", "update order-1"].ended["W1"])
 pairs
 
 # %% [markdown]
-# The rule compares file groups, not rows. Two commits conflict if both wrote the same file group,
-# or if one wrote to a file group that the other removed. An insert goes into a new file group, so
-# it conflicts only with an overwrite: an overwrite must not leave a row in place that it never saw.
-#
 # ## Lose an answer, kill a writer
 #
 # W1's write of the fence is applied, but W1 receives no answer. It reads the fence again, finds its
@@ -139,7 +141,7 @@ print(before, "then", killed.rows)
 # %% [markdown]
 # ## Check
 
-# %%
+# %% jupyter={"source_hidden": true}
 assert hudi.verdict.kind == "INVALID" and str(hudi) == GUESSES[2]
 assert fenced.verdict.kind == apart.verdict.kind == "VALID" and apart.rounds == 2
 assert {each.verdict.kind for each in pairs.met.values()} == {"VALID"}

@@ -40,9 +40,9 @@ woken
 # ## Run: without the fence
 
 # %%
-wrong = woken.run(wake, fence=False)
-print(repr(wrong))
-Workbench.replay(wrong.events)
+unfenced = woken.run(wake, fence=False)
+print(repr(unfenced))
+Workbench.replay(unfenced.events)
 
 # %% [markdown]
 # ## See
@@ -58,9 +58,8 @@ process to replace it decides, and files are deleted only after that.
 """)
 
 # %%
-right = wake(fence=True)
-print(repr(right))
-assert (wrong.verdict.kind, right.verdict.kind) == ("INVALID", "VALID")
+fenced = wake(fence=True)
+print(repr(fenced))
 
 # %% [markdown]
 # ## What a writer leaves
@@ -82,7 +81,6 @@ remains()
 
 # %%
 table = ages()
-assert table.dead(0, "EAGER") and not table.dead(110, "LAZY") and table.dead(130, "LAZY")
 table
 
 # %% [markdown]
@@ -120,11 +118,13 @@ print("From the markers:", repr(meet(early=True)))
 # %% [markdown]
 # ## Check
 
-# %%
-assert str(wrong) == "a commit whose file is missing" and "k3 3" in right.again
+# %% jupyter={"source_hidden": true}
+assert (unfenced.verdict.kind, fenced.verdict.kind) == ("INVALID", "VALID")
+assert table.dead(0, "EAGER") and not table.dead(110, "LAZY") and table.dead(130, "LAZY")
+assert str(unfenced) == "a commit whose file is missing" and "k3 3" in fenced.again
 assert str(late_beat(guarded=True)).startswith("the service gives up")
 assert (meet(early=False).files, meet(early=True).files) == (1, 0)
-print(right.verdict.said)
+print(fenced.verdict.said)
 
 # %% [markdown]
 # ## Why

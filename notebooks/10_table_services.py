@@ -80,9 +80,9 @@ asleep
 # ## Run: without the fence
 
 # %%
-wrong = asleep.run(oversleep, fence=False)
-print(repr(wrong))
-Workbench.replay(wrong.events)
+unfenced = asleep.run(oversleep, fence=False)
+print(repr(unfenced))
+Workbench.replay(unfenced.events)
 
 # %% jupyter={"source_hidden": true}
 asleep.explain("""
@@ -93,8 +93,8 @@ time, the service simply rolls itself back:
 """)
 
 # %%
-right = oversleep(fence=True)
-print(repr(right))
+fenced = oversleep(fence=True)
+print(repr(fenced))
 
 # %% [markdown]
 # ## Who gives way without a pause
@@ -123,12 +123,12 @@ yet. With PreferWriter the plan stops no writer. Instead the service looks for l
 # %% [markdown]
 # ## Check
 
-# %%
+# %% jupyter={"source_hidden": true}
 assert str(cleaned).startswith("an error") and str(kept).startswith("the rows as they were")
 assert blocked.beside == 0 and blocked.after > 0
-assert wrong.verdict.kind == "INVALID" and right.verdict.kind == "VALID"
+assert unfenced.verdict.kind == "INVALID" and fenced.verdict.kind == "VALID"
 assert {each.kind for each in all_orders.verdicts} == {"VALID"}
-print(wrong.verdict.said)
+print(unfenced.verdict.said)
 
 # %% [markdown]
 # ## Why

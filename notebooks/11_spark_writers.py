@@ -142,7 +142,7 @@ print(f"{save!r}\n{direct!r}")
 # %% [markdown]
 # ## Check
 
-# %%
+# %% jupyter={"source_hidden": true}
 assert (str(once), str(anew), str(apart)) == (SUMS[1], SUMS[0], COUNTS[1])
 assert once.verdict.kind == anew.verdict.kind == apart.verdict.kind == "VALID"
 assert all(each.error == "CommitConflict" for each in apart.reported if not each.done)

@@ -29,8 +29,7 @@
 
 # %%
 from lockkit.lab.widgets import PatternStepper, PatternSteps, Predict
-from lockkit.lab.course.worst import AS_NO, AS_YES, FORGETFUL, GUESSES, UNASKED, UNLOOKED, play
-from lockkit.lab.course.worst import JOB_GUESSES, LOG_GUESSES
+from lockkit.lab.course.worst import AS_YES, GUESSES, JOB_GUESSES, LOG_GUESSES, PLANTED, play
 
 late = Predict("What does resource.json contain in the end?", GUESSES)
 late
@@ -41,19 +40,19 @@ late
 # There is one object for each epoch, `lock_0000000001.json`. The client that creates it (*only if
 # absent*) leads in that epoch. W2's clock is a minute fast, so every epoch of W1 looks over to W2.
 #
-# 1. The mistake is already planted: *the resource does not look at the epoch*.
+# 1. The mistake is already planted.
 # 2. Press **Next** under W1 until it is about to *PUT* `resource.json`.
 # 3. Press **To the end** under W2, then under W1. Who wrote last?
 # 4. Choose *nothing: as it should be* and do the same again.
 
 # %%
-late.reveal(PatternStepper("election", UNLOOKED))
+late.reveal(PatternStepper("election", PLANTED["election"]))
 
 # %% [markdown]
 # Or let the simulator play it to the very same moment:
 
 # %%
-unfenced = play("election", UNLOOKED)
+unfenced = play("election", PLANTED["election"])
 late.reveal(unfenced)
 
 # %% [markdown]
@@ -69,7 +68,6 @@ highest epoch that ever wrote it.
 
 # %%
 fenced = play("election")
-assert fenced.well and not unfenced.well
 fenced
 
 # %% [markdown]
@@ -84,17 +82,17 @@ claim = Predict("How often does a reader of the log find W1's record?", LOG_GUES
 claim
 
 # %% [markdown]
-# Try it: plant the mistake *a lost answer to a claim is a no*, and press **Next** under W1 until it
-# *PUT*s slot 1. Then press **Answer lost** and **To the end**. Do the same with **Request lost**.
+# Try it; the mistake is already planted. Press **Next** under W1 until it *PUT*s slot 1. Then press
+# **Answer lost** and **To the end**. Do the same with **Request lost**.
 
 # %%
-claim.reveal(PatternStepper("wal", AS_NO))
+claim.reveal(PatternStepper("wal", PLANTED["wal"]))
 
 # %%
-doubled = claim.run(play, "wal", AS_NO)
+logged = claim.run(play, "wal", PLANTED["wal"])
 for other in (play("wal", AS_YES), play("wal")):
     print(f"{other.mistake or 'as it should be'}: {other.because}")
-doubled
+logged
 
 # %% jupyter={"source_hidden": true}
 claim.explain("""
@@ -113,7 +111,6 @@ asleep = PatternSteps("wal")
 asleep.until("W1", "1.json", "PUT")
 asleep.finish("W2")
 print(asleep.finish("W1"))
-assert "Fenced" in asleep.actors["W1"].ended and asleep.verdict.well
 
 # %% [markdown]
 # ## Run: a queue in one file
@@ -127,13 +124,12 @@ job = Predict("W1 reads the file again. What does it do?", JOB_GUESSES)
 job
 
 # %%
-job.reveal(PatternStepper("queue", FORGETFUL))
+job.reveal(PatternStepper("queue", PLANTED["queue"]))
 
 # %%
-twice, remembered = job.run(play, "queue", FORGETFUL), play("queue")
-print(repr(remembered))
-assert remembered.well and not (twice.well or doubled.well)
-twice
+again, sound = job.run(play, "queue", PLANTED["queue"]), play("queue")
+print(repr(sound))
+again
 
 # %% [markdown]
 # ## Run: Terraform's lock file
@@ -147,9 +143,14 @@ twice
 PatternStepper("statelock")
 
 # %%
-alone = play("statelock", UNASKED)
-assert not alone.well
+alone = play("statelock", PLANTED["statelock"])
 alone
+
+# %% jupyter={"source_hidden": true}
+assert fenced.well and not unfenced.well
+assert "Fenced" in asleep.actors["W1"].ended and asleep.verdict.well
+assert sound.well and not (again.well or logged.well)
+assert not alone.well
 
 # %% [markdown]
 # ## Why

@@ -111,8 +111,8 @@ late
 # own instant.
 
 # %%
-wrong = late.run(compact_beside, completion=False)
-wrong
+by_request = late.run(compact_beside, completion=False)
+by_request
 
 # %% jupyter={"source_hidden": true}
 late.explain("""
@@ -123,17 +123,17 @@ file was committed*.
 """)
 
 # %%
-right = compact_beside(completion=True)
-right
+by_completion = compact_beside(completion=True)
+by_completion
 
 # %% [markdown]
 # ## Check
 
-# %%
+# %% jupyter={"source_hidden": true}
 assert str(changed) == COST_GUESSES[2] and str(both) == OVERLAP_GUESSES[1]
 assert both.verdicts == ["VALID", "VALID"]
 assert both.stages[0].rows == both.stages[1].rows == (("order-1", 3, 15), ("order-2", 1, 0))
-assert str(wrong) == LATE_GUESSES[2] and str(right) == LATE_GUESSES[1]
+assert str(by_request) == LATE_GUESSES[2] and str(by_completion) == LATE_GUESSES[1]
 
 # %% [markdown]
 # ## Why

@@ -107,8 +107,8 @@ combining = Combining()
 killed.reveal(combining)
 
 # %%
-rescued = killed.run(combining.kill_and_go_on)
-print(repr(rescued))
+rest = killed.run(combining.kill_and_go_on)
+print(repr(rest))
 
 # %% jupyter={"source_hidden": true}
 killed.explain("""
@@ -120,10 +120,10 @@ own commit is decided, too: once it was offered, it could not be taken back.
 # %% [markdown]
 # ## Check
 
-# %%
+# %% jupyter={"source_hidden": true}
 assert str(retried) == GUESSES[1] and str(helped) == GUESSES[2]
 assert helped.grows > 4 > 2 > retried.grows
-assert batches(history).helped and str(rescued) == KILL_GUESSES[2]
+assert batches(history).helped and str(rest) == KILL_GUESSES[2]
 
 # %% [markdown]
 # ## Why

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from lockkit.lab.course import worst
+
 ROOT = Path(__file__).parents[1]
 SOLUTIONS = ROOT / "notebooks" / "solutions"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
@@ -33,6 +35,10 @@ CODE_CELLS_MAX = 13
 OPEN_GUESS = re.compile(r"\*\*(Guess|Decide)( first)?:")
 TELLING = re.compile(r"wrong version|too (short|long|late|soon)|does\s+harm|who decided", re.I)
 """Below an open guess, it gives the outcome away."""
+NAMES_THE_OUTCOME = re.compile(
+    r"^(wrong|right|broken|twice|doubled|remembered|rescued)\b.* = ", re.M
+)
+"""A result under such a name, in the line that runs it, is an answer."""
 RUN_TIMEOUT_S = 110
 
 each_notebook = pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda path: path.stem)
@@ -88,10 +94,11 @@ def test_the_stored_notebook_is_the_source_and_nothing_else(
 
 @each_notebook
 def test_cells_are_thin_and_define_nothing(source: Path) -> None:
-    counted = [each for each in code(source) if not explains(each) and not is_exercise(each)]
+    folded = [each for each in code(source) if explains(each) or checks(each)]
+    counted = [each for each in code(source) if each not in folded and not is_exercise(each)]
     assert len(counted) <= CODE_CELLS_MAX
     for cell in code(source):
-        if explains(cell):
+        if cell in folded:
             continue
         lines = [line for line in cell.splitlines() if line.strip()]
         shown = THE_LINES in lines or is_exercise(cell)
@@ -106,6 +113,32 @@ def explains(cell: str) -> bool:
     return bool(re.match(r"\w+\.explain\(", cell)) and cell.endswith('""")')
 
 
+def checks(cell: str) -> bool:
+    """It says what the outcome must be; its source is folded."""
+    own = THE_LINES not in cell and not is_exercise(cell)
+    return own and bool(re.search(r"^\s*assert ", cell, re.M))
+
+
+def without_source(notebook: list[dict[str, Any]]) -> list[str]:
+    """The texts that a reader sees before anything has run, without those that are folded."""
+    return ["".join(each["source"]) for each in notebook
+            if not each["metadata"].get("jupyter", {}).get("source_hidden", False)]  # fmt: skip
+
+
+@each_notebook
+def test_no_code_or_text_that_is_open_names_the_outcome_of_a_guess(source: Path) -> None:
+    """Not by its place among the guesses, by a verdict, by a planted mistake, or by a variable."""
+    if not any("Predict(" in each for each in code(source)):
+        return
+    for text in without_source(cells(source)):
+        if "## Why" in text:
+            return
+        assert "Predict(" in text or not re.search(r"GUESSES\[|(SUMS|COUNTS|FATES)\[", text), text
+        assert THE_LINES in text or not re.search(r"(VALID|INVALID)\"|^\s*assert ", text, re.M)
+        assert not NAMES_THE_OUTCOME.search(text), text
+        assert not [each for each in worst.PLANTED.values() if each in text], text
+
+
 @each_notebook
 def test_an_answer_is_not_on_the_screen_while_its_guess_is_open(source: Path) -> None:
     """What explains an outcome is folded, comes after the run, and needs the outcome to show."""
@@ -117,7 +150,8 @@ def test_an_answer_is_not_on_the_screen_while_its_guess_is_open(source: Path) ->
             guessed |= set(re.findall(r"(\w+) = Predict\(", text))
             ran |= set(re.findall(r"(\w+)\.(?:run|reveal)\(", text))
             folded = each["metadata"].get("jupyter", {}).get("source_hidden", False)
-            assert folded is explains(text), text
+            lesson = any("Predict(" in each for each in code(source))
+            assert folded is (explains(text) or (lesson and checks(text))), text
             assert not explains(text) or text.split(".")[0] in ran, text
         else:
             assert not OPEN_GUESS.search(text), "a guess is a Predict: its answer is hidden"

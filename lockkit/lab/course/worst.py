@@ -22,6 +22,8 @@ FORGETFUL = "the file does not remember past writes"
 UNASKED, UNGUARDED = (
     "a lost answer is not looked into", "an unlock deletes whatever is there by then",
 )  # fmt: skip
+PLANTED = {"election": UNLOOKED, "wal": AS_NO, "queue": FORGETFUL, "statelock": UNASKED}
+"""The mistake of each protocol that a guess is about, under a name that does not tell it."""
 OF_W2, OF_W1 = "the value of W2, the current leader", "the value of W1, the former leader"
 GUESSES = (OF_W2, OF_W1)
 """The final content of the resource after a leader was late."""
