@@ -312,7 +312,7 @@ def _name(key: object) -> str:
     return plain(str(key).rpartition("/")[2])
 
 
-INSTANT = re.compile(r"\b(?:\d{17}|\d{14})\b")
+INSTANT = re.compile(r"(?<![0-9A-Za-z])(?:\d{17}|\d{14})(?![0-9A-Za-z])")
 HANDLE = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=/\d)")
 
 

@@ -223,6 +223,7 @@ test("a search finds writers, writes, answers and versions, at the beginning of 
   assert.deepEqual(found("412").map((stop) => /answer 412/.test(stop.detail)), [true, true]);
   const row = named("bad/stalled_commit_accepted").rows[2];
   assert.ok(found(row.full).some((stop) => stop.row === row.id), "a whole version, as it was pasted");
+  assert.ok(found("20250106101204123").some((stop) => stop.detail.includes("..204123")), "a whole instant, as it was pasted");
   assert.equal(found("").length + found("   ").length + found("zebra").length, 0);
   assert.ok(found("(.*) [").length === 0, "a search is no pattern");
 });

@@ -67,8 +67,8 @@ def test_the_answers_shown_for_an_actor_are_escaped() -> None:
 
 
 @pytest.mark.parametrize(("key", "shown"), [
-    ("wal/00000000000000000000.json", "…0"), ("wal/00000000000000000012.json", "…12"),
-    ("lock_0000000001.json", "lock_…1"), ("queue.json", "queue"),
+    ("wal/00000000000000000000.json", "wal/0"), ("wal/00000000000000000012.json", "wal/12"),
+    ("lock_0000000001.json", "lock_1"), ("queue.json", "queue"),
 ])  # fmt: skip
 def test_a_numbered_object_is_named_in_a_picture_by_its_number(key: str, shown: str) -> None:
     assert name_of(key) == shown

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lockkit.events import Event, event, read
+from lockkit.events import INSTANT, Event, event, read
 from lockkit.lab.widgets import Console
 from lockkit.lab.widgets.export import drawing
 from lockkit.lab.widgets.models import HistoryModel
@@ -215,3 +215,10 @@ def test_a_counterexample_is_drawn_to_the_end_of_the_first_lease() -> None:
 def test_a_lane_says_holds_only_for_the_client_named_in_the_lock_object() -> None:
     states = {lane["title"]: lane["state"] for lane in whole(two_believe())["lanes"]}
     assert (states["W1"], states["W2"]) == ("superseded", "holds")
+
+
+def test_no_detail_of_a_picture_has_a_full_instant() -> None:
+    drawn = whole(recorded("bad/stalled_commit_accepted"))
+    details = [each["detail"] for part in ("arrows", "bars", "marks") for each in drawn[part]]
+    assert any("commit ..204123" in each for each in details)
+    assert [each for each in details if INSTANT.search(each)] == []

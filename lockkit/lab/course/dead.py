@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.errors import LockLost
-from lockkit.events import Event
+from lockkit.events import Event, shortened
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.table_testbed import TableTestbed, TestbedWriter, seen
 from lockkit.table import Prepared
@@ -68,7 +68,7 @@ class WokenWriter:
 
     def __repr__(self) -> str:
         again = f"\nAfter W1 began again: {self.again}" if self.again else ""
-        return f"W1's answer: {self.reported}\nA reader got: {self.reader}{again}"
+        return shortened(f"W1's answer: {self.reported}\nA reader got: {self.reader}{again}")
 
 
 def wake(fence: bool) -> WokenWriter:
@@ -118,7 +118,8 @@ class InstantRemains:
         return f"{len(self.rows)} objects"
 
     def __repr__(self) -> str:
-        return "\n".join(f"{key:70} {means}; deleted by {who}" for key, means, who in self.rows)
+        lines = (f"{shortened(key):60} {means}; deleted by {who}" for key, means, who in self.rows)
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         head = ("object", "what it says", "who deletes it, if W1 is dead")
@@ -203,7 +204,7 @@ class HeartbeatRace:
 
     def __repr__(self) -> str:
         went = "went on and rolled it back" if self.ended else "was refused: a newer beat exists"
-        return f"{self}. The service {went}; W1's answer: {self.reported}"
+        return shortened(f"{self}. The service {went}; W1's answer: {self.reported}")
 
 
 def late_beat(guarded: bool) -> HeartbeatRace:
@@ -243,7 +244,7 @@ class RewriteEncounter:
         return f"{self.files} file{'s' * (self.files != 1)} written in vain"
 
     def __repr__(self) -> str:
-        return f"{self}. W2's answer: {self.why}"
+        return shortened(f"{self}. W2's answer: {self.why}")
 
 
 def meet(early: bool) -> RewriteEncounter:
@@ -293,7 +294,7 @@ class HeartbeatTuning:
         return "solved" if self.solved else "not yet"
 
     def __repr__(self) -> str:
-        return (
+        return shortened(
             f"{self}. The slow writer: {self.slow}. The dead writer after {GONE_WITHIN_S:g} s: "
             f"{self.dead}. The checker: {self.verdict.kind}"
         )

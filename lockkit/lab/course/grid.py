@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+from lockkit.events import shortened
+
 _LEFT = "text-align:left"
 LEFT = f"style='{_LEFT}'"  # a page strips style sheets from output
 TIGHT = f"style='{_LEFT};padding:2px 8px;line-height:1.4'"
@@ -26,7 +28,7 @@ def scrolled(table: str) -> str:
 
 
 def _cell(value: object) -> str:
-    text = str(value)
+    text = shortened(str(value))
     long = any(len(word) > WORD_MAX for word in text.split())
     style = f"style='{_LEFT};overflow-wrap:anywhere'" if long else LEFT
     return f"<td {style}>{escape(text)}</td>"

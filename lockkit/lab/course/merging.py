@@ -11,6 +11,7 @@ from typing import Any
 import ipywidgets as widgets
 
 import lockkit.table as table
+from lockkit.events import shortened
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.staged_upserts import (
     NON_BLOCKING,
@@ -99,10 +100,10 @@ class LogContent:
     """Of each block its kind, the instant that it belongs to, and its rows."""
 
     def __repr__(self) -> str:
-        return "\n".join([self.path, *("  ".join(each) for each in self.blocks)])
+        return shortened("\n".join([self.path, *("  ".join(each) for each in self.blocks)]))
 
     def _repr_html_(self) -> str:
-        return f"<code>{escape(self.path)}</code>" + grid(
+        return f"<code>{escape(shortened(self.path))}</code>" + grid(
             "merging", ("block", "instant", "rows"), self.blocks
         )
 
@@ -141,7 +142,7 @@ class LateLog:
         return SEEN if ("order-1", 5, 10) in self.rows else LOST
 
     def __repr__(self) -> str:
-        lines = [f"{each.path[-40:]}  {each.owner}  {_said(each.rows)}  {each.standing}"
+        lines = [f"{shortened(each.path)[-40:]}  {each.owner}  {_said(each.rows)}  {each.standing}"
                  for each in self.files]  # fmt: skip
         return "\n".join([*lines, f"W1's row: {self}. A reader sees {_said(self.rows)}"])
 

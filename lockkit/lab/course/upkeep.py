@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.errors import LockLost, TableError
-from lockkit.events import Event
+from lockkit.events import Event, shortened
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.table_testbed import LEASE_S, TableTestbed, TestbedWriter, amounts, seen
 from lockkit.lab.course.ticking import ticks
@@ -68,7 +68,7 @@ class SlowRead:
         return AS_IT_WAS if self.got == f"k1 {BEGAN_AT}" else AS_IT_IS
 
     def __repr__(self) -> str:
-        return f"The reader got: {self.got}. {self.files} data files are left."
+        return shortened(f"The reader got: {self.got}. {self.files} data files are left.")
 
 
 def read_slowly(retained: int) -> SlowRead:
@@ -156,7 +156,7 @@ class ClusterClash:
 
     def __repr__(self) -> str:
         why = f" Its answer: {self.why}." if self.why else ""
-        return f"Gave way: {self.lost}.{why} A reader gets: {self.rows}"
+        return shortened(f"Gave way: {self.lost}.{why} A reader gets: {self.rows}")
 
 
 @dataclass(frozen=True, slots=True)

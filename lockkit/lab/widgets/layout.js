@@ -520,9 +520,9 @@ export function haystack(stops) {
   return stops.map((stop) => ` ${stop.find} ${stop.detail.replace(/-?\d+\.\d+ s\b/g, "")}`.toLowerCase());
 }
 
-/** The places of the stops that have every word of `query` at the beginning of a word. */
+/** The places of the stops that have every word of `query` at the beginning of a word; of an instant, its end. */
 export function matches(hay, query) {
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean)
+  const words = query.replace(/\b\d{8,11}(\d{6})\b/g, "$1").toLowerCase().split(/\s+/).filter(Boolean)
     .map((each) => new RegExp(`(^|[^a-z0-9])${each.replace(/[^a-z0-9]/g, "\\$&")}`));
   if (!words.length) return [];
   return hay.flatMap((text, place) => (words.every((each) => each.test(text)) ? [place] : []));

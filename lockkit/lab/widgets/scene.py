@@ -114,6 +114,8 @@ class _Painter:
         arrows, polls = self._arrows()
         bars = [*self._owners(), *self._beliefs(), *self._stalls(), *self._calls(), *polls]
         marks = [*self._generations(), *self._commits(), *self._moments()]
+        for each in (*arrows, *bars, *marks):
+            each["detail"] = shortened(each["detail"])
         return {
             "span": [self._t(self.start), self._t(self.now)],
             "keep": self._kept(),

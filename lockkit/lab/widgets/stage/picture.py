@@ -39,8 +39,9 @@ def _applied(trip: Trip) -> bool:
 
 
 def name_of(key: str) -> str:
-    """The end of a key, without the zeros before its number."""
-    return text(ZEROS.sub("…", tail(key)).removesuffix(".json"))
+    """The end of a key, without the zeros before its number; of a number, also its folder."""
+    name = text(ZEROS.sub("", tail(key)).removesuffix(".json"))
+    return f"{tail(key.rpartition('/')[0])}/{name}" if name.isdigit() else name
 
 
 def _said(trip: Trip) -> str:
