@@ -58,12 +58,13 @@ def by_polars(block: Block, names: Sequence[str]) -> pa.Table | None:
     return found.drop_columns([LENGTH])
 
 
-def encoded(rows: pa.Table) -> bytes | None:
+def encoded(rows: pa.Table) -> memoryview | None:
     """All rows as the records of an Avro block; None if polars cannot encode them, or is missing.
 
     Each column is a union of null and its type, and has that one as Avro does: times as numbers.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     plain = (pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(),
              pa.binary())  # fmt: skip
@@ -83,15 +84,16 @@ def encoded(rows: pa.Table) -> bytes | None:
     out.seek(out.getvalue().index(sync) + SYNC_BYTES)
     if read_long(out) != rows.num_rows or read_long(out) != sizes.sum():
         return None  # polars has written several blocks, or otherwise than is known
-    begins = np.cumsum(sizes + 4) - sizes - 4
-    found = np.empty(int(sizes.sum()) + 4 * rows.num_rows, np.uint8)
-    is_record = np.ones(len(found), bool)
-    lengths = sizes.astype(">i4").view(np.uint8).reshape(-1, 4)
-    for n in range(4):
-        found[begins + n] = lengths[:, n]
-        is_record[begins + n] = False
-    found[is_record] = np.frombuffer(out.read(), np.uint8)[:-SYNC_BYTES]
-    return found.tobytes()
+    begins = np.append(0, np.cumsum(sizes))
+    if begins[-1] + 4 * len(sizes) >= 1 << 31:
+        return None
+    fours = np.arange(0, 4 * len(sizes) + 1, 4, dtype=np.int32)
+    records, lengths = (
+        pa.Array.from_buffers(pa.binary(), len(sizes), [None, *map(pa.py_buffer, each)])
+        for each in ((begins.astype(np.int32), out.read()), (fours, sizes.astype(">i4")))
+    )
+    joined = pc.binary_join_element_wise(lengths, records, b"")
+    return memoryview(joined.buffers()[2]).cast("B")[: begins[-1] + 4 * len(sizes)]
 
 
 def _sizes(column: Any) -> Any:

@@ -78,7 +78,7 @@ def data_block(
     header = {INSTANT: target.instant, SCHEMA: described}
     if target.partial and target.schema is not None and len(rows.schema) < len(target.schema):
         header[PARTIAL] = "true"
-    return log_block(kind, header, out.getvalue())
+    return log_block(kind, header, out.getbuffer())
 
 
 def _avro_rows(
@@ -168,18 +168,18 @@ def _wrapper(kind: pa.DataType) -> str | None:
     }.get(kind)  # fmt: skip
 
 
-def log_block(kind: int, header: Mapping[int, str], content: bytes) -> bytes:
+def log_block(kind: int, header: Mapping[int, str], content: bytes | memoryview) -> bytes:
     """Its size is counted behind the size; the one at its end, from behind the magic word."""
     entries = b"".join(
         struct.pack(">ii", key, len(text.encode())) + text.encode()
         for key, text in sorted(header.items())
     )
-    body = (
-        struct.pack(">iii", BLOCK_VERSION, kind, len(header)) + entries
-        + struct.pack(">q", len(content)) + content + struct.pack(">i", 0)
-    )  # fmt: skip
-    size = len(body) + 8
-    return MAGIC + struct.pack(">q", size) + body + struct.pack(">q", size + len(MAGIC))
+    head = struct.pack(">iii", BLOCK_VERSION, kind, len(header)) + entries
+    size = len(head) + len(content) + 20
+    return b"".join((
+        MAGIC, struct.pack(">q", size), head, struct.pack(">q", len(content)), content,
+        struct.pack(">iq", 0, size + len(MAGIC)),
+    ))  # fmt: skip
 
 
 def _with_meta(described: str) -> str:
