@@ -64,7 +64,7 @@ TOUCHING = """([state, width, reads]) => {
     return { ...letters, x0: letters.x0 + 1, x1: letters.x1 - 1, y0: base - 8, y1: base + 1, node };
   });
   const labels = texts.filter(({ node }) => node.classList.contains("lk-label"));
-  const shapes = all_of(".lk-marks [data-id] > :not(.lk-halo), .lk-bars [data-id] > *, "
+  const shapes = all_of(".lk-marks [data-id] > *, .lk-bars [data-id] > *, "
     + ".lk-arrows :is(.lk-no, .lk-lost, .lk-tip)")
     .map((node) => boxed(node, node.getAttribute("class")));
   const meet = (a, b) => a.x0 < b.x1 && b.x0 < a.x1 && a.y0 < b.y1 && b.y0 < a.y1;

@@ -614,7 +614,7 @@ class View {
       default:
         svg("path", { d: `M${x - 6} ${y}h12M${x} ${y - 5}v10`, class: "lk-stop" }, node);
     }
-    if (mark.evidence) svg("circle", { cx: x, cy: y, r: 12, class: "lk-halo" }, node);
+    if (mark.evidence) svg("circle", { cx: x, cy: y, r: 10, class: "lk-halo" }, node);
   }
 
   drawLabel(label, parent) {
