@@ -160,7 +160,8 @@ function laid(scene, arrows, kept, marks, at, room, more, last) {
 /** Room for the longest time, and for the longest name of a holder. */
 function gutters(scene, narrow) {
   const clock = seconds(scene.span[1], 3).length * TIME_CHAR + 6;
-  const longest = scene.bars.reduce((most, bar) => (bar.kind === "owner" ? Math.max(most, bar.label.length) : most), 0);
+  const names = [...scene.bars.filter((bar) => bar.kind === "owner"), ...scene.marks.filter((mark) => mark.kind === "generation")];
+  const longest = names.reduce((most, { label }) => Math.max(most, label.length), 0);
   if (narrow) return [Math.ceil(clock) + 4, 52];
   return [Math.max(TIME_W, Math.ceil(clock)), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
@@ -307,7 +308,7 @@ function labelled(id, whole, x, anchor, dy, kind, hue, room, most = Infinity) {
 function sided(id, whole, lane, off, left, dy, kind, hue, room) {
   const on = (toLeft) => labelled(id, whole, lane + (toLeft ? -1 : 1) * (off - room.nearer), toLeft ? "end" : "start", dy, kind, hue, room);
   const [one, other] = [on(left), on(!left)];
-  return isCut(one.text) && !isCut(other.text) ? other : { ...one, other };
+  return isCut(one.text) && !isCut(other.text) ? { ...other, other: one } : { ...one, other };
 }
 
 /** The highest place at which this box touches none of those above it. */
@@ -412,15 +413,17 @@ function settle(labels, page, room, last) {
   return { labels: found, tight };
 }
 
-/** The label on its lane's other side, and with fewer and fewer words. */
+/** The label on its lane's other side, and with fewer and fewer words; cut only at last. */
 function fewer(label, room) {
-  const forms = label.other?.text === label.text ? [{ ...label, ...label.other, y: label.y }] : [];
+  const flipped = label.other?.text ? [{ ...label, ...label.other, y: label.y }] : [];
+  const forms = [];
   for (let each = label; ;) {
     const { id, text, x, x0, x1, anchor, dy, kind, hue } = each;
     each = { ...each, ...labelled(id, text, x, anchor, dy, kind, hue, room, x1 - x0 - 1), y: label.y };
-    if (isCut(each.text)) return forms;
+    if (isCut(each.text)) break;
     forms.push(each);
   }
+  return isCut(label.other?.text) ? [...forms, ...flipped] : [...flipped, ...forms];
 }
 
 /** Labels of bars go where there is room, on either side, or nowhere. */
