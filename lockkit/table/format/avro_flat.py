@@ -95,17 +95,15 @@ def _met(content: Any, count: int) -> Any:
         there = alike.search(content, place + 4)
         if there is not None and there.start() - 4 > starts[-1]:
             starts.append(there.start() - 4)
-    lengths = np.ndarray(size - 3, ">i4", content, 0, (1,))  # one from each byte on
-    at, ends, walks = np.array(starts), np.array([*starts[1:], size]), list[Any]()
+    lengths = np.ndarray(size - 3, ">u4", content, 0, (1,))  # one from each byte on
+    at, ends, walks = np.array(starts), np.array([*starts[1:], size]), list[tuple[Any, Any]]()
     while (on := at < ends).any():
-        if len(walks) == WALKS_MAX or at.min() < FIRST or at[on].max() > size - 4:
+        if len(walks) == WALKS_MAX:
             return None
-        walks.append(np.where(on, at, -1))
-        at = np.where(on, at + 4 + lengths[np.where(on, at, 0)], at)
-    begins = np.stack(walks, 1).ravel()
-    begins = begins[begins >= 0]
-    met = len(begins) == count and (at == ends).all() and (np.diff(begins) >= 4).all()
-    return begins if met else None
+        walks.append((at, on))
+        at = at + (lengths[np.minimum(at, size - 4)] + np.int64(4)) * on
+    begins, are = (np.stack(each, 1) for each in zip(*walks, strict=True))
+    return begins[are] if np.count_nonzero(are) == count and (at == ends).all() else None
 
 
 def _one_by_one(content: Any, count: int) -> Any:

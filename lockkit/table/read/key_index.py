@@ -188,8 +188,9 @@ def _probe(hashes: Any, of: Any, tables: list[Any]) -> Any:
     for number, table in enumerate(tables):
         own = hashes if left is None else hashes[left]
         there = table[_slots(own, number, len(table).bit_length() - 1)]
-        hit = (there >= 0) & (of[there] == own)
-        miss = (there >= 0) & ~hit
+        hit = of[there] == own
+        hit &= there >= 0
+        miss = (there >= 0) ^ hit
         if left is None:
             place, left = np.where(hit, there, np.int32(-1)), np.flatnonzero(miss)
         else:
