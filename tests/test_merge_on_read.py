@@ -160,6 +160,15 @@ def test_a_small_base_file_of_many_rows_is_not_held_in_memory(
     assert sorted(found["v"].to_pylist()) == sorted([*texts[:7], "new", *texts[8:]])
 
 
+def test_a_delete_of_an_unknown_key_stays_only_where_its_bucket_has_a_file_group() -> None:
+    """As with Hudi's bucket index: `HoodieDeleteHelper` drops keys whose location is unknown."""
+    with made(buckets=1) as table:
+        table.upsert(rows(("a", "EU", 1, 1)))
+        table.delete(rows(("z", "EU", 9, 0), ("z", "US", 9, 0)))
+        table.upsert(rows(("z", "EU", 5, 5), ("z", "US", 5, 5)))
+        assert shown(table.read()) == [("a", "EU", 1, 1), ("z", "US", 5, 5)]
+
+
 def test_keys_that_are_the_texts_of_a_column_are_read_from_it_alone(tmp_path: Path) -> None:
     """A base file without the column of the keys shows that nobody reads it."""
     with made(f"file://{tmp_path}/t", partition_by=None, buckets=1) as table:

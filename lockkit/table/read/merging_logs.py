@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WHOLE_BYTES_MAX = 8 << 20
-"""A base file of at most this size is read once, its keys with its rows, and then is in memory,"""
+"""A base file of at most this size is read once, its keys with its rows, and then is in memory."""
 WHOLE_FOLD = 8
-"""unless its rows take so many times this size: then only the keys stay, and it is read again."""
+"""Rows that take more than so many times `WHOLE_BYTES_MAX` are not held: they are read again."""
 LOGS_AT_ONCE = 4
 """Log files of a slice that are fetched at one time."""
 Scanning = Callable[..., Iterator["pa.RecordBatch"]]
