@@ -14,6 +14,7 @@ import pytest
 from test_group_table import HOW, judged, published, rows, spy, values
 
 from lockkit.cli.main import main
+from lockkit.errors import LockkitError
 from lockkit.runtime import Procedure
 from lockkit.table import Table
 from lockkit.table.errors import CommitConflict, ModeSwitched
@@ -286,3 +287,61 @@ def test_a_commit_that_another_process_overtakes_is_offered_to_it(url: str) -> N
         done = beside(tables, lambda table, n: table.append(rows(f"{n}")), overtake)
         assert all(each.exception(0) is None for each in done)
     assert values(url) == judged(url) == expected("0", "1", "2", "3", "other")
+
+
+# --- table services ------------------------------------------------------------------------------
+
+
+SERVICES: dict[str, Callable[[Table], Any]] = {
+    "clean": Table.clean, "cluster": Table.cluster, "archive": Table.archive,
+    "savepoint": Table.savepoint, "roll back": Table.roll_back_dead,
+    "delete a savepoint": lambda table: table.delete_savepoint("20260101000000001"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_runs_while_a_thread_writes_with_the_handle(url: str, name: str) -> None:
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+        ran: list[Any] = []
+
+        def meanwhile(request: str) -> None:
+            if request == FENCED and not ran:
+                ran.append(None)
+                thread = ThreadPoolExecutor(1)
+                ran[0] = thread.submit(SERVICES[name], table).exception(60)
+                thread.shutdown()
+
+        spy(table, meanwhile)
+        table.upsert(rows("a", "b", v=1), retries=2)
+        assert ran == [None]
+        table.append(rows("c"))
+    assert values(url) == judged(url) == {"a": 1, "b": 1, "c": 0}
+
+
+def test_services_of_several_threads_take_turns_beside_writers(url: str) -> None:
+    with Table(url) as table, ThreadPoolExecutor(2 * THREADS) as pool:
+        table.append(rows("a"))
+
+        def serve(_: int) -> None:
+            for _ in range(3):
+                table.clean()
+                table.cluster()
+                table.roll_back_dead()
+
+        served = [pool.submit(serve, n) for n in range(THREADS)]
+        wrote = [pool.submit(table.append, rows(f"{n}"), retries=9) for n in range(THREADS)]
+        for each in (*served, *wrote):
+            error = each.exception(60)
+            assert error is None or isinstance(error, CommitConflict), error
+    assert values(url) == judged(url) == dict.fromkeys(["a", *map(str, range(THREADS))], 0)
+
+
+def test_a_service_of_a_table_without_group_commit_says_how_threads_use_it(tmp_path: Path) -> None:
+    with Table.create(f"file://{tmp_path}/t", record_key="id") as table, table._turn:
+        with pytest.raises(LockkitError, match=r"clean: .* open a Table of its own for each thread"):
+            table.clean()
+    with Table(table.url) as table, table._busy:
+        with pytest.raises(LockkitError, match=r"clean: .* open a Table of its own for each thread"):
+            table.clean()

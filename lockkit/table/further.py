@@ -1,4 +1,4 @@
-"""Further handles of a table with group commit: several threads write with one `Table`.
+"""Further handles of a table with group commit: several threads use one `Table`.
 
 Each thread has its own knowledge of the table and its own client of the fence, so two transactions
 are never mixed. Store, lock and services are those of the handle that the threads share.
@@ -13,15 +13,26 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from lockkit.errors import LockkitError
 from lockkit.table.format.properties import GROUP
 from lockkit.table.services.upkeep import Upkeep
 
 H = TypeVar("H")
 
 
+class HandleInUse(LockkitError, RuntimeError):
+    """Another thread is using this handle, and the table has no group commit. Nothing was done."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what}: another thread is using this handle; open a Table of its own for each thread"
+        )
+
+
 @contextmanager
 def further_handle(shared: H, what: str) -> Iterator[H]:
-    """A `Table` that no other thread uses now; `RuntimeError` if the table has no group commit.
+    """A `Table` that no other thread uses now; `HandleInUse` if the table has no group commit.
 
     All that were made stay in the list of the shared handle: closing it closes those in use too.
     """
@@ -36,9 +47,7 @@ def further_handle(shared: H, what: str) -> Iterator[H]:
     try:
         with mine._alone(what):
             if mine._open().config.commit != GROUP:
-                raise RuntimeError(
-                    f"{what}: another thread is using this handle; give each its own"
-                )
+                raise HandleInUse(what)
         yield mine
     finally:
         mine._turn.release()

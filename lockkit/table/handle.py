@@ -76,7 +76,7 @@ T = TypeVar("T")
 class Table:
     """A table that exists, opened by one writer. One thread may use it at a time.
 
-    With group commit several threads may write with it at the same time, and are decided together.
+    With group commit several threads may use it at the same time, and are decided together.
 
     Times are in seconds. By default the table's own lock object guards commits;
     `hoodie.write.lock.provider` names another lock, and as the table's `single_writer` the handle
@@ -307,16 +307,16 @@ class Table:
 
     def clean(self) -> tuple[Cleaned, ...]:
         """Delete files that no retained snapshot needs, by the rules of `options`."""
-        with self._alone("clean"):
-            return self._upkeep.service.clean()
+        with self._of_thread("clean") as mine, mine._alone("clean"):
+            return mine._upkeep.service.clean()
 
     def cluster(self) -> Clustered | None:
         """Rewrite small files into larger ones; None if there is nothing to gain.
 
         Raises `CommitConflict` if another commit came first; then nothing changed.
         """
-        with self._alone("cluster"):
-            return self._upkeep.service.cluster()
+        with self._of_thread("cluster") as mine, mine._alone("cluster"):
+            return mine._upkeep.service.cluster()
 
     def compact(
         self, *, retries: int = 0, mode: str = "scheduleAndExecute", instant: str = ""
@@ -326,8 +326,8 @@ class Table:
         Writers continue. Raises `CommitConflict` if another commit was faster in each attempt. Mode
         `schedule` only writes the plan; `execute` carries out that of `instant`, or the oldest.
         """
-        with self._alone("compact"):
-            return self._upkeep.service.compact(mode, instant, retries=retries)
+        with self._of_thread("compact") as mine, mine._alone("compact"):
+            return mine._upkeep.service.compact(mode, instant, retries=retries)
 
     def archive(self, *, keep_min: int = 20, keep_max: int = 30) -> Archived | None:
         """If there are more than `keep_max` commits, move all but `keep_min` to Hudi's archive.
@@ -340,32 +340,32 @@ class Table:
 
         rules = checked(ArchiveRules(keep_min=keep_min, keep_max=keep_max),
                         self._upkeep.context.rules.clean.listed)  # fmt: skip
-        with self._alone("archive"):
-            return self._upkeep.service.archive(rules)
+        with self._of_thread("archive") as mine, mine._alone("archive"):
+            return mine._upkeep.service.archive(rules)
 
     def savepoint(self, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:
         """Keep a commit's files, by default the newest one's; cleans and archiving spare them."""
-        with self._alone("savepoint"):
-            return self._upkeep.service.save(instant, comment=comment, user=user)
+        with self._of_thread("savepoint") as mine, mine._alone("savepoint"):
+            return mine._upkeep.service.save(instant, comment=comment, user=user)
 
     def delete_savepoint(self, instant: str) -> bool:
         """Let cleans delete its files again; False if there is no such savepoint."""
-        with self._alone("delete a savepoint"):
-            return self._upkeep.service.delete_savepoint(instant)
+        with self._of_thread("delete a savepoint") as mine, mine._alone("delete a savepoint"):
+            return mine._upkeep.service.delete_savepoint(instant)
 
     def restore(self, savepoint: str) -> Restored:
         """Take back every commit after this savepoint's, for all readers and for good.
 
         Stop the writers first. If it is interrupted, only another call opens the table again.
         """
-        with self._alone("restore"):
-            self._known = self._left = None
-            return self._upkeep.service.restore(savepoint)
+        with self._of_thread("restore") as mine, mine._alone("restore"):
+            mine._known = mine._left = None
+            return mine._upkeep.service.restore(savepoint)
 
     def roll_back_dead(self) -> tuple[RolledBack | RollbackRefused, ...]:
         """Roll back the pending instants of dead writers now, not with the next write."""
-        with self._alone("roll back"):
-            return self._upkeep.service.take_back()
+        with self._of_thread("roll back") as mine, mine._alone("roll back"):
+            return mine._upkeep.service.take_back()
 
     def _add(self, rows: pa.Table, retries: int) -> Committed:
         with self._alone("append"):
@@ -479,7 +479,8 @@ class Table:
     def _alone(self, what: str) -> Iterator[None]:
         # Hudi's caveat: one client shared by two threads mixes their transactions.
         if not self._busy.acquire(blocking=False):
-            raise RuntimeError(f"{what}: another thread is using this handle; give each its own")
+            from lockkit.table.further import HandleInUse
+            raise HandleInUse(what)
         try:
             if self._pid != os.getpid():  # a fork copies reserved instants, and no thread
                 how = "closed" if self._pid is None else f"made by process {self._pid}, before fork"
