@@ -2,7 +2,8 @@
 
 An archived commit is completed, and older than the timeline's first one. Hudi's rule for its files
 does not need the archive: a base file belongs to the table if its instant is older than the
-timeline's first commit and not pending. Newer commits are read from their own files. A
+timeline's first commit and not pending. So does a log file, behind the base file that was there
+when it was completed. Newer commits are read from their own files. A
 replacecommit is archived only after its replaced files were deleted, so none of them looks live.
 
 In mode fenced only what a commit names is a file of the table, so there the archive is read.
@@ -10,6 +11,7 @@ In mode fenced only what a commit names is a file of the table, so there the arc
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
@@ -24,7 +26,7 @@ from lockkit.table.format.readable import load_readable
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon, first_active
 from lockkit.table.occ.pending import REPLACING
-from lockkit.table.read.log_slice import VisibleInstants
+from lockkit.table.read.log_slice import VisibleInstants, log_slice
 from lockkit.table.read.snapshot import Snapshot, advance, nothing
 from lockkit.table.read.table_files import list_files
 
@@ -87,7 +89,31 @@ def load_archived_base(
             standing = groups.get(group)
             if standing is None or (standing.instant, standing.path) < (each.instant, each.path):
                 groups[group] = each
+    groups |= yield from _with_logs(config, found.logs, archived, groups)
     return replace(nothing(config), groups=MappingProxyType(groups))
+
+
+def _with_logs(
+    config: TableConfig, logs: tuple[tuple[FileGroup, str, int, str, str], ...],
+    archived: VisibleInstants, bases: dict[FileGroup, Slice],
+) -> Procedure[dict[FileGroup, Slice]]:  # fmt: skip
+    """The file groups with log files of archived commits that no base file contains yet."""
+    left: dict[FileGroup, list[tuple[str, str]]] = defaultdict(list)
+    for group, instant, _version, _token, key in logs:
+        if instant in archived:
+            left[group].append((key, instant))
+    if not left:
+        return {}
+    history = yield from load_archived(config)
+    times = {each.instant: each.completed or each.instant for each in history}
+    found = {}
+    for (partition, file_id), listed in left.items():
+        base = bases.get((partition, file_id)) or Slice(partition, file_id, "", "")
+        later = [(key, at) for key, instant in listed
+                 if (at := times.get(instant, instant)) > base.instant]  # fmt: skip
+        if later:
+            found[(partition, file_id)] = log_slice(config, base, later)
+    return found
 
 
 def _by_the_archive(
