@@ -57,10 +57,12 @@ def test_the_readme_is_short() -> None:
 
 def test_every_place_that_a_page_links_to_is_in_the_tree() -> None:
     """Pages say where a file is relative to themselves, as GitHub reads it."""
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    linked = {
+        page.parent / target for page in PAGES for target in
+        re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    }  # fmt: skip
+    assert linked
+    assert [each for each in linked if not each.exists()] == []
 
 
 def test_every_notebook_that_the_readme_opens_in_binder_is_in_the_tree() -> None:
@@ -177,9 +179,9 @@ def test_a_release_of_another_version_or_repository_is_refused() -> None:
 def test_the_hooks_call_the_pinned_tools_of_the_checkout() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     pinned = {each.partition("==")[0] for each in PROJECT["optional-dependencies"]["test"]}
-    for each in hooks:
-        python, _, tool, *_ = each["entry"].split()
-        assert python == ".venv/bin/python" and tool in pinned
+    called = [each["entry"].split() for each in hooks]
+    assert {each[0] for each in called} == {".venv/bin/python"}
+    assert {each[2] for each in called} <= pinned
 
 
 def test_address_runs_on_the_python_that_macos_ships() -> None:

@@ -91,7 +91,9 @@ def test_base_files_alone_are_what_hudi_reads(made: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_table_as_of_an_instant_is_what_hudi_reads(made: Path, name: str) -> None:
-    for instant, rows in answers(made, name)["as_of"].items():
+    known = answers(made, name)["as_of"]
+    assert known
+    for instant, rows in known.items():
         if rows is None:  # Hudi refuses by the number of commits since, not by what was cleaned
             mine = {row["id"]: row["v"] for row in ours(made, name, as_of=instant)}
             assert mine == replayed(made, name, instant)
@@ -112,8 +114,9 @@ def replayed(made: Path, name: str, until: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_increment_is_what_hudi_reads(made: Path, name: str) -> None:
-    for each in answers(made, name)["changes"]:
-        store = open_store(f"file://{made / name}")
+    changes, store = answers(made, name)["changes"], open_store(f"file://{made / name}")
+    assert changes
+    for each in changes:
         rows, _found = read_increment(store, each["begin"], each["end"], meta=True)
         mine, theirs = plain(rows.to_pylist()), plain(each["rows"])
         if name == "mor9_joined":

@@ -67,10 +67,10 @@ def test_a_log_is_a_history_that_is_drawn_judged_and_diagnosed(name: str) -> Non
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_truncated_log_is_unknown(name: str) -> None:
     lines = log_of(name).splitlines(keepends=True)
-    for length in range(5, len(lines), 7):
-        text = "".join(lines[:length])
-        if read_log(text, "W1").sent:
-            assert diagnose(dropped(("a.log", text)).events).pattern in ("unknown", ANSWERS[name])
+    cut = ["".join(lines[:length]) for length in range(5, len(lines), 7)]
+    found = [str(diagnose(dropped(("a.log", each)).events).pattern)
+             for each in cut if read_log(each, "W1").sent]  # fmt: skip
+    assert found and set(found) <= {"unknown", ANSWERS[name]}
 
 
 def test_a_log_that_is_dropped_in_twice_adds_no_event_twice() -> None:

@@ -83,7 +83,9 @@ def test_a_clean_that_is_killed_is_finished_by_the_next_one(measured: Measured) 
 )
 def test_a_lost_answer_to_any_write_of_a_commit_costs_no_row(lost: partial[Fault]) -> None:
     with Emulator() as server, Nursery() as nursery:
-        for point in points_of(server, nursery, COMMIT):
+        points = list(points_of(server, nursery, COMMIT))
+        assert points
+        for point in points:
             survive(server, point, lost)
 
 

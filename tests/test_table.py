@@ -519,6 +519,7 @@ def test_any_one_lost_answer_costs_a_retry_and_nothing_else(fault: str, fence: b
 @pytest.mark.parametrize("fence", [True, False])
 def test_any_two_lost_answers_never_lose_or_double_a_commit(fence: bool) -> None:
     prepared_with, last = 6, requests_of_a_whole_append(fence) + 2
+    assert last > prepared_with + 2
     for first in range(prepared_with, last):
         for second in range(first + 1, last + 2):
             for one in (BEFORE, AFTER, LATE):
