@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -26,6 +28,7 @@ from lockkit.recipes.terraform import StateLock
 from lockkit.recipes.wal import Reader, Wal
 from lockkit.stores import open_store
 from lockkit.table import Table
+from lockkit.table.errors import CommitConflict
 from lockkit.table.occ.conflict import SIMPLE
 
 HELD = "acquired the lock epoch=1 until "
@@ -83,6 +86,40 @@ def test_each_request_of_a_lock_and_of_a_table_is_logged(
     logged = lines(caplog, logging.INFO)
     assert f"{url} [W1] began a commit {instant}" in logged
     assert f"{url} [W1] committed {instant} epoch=1" in logged
+
+
+def test_a_conflict_is_logged_with_its_reason(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_table(url)
+    with Table(url, client="W2") as other:
+        other.append(rows([1]))
+
+        def overtake(kind: str, **_: object) -> None:
+            if kind == "began":
+                other.upsert(rows([1]))
+
+        caplog.set_level(logging.INFO, "lockkit")
+        with Table(url, client="W1", emit=overtake) as table, pytest.raises(CommitConflict) as met:
+            table.upsert(rows([1]))
+    (refused,) = (each for each in lines(caplog, logging.INFO) if "was refused a commit" in each)
+    assert refused.startswith(f"{url} [W1] was refused a commit instant={met.value.mine} ")
+    assert "error=CommitConflict why=" in refused
+
+
+def test_a_rollback_is_logged_with_its_instant(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, dead = f"file://{tmp_path}", "20250101000000000"
+    new_table(url)
+    requested = tmp_path / ".hoodie" / f"{dead}.commit.requested"
+    requested.write_bytes(b"")
+    os.utime(requested, (0, 0))
+    caplog.set_level(logging.INFO, "lockkit")
+    with Table(url, client="W1") as table:
+        assert len(table.roll_back_dead()) == 1
+    logged = lines(caplog, logging.INFO)
+    assert any(f"rolled {dead} back" in each and "[W1] notes" in each for each in logged), logged
 
 
 def test_a_program_that_configures_no_logging_sees_no_line() -> None:
