@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,17 @@ def test_of_one_call_with_several_requests_only_the_last_is_answered(
     (call,) = (bar for bar in drawn["bars"] if bar["kind"] == "call")
     assert call["t"] == [first["t"][0], again[-1]["t"][2]]
     assert f"sent {count} requests" in call["detail"]
+
+
+def test_a_retry_is_drawn_after_the_request_that_it_repeats_although_both_began_at_once() -> None:
+    """As in a simulated run, where the store began on both before the client's line was written."""
+    early = {"began_ms": 1_009.9}
+    events = [replace(each, data={**each.data, **early}) if each.who == "store" else each
+              for each in one_call(2)]  # fmt: skip
+    drawn = scene(story_of(events))
+    assert [each["look"] for each in drawn["arrows"]] == ["lost", "refused"]
+    first, again = (each["t"] for each in drawn["arrows"])
+    assert first[0] < first[1] <= again[0] < again[1]
 
 
 def test_a_refused_write_whose_answer_was_lost_is_never_called_applied() -> None:

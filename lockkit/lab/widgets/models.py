@@ -334,7 +334,8 @@ class HistoryModel:
         before = call.retries[-1] if call.retries else call
         if before.answered_ms is not None and began_ms > before.answered_ms + JOIN_SLACK_MS:
             return False
-        exchange.who, exchange.op, exchange.sent_ms = call.who, call.op, began_ms
+        exchange.who, exchange.op = call.who, call.op
+        exchange.sent_ms = max(began_ms, before.decided_ms or 0.0)  # simulated: both began at once
         exchange.answered_ms, exchange.outcome = before.answered_ms, before.outcome
         exchange.why, exchange.retry = before.why, len(call.retries) + 1
         before.why = "the SDK sent the request again"

@@ -173,6 +173,7 @@ class _Painter:
                 shown.append(exchange)
                 counted += exchange.op != "look"
         self.start = max(self.zero, start)
+        shown.reverse()
         return sorted(shown, key=lambda exchange: exchange.first_ms)
 
     def _t(self, at_ms: float) -> float:
