@@ -105,7 +105,7 @@ def test_a_paused_owner_whose_commit_was_taken_back_hears_of_the_restore(url: st
             published(other)
             assert len(other.restore(instant).taken_back) == 5
 
-        paused_at_its_offer(one, meanwhile, other)
+        paused_at_its_offer(one, meanwhile, lambda: other.append(rows("first")))
         with pytest.raises(TableChanged, match="has taken it back"):
             one.append(rows("mine"))
     assert values(url) == judged(url) == {"a": 0}

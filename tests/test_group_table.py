@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -137,6 +138,70 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
     assert kinds == {"put": 8 * 5, "list": 2, "delete": 1, "get": 1}, asked
     folder = timeline(url)
     assert len(list(folder.glob("*.requested"))) == 10, "what was reserved and not used is deleted"
+
+
+def busy_upserts(table: Table, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each begins once the one before is published, and finds its instant reserved."""
+    monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
+    for each in (group_gone, group_commit):
+        monkeypatch.setattr(each, "SURE_MS", 600_000)
+    context = table._upkeep.context
+    for number in range(count):
+        table.upsert(rows("a", v=number))
+        key = context.together[0].known.window[-1].instant if context.together else ""
+        while not list(timeline(table.url).glob(f"{key}*.commit")):
+            time.sleep(0.01)
+
+
+def test_a_busy_handle_lists_at_every_fourth_upsert_and_fetches_no_file_that_it_has_written(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    with Table(url) as table:
+        busy_upserts(table, 2, monkeypatch)
+        spy(table, asked.append)
+        busy_upserts(table, 8, monkeypatch)
+        kinds = Counter(each.partition(" ")[0] for each in asked)
+        assert not [each for each in asked if each.startswith("get") and ".parquet" in each]
+    assert kinds["list"] == 2, asked
+    assert sum(each == f"put {FENCE_KEY}" for each in asked) == 8
+    assert values(url) == judged(url) == {"a": 7}
+
+
+def test_an_upsert_without_a_listing_is_refused_if_another_one_of_its_file_group_came_first(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Table(url) as one, Table(url) as other:
+        busy_upserts(one, 2, monkeypatch)
+        asked: list[str] = []
+
+        def before(request: str) -> None:
+            asked.append(request)
+            if request == f"put {FENCE_KEY}" and asked.count(request) == 1:
+                other.upsert(rows("a", v=7))
+
+        spy(one, before)
+        with pytest.raises(CommitConflict, match="file group"):
+            one.upsert(rows("a", v=8))
+        fence = asked.index(f"put {FENCE_KEY}")
+        assert not [each for each in asked[:fence] if each.startswith("list")]
+        one.upsert(rows("a", v=9))
+    assert values(url) == judged(url) == {"a": 9}
+
+
+def test_an_upsert_whose_reserved_instant_is_late_begins_again_by_itself(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile() -> None:
+        with Table(url) as other:  # it has published once it is closed
+            other.append(rows("b"))
+
+    with Table(url) as one:
+        busy_upserts(one, 2, monkeypatch)
+        assert one._upkeep.context.together[0].ahead
+        before_fence(one, meanwhile)
+        one.upsert(rows("a", v=8))
+    assert values(url) == judged(url) == {"a": 8, "b": 0}
 
 
 def test_an_instant_reserved_beside_a_refused_commit_is_released(

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from lockkit.table.format.base_file import Target, own_columns, refuse_unfit
 from lockkit.table.format.data_files import ATTEMPTS
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
-from lockkit.table.format.properties import HUDI, TableConfig
+from lockkit.table.format.properties import GROUP, HUDI, TableConfig
 from lockkit.table.format.refusals import refuse_keyless
 from lockkit.table.format.schema import META_COLUMNS, avro_schema, conform, evolve
 from lockkit.table.format.schema_reading import arrow_schema
@@ -50,8 +51,10 @@ from lockkit.table.write.attempt import WriteAttempt, retried
 from lockkit.table.write.contract import AttemptHeartbeat
 from lockkit.table.write.decided_before import publish_decided
 from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, write_rows
+from lockkit.table.write.in_time import again_if_late
 from lockkit.table.write.merge import named_columns, refuse_other_key
 from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
+from lockkit.table.write.own_files import own_files
 from lockkit.table.write.stored_keys import stored_keys
 
 if TYPE_CHECKING:
@@ -90,7 +93,8 @@ class TableWrite(ABC):
 
     def whole(self) -> Committed | None:
         """Try until an attempt commits, or the last one conflicts."""
-        return retried(self.once, self.requested.retries, self.clock, self.emit)
+        once = partial(again_if_late, self.once)
+        return retried(once, self.requested.retries, self.clock, self.emit)
 
     def once(self, begins: int = BEGINS_MAX) -> Committed | None:
         """One attempt; it begins up to `begins` times, if it meets decided commits."""
@@ -324,13 +328,15 @@ class ArrowWrite(TableWrite):
 
     @contextmanager
     def ahead(self, config: TableConfig, seen: Snapshot) -> Iterator[FileBuffer | None]:
+        own = own_files(self.store) if config.commit == GROUP else None
         with closing(FileBuffer(self.data, self.clock)) as buffer:
             if self.merges(config) and self.rows.num_rows <= PREFETCH_ROWS_MAX:
                 with suppress(Exception):  # `files` says what is wrong with the rows
                     found = RowsInMemory.of(config, self.rows, bucketed=True)
-                    keys = stored_keys(self.data)
-                    buffer.prefetch(each.path for each in read_bases(found, seen, keys))
+                    buffer.prefetch(read_bases(found, seen, stored_keys(self.data)), own)
             yield buffer
+            if own is not None:  # they are committed
+                own.keep(buffer.unsent)
 
     def check(self, config: TableConfig) -> None:
         delete = self.requested.operation == "delete"

@@ -24,10 +24,11 @@ from lockkit.table.format.timeline import (
     next_instant_ms,
     refuse_ahead,
 )
+from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY
 from lockkit.table.occ.group_commit import FAST_RUN_MAX, GroupClient, ListedBeside, decision_in
-from lockkit.table.occ.group_fence import parse_group_fence
-from lockkit.table.occ.group_tail import give_way
+from lockkit.table.occ.group_fence import parse_group_fence, unpacked
+from lockkit.table.occ.group_tail import give_way, with_tail
 from lockkit.table.occ.transaction import (
     TakenInstant,
     Transaction,
@@ -52,10 +53,10 @@ class GroupAppend:
     """None: it has made no listing."""
 
     def take(
-        self, known: Any, *, action: str, lead_ms: int, trying: Trying | None
-    ) -> Procedure[TakenInstant]:
+        self, known: Any, *, action: str, lead_ms: int, trying: Trying | None, plan: bytes = b"",
+    ) -> Procedure[TakenInstant]:  # fmt: skip
         """The one that was reserved ahead, if it is still of use, else a fresh one."""
-        client = self.client
+        client, self.listed = self.client, None
         if client.known is not None:
             known = replace(known, newest=max(known.newest, client.known.since))
         while client.ahead and not lead_ms:
@@ -67,7 +68,7 @@ class GroupAppend:
             elif trying is None or (yield from trying(now)):
                 return now
         lead_ms = lead_ms or (yield from spread_ms(client))
-        return (yield from take(known, action=action, lead_ms=lead_ms, trying=trying))
+        return (yield from take(known, action=action, plan=plan, lead_ms=lead_ms, trying=trying))
 
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
         """Like `transaction.survey`, with the fence beside it, or without a request."""
@@ -77,10 +78,62 @@ class GroupAppend:
             return Transaction(taken, client.timeline), client.timeline
         self.listed = ListedBeside(client.known, client.known, client.version)
         (transaction, now), _ = yield Parallel((survey(taken), read_beside(client, self.listed)))
-        client.timeline = now
+        client.timeline, client.listed_after = now, _listed_after(taken)
         if transaction is not None:
             yield from give_way(taken.names, taken.instant, taken.action, now)
         return transaction, now
+
+    def decides_by(self) -> ListedBeside | None:
+        """That listing, if its decision needs no later one."""
+        return self.listed
+
+
+@dataclass(slots=True)
+class GroupRewrite(GroupAppend):
+    """The same for an upsert or a delete, whose snapshot must be all that its fence decided.
+
+    It leaves out its listing where the one before shows that, with what the window says since. If
+    anything else was decided, its replacement of the fence fails, as an append's does.
+    """
+
+    def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
+        client, after = self.client, _listed_after(taken)
+        if taken.early_ms and _alone(client, taken.instant) and client.listed_after <= after:
+            seen = as_decided(client, after)
+            if seen is not None:
+                yield Note("began", {"instant": taken.instant})
+                return Transaction(taken, seen), seen
+        self.listed = ListedBeside(client.known, None)
+        transaction, now = yield from survey(taken, True)
+        client.timeline, client.listed_after = now, after
+        if now.fence is not None:
+            self.listed.fence, self.listed.version = now.fence
+        return transaction, now
+
+    def decides_by(self) -> ListedBeside | None:
+        """Among others it lists again once its files are there, and decides what is offered then.
+        """
+        return None if self.client.contended else self.listed
+
+
+def as_decided(client: GroupClient, after: str) -> Timeline | None:
+    """All that the known fence decided: the last listing, and since then the window.
+
+    None if one of the two lacks something: then the timeline is listed.
+    """
+    known, before = client.known, client.timeline
+    if known is None or before is None:
+        return None
+    repeated = {each.instant: body for each in known.window if (body := unpacked(each))}
+    before = replace(before, bodies={**before.bodies, **repeated})
+    now = with_tail(known, before, after)
+    if now is None:
+        return None
+    return replace(now, fence=(known, client.version), tail=now.tail | before.tail)
+
+
+def _listed_after(taken: TakenInstant) -> str:
+    return CheckedHorizon(taken.known.horizon).listed_after
 
 
 def spread_ms(client: GroupClient) -> Procedure[int]:

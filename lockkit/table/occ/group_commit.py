@@ -169,7 +169,9 @@ class GroupClient:
     reserves: bool = False
     """Whether it reserves ahead; then unused reservations are given back."""
     timeline: Any = None
-    """What the last listing of an append showed."""
+    """What the last listing of a write showed."""
+    listed_after: str = ""
+    """After which instant it began."""
     own: set[str] = field(default_factory=set)
     """Instants that this process works on; its services leave them alone."""
     process: Any = None
@@ -518,7 +520,9 @@ def list_before_offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
         return kind
     newest = max(view.completed(), default="")
     if newest >= write.instant:
-        return (yield from withdraw(client, write.instant, why="late", by=newest))
+        missed = not write.blind and (yield from missed_conflict(client, view, write))
+        why = "conflict" if missed else "late"
+        return (yield from withdraw(client, write.instant, why=why, by=newest))
     write.listed = True
     return ""
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
@@ -41,7 +40,13 @@ from lockkit.table.occ.fence import (
     digest,
 )
 from lockkit.table.occ.group import GroupDecision, GroupFence
-from lockkit.table.occ.group_ahead import GroupAppend, give_back, is_busy, reserve_ahead
+from lockkit.table.occ.group_ahead import (
+    GroupAppend,
+    GroupRewrite,
+    give_back,
+    is_busy,
+    reserve_ahead,
+)
 from lockkit.table.occ.group_archived import completion_of
 from lockkit.table.occ.group_commit import (
     CONTENDED_FOR,
@@ -69,7 +74,6 @@ from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred
 from lockkit.table.occ.transaction import Transaction
 
-T = TypeVar("T")
 CONFIG_EVERY_MS = 10_000
 """How often a client reads the table's properties again."""
 OWNER_PATIENCE_S = 0.5
@@ -97,13 +101,10 @@ def new_client(
     return GroupClient(names=names, boot_ms=boot_ms, own=own, reserves=reserves)
 
 
-def in_group(clients: list[GroupClient], new: T) -> tuple[T, GroupAppend | None]:
-    """These `NewRows` with the way in which this client takes an instant and lists."""
-    if not clients:
-        return new, None
-    append = GroupAppend(clients[0])
-    changed: Any = replace(cast(Any, new), take=append.take, survey=append.survey)
-    return changed, append
+def in_group(clients: list[GroupClient], rewrites: bool) -> GroupAppend | None:
+    """How this client takes an instant and lists; None before its first commit."""
+    kind = GroupRewrite if rewrites else GroupAppend
+    return kind(clients[0]) if clients else None
 
 
 def publish_together(
@@ -128,10 +129,11 @@ def publish_together(
     client.horizon = prepared.transaction.horizon
     write = client.writing = _write_of(client, prepared)
     write.listed = append is None or append.listed is not None
+    write.follows &= write.listed
     try:
         view = None
-        if append is not None and append.listed is not None:
-            view = view_beside(client, append.listed, _keys_of(prepared.transaction))
+        if append is not None and (listed := append.decides_by()) is not None:
+            view = view_beside(client, listed, _keys_of(prepared.transaction))
         if append is not None and is_busy(client):
             client.beside = reserve_ahead(client, prepared.transaction.taken)
         yield Note("checked", {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Note, Procedure, Unique, WallMs
@@ -154,6 +155,7 @@ class Transaction:
 def begin(
     known: TableCache | None = None, *, action: str = "commit", plan: bytes = b"",
     trying: Trying | None = None, began: Callable[[TakenInstant], Procedure[None]] | None = None,
+    way: Any = None,
 ) -> Procedure[Transaction]:  # fmt: skip
     """Take an instant on the timeline; `TableError` if this is no writable table.
 
@@ -162,15 +164,17 @@ def begin(
     :param plan: the content of its requested file; empty for a commit.
     :param trying: called with each instant before its file is sent; False: take another instant.
     :param began: called with each instant that was taken, before the listing that shows its use.
+    :param way: how an instant is taken and surveyed instead, with group commit.
     """
     known = known or TableCache(*(yield from load_config()))
     for tries in range(OVERTAKEN_MAX):
-        taken = yield from take(
+        taken = yield from (way.take if way else take)(
             known, action=action, plan=plan, lead_ms=lead_ms(tries), trying=trying
         )
         if began is not None:
             yield from began(taken)
-        transaction, now = yield from survey(taken, known.config.commit == GROUP)
+        surveying = way.survey(taken) if way else survey(taken, known.config.commit == GROUP)
+        transaction, now = yield from surveying
         # An inflight file that exists before ours is another's, sent late by a dead process.
         if transaction is not None and taken.instant not in now.inflight:
             return transaction

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lockkit.table.occ.group_commit import GroupClient
     from lockkit.table.occ.heartbeat import Heartbeat
     from lockkit.table.occ.rollback import RollbackRefused, RolledBack
-    from lockkit.table.write.append import NewRows
     from lockkit.table.write.contract import AttemptHost
 
 T = TypeVar("T")
@@ -126,10 +125,10 @@ class StoreHost:
         with deferred(context.emit) as later, context.concurrency_control.hold() as held:
             return (yield from block(StoreHost(replace(context, emit=later), self.rules), held))
 
-    def in_group(self, new: NewRows) -> NewRows:
+    def in_group(self, *, rewrites: bool = False) -> Any:
         from lockkit.table.occ.group_publish import in_group
-        new, self.together = in_group(self.context.together, new)
-        return new
+        self.together = in_group(self.context.together, rewrites)
+        return self.together
 
     def publish(
         self, prepared: Prepared, strategy: ConflictStrategy, first: First | None = None

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lockkit.runtime import Parallel, Procedure
 from lockkit.table.format.base_file import BaseFile, Target
 from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.timeline import Timeline
+from lockkit.table.occ import transaction
 from lockkit.table.occ.prepared import Prepared, create_files, draft
 from lockkit.table.occ.transaction import (
     OVERTAKEN_MAX,
     TableCache,
     TakenInstant,
-    Transaction,
     Trying,
     lead_ms,
     overtaken,
-    survey,
-    take,
 )
 
 
@@ -40,9 +39,8 @@ class NewRows:
     """Whether `schema` has columns that the table has not."""
     schema_at: str
     """The newest commit that is known to have no other columns than `schema`."""
-    take: Callable[..., Procedure[TakenInstant]] | None = None
-    """How its instant is taken, and `survey` made, where writers decide together."""
-    survey: Callable[[TakenInstant], Procedure[tuple[Transaction | None, Timeline]]] | None = None
+    way: Any = None
+    """How an instant is taken and surveyed instead, with group commit."""
 
 
 def prepare_append(
@@ -60,7 +58,7 @@ def prepare_append(
     `StoreError`.
     """
     for tries in range(OVERTAKEN_MAX):
-        taken = yield from (new.take or take)(
+        taken = yield from (new.way or transaction).take(
             known, action=known.config.action, lead_ms=lead_ms(tries), trying=trying
         )
         yield from began(taken)
@@ -86,9 +84,9 @@ def _prepare(
         taken, stats, schema=new.schema, operation="INSERT", known_partitions=new.partitions
     )
     sent = create_files(files)
-    surveyed, body, _ = yield Parallel(((new.survey or survey)(taken), drafted, sent))
-    transaction, now = surveyed
-    if transaction is None:
+    surveyed, body, _ = yield Parallel(((new.way or transaction).survey(taken), drafted, sent))
+    began, now = surveyed
+    if began is None:
         from lockkit.table.occ.discarding import discard  # rarely needed
 
         yield from discard(taken, now, [stat.path for stat in stats])
@@ -97,4 +95,4 @@ def _prepare(
         from lockkit.table.occ.outgrown import refuse_other_columns  # rarely another's commit
 
         yield from refuse_other_columns(taken, body, new.schema_at, now)
-    return Prepared(transaction, stats, frozenset(), "INSERT", body, new.grows), now
+    return Prepared(began, stats, frozenset(), "INSERT", body, new.grows), now

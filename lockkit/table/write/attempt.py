@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from lockkit.clock import Clock, back_off_s
@@ -75,8 +75,8 @@ class WriteAttempt:
         way = self._acknowledged(self._append(known, new))
         if known.config.commit == GROUP:
             from lockkit.table.write.in_time import in_time
-            grouped = self.host.in_group
-            way = in_time(known, lambda k: self._acknowledged(self._append(k, grouped(new))))
+            grouped = replace(new, way=self.host.in_group())
+            way = in_time(known, lambda k: self._acknowledged(self._append(k, grouped)))
         committed = yield from way
         assert committed is not None
         return committed
@@ -130,13 +130,14 @@ class WriteAttempt:
     def _write(
         self, known: TableCache, files: Files, action: str, plan: bytes, short: bool
     ) -> Procedure[Committed | None]:
-        host = self.host
+        host, grouped = self.host, action == "commit" and known.config.commit == GROUP
 
         def take() -> Procedure[Transaction]:
             # Hudi's s3a creates a requested file without a condition: two could have one instant.
             way = begin(
                 known, action=action, plan=plan, trying=self._tries,
                 began=self._begins_quietly if short else None,
+                way=host.in_group(rewrites=True) if short and grouped else None,
             )  # fmt: skip
             transaction = yield from host.run(way)
             host.own.add(transaction.instant)

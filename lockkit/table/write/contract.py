@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from lockkit.runtime import Procedure
 from lockkit.table.format.properties import TableConfig
@@ -11,7 +11,6 @@ from lockkit.table.occ.commit import Committed, First, StateChange
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.transaction import TakenInstant, Transaction
-from lockkit.table.write.append import NewRows
 
 T = TypeVar("T")
 
@@ -66,8 +65,8 @@ class AttemptHost(Protocol):
         """Carry out `block` while holding the turn: on the host that it is given, which defers
         events between a decision and its acknowledgement. Raises `LockBusy`."""
 
-    def in_group(self, new: NewRows) -> NewRows:
-        """With group commit: the rows, and how their append takes its instant and lists."""
+    def in_group(self, *, rewrites: bool = False) -> Any:
+        """With group commit: how an append, or an upsert or delete, takes its instant and lists."""
 
     def publish(
         self, prepared: Prepared, strategy: ConflictStrategy, first: First | None = None

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from io import BytesIO
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
@@ -38,6 +39,7 @@ from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.markers import Io, early_conflict, mark, overtaken
 from lockkit.table.read.buckets import free_file_id, is_bucketed
 from lockkit.table.write.merge import deletions, merge, refuse_strangers, upserts
+from lockkit.table.write.own_files import OwnFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,12 +108,16 @@ class FileBuffer:
         self._fetches: dict[str, Future[BinaryIO]] = {}
         self._room, self._turn = UNSENT_BYTES_MAX, threading.Lock()
 
-    def prefetch(self, paths: Iterable[str]) -> None:
-        """Begin to fetch these files, unless they are many."""
-        wanted = list(islice(paths, PREFETCHED_MAX + 1))
-        for path in wanted if len(wanted) <= PREFETCHED_MAX else ():
-            job = self._pool.submit(open_data_file, self._store, path, self._clock)
-            self._fetches[path] = job
+    def prefetch(self, slices: Iterable[Slice], own: OwnFiles | None = None) -> None:
+        """Begin to fetch the base files of these, unless they are many or among its `own`."""
+        wanted = list(islice(slices, PREFETCHED_MAX + 1))
+        for each in wanted if len(wanted) <= PREFETCHED_MAX else ():
+            if (body := own.get(each) if own else None) is not None:
+                job = Future[BinaryIO]()
+                job.set_result(BytesIO(body))
+            else:
+                job = self._pool.submit(open_data_file, self._store, each.path, self._clock)
+            self._fetches[each.path] = job
 
     def take(self, path: str, *, keep: bool = False) -> BinaryIO | None:
         """The file, for the caller to close unless it is to `keep`; None if it is not here."""

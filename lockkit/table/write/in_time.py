@@ -1,9 +1,11 @@
-"""An append with group commit whose instant was reserved ahead and is late takes a fresh one."""
+"""A write with group commit whose instant was reserved ahead and is late takes a fresh one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from lockkit.runtime import Procedure
 from lockkit.table.occ.commit import Committed
@@ -11,6 +13,7 @@ from lockkit.table.occ.group_refused import LateInstant
 from lockkit.table.occ.transaction import TableCache
 
 LATE_MAX = 3
+T = TypeVar("T")
 
 
 def in_time(
@@ -26,3 +29,11 @@ def in_time(
         except LateInstant as late:
             known = replace(known, newest=max(known.newest, late.instant))
     return (yield from once(known))
+
+
+def again_if_late(once: Callable[[], T]) -> T:
+    """The same for a write of rows, which reads the table again then."""
+    for _ in range(LATE_MAX):
+        with suppress(LateInstant):
+            return once()
+    return once()

@@ -37,7 +37,6 @@ from lockkit.table.occ.group_publish import (
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher, publish_under
 from lockkit.table.occ.transaction import TakenInstant
-from lockkit.table.write.append import NewRows
 from lockkit.table.write.contract import AttemptHost
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class SimHost:
         )
 
     def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
-        self.appending = None  # an append does not come this way
+        self.appending = None
         if config.mode == FENCED:
             return block()
         return self.hold(lambda _host, _held: block())
@@ -139,9 +138,10 @@ class SimHost:
         yield from hold.leave(None)
         return result
 
-    def in_group(self, new: NewRows) -> NewRows:
-        new, self.appending = in_group([self.together], new)
-        return new
+    def in_group(self, *, rewrites: bool = False) -> GroupAppend | None:
+        self._may_forget()
+        self.appending = in_group([self.together], rewrites)
+        return self.appending
 
     def publish(
         self, prepared: Prepared, strategy: ConflictStrategy, first: First | None = None
@@ -163,6 +163,12 @@ class SimHost:
         cut_off = cut_off and world.fault_profile.writes > 0
         return (yield from self.run(self._cut_off(way) if cut_off else way))
 
+    def _may_forget(self) -> None:
+        """That it has met others is a hint: whatever it believes, nothing may break."""
+        hints = self.table.hints
+        if hints is not None and hints.random() < 0.5:
+            self.together.contended = 0
+
     def _publish_alone(
         self, prepared: Prepared, strategy: ConflictStrategy, first: First | None
     ) -> Procedure[Committed]:
@@ -176,8 +182,8 @@ class SimHost:
         self, prepared: Prepared, strategy: ConflictStrategy
     ) -> Procedure[Committed]:
         """What was decided is published by a task of its own."""
-        append, self.appending = self.appending, None
-        done = yield from publish_together(self.together, prepared, strategy, append)
+        self._may_forget()
+        done = yield from publish_together(self.together, prepared, strategy, self.appending)
         while self.together.behind:
             way = publish_behind(self.together, self.together.behind.pop())
             self.table.world.spawn(self.session.node, way)

@@ -112,6 +112,8 @@ class TableRun:
     """How many clusterings may begin beside a decision that is still on its way."""
     warm: bool = False
     """Whether a writer continues from its own last commit without reading the table again."""
+    hints: random.Random | None = None
+    """With group commit: a busy client forgets now and then that it has met others."""
     window_max: int = GROUP_WINDOW_MAX
     """How many decisions the fence of group commit remembers."""
     foreign: int = 0
@@ -304,6 +306,8 @@ def _set_up(
     run.warm = random.Random(f"table warm {seed}").random() < 0.5
     if only == GROUP:
         run.window_max = random.Random(f"table window {seed}").choice((1, 2, 4, 30))
+        hints = random.Random(f"table hints {seed}")
+        run.hints = hints if hints.random() < 0.5 else None
     if play == HUDI:
         beside = random.Random(f"table hudi {seed}")
         run.foreign = beside.choice((1, 1, 2)) if only or beside.random() < 0.5 else 0
