@@ -1,7 +1,7 @@
 """The record keys of the base files that earlier upserts of this process read.
 
-A file that was written without an insert has no key that the file before it lacked. So an upsert
-does not read a file group again that has none of its keys, although other writers have updated it.
+A commit that inserts nothing into a file group adds no key to it. So an upsert does not read a file
+group again that has none of its keys, although other writers have updated it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEPT_BYTES_MAX = 32 << 20
 
 @dataclass(slots=True)
 class StoredKeys:
-    """Of one store: the keys of each file that was read, by its path."""
+    """The keys of each file of one store that was read, by its path."""
 
     _kept: dict[str, Any] = field(default_factory=dict)
     _bytes: int = 0
@@ -32,9 +32,9 @@ class StoredKeys:
         return self._kept.get(at.path)
 
     def lacks(self, at: Slice, config: TableConfig, rows: Iterable[Any]) -> bool:
-        """Whether the slice certainly has none of these record keys; `rows` has some at a time.
+        """Whether the slice certainly has none of the record keys in `rows` (batches of keys).
 
-        Not in a table that Hudi may have written to: lockkit's counts of inserts are exact.
+        False for a table that Hudi may have written to: only lockkit's counts of inserts are exact.
         """
         import pyarrow.compute as pc
 
@@ -44,7 +44,7 @@ class StoredKeys:
         return not any(pc.any(pc.is_in(each, value_set=keys)).as_py() for each in rows)
 
     def keep(self, at: Slice, keys: Any) -> None:
-        """What a read of this slice found; everything older is dropped once it is too much."""
+        """Keep what a read of this slice found. Over the limit, drop everything else."""
         if keys.nbytes > KEPT_BYTES_MAX:
             return
         for path in _files(at):
@@ -57,7 +57,7 @@ class StoredKeys:
 
 
 def _files(at: Slice) -> tuple[str, ...]:
-    """Its own file, then those that have all of its keys, the latest first."""
+    """The slice's own file, then the earlier files that have all of its keys, latest first."""
     return at.path, *reversed(at.keys_in)
 
 
