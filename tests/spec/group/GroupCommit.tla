@@ -260,6 +260,21 @@ Reserves(c) ==
                       ELSE Looks(taken, "reserved"))
        /\ Rest /\ Quiet
 
+(* An update may do so, too: its snapshot is then all that a fence decided which it knows, from a
+   decision of its own at any earlier time.                                                      *)
+ReservesAhead(c) ==
+    LET a == clients[c] IN
+    /\ a.pc = "idle" /\ ahead /\ ~Blind(c)
+    /\ \E known \in {a.known, Fence} : \E t \in Instants :
+          /\ t > NewestOf(known.last) /\ objects[t].requested = 0
+          /\ objects' = [objects EXCEPT ![t].requested = c]
+          /\ Moves(c, [a EXCEPT !.t = t, !.known = known, !.listed = FALSE, !.pc = "send",
+                                !.base = known.last,
+                                !.seen = IF Right("lacks the window")
+                                         THEN Commits(SubSeq(log, 1, known.last)) ELSE {},
+                                !.horizon = UpTo(ARCHIVED, known.last)])
+    /\ Rest /\ Quiet
+
 Archived(last) == {t \in 1..UpTo(ARCHIVED, last) : objects[t].done}
 
 (* The snapshot is made after the reservation. The instant must be undecided and not passed.     *)
@@ -578,7 +593,7 @@ Init ==
     /\ clients = [c \in Clients |-> Newcomer]
     /\ acked = {} /\ denied = {} /\ passed = 0 /\ broken = {}
 
-Writes(c) == \/ Reserves(c) \/ HasReserved(c) \/ Sends(c) \/ SendsLast(c) \/ Tries(c)
+Writes(c) == \/ Reserves(c) \/ ReservesAhead(c) \/ HasReserved(c) \/ Sends(c) \/ SendsLast(c) \/ Tries(c)
              \/ Together(c) \/ Wins(c) \/ Denies(c) \/ ListsFirst(c) \/ Sees(c) \/ Offers(c)
              \/ Turns(c) \/ Withdraws(c)
 
