@@ -91,9 +91,13 @@ def test_after_a_move_a_run_that_uses_the_table_is_refused_with_the_setting_to_c
     assert found["Operation"] == MOVED and "use_lockfile = true" in found["Info"]
     assert found["Path"] == path and not terraform(sdk, path)
     assert state.show().info is None, "runs that use the lock file go on"
-    assert main(line) == 0 and marker(sdk, path) == found, "a repeated move finds its marker"
+    assert main(line) == 0, "a repeated move finds the marker"
+    assert marker(sdk, path)["Operation"] == MOVED and not terraform(sdk, path)
+    digest = {"LockID": {"S": f"{path}-md5"}, "Digest": {"S": "of the state before the move"}}
+    sdk.put_item(TableName=TABLE, Item=digest)
     assert main([*line, "--undo"]) == 0
     assert terraform(sdk, path) and state.show().info is None
+    assert marker(sdk, f"{path}-md5") == {}, "it would refuse every run of the table"
     assert main([*line, "--undo"]) == 0
     assert marker(sdk, path)["ID"] == "run-1", "a run's own lock is no marker"
 
@@ -171,6 +175,67 @@ def test_a_signal_ends_the_command_of_a_move_and_then_the_move_is_undone(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert marker(sdk, path) == {} and state.show().info is None
+
+
+def test_of_two_moves_the_one_that_fails_leaves_the_marker_of_the_one_that_ended(
+    server: Emulator, sdk: Any, state: StateLock, path: str, items: DynamoItems, table: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
+    lock, ended = StateLock.lock, list[int]()
+
+    def late(self: StateLock, **how: Any) -> Any:
+        """The other moves between this one's marker and its lock file."""
+        monkeypatch.setattr(StateLock, "lock", lock)
+        ended.append(main(line))
+        return lock(self, **how)
+
+    monkeypatch.setattr(StateLock, "lock", late)
+    assert main([*line, "--", "sh", "-c", "exit 5"]) == 5 and ended == [0]
+    assert "only the lock file counts" in capsys.readouterr().err
+    assert marker(sdk, path)["Operation"] == MOVED and not terraform(sdk, path)
+    assert state.show().info is None
+
+
+@pytest.mark.parametrize("step", ["the marker", "the lock file", "its release"])
+def test_a_signal_outside_of_its_command_leaves_no_lock_file_of_a_move(
+    server: Emulator, sdk: Any, state: StateLock, path: str, table: str, step: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
+    if step == "its release":
+        way = StateLock.unlock
+
+        def unlock(self: StateLock) -> None:
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGTERM)
+            way(self)
+
+        monkeypatch.setattr(StateLock, "unlock", unlock)
+    else:
+        store = DynamoItems if step == "the marker" else type(state.store)
+        put = store.put
+
+        def written(self: Any, *of: Any, **how: Any) -> Any:
+            monkeypatch.undo()
+            answer = put(self, *of, **how)
+            signal.raise_signal(signal.SIGTERM)
+            return answer
+
+        monkeypatch.setattr(store, "put", written)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if step == "its release":  # the move has ended: nothing cuts that short
+            assert main(line) == 0
+        else:
+            with pytest.raises(SystemExit) as stopped:
+                main(line)
+            assert stopped.value.code == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert state.show().info is None
+    if step == "the lock file":
+        assert marker(sdk, path) == {}
 
 
 def test_a_url_without_a_table_and_an_invalid_url_are_refused(

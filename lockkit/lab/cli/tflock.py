@@ -6,8 +6,9 @@ import argparse
 import math
 import os
 import shlex
+import signal
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import (
@@ -29,6 +30,7 @@ from lockkit.events import plain
 
 if TYPE_CHECKING:
     from lockkit.recipes.terraform.lockinfo import ForeignLock, LockInfo
+    from lockkit.recipes.terraform.move import StateMove
     from lockkit.recipes.terraform.statelock import StateLock
 
 ABOUT = """\
@@ -76,7 +78,9 @@ Moves a state's lock from Terraform's DynamoDB table to the lock file, without a
 3. It releases the lock file. From now on only the lock file counts.
 If it cannot take the lock file, or the command fails, it removes the marker, and the table counts
 as before. If a move was interrupted, or somebody removed the marker (terraform force-unlock does),
-run the same command again. --undo removes the marker while it holds the lock file. Exit: 0; the
+run the same command again. A move that was killed (SIGKILL, a crash) may leave the lock file, which
+never expires: remove it first with lockkit tflock force-unlock. --undo removes the marker, and the
+checksum of the state in the table, which is out of date, while it holds the lock file. Exit: 0; the
 command's own code; 75 if another run holds one of the locks."""
 
 EXAMPLE = """\
@@ -224,7 +228,8 @@ class _CommandFailed(Exception):
 
 
 def move(args: argparse.Namespace) -> int:
-    from lockkit.cli.acquire import under
+    from lockkit.cli.acquire import ends, handled, under
+    from lockkit.cli.work import ENDING
     from lockkit.recipes.terraform.lease import without_locking
     from lockkit.recipes.terraform.move import DynamoItems, StateMove
 
@@ -232,7 +237,8 @@ def move(args: argparse.Namespace) -> int:
         table = DynamoItems(args.table, timeout_s=args.timeout_s)
     except ValueError as error:
         raise CommandError(plain(error), code=USAGE) from None
-    with closing(table), opened(args) as state:
+    # A lock file never expires: a signal takes the move back, as Ctrl-C does.
+    with handled(ENDING, ends), closing(table), opened(args) as state:
         way = StateMove(state, table, acquire_timeout=args.lock_timeout)
         if args.undo:
             done: dict[str, Any] = {"undone": way.undo()}
@@ -240,14 +246,17 @@ def move(args: argparse.Namespace) -> int:
         else:
             code = 0
             try:
-                with way:
+                with to_its_end(way):
                     if args.after:
                         environment = without_locking(os.environ)
                         code = under(lambda: True, args.after, environment, args.name)
                     if code:
                         raise _CommandFailed
             except _CommandFailed:
-                warn(f"lockkit {args.name}: the command failed: the lock table stays in force")
+                counts = "the lock table stays in force"
+                if way.superseded:
+                    counts = "another move has ended meanwhile, so only the lock file counts"
+                warn(f"lockkit {args.name}: the command failed: {counts}")
                 return code
             marker = way.marker
             if way.rewritten:
@@ -261,8 +270,24 @@ def move(args: argparse.Namespace) -> int:
     return OK
 
 
+@contextmanager
+def to_its_end(way: StateMove) -> Iterator[None]:
+    """The move, whose end no further signal cuts short."""
+    from lockkit.cli.acquire import handled, ignored
+    from lockkit.cli.work import ENDING
+
+    with ExitStack() as quiet, way:
+        try:
+            yield
+        finally:
+            quiet.enter_context(handled((signal.SIGINT, *ENDING), ignored))
+
+
 def lock(args: argparse.Namespace) -> int:
-    with opened(args) as state:
+    from lockkit.cli.acquire import ends, handled
+    from lockkit.cli.work import ENDING
+
+    with handled(ENDING, ends), opened(args) as state:
         mine = state.lock(operation=args.operation, acquire_timeout=args.lock_timeout)
     report(args, {"key": state.key, **fields(mine)}, mine.id)
     return OK

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
@@ -35,13 +36,14 @@ from lockkit.providers.dynamodb_table import DynamoTable
 from lockkit.providers.lease_events import LeaseEvents
 from lockkit.providers.urls import split
 from lockkit.recipes.errors import NotLocked
-from lockkit.recipes.terraform.lockinfo import LockInfo, who
+from lockkit.recipes.terraform.lockinfo import LockInfo, encode, who
 from lockkit.recipes.terraform.statelock import StateLock, lock, read_state, unlock
-from lockkit.runtime import Procedure, run
+from lockkit.runtime import Delete, Procedure, run
+from lockkit.runtime.proven import TRIES_MAX, pause_after, put_once
 from lockkit.sinks import silent
 from lockkit.stores import Capabilities, ObjectVersion, StoreOptions
 
-KEY, INFO = "LockID", "Info"
+KEY, INFO, DIGEST = "LockID", "Info", "-md5"
 MOVED = "moved to the lock file"
 TELLS = (
     "this state is locked by its lock file only: set use_lockfile = true and remove dynamodb_table "
@@ -164,6 +166,8 @@ class StateMove:
         """Whether this move wrote the marker, so that it may take it back."""
         self.rewritten = False
         """Whether the marker was removed during the move, and written again."""
+        self.superseded = False
+        """Whether this move failed and another one has ended meanwhile, which counts."""
 
     def __enter__(self) -> StateMove:
         mine = LockInfo(
@@ -186,20 +190,25 @@ class StateMove:
             else:
                 self._keep_marker()
         finally:
-            self.state.unlock()
+            self._unlock()
 
     def undo(self) -> bool:
-        """Remove the marker while the lock file is held; False: there was none."""
+        """Remove the marker while the lock file is held; False: there was none.
+
+        Terraform keeps a checksum of the state beside it, which runs by the lock file did not
+        update, and which refuses every run of the table. It is removed first.
+        """
         self.state.lock(operation="lockkit tflock move --undo", acquire_timeout=self._wait_s)
         try:
             found = self._run(read_state(self.state.path)).info
             if not is_marker(found):
                 return False
             assert isinstance(found, LockInfo)
+            self._run(remove(self.state.path + DIGEST))
             self._run(unlock(self.state.path, found.id))
             return True
         finally:
-            self.state.unlock()
+            self._unlock()
 
     def _keep_marker(self) -> None:
         """Before the file is released: the marker is there, or is written again.
@@ -209,15 +218,27 @@ class StateMove:
         """
         assert self.marker is not None
         again = replace(self.marker, id=self.state.clock.unique())
-        kept, self.rewritten = self._run(mark(self.state.path, again, timeout_s=self._wait_s))
+        # A move that wrote the marker and still is under way would take it back if it fails.
+        kept, self.rewritten = self._run(
+            mark(self.state.path, again, timeout_s=self._wait_s, own=not self._new)
+        )
         self.marker = kept
 
     def _take_back(self) -> None:
         if self._new and self.marker is not None:
             try:
                 self._run(unlock(self.state.path, self.marker.id))
-            except NotLocked:
-                pass  # somebody removed it
+            except NotLocked:  # somebody removed it, or another move made it its own
+                self.superseded = is_marker(self._run(read_state(self.state.path)).info)
+
+    def _unlock(self) -> None:
+        try:
+            self.state.unlock()
+        except (KeyboardInterrupt, SystemExit):  # a signal: the lock file never expires
+            if self.state.held is not None:
+                with suppress(NotLocked):
+                    self.state.unlock()
+            raise
 
     def _run(self, way: Procedure[T]) -> T:
         return run(way, self.table, self.state.clock)
@@ -228,17 +249,36 @@ def is_marker(found: object) -> bool:
     return isinstance(found, LockInfo) and found.operation == MOVED
 
 
-def mark(path: str, mine: LockInfo, *, timeout_s: float) -> Procedure[tuple[LockInfo, bool]]:
-    """Lock the table's item for good; False: an earlier move already did.
+def mark(
+    path: str, mine: LockInfo, *, timeout_s: float, own: bool = False
+) -> Procedure[tuple[LockInfo, bool]]:
+    """Lock the table's item for good; False: an earlier move already did. `own` replaces its ID.
 
     Waits for the run that holds it. Raises `StateLocked`, `LockUnknown`.
     """
-    found = (yield from read_state(path)).info
-    if is_marker(found):
-        assert isinstance(found, LockInfo)
-        return found, False
-    yield from lock(path, mine, timeout_s=timeout_s)
-    return mine, True
+    for tries in range(TRIES_MAX):
+        standing = yield from read_state(path)
+        found, version = standing.info, standing.version
+        if not is_marker(found):
+            yield from lock(path, mine, timeout_s=timeout_s)
+            return mine, True
+        assert isinstance(found, LockInfo) and version is not None
+        if not own or found.id == mine.id:
+            return found, False
+        answer = yield from put_once(path, encode(mine), IfVersion(version))
+        if not isinstance(answer, Applied):
+            yield pause_after(answer, tries)
+    raise NoAnswer(f"{path}: the marker of an earlier move could not be replaced; try again")
+
+
+def remove(key: str) -> Procedure[None]:
+    """Delete an item, if there is one."""
+    for tries in range(TRIES_MAX):
+        answer = yield Delete(key, None)
+        if isinstance(answer, Applied):
+            return
+        yield pause_after(answer, tries)
+    raise NoAnswer(f"{key} could not be deleted from the lock table; try again")
 
 
 def _key(value: str) -> dict[str, Any]:
