@@ -38,8 +38,8 @@ from lockkit.providers.urls import split
 from lockkit.recipes.errors import NotLocked
 from lockkit.recipes.terraform.lockinfo import LockInfo, encode, who
 from lockkit.recipes.terraform.statelock import StateLock, lock, read_state, unlock
-from lockkit.runtime import Delete, Procedure, run
-from lockkit.runtime.proven import TRIES_MAX, pause_after, put_once
+from lockkit.runtime import Procedure, run
+from lockkit.runtime.proven import delete, settle_write
 from lockkit.sinks import silent
 from lockkit.stores import Capabilities, ObjectVersion, StoreOptions
 
@@ -204,7 +204,7 @@ class StateMove:
             if not is_marker(found):
                 return False
             assert isinstance(found, LockInfo)
-            self._run(remove(self.state.path + DIGEST))
+            self._run(delete(self.state.path + DIGEST))
             self._run(unlock(self.state.path, found.id))
             return True
         finally:
@@ -256,7 +256,7 @@ def mark(
 
     Waits for the run that holds it. Raises `StateLocked`, `LockUnknown`.
     """
-    for tries in range(TRIES_MAX):
+    while True:
         standing = yield from read_state(path)
         found, version = standing.info, standing.version
         if not is_marker(found):
@@ -265,20 +265,7 @@ def mark(
         assert isinstance(found, LockInfo) and version is not None
         if not own or found.id == mine.id:
             return found, False
-        answer = yield from put_once(path, encode(mine), IfVersion(version))
-        if not isinstance(answer, Applied):
-            yield pause_after(answer, tries)
-    raise NoAnswer(f"{path}: the marker of an earlier move could not be replaced; try again")
-
-
-def remove(key: str) -> Procedure[None]:
-    """Delete an item, if there is one."""
-    for tries in range(TRIES_MAX):
-        answer = yield Delete(key, None)
-        if isinstance(answer, Applied):
-            return
-        yield pause_after(answer, tries)
-    raise NoAnswer(f"{key} could not be deleted from the lock table; try again")
+        yield from settle_write(path, encode(mine), IfVersion(version))
 
 
 def _key(value: str) -> dict[str, Any]:
