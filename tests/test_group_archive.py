@@ -16,6 +16,7 @@ from test_group_table import (
     VERSIONS,
     before_fence,
     judged,
+    names_at,
     published,
     spy,
     timeline,
@@ -24,11 +25,13 @@ from test_group_table import (
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
-from lockkit.runtime import run
+from lockkit.runtime import Procedure, run
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, Table
+from lockkit.table.errors import TableBlocked
 from lockkit.table.format.archived import load_archived
 from lockkit.table.format.properties import load_config
+from lockkit.table.occ import group_commit
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import (
@@ -278,6 +281,40 @@ def test_a_base_is_not_raised_over_commits_that_may_be_archived(url: str) -> Non
     assert run(missed_conflict(GroupClient(), view, write), store, Clock())
     write.horizon = T2  # its snapshot has every commit up to there
     assert not run(missed_conflict(GroupClient(), view, write), store, Clock())
+
+
+def test_a_writer_that_may_have_missed_a_commit_gets_a_conflict(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It heard that it was not decided in time, which `retries` does not repeat."""
+    def missed(*_: Any) -> Procedure[bool]:
+        yield from ()
+        return True
+
+    with Table(url) as one, Table(url) as other:
+        one.upsert(rows("a", v=0))
+        with monkeypatch.context() as planted:
+            def meanwhile() -> None:
+                other.append(rows("b", v=0))
+                planted.setattr(group_commit, "may_judge", lambda *_: False)
+                planted.setattr(group_commit, "missed_conflict", missed)
+
+            before_fence(one, meanwhile)
+            with pytest.raises(CommitConflict, match="begin again"):
+                one.upsert(rows("a", v=1))
+        one.upsert(rows("a", v=2))
+    assert values(url) == judged(url) == {"a": 2, "b": 0}
+
+
+def test_archiving_that_finds_instants_pending_says_that_it_is_blocked(url: str) -> None:
+    with Table(url) as table:
+        table.append(rows("a", v=0))
+        published(table)
+        requested = timeline(url) / f"{T1}.commit.requested"
+        requested.touch()
+        with pytest.raises(TableBlocked, match="not over yet; nothing was archived"):
+            run(archive_group.decide_nothing_until(
+                GroupClient(names=names_at(url)), T1), table.store, table.clock)  # fmt: skip
 
 
 # --- the rule, pure -------------------------------------------------------------------------------

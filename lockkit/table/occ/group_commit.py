@@ -580,7 +580,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
             return kind
         if not may_judge(view.fence, write.offer()):
             if (yield from missed_conflict(client, view, write)):
-                return (yield from withdraw(client, write.instant))
+                return (yield from withdraw(client, write.instant, why="conflict"))
             write.base = view.fence.last
             body = format_offer(write.offer())
             settled = yield from settle_write(key, body, IfVersion(version))

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from lockkit.errors import Unanswered
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import read
 from lockkit.stores import ListEntry
+from lockkit.table.errors import TableBlocked
 from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.property_keys import TABLE_ID
@@ -71,7 +71,7 @@ def named_by_fence(client: GroupClient, newest: str) -> Procedure[list[str]]:
 
 
 def decide_nothing_until(client: GroupClient, until: str) -> Procedure[None]:
-    """Have the fence say so. Raises `Unanswered` if others replaced it in each try."""
+    """Have the fence say so. Raises `TableBlocked` if others replaced it in each try."""
     for turn in range(ROUNDS_MAX):
         view = yield from look(client)
         if until <= view.fence.archived:
@@ -82,10 +82,9 @@ def decide_nothing_until(client: GroupClient, until: str) -> Procedure[None]:
         if after is not None and (yield from replace_group_fence(client, view, after)):
             return
         yield Sleep((yield from pause_s(min(turn, 4))))
-    raise Unanswered(
-        "archiving", "found the table's instants not over yet; nothing was archived",
-        "run it again", doubt=False,
-    )  # fmt: skip
+    raise TableBlocked(
+        "archiving", "found the table's instants not over yet; nothing was archived", "run it again"
+    )
 
 
 def strays(
