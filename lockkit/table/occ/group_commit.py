@@ -818,19 +818,17 @@ def replace_group_fence(
 
 
 def publish(
-    client: GroupClient, view: GroupView | None = None, *, until: int | None = None,
+    client: GroupClient, view: GroupView | None = None, *,
     beside: Procedure[GroupFence | None] | None = None,
 ) -> Procedure[GroupFence | None]:  # fmt: skip
     """Create the outcome files of all decisions: a round only after every earlier round.
 
     In table version 6 those of a round in parallel. In version 9 one by one, in the order of their
-    completion times: a reader of increments that sees one has seen all before it. `until` is the
-    number of the last decision to publish.
+    completion times: a reader of increments that sees one has seen all before it.
     `beside` is carried out in parallel with the last ones; its result is returned.
     """
     view = view or (yield from look(client))
-    due = [each for each in view.fence.window if until is None or each.seq <= until]
-    left = [each for each in due if not is_proven(view.fence, each, client.proven)]
+    left = [each for each in view.fence.window if not is_proven(view.fence, each, client.proven)]
     parts = rounds(replace(view.fence, window=tuple(left)))
     if view.fence.completion is not None:
         parts = [left[at : at + READ_AHEAD] for at in range(0, len(left), READ_AHEAD)]

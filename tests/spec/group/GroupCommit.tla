@@ -2,16 +2,16 @@
 (* Group commit of lockkit: the decision of lockkit/table/occ/group.py and the reach rule of
    lockkit/table/occ/group_commit.py, with writers, a combiner, a table service and readers.
 
-   Each request is one step, so every delay and every crash is just another order of steps: a client
-   that takes no further step is a dead one. An answer that is lost leaves its replacement of the
-   fence in `late`, from where it may land at any later time, or never.
+   Each request is one step. So a delay or a crash is another order of steps: a dead client takes no
+   further step. If the answer to a replacement of the fence is lost, the replacement is put into
+   `late`. It may land at any later step, or never.
 
-   The fence is not kept as an object: `log` has every decision ever made, and the fence's window is
-   log[first..Len(log)]. Each replacement adds a decision, so Len(log) is also the fence's version,
-   and what a client knows of the fence is a pair of numbers.
+   The model has no object for the fence. `log` has every decision ever made, and the fence's window
+   is log[first..Len(log)]. Each replacement adds a decision, so Len(log) is also the fence's version.
+   A client that has read the fence knows it as a pair of numbers.
 
-   `mistake` names one rule that is switched off, "" none. Not modelled: slots, schemas, requests of
-   a publisher that arrive after archiving, back-pressure, and liveness.                                                                 *)
+   `mistake` names one rule that is switched off; "" is none. The model leaves out slots, schemas,
+   requests of a publisher that arrive after archiving, back-pressure, and liveness.              *)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS

@@ -61,7 +61,6 @@ from lockkit.table.services.view import look_at
 STEPS = 2_500
 CLOCK_OFF_MS, AHEAD_MS = 2_000, (0, 6_000, 60_000, 600_000)
 """How far from true time a node's clock may be, and how far ahead one node's is."""
-PULLS_MAX = 20
 CHANGES_MAX = 60
 SCHEDULES: tuple[Callable[[SimWorld], Uniform | Pct], ...] = (
     lambda world: Uniform(world.dice),
