@@ -1,6 +1,6 @@
 """One driver that upserts into a merge-on-read table; `test_spark_merged_killed` kills it.
 
-    python tests/spark_merged_driver.py MASTER URL ENDPOINT    an error is printed as it is
+    python tests/spark_merged_driver.py MASTER URL ENDPOINT [partial]    prints an error as it is
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ OLD = [("a", "EU", 1, 1), ("b", "US", 1, 1)]
 NEW = [("a", "EU", 2, 2), ("b", "US", 2, 2), ("c", "EU", 2, 2)]
 
 
-def main(master: str, url: str, endpoint: str) -> None:
+def main(master: str, url: str, endpoint: str, partial: str = "") -> None:
+    """`partial`: the rows have no `v`, and keep what is stored in it."""
     spark = session(master)
-    committed = write(frame(spark, *NEW), url, endpoint=endpoint, options=MERGED, **KEYS)
+    rows = frame(spark, *NEW)
+    rows = rows.drop("v") if partial else rows
+    committed = write(rows, url, endpoint=endpoint, options=MERGED, partial=bool(partial), **KEYS)
     assert committed is not None
     sys.stdout.write(committed.instant + "\n")
     spark.stop()

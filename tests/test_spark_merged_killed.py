@@ -59,9 +59,11 @@ def local(_: Path) -> Iterator[tuple[str, dict[str, str]]]:
     yield "local[2]", {}
 
 
-def driver(master: str, url: str, endpoint: str, **env: str) -> subprocess.Popen[str]:
+def driver(
+    master: str, url: str, endpoint: str, *more: str, **env: str
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(HERE / "spark_merged_driver.py"), master, url, endpoint],
+        [sys.executable, str(HERE / "spark_merged_driver.py"), master, url, endpoint, *more],
         env=spark_env() | env, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
@@ -116,6 +118,35 @@ def test_the_first_write_after_a_killed_driver_succeeds_and_shows_all_or_none_of
     with Table(**place) as table:
         assert table.compact() is not None
     assert stored(place) == expected == by_hudi_rs(place)
+
+
+@pytest.mark.parametrize(("key", "when", "decided"), [
+    ("*.log.*", "after", False), ("*fence.json", "before", False), ("*fence.json", "after", True),
+])  # fmt: skip
+def test_after_a_killed_drivers_partial_upsert_another_writes_and_all_or_none_of_it_shows(
+    key: str, when: str, decided: bool, place: dict[str, Any]
+) -> None:
+    struck = threading.Event()
+    with Proxy(place["endpoint"], on_fault=lambda _: struck.set()) as proxy:
+        proxy.inject(Fault("hang", when=when, operation="put", key=key))
+        process = driver("local[2]", place["url"], proxy.url, "partial")
+        try:
+            assert struck.wait(120), process.communicate(timeout=60)
+        finally:
+            kill_tree(process.pid)
+            process.communicate(timeout=30)
+    first_write(place)
+    at = 2 if decided else 1
+    expected = [("a", at, 1), ("b", at, 1), *([("c", 2, None)] if decided else []), ("d", 1, 4)]
+    columns = ("id", "at", "v")
+    assert stored(place, *columns) == expected == by_hudi_rs(place, *columns)
+    now = timeline(place)
+    assert not now.pending and all(now.rollbacks.values())
+    with Table(**place) as table:
+        table.upsert(rows(("a", "EU", 3, 9)), partial=True)
+        assert table.compact() is not None
+    expected[0] = ("a", 3, 9)
+    assert stored(place, *columns) == expected == by_hudi_rs(place, *columns)
 
 
 @pytest.mark.parametrize("key", [
