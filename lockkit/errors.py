@@ -13,25 +13,25 @@ from enum import Enum
 from typing import Any
 
 _URL = re.compile(
-    r"((?:az|abfss?|wasbs?)?(?::|%3a)(?://|%2f%2f|\\/\\/))"
-    r'((?:(?!(?::|%3a)(?://|%2f%2f))[^\s"])*)',  # up to the next URL
-    re.I,
+    r"(?i)((?:az|abfss?|wasbs?)?(?::|%(?:25)?3a)(?://|(?:%(?:25)?2f){2}|\\/\\/))"
+    r'((?:(?!(?::|%(?:25)?3a)(?://|(?:%(?:25)?2f){2}))[^\s"])*)',  # up to the next URL
 )
-_PASSWORD = re.compile(r"(?::|%3a)(?!\d+(?:,|%2c|$))", re.I)  # no port
+_PASSWORD = re.compile(r"(?::|%(25)?3a)(?!\d+(?:,|%2c|$))|^(?!localhost)[^.,]+:\d+$", re.I)
+_NAMED = re.compile(r"(?i)(\b(%3f)?(sig|auth|[\w-]*(nature|[ts]key|token|secret))(=|%3d))[^\s&;]+")
 
 
 def masked(text: str) -> str:
-    """Without user:password@ and token@ in URLs, which nothing repeats: an owner may be one."""
-    return _URL.sub(_without_user, text)
+    """Without passwords and signatures, which nothing repeats: an owner may be a URL with one."""
+    return _NAMED.sub(r"\1***", _URL.sub(_without_user, text))
 
 
 def _without_user(url: re.Match[str]) -> str:
     start, rest = url.groups()
     encoded = "%" in start
-    host = re.split(r"[/?#\\]|%2f" if encoded else r"[/?#\\]", rest, maxsplit=1, flags=re.I)[0]
+    host = re.split(r"[/?#\\]|%(25)?2f" if encoded else r"[/?#\\]", rest, maxsplit=1, flags=re.I)[0]
     if "@" not in host and _PASSWORD.search(host.rpartition("]")[2]):
         host = rest  # a password may contain a /
-    end = max(host.rfind("@"), host.rfind("%40") if encoded else -1)
+    end = max(host.rfind("@"), host.replace("%2540", "%40__").rfind("%40") if encoded else -1)
     if end < 0 or (start[0] in "aAwW" and ":" not in host[:end]):
         return url[0]  # Azure's container@account is no secret
     return f"{start}***{rest[end:]}"

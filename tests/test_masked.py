@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lockkit import Clock, Lock, open_lock, open_store
+from lockkit.cli.main import main
 from lockkit.errors import LockBusy, LockLost, LossReason, StatedError, masked
 from lockkit.lab.incident.audit import parse_audit
 from lockkit.lock.handle import LOCK_KEY
@@ -50,6 +51,14 @@ SHORT = "https://anna:secret-word@ci.test/job/7"
         "postgres%3A//anna%3Asecret%40ci.test/jobs",
         "postgres:\\/\\/anna:secret@ci.test",
         "https://ci.test/?next=https%3A%2F%2Fanna%3Asecret%40ci.test",
+        "https://anna:123/secret@ci.test/job",
+        "https%253A%252F%252Fanna%253Asecret%2540ci.test",
+        "https://a.test/x?sv=1&sig=secret&x",
+        "https%3A%2F%2Fa.test%2Fx%3Fsig%3Dsecret",
+        "https://a.test/x?X-Amz-Signature=secret&x",
+        "https://a.test/x?X-Amz-Security-Token=secret",
+        "AccountName=a;AccountKey=secret==;x",
+        "zookeeper://h:1/a/b?auth=digest:u:secret",
     ],
 )
 def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
@@ -72,6 +81,8 @@ def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
         "https%3A%2F%2Fci.test%2Fjob%2F7%40main",
         "s3://bucket/anna:table@7",
         "host/17@12~boot.3",
+        "http://localhost:9000/job@7",
+        "http://minio.test:9000/job@7?design=1",
     ],
 )
 def test_a_url_without_a_password_is_shown_in_full(url: str) -> None:
@@ -137,6 +148,33 @@ def test_a_note_of_an_events_sink_is_masked_before_a_log_line_is_cut(
     EventSink("s3://lake/orders", "W1")("note", text=f"broke the lock of {LONG}")
     assert "broke the lock of https" in caplog.text or "broke the lock of ://" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_a_record_shows_no_password_of_an_owner(tmp_path: Path) -> None:
+    signed = "https://a.test/x?sig=secret-word"
+    with closing(Lock(held_by(tmp_path, SHORT))) as lock:
+        assert "epoch=1" in repr(lock.inspect()) and "secret" not in repr(lock.inspect())
+    assert "secret" not in repr(Record(signed, 1, holder=SHORT))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("lock", "acquire", "s3://u:secret@b/p/terraform.tfstate", "--timeout", "1", "--", "true"),
+        ("lock", "show", "s3:/u:secret@b/t"),
+        ("lock", "show", "u:secret@h/x"),
+        ("lock", "show", "s3://b/t", "--endpoint", "http://127.0.0.1:1;AccountKey=secret"),
+        ("probe", "zookeeper://h:1/a/b?auth=digest:u:secret"),
+    ],
+    ids=lambda line: " ".join(line)[:40],
+)
+def test_a_wrong_url_of_a_command_is_repeated_without_its_password(
+    line: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    assert main(line) != 0
+    said = capsys.readouterr()
+    assert said.err and "secret" not in said.err + said.out
 
 
 def test_an_election_shows_no_password_of_its_leader(tmp_path: Path) -> None:

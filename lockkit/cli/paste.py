@@ -11,6 +11,8 @@ import re
 import shlex
 from urllib.parse import urlsplit, urlunsplit
 
+from lockkit.errors import masked
+
 _COMMAND = r"(\blockkit (?:lock (?:show|watch|break)|table [a-z-]+|probe|incident)) "
 _OF_A_STATE = r"(\blockkit tflock (?:show|lock|unlock|force-unlock|run|move)) "
 _WORKSPACE = re.compile(r" --workspace(-key-prefix)? \S+")
@@ -51,7 +53,7 @@ def address_of(args: argparse.Namespace) -> tuple[str, str]:
     url = getattr(args, "url", None) or next(iter(getattr(args, "source", None) or ()), "")
     if not isinstance(url, str) or "://" not in url or not hasattr(args, "endpoint"):
         return "", ""
-    return url.rstrip("/"), flags_of(args)
+    return masked(url.rstrip("/")), flags_of(args)
 
 
 def pasteable(text: str, url: str, flags: str) -> str:

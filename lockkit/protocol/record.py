@@ -7,7 +7,7 @@ grant), `attempt` (unique per write), `ttlMs` and `holder`. Hudi drops these whe
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 RECORD_BYTES_MAX = 64 * 1024
@@ -26,13 +26,13 @@ because it would leave no room for further grants. A lock object with one is not
 class Record:
     """The body of the lock object. `epoch == 0` and `ttl_ms == 0` mean that Hudi wrote it."""
 
-    owner: str
+    owner: str = field(repr=False)  # as `holder`: it may be a URL with a password
     valid_until_ms: int
     expired: bool = False
     epoch: int = 0
     attempt: str = ""
     ttl_ms: int = 0
-    holder: str = ""
+    holder: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ def carries_secret(url: str, *, with_port: bool = False) -> bool:
 
 def _has_user(url: str, with_port: bool) -> bool:
     scheme, _, rest = url.partition("://")
+    rest = rest or scheme.partition(":/")[2] or scheme  # a slash too few, or no scheme
     before, at, _ = rest.partition("@")
     host = re.split(r"[/?#]", before, maxsplit=1)[0]
     if at and host == before and scheme.lower() in _BARE_BUCKETS:
