@@ -96,8 +96,8 @@ ORDER = {
         "archived archive_writing savepoint_files taken_back"
     ),
     "table.occ": (
-        "fence leaving late rolling_forward group group_archived group_fence group_commit "
-        "group_tail "
+        "fence leaving late rolling_forward group group_archived group_fence group_rate "
+        "group_commit group_tail "
         "conflicting covered pending conflict heartbeat_rules "
         "liveness heartbeat locks hudi_clocks "
         "creation decide markers discarding transaction failed prepared news rewriting "

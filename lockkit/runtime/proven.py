@@ -130,12 +130,11 @@ def settle_write(
     """Write `body` and prove the outcome: return its version, or what is there instead.
 
     Sending the same bytes under the same condition several times lands at most one copy. So no
-    answer, or a 412 (perhaps to a hidden second copy), costs a read; if the version to be replaced
-    is still there, the write is sent again. An object that holds exactly these bytes counts as
-    written, whichever client wrote it: include an attempt in `body` if that matters.
+    answer, a 412 (a hidden second copy?) or a throttled creation (just created?) costs a read; if
+    the version to be replaced is still there, the write is sent again. An object that holds exactly
+    these bytes counts as written, whichever client wrote it: include an attempt if that matters.
 
-    :param key: the object.
-    :param body: at most `limit` bytes.
+    :param key, body: the object, and what it is to hold: at most `limit` bytes.
     :param condition: `IfAbsent()`, or `IfVersion` of what was read.
     :param limit: of a longer object, only `limit` + 1 bytes are read back.
     :param is_ours: whether a body that was read back is this write; by default equal bytes are.
@@ -148,13 +147,14 @@ def settle_write(
     doubt, why = False, ""
     for tries in range(TRIES_MAX):
         try:
-            match (yield from put_once(key, body, condition)):
+            match answer := (yield from put_once(key, body, condition)):
                 case Applied(version):
                     return version
-                case Throttled(after_s):
+                case Throttled():
                     why = "throttled"
-                    yield Sleep(pause_s(tries, after_s))
-                    continue
+                    if wrote_over is not None:  # else it may just have been created: read it
+                        yield pause_after(answer, tries)
+                        continue
                 case PreconditionFailed():
                     doubt, why = True, "refused, though no other write is seen"
                 case Unknown(why):
@@ -164,7 +164,7 @@ def settle_write(
             standing = _standing((yield from read(key, limit=limit)), is_ours, wrote_over)
             if standing is not None:
                 return standing
-            yield Sleep(pause_s(tries))  # still pending: send the same write again
+            yield pause_after(answer, tries)  # still pending: send the same write again
         except (StoreError, Unanswered) as error:
             if not doubt:
                 raise

@@ -70,6 +70,7 @@ from lockkit.table.occ.group_fence import (
     tombstone,
     unpacked,
 )
+from lockkit.table.occ.group_rate import FenceRate
 
 OVERWRITE, CLUSTERING = "replacecommit", "clustering"
 COMPLETED = {CLUSTERING: OVERWRITE}
@@ -84,6 +85,9 @@ OFFERS_MAX = 256
 """So many offers that it has read a client keeps."""
 LOOK_TRIPS, FOLLOW_TRIPS = (1.25, 0.75, 1.25, 1.75), (1.75, 1.0, 1.5)
 """When a client looks whether it is decided: after an older offer, after its own one."""
+ROUND_TRIPS, RANK_MAX, ROUNDS_MAX = 2, 4, 4
+"""Where the fence takes one write a second: so many round trips after the next one is due a client
+looks, that often again for each older offer up to so many, and for so many replacements."""
 FRESH_ROUNDS = 2
 """What was decided in the latest rounds is not published by others yet."""
 LEFT_MAX = 8
@@ -184,6 +188,8 @@ class GroupClient:
     """When its last commit was acknowledged."""
     knew_ms: int = -(10**9)
     """When the fence that it knows was sent or read."""
+    rate: FenceRate = field(default_factory=FenceRate)
+    """How soon the fence may be replaced again."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Whoever waits for another client's work waits no longer."""
 
@@ -195,10 +201,20 @@ class GroupClient:
                 FENCE_KEY, "is another table's: the table was deleted and made again",
                 "open it again",
             )  # fmt: skip
+        rounds = fence.round - (self.known.round if self.known else fence.round - 1)
         self.known, self.version, self.knew_ms = fence, version, self.boot_ms()
+        if rounds > 0:
+            self.rate.saw(rounds, self.knew_ms)
+        else:
+            self.rate.unchanged(version, self.knew_ms)
         self.archived = max(self.archived, fence.archived)
         self.proven = {each for each in frozenset(self.proven) if each >= fence.first}
         self.won = {each for each in self.won if fence.window and each >= fence.window[0].round}
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the store takes one write a second to the fence."""
+        return self.rate.is_slow(self.boot_ms())
 
     def took(self, sent_ms: int, until_ms: int) -> None:
         """A round trip took this long."""
@@ -485,7 +501,7 @@ def decided(
         if kind := (yield from outcome(view, write.instant)):
             return kind
         write.see(view.fence)
-        if may_judge(view.fence, write.offer()):
+        if may_judge(view.fence, write.offer()) and (yield from is_due(client, write)):
             others = yield from open_offers(view)
             decides = client.process.decide if client.process else decide_alone
             won = yield from decides(client, view, others, write)
@@ -507,6 +523,19 @@ def looks_first(client: GroupClient, write: GroupWrite) -> bool:
     if client.known is None or client.wins >= FAST_RUN_MAX:
         return True
     return write.surveyed and client.contended > 0 and not write.follows
+
+
+def is_due(client: GroupClient, write: GroupWrite) -> Procedure[bool]:
+    """Whether a commit is sent before it is offered.
+
+    Where the fence takes one write a second, it is offered at once, for the next one. A client that
+    meets no other one waits for that instead.
+    """
+    early_ms = client.rate.early_ms(client.boot_ms())
+    if early_ms and not client.contended and not write.earlier:
+        yield Sleep(early_ms / 1000)
+        return True
+    return not early_ms and not (client.is_slow and write.earlier)
 
 
 def list_before_offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
@@ -556,7 +585,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     write.sent = write.offered = True
     key, body = offered_as(client.names, write.offer())
     view: GroupView | None = None
-    if write.follows:
+    if write.follows or client.is_slow:
         sent_ms = yield WallMs()
         made = yield from create(key, body)
         client.took(sent_ms, (yield WallMs()))
@@ -571,6 +600,8 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
         client.read[key, version] = write.offer()
     if view is None:
         waits = await_decision(client, write.instant, FOLLOW_TRIPS, write.earlier)
+        if client.is_slow:
+            waits = await_round(client, write.instant, write.earlier)
         if kind := (yield from waits):
             return kind
     for turn in range(TURNS_MAX):
@@ -603,6 +634,10 @@ def take_turn(
     blind, keys = offered(view)
     older = {*(each.instant for each in blind), *map(instant_in, keys)}
     older = {each for each in older if each < write.instant}
+    early_ms = client.rate.early_ms(client.boot_ms())
+    if early_ms > ROUND_TRIPS * client.trip_ms or (client.is_slow and turn < PATIENCE_MAX):
+        if older or early_ms:
+            return (yield from await_round(client, write.instant, older))
     if turn < PATIENCE_MAX and older:
         return (yield from await_decision(client, write.instant, LOOK_TRIPS, older))
     others = yield from open_offers(view)
@@ -633,6 +668,42 @@ def await_decision(
             left -= {each.instant for each in fence.window}
             if (kind := decision_in(fence, instant)) or not left:
                 return kind  # decided, or it is this client's turn
+        else:
+            client.rate.unchanged(client.version, client.boot_ms())
+    return ""
+
+
+def await_round(
+    client: GroupClient, instant: str, older: Collection[str]
+) -> Procedure[str]:
+    """Read the fence once its next replacement is due, where it takes one write a second.
+
+    The owner of the oldest offer lists just before that, and decides for all who have offered by
+    then. The others read what it decided. If it is late, it is the next one's turn.
+    """
+    decided = {each.instant for each in (client.known.window if client.known else ())}
+    left = set(older) - decided
+    for _ in range(ROUNDS_MAX):
+        trip_s = client.trip_ms / 1000
+        if not left:
+            yield Sleep(max(0.0, client.rate.early_ms(client.boot_ms()) / 1000 - trip_s))
+            return ""
+        before = client.known.round if client.known else 0
+        yield Sleep(client.rate.next_ms(client.boot_ms()) / 1000)
+        for _ in range(1 + min(RANK_MAX, len(left))):
+            yield Sleep(trip_s * ROUND_TRIPS)
+            found = yield from read(FENCE_KEY, unless=client.version, limit=FENCE_BYTES_MAX)
+            if isinstance(found, Found):
+                fence = parse_group_fence(found.body)
+                client.knows(fence, found.version)
+                client.contended = CONTENDED_FOR
+                left -= {each.instant for each in fence.window}
+                if kind := decision_in(fence, instant):
+                    return kind
+                break
+            client.rate.unchanged(client.version, client.boot_ms())
+        if client.known is None or client.known.round == before:
+            return ""  # nobody has replaced it
     return ""
 
 
@@ -752,6 +823,8 @@ def decide_once(
     Sent once (not `settle_write`). Without an answer it may land later; then the fence that is read
     next shows what it decided. `write` is the caller's own among the offers.
     """
+    if early_ms := client.rate.early_ms(client.boot_ms()):
+        yield Sleep(early_ms / 1000)
     attempt = yield Unique()
     client.name = client.name or attempt
     after = decide(
@@ -776,10 +849,13 @@ def decide_once(
         client.knows(after, answer.version)
         client.knew_ms = sent_ms
         client.won.add(after.round)
-        client.contended = max(0, client.contended - 1)
+        met = client.is_slow and len(offers) > 1  # it counts no lost fence then
+        client.contended = CONTENDED_FOR if met else max(0, client.contended - 1)
         return True
     client.contended = CONTENDED_FOR
     if isinstance(answer, Throttled):
+        client.rate.refused(view.version, client.boot_ms(), answer.retry_after_s)
+    if isinstance(answer, Throttled) and not client.is_slow:
         yield Sleep(throttled_s(0, answer.retry_after_s))
     return False
 

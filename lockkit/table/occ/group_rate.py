@@ -1,0 +1,66 @@
+"""How soon the fence may be replaced again, on a store that takes one write a second to an object.
+
+GCS and R2 are such stores. No rule of safety depends on this: it only says when a client tries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockkit.protocol.outcome import Version
+
+EVERY_MS = 1_000
+"""Documented by GCS and by R2."""
+REMEMBERS_MS = 60_000
+"""After so long without a refusal a client tries again whether the store takes more."""
+REFUSED_MS = 100
+"""So long it waits at least after a refusal, as its own count was wrong."""
+
+
+@dataclass(slots=True)
+class FenceRate:
+    """What one client has met. All times are by its own monotonic clock, in ms."""
+
+    seen_ms: int = -(10**9)
+    """When it first saw the fence that it knows, or was told to wait for `EVERY_MS` from then."""
+    least_ms: int = -(10**9)
+    """Not before this the fence that it knows was made. Each look would be later than the one of
+    the round before, if it were counted from the last one."""
+    unchanged_ms: int = -(10**9)
+    """When it saw last that the fence was not replaced yet."""
+    throttled: Version = ""
+    """The version that it wanted to replace when it was throttled last, until it has seen more."""
+    until_ms: int = -(10**9)
+    """Until then it expects one write a second."""
+
+    def saw(self, rounds: int, now_ms: int) -> None:
+        """A newer fence, so many rounds later. Two within half a second show a faster store."""
+        if rounds > 1 and now_ms - self.seen_ms < EVERY_MS / 2:
+            self.until_ms = now_ms
+        self.least_ms = min(now_ms, max(self.least_ms + rounds * EVERY_MS, self.unchanged_ms))
+        self.seen_ms = now_ms
+
+    def unchanged(self, version: Version, now_ms: int) -> None:
+        """The fence still has this version. If it could not be replaced a while ago, that was no
+        race with another writer (S3's 409)."""
+        self.unchanged_ms = now_ms
+        if version == self.throttled:
+            self.until_ms, self.throttled = now_ms + REMEMBERS_MS, ""
+
+    def refused(self, version: Version, now_ms: int, after_s: float | None) -> None:
+        """Throttled."""
+        self.throttled = version
+        wait_ms = max(REFUSED_MS, int(1000 * (after_s or 0)))
+        self.seen_ms = max(self.seen_ms, now_ms + wait_ms - EVERY_MS)
+
+    def is_slow(self, now_ms: int) -> bool:
+        """A client without a clock (always 0) waits for nothing."""
+        return 0 < now_ms < self.until_ms
+
+    def early_ms(self, now_ms: int) -> int:
+        """How long until the fence may be replaced; 0: at once."""
+        return max(0, self.seen_ms + EVERY_MS - now_ms) if self.is_slow(now_ms) else 0
+
+    def next_ms(self, now_ms: int) -> int:
+        """How long until the next fence is to be expected."""
+        return max(0, self.least_ms + EVERY_MS - now_ms)
