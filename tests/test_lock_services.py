@@ -124,6 +124,9 @@ class Fine(ZooKeeper):
     def command(self) -> list[str]:
         return [sys.executable, "-c", "import time; time.sleep(60)"]
 
+    def listens(self) -> bool:
+        return True
+
     def answers(self) -> bool:
         os.kill(os.getpid(), signal.SIGTERM)
         return True

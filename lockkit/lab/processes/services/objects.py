@@ -22,6 +22,10 @@ class ObjectServer(Service):
 
     def __init__(self, folder: Path | str, *, port: int | None = None) -> None:
         super().__init__(folder, port=port or free_ports(Clock()))
+        self._any_port = port is None
+
+    def another_port(self) -> int:
+        return free_ports(Clock())
 
     def command(self) -> list[str]:
         return [

@@ -8,20 +8,24 @@ import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
+
+import psutil
 
 from lockkit.clock import Clock
 from lockkit.errors import StatedError
 from lockkit.spark.connect import free_port, spark_home
 from lockkit.spark.java import NoJava, find_java
-from lockkit.spark.process import from_lasting_thread, kill_tree
+from lockkit.spark.process import from_lasting_thread, kill_tree, tree
 
 READY_S_MAX = 90.0
 READY_POLL_S = 0.05
 STOP_S_MAX = 10.0
 ANSWER_S = 2.0
 LOG_LINES = 12
+PORTS_MAX = 5
 
 
 class ServiceUnavailable(StatedError, RuntimeError):
@@ -30,6 +34,10 @@ class ServiceUnavailable(StatedError, RuntimeError):
 
 class ServiceStartFailed(StatedError, RuntimeError):
     """The service was started and does not answer; the message quotes its last output."""
+
+
+class PortTaken(ServiceStartFailed):
+    """Another server had its port when it started."""
 
 
 class Service(ABC):
@@ -42,6 +50,8 @@ class Service(ABC):
 
     def __init__(self, folder: Path | str, *, port: int | None = None) -> None:
         self.folder = Path(folder)
+        self._any_port = port is None
+        """Whether it was never started, and no caller has named the port."""
         self.port = port or free_port()
         self.log = self.folder / f"{self.name}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,9 +85,32 @@ class Service(ABC):
 
     def start(self) -> Self:
         """Returns once it serves. Raises `ServiceUnavailable`, `ServiceStartFailed`."""
-        self.launch()
-        self.ready()
-        return self
+        for _ in range(PORTS_MAX if self._any_port else 1):
+            self.launch()
+            try:
+                self.ready()
+            except PortTaken as taken:
+                refused: ServiceStartFailed = taken
+                if self._any_port:
+                    self.port = self.another_port()
+            else:
+                self._any_port = False
+                return self
+        raise refused
+
+    def another_port(self) -> int:
+        return free_port()
+
+    def listens(self) -> bool:
+        """Whether this very process has the port: another server may have taken it meanwhile."""
+        try:
+            return any(
+                each.status == psutil.CONN_LISTEN and each.laddr.port == self.port
+                for process in tree(self.pid)
+                for each in process.net_connections("tcp")
+            )
+        except psutil.Error:
+            return False
 
     def launch(self) -> None:
         """Raises `ServiceUnavailable`."""
@@ -92,8 +125,10 @@ class Service(ABC):
         clock = Clock()
         end_ms = clock.boot_ms() + READY_S_MAX * 1000
         try:
-            while not self.answers():
+            while not (self.listens() and self.answers()):
                 if self._process.poll() is not None:
+                    if ask_any(self.port):
+                        raise self._failed("found another server on its port", PortTaken)
                     raise self._failed(f"ended with {self._process.returncode}")
                 if clock.boot_ms() > end_ms:
                     raise self._failed(f"did not answer in {READY_S_MAX:.0f} s")
@@ -137,13 +172,22 @@ class Service(ABC):
             kill_tree(process.pid)  # and all that it left
             process.wait(STOP_S_MAX)
 
-    def _failed(self, why: str) -> ServiceStartFailed:
+    def _failed(
+        self, why: str, kind: type[ServiceStartFailed] | None = None
+    ) -> ServiceStartFailed:
         try:
             tail = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
         except OSError:
             tail = []
         ending = "\n".join([f"see the end of {self.log}:", *tail])
-        return ServiceStartFailed(f"{self.name} at {self.address}", why, ending)
+        return (kind or ServiceStartFailed)(f"{self.name} at {self.address}", why, ending)
+
+
+def ask_any(port: int) -> bool:
+    """Whether somebody listens there."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S):
+        return True
+    return False
 
 
 def ask(port: int, question: bytes) -> bytes:
