@@ -33,7 +33,7 @@ FOUND_BY = {
     ("group", "no entry"): 25,
     ("group", "unproven"): 19,
     ("group", "ahead offered"): 142,
-    ("group", "ahead alone"): 11,
+    ("group", "ahead alone"): 468,
     ("group", "archive ignored"): 18,
     ("group", "archive unread"): 18,
     ("group", "ended reservation"): 20,
