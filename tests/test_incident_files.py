@@ -135,6 +135,13 @@ def test_no_secret_of_a_log_is_kept_shown_or_exported(
     assert len(evidence.events) > 4
 
 
+@pytest.mark.parametrize("content", ["{garbage", '{"a": 1}', "{}\n{"])
+def test_json_that_is_no_history_is_refused_with_what_is_accepted(content: str) -> None:
+    with pytest.raises(NotUnderstood, match=r"x\.json.*accepted are a history \(JSON lines\)"):
+        take_in([("x.json", content.encode())])
+
+
+
 def test_a_file_of_no_known_kind_is_refused_without_quoting_it(tmp_path: Path) -> None:
     with pytest.raises(NotUnderstood, match=r"x\.txt is none of these: a history") as error:
         dropped(("x.txt", f"password={SECRET}\n"))

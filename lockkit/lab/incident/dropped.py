@@ -61,6 +61,13 @@ class _Pile:
     taken: list[ParsedFile] = field(default_factory=list)
 
 
+ACCEPTED = (
+    "a history (JSON lines), Hudi's audit log, a listing of versions (S3's, GCS's or Azure's), a "
+    "debug log of boto3, google-cloud-storage or azure-storage-blob, or the store's own log "
+    "(CloudTrail or server access log of S3, audit log of Google Cloud, resource log of Azure)"
+)
+
+
 def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[SeenVersion] = ()) -> Evidence:
     """Read files by name and content; `known` are the lock's versions by a bucket's listing.
 
@@ -117,13 +124,7 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
         pile.logs.append(log)
         pile.taken.append(ParsedFile(name, log.form, _said(log) + cut))
     else:
-        raise NotUnderstood(
-            name,
-            "is none of these: a history (JSON lines), Hudi's audit log, a listing of "
-            "versions (S3's, GCS's or Azure's), a debug log of boto3, google-cloud-storage or "
-            "azure-storage-blob, or the store's own log (CloudTrail or server access log of "
-            "S3, audit log of Google Cloud, resource log of Azure)",
-        )
+        raise NotUnderstood(name, f"is none of these: {ACCEPTED}")
 
 
 def _unpacked(name: str, content: bytes) -> tuple[bytes, str]:
@@ -158,9 +159,12 @@ def _stored(log: store_logs.StoreLog) -> str:
 
 def _history(name: str, text: str) -> list[Event]:
     try:
-        return list(read(text.splitlines(keepends=True)))
+        events = list(read(text.splitlines(keepends=True)))
     except HistoryError as error:
-        raise NotUnderstood(f"{name}:", plain(error)) from None
+        raise NotUnderstood(f"{name}:", plain(error), f"accepted are {ACCEPTED}") from None
+    if not events:
+        raise NotUnderstood(name, "begins as JSON and has no event", f"accepted are {ACCEPTED}")
+    return events
 
 
 def _said(log: ParsedLog) -> str:
