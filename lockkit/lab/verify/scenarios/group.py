@@ -27,7 +27,7 @@ from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing
 from lockkit.runtime import Delete, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, put_once, read
-from lockkit.table.errors import CommitUnknown, ModeSwitched
+from lockkit.table.errors import CommitUnknown, ModeSwitched, TableBlocked
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
 from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
@@ -312,7 +312,7 @@ class GroupRun:
         yield from group.publish(client)
         view = yield from group.look(client)
         if self.archives:
-            with suppress(Unanswered):  # others were faster: the next one archives
+            with suppress(Unanswered, TableBlocked):  # others were faster: the next one archives
                 yield from self.archive(client, view)
         for instant in sorted(view.pending())[:2]:
             if (yield from group.roll_back(client, instant, files_of(instant))):
