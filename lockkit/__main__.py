@@ -1,10 +1,18 @@
-"""`python -m lockkit`: the command line, if no script is on the PATH."""
+"""The script `lockkit`, and `python -m lockkit` if no script is on the PATH."""
 
 from __future__ import annotations
 
 import sys
 
-from lockkit.cli.main import main
+from lockkit.cli.starting import end_at_interrupt
+
+
+def main() -> int:
+    end_at_interrupt()
+    from lockkit.cli.main import main as command_line
+
+    return command_line()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -109,6 +109,7 @@ def _warned(name: str, warned: list[str], message: Warning | str, *_of: object) 
 
 
 def _run(args: argparse.Namespace, warned: list[str]) -> int:
+    from lockkit.cli.starting import interrupts_raise
     from lockkit.cli.terminal import (
         BROKEN_PIPE,
         EXIT_FAILED,
@@ -121,7 +122,8 @@ def _run(args: argparse.Namespace, warned: list[str]) -> int:
     from lockkit.events import plain
 
     try:
-        code: int = args.run(args)
+        interrupts_raise()
+        code = _result(args)
         sys.stdout.flush()  # notices a closed pipe here, not at exit
         return code
     except KeyboardInterrupt:
@@ -159,6 +161,17 @@ def _run(args: argparse.Namespace, warned: list[str]) -> int:
             raise
         warn(f"lockkit {args.name}: {plain(error, limit=1000)}")
         return EXIT_FAILED
+
+
+def _result(args: argparse.Namespace) -> int:
+    try:
+        code: int = args.run(args)
+    except RuntimeError as error:
+        # Python 3.11 wraps what a signal raises while an import makes a dataclass.
+        if isinstance(error.__cause__, KeyboardInterrupt | SystemExit):
+            raise error.__cause__ from None
+        raise
+    return code
 
 
 if __name__ == "__main__":
