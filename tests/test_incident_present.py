@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from table_world import CONFIG, new_table, rows
+from trickle import silence, trickle
 
-from lockkit.__main__ import main
+from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.events import event
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
@@ -23,6 +25,7 @@ from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.protocol.record import Record, encode
 from lockkit.runtime import run
+from lockkit.runtime.proven import TRIES_MAX
 from lockkit.stores import Store, open_store
 from lockkit.table import begin
 from lockkit.table.format.properties import PROPERTIES_KEY
@@ -331,3 +334,24 @@ def test_the_skew_of_hudis_own_locks_is_judged_by_the_stores_clock(
     assert (found.pattern is Pattern.CLOCK_SKEW) == (early_s is not None)
     if early_s is not None:
         assert f"over {early_s:.1f} s before a's lease ended" in found.because
+
+
+def test_a_store_that_does_not_answer_is_named_at_once_and_not_waited_for_in_seven_tries(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "us-east-1")
+    requests: list[object] = []
+
+    def silent(connection: socket.socket) -> None:
+        requests.append(connection)
+        silence(connection)
+
+    with trickle(silent) as server:
+        given = ["incident", "s3://b/t", "--endpoint", server.url, "--timeout-s", "0.5"]
+        code = main(given)
+    out, err = capsys.readouterr()
+    first, last = err.splitlines()
+    assert (code, out) == (3, "") and len(requests) < TRIES_MAX
+    assert "could not be read" in first and "tries again now" in first
+    assert last.startswith("lockkit incident: ")

@@ -26,8 +26,8 @@ import pytest
 from provider_world import NAMES, PATIENCE_S, Parties, Party, Server, World
 
 from lockkit import Lock, LockBusy, LockLost, StoreError, open_lock
-from lockkit.__main__ import main
 from lockkit.cli.acquire import opened
+from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import BreakRefused
 from lockkit.lock.hudi_keys import READ, UnknownKey, checked

@@ -23,6 +23,7 @@ from lockkit.cli.terminal import (
     say,
     say_json,
     store_options,
+    warn,
 )
 from lockkit.events import plain
 from lockkit.lab.incident.patterns import SIMULATED, Pattern
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lockkit.lab.incident.dropped import Evidence
     from lockkit.lab.incident.examine import Examination
     from lockkit.lab.incident.service import ServiceExamination
+    from lockkit.stores import Store
     from lockkit.table.inspect.standing import LockInspection
 
 ABOUT = """\
@@ -130,8 +132,10 @@ def _of_table(args: argparse.Namespace) -> int:
     from lockkit.lab.incident.examine import examine
 
     url, *names = args.source
+    files = _contents(names)
     with opened(url, store_options(args)) as store:
-        found = examine(store, watch_s=args.watch_s, files=_contents(names))
+        _wait_for_an_answer(store, args.timeout_s)
+        found = examine(store, watch_s=args.watch_s, files=files)
     if args.json:
         say_json(_as_json(found, url, store_flags_of(args)))
     else:
@@ -143,6 +147,23 @@ def _of_table(args: argparse.Namespace) -> int:
         say(*_audit_lines(found.validation), *_taken_lines(found.evidence))
         say(*_diagnosis_lines(found.diagnosis, url))
     return _code(found)
+
+
+def _wait_for_an_answer(store: Store, timeout_s: float) -> None:
+    """Says at once that the store is silent, and ends soon if it stays so. Raises `Unanswered`."""
+    from lockkit.cli.generations import NoAnswerYet, read_lock
+    from lockkit.clock import Clock
+    from lockkit.lock.handle import LOCK_KEY
+    from lockkit.runtime import run as run_procedure
+    from lockkit.runtime.proven import read
+    from lockkit.stores.within import within
+
+    try:
+        read_lock(store)
+    except NoAnswerYet as error:
+        warn(f"{error}; lockkit incident tries again now")
+        with within(timeout_s):
+            run_procedure(read(LOCK_KEY), store, Clock())
 
 
 def _table_lines(standing: LockInspection) -> list[str]:
