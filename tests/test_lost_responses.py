@@ -111,6 +111,34 @@ def test_a_case_that_fails_is_named_drawn_and_can_be_repeated(run: Run) -> None:
     again.stdout.fnmatch_lines(["1 cases of 1 tests, 1 failed"])
 
 
+def test_a_key_with_control_characters_is_shown_escaped_and_its_case_can_be_repeated(
+    run: Run,
+) -> None:
+    program = WRONG.replace('"claim"', '"cl%1B%5B31maim"')
+    program = program.replace("claim(lake)", 'send(lake, "PUT", "cl%1B%5B31maim", b"mine", '
+                              '**{"If-None-Match": "*"})[0]')  # fmt: skip
+    result = run(program, "--color=no")
+    shown = result.stdout.str()
+    assert "\x1b" not in shown and "\nlost:put cl\\x1b[31maim\n" in shown
+    (repeat,) = re.findall("^repeat:  pytest (.*)$", shown, re.M)
+    again = run(program, *shlex.split(repeat))
+    again.assert_outcomes(failed=1)
+    again.stdout.fnmatch_lines(["1 cases of 1 tests, 1 failed"])
+
+
+def test_without_pytests_cache_each_run_has_a_folder_of_its_own_for_its_pictures(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folders = set()
+    for _ in range(2):
+        shown = run(WRONG, "-p", "no:cacheprovider").stdout.str()
+        folder = Path(re.findall("^picture: (.*)$", shown, re.M)[0]).parent
+        assert folder.parent == tmp_path and folder.stat().st_mode & 0o077 == 0
+        folders.add(folder)
+    assert len(folders) == 2
+
+
 def test_a_late_write_arrives_when_the_block_ends(run: Run) -> None:
     result = run('''
 def test_it(lost_responses, lake):

@@ -64,7 +64,11 @@ def _stored(each: CaseRequest) -> str:
 def command(nodeid: str, case: str, *, loaded_by_name: str = "") -> str:
     """The line that runs exactly this case again."""
     more = ["-p", loaded_by_name] if loaded_by_name else []
-    return shlex.join(["pytest", *more, nodeid, f"--lockkit-case={case}"])
+    # `?` fits a character that does not print: it is not sent to a terminal, nor pasted.
+    pattern = case if case.isprintable() else "".join(
+        each if each.isprintable() and each != "[" else "?" for each in case
+    )  # fmt: skip
+    return shlex.join(["pytest", *more, nodeid, f"--lockkit-case={pattern}"])
 
 
 def draw(title: str, kind: str, sent: Sequence[CaseRequest], path: Path) -> Path:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from _pytest.runner import runtestprotocol
 
+from lockkit.events import plain
 from lockkit.lab.testing.cases import Case, cases_of, chosen
 from lockkit.lab.testing.faulty import FaultScript
 from lockkit.lab.testing.options import FAULTS, NAME, PROPERTY, RUN, cases_max
@@ -20,6 +21,8 @@ from lockkit.lab.testing.report import as_text, command, draw
 
 LISTED_MAX = 20
 ERROR_CHARACTERS_MAX = 100
+PICTURES = pytest.StashKey[Path]()
+"""A folder of this run alone, where pytest keeps no cache."""
 
 
 class CaseRun:
@@ -106,7 +109,7 @@ def _all_cases(item: pytest.Item, cases: CaseRun, clean: pytest.TestReport) -> p
             unreached.append(case.id)
         if failing is None:
             continue
-        said.append(f"{case.id}\n    {cases.error()}\n{_shown(item, case, cases.script)}")
+        said.append(f"{plain(case.id)}\n    {cases.error()}\n{_shown(item, case, cases.script)}")
         first = first or failing
         if config.getoption("maxfail") == 1:
             break
@@ -145,7 +148,7 @@ def _nothing_to_do(
     elif not known:
         return lambda: pytest.skip(f"it sends no writes, so none can be late ({kind})")
     elif not pick:
-        listed = [each.id for each in known]
+        listed = [plain(each.id) for each in known]
         why = f"no case fits --lockkit-case={pattern}; there are:\n  " + "\n  ".join(
             [*listed[:LISTED_MAX], *_rest(listed)]
         )
@@ -160,13 +163,14 @@ def _rest(listed: list[str]) -> list[str]:
 
 def _unreached(cases: list[str]) -> str:
     more = " and others" if len(cases) > 1 else ""
-    return f"{len(cases)} not reached, as the request was not sent again: {cases[0]}{more}"
+    return f"{len(cases)} not reached, as the request was not sent again: {plain(cases[0])}{more}"
 
 
 def _shown(item: pytest.Item, case: Case, script: FaultScript) -> str:
     nodeid = _nodeid(item)
     name = re.sub(r"[^\w.-]+", "_", f"{nodeid.rpartition('/')[2]}-{case.id}")[-180:]
-    picture = draw(f"{nodeid}  {case.id}", case.kind, script.sent, _folder(item) / f"{name}.svg")
+    title = f"{nodeid}  {plain(case.id)}"
+    picture = draw(title, case.kind, script.sent, _folder(item) / f"{name}.svg")
     by_name = NAME if NAME in item.config.option.plugins else ""
     return (
         f"{as_text(script.sent)}\n"
@@ -185,7 +189,11 @@ def _nodeid(item: pytest.Item) -> str:
 
 def _folder(item: pytest.Item) -> Path:
     cache = getattr(item.config, "cache", None)
-    return cache.mkdir("lockkit") if cache else Path(tempfile.gettempdir()) / "lockkit"
+    if cache:
+        return cast(Path, cache.mkdir("lockkit"))
+    if PICTURES not in item.config.stash:
+        item.config.stash[PICTURES] = Path(tempfile.mkdtemp(prefix="lockkit-"))
+    return item.config.stash[PICTURES]
 
 
 def _add(report: pytest.TestReport, name: str, text: str) -> None:
