@@ -6,6 +6,7 @@ import argparse
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -89,3 +90,17 @@ def test_a_signal_while_a_class_is_made_gives_the_same_exit_code(
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended == code
+
+
+def test_a_process_that_may_start_no_thread_says_so_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **_named: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    ran = tmp_path / "ran"
+    code = main.main(["lock", "acquire", (tmp_path / "t").as_uri(), "--", "touch", str(ran)])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert code == 3 and not ran.exists()
+    assert said.startswith("lockkit lock acquire: ") and "may start no more threads" in said

@@ -170,6 +170,13 @@ def _result(args: argparse.Namespace) -> int:
         # Python 3.11 wraps what a signal raises while an import makes a dataclass.
         if isinstance(error.__cause__, KeyboardInterrupt | SystemExit):
             raise error.__cause__ from None
+        if "can't start new thread" in str(error):
+            from lockkit.cli.terminal import CommandError
+
+            raise CommandError(
+                "this user or container may start no more threads; end some, or raise its limit "
+                "(ulimit -u, or pids.max of its cgroup)"
+            ) from None
         raise
     return code
 
