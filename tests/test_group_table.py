@@ -206,6 +206,20 @@ def test_a_rewrite_finds_what_another_handle_committed_before_it_began(
     assert found == {"w": 1, "a": 1, "b": 1} and values(url)["b"] == 2
 
 
+def test_a_client_whose_commits_another_one_publishes_keeps_few_of_their_files(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "OWN_BODIES_MAX", 3)
+    with Table(url) as one, Table(url) as other:
+        for number in range(8):
+            one.append(rows(f"a{number}"))
+            other.append(rows(f"b{number}"))
+        for table in (one, other):
+            client = table._upkeep.context.together[0]
+            assert len(client.bodies) <= 3 and len(client.own) <= 2
+    assert len(Table(url).read()) == 16
+
+
 def test_an_upsert_whose_reserved_instant_is_late_begins_again_by_itself(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ class GroupAppend:
             now: TakenInstant = replace(taken, known=known, early_ms=early_ms)
             if not (is_recent(early_ms) and is_usable(taken, known)):
                 yield from delete(taken.requested, taken.version)
+                client.own.discard(taken.instant)
             elif trying is None or (yield from trying(now)):
                 return now
         lead_ms = lead_ms or (yield from spread_ms(client))

@@ -111,6 +111,8 @@ INSTANT_DIGITS = 17
 CONTENDED_FOR = 4
 SURE_MS = 500
 """How long a fence that was read counts as that of the same table; `confirmed` looks later."""
+OWN_BODIES_MAX = 64
+"""Of its own commits, whose outcome it may never look at, a client keeps so many files."""
 FAST_RUN_MAX = 4
 """Commits without a listing after which a writer lists, and decides what others offered."""
 
@@ -492,6 +494,8 @@ def decided(
     if kind := decision_in(client.known, write.instant):
         return kind
     client.bodies[write.instant] = write.body
+    for oldest in list(client.bodies)[:-OWN_BODIES_MAX]:  # its publisher reads the inflight file
+        client.bodies.pop(oldest, None)
     if write.only:
         return (yield from decided_over(client, write))
     shared = client.process is not None and client.process.is_shared(client.known)
