@@ -693,6 +693,13 @@ def test_the_whole_table_holds_in_the_simulator(seed: int) -> None:
     assert simulate(TOGETHER, seed).violation is None
 
 
+@pytest.mark.parametrize("seed", [264, 312])
+def test_an_append_of_a_round_may_appear_before_the_overwrite_that_was_decided_before_it(
+    seed: int,
+) -> None:
+    assert simulate(TOGETHER, seed).violation is None
+
+
 def test_an_offer_without_an_answer_may_still_be_committed(url: str) -> None:
     with Table(url) as one, Table(url) as other:
         one.append(rows("a"))
