@@ -6,9 +6,12 @@ import datetime as dt
 import decimal
 import io
 import json
+import re
 import struct
 import sys
 from contextlib import suppress
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
@@ -200,6 +203,83 @@ def test_another_number_of_records_than_a_flat_block_has_is_damage(count: int, w
     said = body[:4] + struct.pack(">i", count) + body[8:]
     with pytest.raises(ValueError, match=why):
         by_numpy(Block(AVRO, header, said))
+
+
+class Counted:
+    """A pattern that notes from where it searches, and where it finds."""
+
+    def __init__(self, pattern: re.Pattern[bytes], searched: list[tuple[int, int]]) -> None:
+        self.pattern, self.searched = pattern, searched
+
+    def search(self, content: Any, pos: int) -> re.Match[bytes] | None:
+        found = self.pattern.search(content, pos)
+        self.searched.append((pos, found.start() if found else len(content)))
+        return found
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    fake = SimpleNamespace(
+        compile=lambda pattern: Counted(re.compile(pattern), found), escape=re.escape
+    )
+    monkeypatch.setattr(avro_flat, "re", fake)
+    return found
+
+
+EMPTY = dict.fromkeys(FLAT_SCHEMA.names)
+
+
+def of_two_months(rows: list[Any], months: list[bytes]) -> Block:
+    put = committed(*rows)
+    first, *others = bytes(put.content).split(b"20260101000000001")
+    both = (month + other for month, other in zip(months, others, strict=True))
+    return Block(AVRO, put.header, memoryview(first + b"".join(both)))
+
+
+OLDER, NEWER = b"20251201000000001", b"20260101000000001"
+
+
+@pytest.mark.parametrize("months", [
+    [NEWER] * 41, [OLDER] + [NEWER] * 40, [OLDER] * 20 + [NEWER] * 21,
+], ids=["one month", "first of another month", "half of another month"])  # fmt: skip
+@pytest.mark.parametrize("text", [10, 10_000])
+def test_no_byte_of_a_block_is_searched_twice(
+    months: list[bytes], text: int, searched: list[tuple[int, int]]
+) -> None:
+    rows = [*[EMPTY] * 20, {**EMPTY, "text": "x" * text}, *[EMPTY] * 20]
+    mixed = of_two_months(rows, months)
+    assert by_numpy(mixed) == by_fastavro(mixed)
+    assert 1 <= len(searched) <= len(rows)
+    assert all(end < begin for (_, end), (begin, _) in pairwise(searched))
+
+
+@pytest.mark.parametrize("count", [-1, 10**5, (1 << 31) - 1])
+def test_nothing_is_searched_for_more_records_than_a_block_can_have(
+    count: int, searched: list[tuple[int, int]]
+) -> None:
+    put = committed(*[EMPTY] * 40)
+    body = bytes(put.content)
+    said = Block(AVRO, put.header, body[:4] + struct.pack(">i", count) + body[8:])
+    with pytest.raises(ValueError, match=f"it has {count} records"):
+        by_numpy(said)
+    assert not searched
+
+
+def test_no_more_places_are_kept_than_a_block_says_that_it_has_records() -> None:
+    """One walk over many records does not make room for as many in each other walk."""
+    import numpy as np
+
+    records = 3900
+    mixed = of_two_months([EMPTY] * records, [NEWER] * 3000 + [OLDER] * 900)
+    kept: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("stack", "concatenate"):
+            real = getattr(np, name)
+            patch.setattr(np, name, lambda each, *args, real=real: (
+                kept.append(sum(map(len, each))), real(each, *args))[1])  # fmt: skip
+        begins = avro_flat._met(mixed.content, records)
+    assert begins is not None and len(begins) == sum(kept) == records
 
 
 @given(st.lists(FLAT, min_size=2))
