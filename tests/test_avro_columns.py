@@ -9,7 +9,9 @@ import json
 import re
 import struct
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -273,13 +275,69 @@ def test_no_more_places_are_kept_than_a_block_says_that_it_has_records() -> None
     records = 3900
     mixed = of_two_months([EMPTY] * records, [NEWER] * 3000 + [OLDER] * 900)
     kept: list[int] = []
+
+    def counted(real: Any, each: Any, *args: Any) -> Any:
+        kept.append(sum(map(len, each)))
+        return real(each, *args)
+
     with pytest.MonkeyPatch.context() as patch:
         for name in ("stack", "concatenate"):
-            real = getattr(np, name)
-            patch.setattr(np, name, lambda each, *args, real=real: (
-                kept.append(sum(map(len, each))), real(each, *args))[1])  # fmt: skip
+            patch.setattr(np, name, partial(counted, getattr(np, name)))
         begins = avro_flat._met(mixed.content, records)
     assert begins is not None and len(begins) == sum(kept) == records
+
+
+def test_a_walk_over_too_many_records_is_given_up_and_the_rows_are_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mixed = of_two_months([EMPTY] * 40, [NEWER] * 20 + [OLDER] * 20)
+    assert avro_flat._met(mixed.content, 40) is not None
+    monkeypatch.setattr(avro_flat, "WALKS_MAX", 8)
+    assert avro_flat._met(mixed.content, 40) is None
+    assert by_numpy(mixed) == by_fastavro(mixed)
+
+
+@pytest.mark.parametrize("said", [0, 1], ids=["records and none said", "none and one said"])
+def test_a_block_has_no_records_if_and_only_if_it_says_so(said: int) -> None:
+    put = committed(EMPTY)
+    head, records = bytes(put.content)[:4] + struct.pack(">i", said), bytes(put.content)[8:]
+    bad = Block(AVRO, put.header, head if said else head + records)
+    with pytest.raises(ValueError, match=f"it has {said} records"):
+        by_numpy(bad)
+    assert by_numpy(Block(AVRO, put.header, head[:4] + bytes(4))) is None
+
+
+OF_ONE = {"flag": True, "small": 1, "long": 2**63 - 1, "text": "some text"}
+
+
+@pytest.mark.parametrize(("good", "bad", "why"), [
+    (b"\x02\x01\x02\x02", b"\x02\x02\x02\x02", "not true or false"),
+    (b"\x02\x01\x02\x02", b"\x04\x01\x02\x02", "no type of its column"),
+    (b"\x02\x02\x02\xfe", b"\x02\x80\x80\x80\x80\x10\x02\xfe", "its column cannot have"),
+    (b"\xff\x01\0", b"\xff\x03\0", "more than 64 bits"),
+    (b"some text", b"some \xfeext", "(?i)utf-?8"),
+    (b"some text\0", b"some text\0\0", "other lengths"),
+], ids=["boolean", "branch", "int", "long", "text", "length"])  # fmt: skip
+@pytest.mark.parametrize("last", [True, False], ids=["last record", "first record"])
+def test_a_value_that_its_type_cannot_have_is_damage(
+    good: bytes, bad: bytes, why: str, last: bool
+) -> None:
+    rows = [{**EMPTY, **OF_ONE}, {**EMPTY, "long": 2}]
+    put = committed(*(reversed(rows) if last else rows))
+    content = b""
+    for row in records_of(put):
+        content += struct.pack(">i", len(new := row.replace(good, bad))) + new
+    assert content != bytes(put.content)[8:]
+    with pytest.raises(ValueError, match=why):
+        by_numpy(Block(AVRO, put.header, bytes(put.content)[:8] + content))
+
+
+def records_of(put: Block) -> Iterator[bytes]:
+    at, body = 8, bytes(put.content)
+    while at < len(body):
+        (size,) = struct.unpack_from(">i", body, at)
+        yield body[at + 4 : at + 4 + size]
+        at += 4 + size
 
 
 @given(st.lists(FLAT, min_size=2))

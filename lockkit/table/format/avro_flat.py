@@ -45,7 +45,8 @@ def by_numpy(block: Block, names: Sequence[str]) -> pa.Table | None:
     kinds = [each for field in fields if (each := _kind(field["type"])) is not None]
     data = np.frombuffer(block.content, np.uint8)
     count = struct.unpack_from(">i", block.content, 4)[0]
-    if len(kinds) < len(fields) or not count or len(data) >= 1 << 31:
+    empty = not count and len(data) == FIRST
+    if len(kinds) < len(fields) or empty or len(data) >= 1 << 31:
         return None
     if not 0 < count <= (len(data) - FIRST) // 4:
         raise ValueError(f"says that it has {count} records, which do not fit into it")
