@@ -254,6 +254,9 @@ def test_no_byte_of_a_block_is_searched_twice(
     assert by_numpy(mixed) == by_fastavro(mixed)
     assert 1 <= len(searched) <= len(rows)
     assert all(end < begin for (_, end), (begin, _) in pairwise(searched))
+    searched.clear()
+    assert by_numpy(mixed, walk=10) == by_fastavro(mixed)
+    assert 1 <= len(searched) <= len(rows) // 10 + 1
 
 
 @pytest.mark.parametrize("count", [-1, 10**5, (1 << 31) - 1])
@@ -313,11 +316,12 @@ OF_ONE = {"flag": True, "small": 1, "long": 2**63 - 1, "text": "some text"}
 @pytest.mark.parametrize(("good", "bad", "why"), [
     (b"\x02\x01\x02\x02", b"\x02\x02\x02\x02", "not true or false"),
     (b"\x02\x01\x02\x02", b"\x04\x01\x02\x02", "no type of its column"),
+    (b"some text\0", b"some text\x01", "no type of its column"),
     (b"\x02\x02\x02\xfe", b"\x02\x80\x80\x80\x80\x10\x02\xfe", "its column cannot have"),
     (b"\xff\x01\0", b"\xff\x03\0", "more than 64 bits"),
     (b"some text", b"some \xfeext", "(?i)utf-?8"),
     (b"some text\0", b"some text\0\0", "other lengths"),
-], ids=["boolean", "branch", "int", "long", "text", "length"])  # fmt: skip
+], ids=["boolean", "branch", "odd branch", "int", "long", "text", "length"])  # fmt: skip
 @pytest.mark.parametrize("last", [True, False], ids=["last record", "first record"])
 def test_a_value_that_its_type_cannot_have_is_damage(
     good: bytes, bad: bytes, why: str, last: bool
@@ -329,7 +333,14 @@ def test_a_value_that_its_type_cannot_have_is_damage(
         content += struct.pack(">i", len(new := row.replace(good, bad))) + new
     assert content != bytes(put.content)[8:]
     with pytest.raises(ValueError, match=why):
-        by_numpy(Block(AVRO, put.header, bytes(put.content)[:8] + content))
+        avro_flat.by_numpy(Block(AVRO, put.header, bytes(put.content)[:8] + content), ["text"])
+
+
+def test_a_negative_length_of_a_record_is_damage() -> None:
+    put = committed(EMPTY, EMPTY)
+    bad = bytes(put.content)[:8] + struct.pack(">i", -(1 << 31)) + bytes(put.content)[12:]
+    with pytest.raises(ValueError, match="negative length"):
+        by_numpy(Block(AVRO, put.header, bad))
 
 
 def records_of(put: Block) -> Iterator[bytes]:
@@ -345,6 +356,17 @@ def test_a_text_that_begins_as_records_do_is_not_taken_for_one(rows: list[dict[s
     like = b"\0\0\0\1\x02\x2220260101000000001"
     put = committed(*({**row, "bytes": like} for row in rows))
     assert by_numpy(put) == by_fastavro(put)
+
+
+def test_a_text_that_seems_a_record_and_leads_past_a_true_one_is_not_taken_for_one() -> None:
+    """The walks find as many records as there are, and one of them is none."""
+    filler, like = b"x" * 300, b"\x02\x2220260101000000001"
+    put = committed({**EMPTY, "bytes": filler + b"\0\0\0\0" + like}, EMPTY, EMPTY)
+    body = bytes(put.content)
+    false, third = body.index(filler) + len(filler), body.rindex(like) - 4
+    length = struct.pack(">i", third - false - 4)
+    misleading = Block(AVRO, put.header, body[:false] + length + body[false + 4 :])
+    assert by_numpy(misleading) == by_fastavro(misleading)
 
 
 @pytest.mark.parametrize("kind", [
