@@ -6,9 +6,14 @@ import datetime as dt
 import decimal
 import io
 import json
+import re
 import struct
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
@@ -202,11 +207,166 @@ def test_another_number_of_records_than_a_flat_block_has_is_damage(count: int, w
         by_numpy(Block(AVRO, header, said))
 
 
+class Counted:
+    """A pattern that notes from where it searches, and where it finds."""
+
+    def __init__(self, pattern: re.Pattern[bytes], searched: list[tuple[int, int]]) -> None:
+        self.pattern, self.searched = pattern, searched
+
+    def search(self, content: Any, pos: int) -> re.Match[bytes] | None:
+        found = self.pattern.search(content, pos)
+        self.searched.append((pos, found.start() if found else len(content)))
+        return found
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    fake = SimpleNamespace(
+        compile=lambda pattern: Counted(re.compile(pattern), found), escape=re.escape
+    )
+    monkeypatch.setattr(avro_flat, "re", fake)
+    return found
+
+
+EMPTY = dict.fromkeys(FLAT_SCHEMA.names)
+
+
+def of_two_months(rows: list[Any], months: list[bytes]) -> Block:
+    put = committed(*rows)
+    first, *others = bytes(put.content).split(b"20260101000000001")
+    both = (month + other for month, other in zip(months, others, strict=True))
+    return Block(AVRO, put.header, memoryview(first + b"".join(both)))
+
+
+OLDER, NEWER = b"20251201000000001", b"20260101000000001"
+
+
+@pytest.mark.parametrize("months", [
+    [NEWER] * 41, [OLDER] + [NEWER] * 40, [OLDER] * 20 + [NEWER] * 21,
+], ids=["one month", "first of another month", "half of another month"])  # fmt: skip
+@pytest.mark.parametrize("text", [10, 10_000])
+def test_no_byte_of_a_block_is_searched_twice(
+    months: list[bytes], text: int, searched: list[tuple[int, int]]
+) -> None:
+    rows = [*[EMPTY] * 20, {**EMPTY, "text": "x" * text}, *[EMPTY] * 20]
+    mixed = of_two_months(rows, months)
+    assert by_numpy(mixed) == by_fastavro(mixed)
+    assert 1 <= len(searched) <= len(rows)
+    assert all(end < begin for (_, end), (begin, _) in pairwise(searched))
+    searched.clear()
+    assert by_numpy(mixed, walk=10) == by_fastavro(mixed)
+    assert 1 <= len(searched) <= len(rows) // 10 + 1
+
+
+@pytest.mark.parametrize("count", [-1, 10**5, (1 << 31) - 1])
+def test_nothing_is_searched_for_more_records_than_a_block_can_have(
+    count: int, searched: list[tuple[int, int]]
+) -> None:
+    put = committed(*[EMPTY] * 40)
+    body = bytes(put.content)
+    said = Block(AVRO, put.header, body[:4] + struct.pack(">i", count) + body[8:])
+    with pytest.raises(ValueError, match=f"it has {count} records"):
+        by_numpy(said)
+    assert not searched
+
+
+def test_no_more_places_are_kept_than_a_block_says_that_it_has_records() -> None:
+    """One walk over many records does not make room for as many in each other walk."""
+    import numpy as np
+
+    records = 3900
+    mixed = of_two_months([EMPTY] * records, [NEWER] * 3000 + [OLDER] * 900)
+    kept: list[int] = []
+
+    def counted(real: Any, each: Any, *args: Any) -> Any:
+        kept.append(sum(map(len, each)))
+        return real(each, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("stack", "concatenate"):
+            patch.setattr(np, name, partial(counted, getattr(np, name)))
+        begins = avro_flat._met(mixed.content, records)
+    assert begins is not None and len(begins) == sum(kept) == records
+
+
+def test_a_walk_over_too_many_records_is_given_up_and_the_rows_are_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mixed = of_two_months([EMPTY] * 40, [NEWER] * 20 + [OLDER] * 20)
+    assert avro_flat._met(mixed.content, 40) is not None
+    monkeypatch.setattr(avro_flat, "WALKS_MAX", 8)
+    assert avro_flat._met(mixed.content, 40) is None
+    assert by_numpy(mixed) == by_fastavro(mixed)
+
+
+@pytest.mark.parametrize("said", [0, 1], ids=["records and none said", "none and one said"])
+def test_a_block_has_no_records_if_and_only_if_it_says_so(said: int) -> None:
+    put = committed(EMPTY)
+    head, records = bytes(put.content)[:4] + struct.pack(">i", said), bytes(put.content)[8:]
+    bad = Block(AVRO, put.header, head if said else head + records)
+    with pytest.raises(ValueError, match=f"it has {said} records"):
+        by_numpy(bad)
+    assert by_numpy(Block(AVRO, put.header, head[:4] + bytes(4))) is None
+
+
+OF_ONE = {"flag": True, "small": 1, "long": 2**63 - 1, "text": "some text"}
+
+
+@pytest.mark.parametrize(("good", "bad", "why"), [
+    (b"\x02\x01\x02\x02", b"\x02\x02\x02\x02", "not true or false"),
+    (b"\x02\x01\x02\x02", b"\x04\x01\x02\x02", "no type of its column"),
+    (b"some text\0", b"some text\x01", "no type of its column"),
+    (b"\x02\x02\x02\xfe", b"\x02\x80\x80\x80\x80\x10\x02\xfe", "its column cannot have"),
+    (b"\xff\x01\0", b"\xff\x03\0", "more than 64 bits"),
+    (b"some text", b"some \xfeext", "(?i)utf-?8"),
+    (b"some text\0", b"some text\0\0", "other lengths"),
+], ids=["boolean", "branch", "odd branch", "int", "long", "text", "length"])  # fmt: skip
+@pytest.mark.parametrize("last", [True, False], ids=["last record", "first record"])
+def test_a_value_that_its_type_cannot_have_is_damage(
+    good: bytes, bad: bytes, why: str, last: bool
+) -> None:
+    rows = [{**EMPTY, **OF_ONE}, {**EMPTY, "long": 2}]
+    put = committed(*(reversed(rows) if last else rows))
+    content = b""
+    for row in records_of(put):
+        content += struct.pack(">i", len(new := row.replace(good, bad))) + new
+    assert content != bytes(put.content)[8:]
+    with pytest.raises(ValueError, match=why):
+        avro_flat.by_numpy(Block(AVRO, put.header, bytes(put.content)[:8] + content), ["text"])
+
+
+def test_a_negative_length_of_a_record_is_damage() -> None:
+    put = committed(EMPTY, EMPTY)
+    bad = bytes(put.content)[:8] + struct.pack(">i", -(1 << 31)) + bytes(put.content)[12:]
+    with pytest.raises(ValueError, match="negative length"):
+        by_numpy(Block(AVRO, put.header, bad))
+
+
+def records_of(put: Block) -> Iterator[bytes]:
+    at, body = 8, bytes(put.content)
+    while at < len(body):
+        (size,) = struct.unpack_from(">i", body, at)
+        yield body[at + 4 : at + 4 + size]
+        at += 4 + size
+
+
 @given(st.lists(FLAT, min_size=2))
 def test_a_text_that_begins_as_records_do_is_not_taken_for_one(rows: list[dict[str, Any]]) -> None:
     like = b"\0\0\0\1\x02\x2220260101000000001"
     put = committed(*({**row, "bytes": like} for row in rows))
     assert by_numpy(put) == by_fastavro(put)
+
+
+def test_a_text_that_seems_a_record_and_leads_past_a_true_one_is_not_taken_for_one() -> None:
+    """The walks find as many records as there are, and one of them is none."""
+    filler, like = b"x" * 300, b"\x02\x2220260101000000001"
+    put = committed({**EMPTY, "bytes": filler + b"\0\0\0\0" + like}, EMPTY, EMPTY)
+    body = bytes(put.content)
+    false, third = body.index(filler) + len(filler), body.rindex(like) - 4
+    length = struct.pack(">i", third - false - 4)
+    misleading = Block(AVRO, put.header, body[:false] + length + body[false + 4 :])
+    assert by_numpy(misleading) == by_fastavro(misleading)
 
 
 @pytest.mark.parametrize("kind", [

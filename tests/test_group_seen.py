@@ -134,6 +134,6 @@ def test_the_lanes_show_offers_and_who_decided_for_whom(history: list[Event]) ->
     assert arrows == [("W1", "decides 20"), ("W2", "offer"), ("W3", "offer"), ("W1", "decides 3"),
                       ("W2", "tombstone")]  # fmt: skip
     decides = next(each for each in scene["arrows"] if each["op"] == "decides 3")
-    assert f"decides {T(2)} of W2: commit" in decides["detail"]
+    assert f"decides ..{T(2)[-6:]} of W2: commit" in decides["detail"]
     marks = [(each["lane"], each["label"]) for each in scene["marks"] if each["kind"] == "decided"]
     assert marks == [("W2", "decided by W1"), ("W3", "conflict by W1")]

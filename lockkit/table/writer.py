@@ -51,7 +51,7 @@ from lockkit.table.write.attempt import WriteAttempt, retried
 from lockkit.table.write.contract import AttemptHeartbeat
 from lockkit.table.write.decided_before import publish_decided
 from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, write_rows
-from lockkit.table.write.in_time import again_if_late
+from lockkit.table.write.in_time import again_if_late, changes_nothing
 from lockkit.table.write.merge import named_columns, refuse_other_key
 from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
 from lockkit.table.write.own_files import own_files
@@ -131,9 +131,8 @@ class TableWrite(ABC):
         context = replace(
             shared, url=self.url, store=self.store, clock=self.clock, emit=self.emit
         )
-        attempt = WriteAttempt(
-            StoreHost(context, self.requested.rules), strategy, self.upkeep.before_commit
-        )
+        host = StoreHost(context, self.requested.rules)
+        attempt = WriteAttempt(host, strategy, self.upkeep.before_commit)
 
         again = False
 
@@ -144,7 +143,9 @@ class TableWrite(ABC):
                 return None
             snapshot: Snapshot = run(snapshot_for(transaction, seen), self.store, self.clock)
             prepared = self._written(incoming, snapshot, transaction, heart)
-            if prepared is not None:
+            if prepared is None:
+                yield from changes_nothing(host.together, transaction.instant)
+            else:
                 state.append((snapshot, prepared))
             return prepared
 

@@ -45,8 +45,11 @@ def by_numpy(block: Block, names: Sequence[str]) -> pa.Table | None:
     kinds = [each for field in fields if (each := _kind(field["type"])) is not None]
     data = np.frombuffer(block.content, np.uint8)
     count = struct.unpack_from(">i", block.content, 4)[0]
-    if len(kinds) < len(fields) or not count or len(data) >= 1 << 31:
+    empty = not count and len(data) == FIRST
+    if len(kinds) < len(fields) or empty or len(data) >= 1 << 31:
         return None
+    if not 0 < count <= (len(data) - FIRST) // 4:
+        raise ValueError(f"says that it has {count} records, which do not fit into it")
     begins = _met(block.content, count)
     if begins is None:
         begins = _one_by_one(block.content, count)
@@ -84,26 +87,31 @@ def _kind(kind: Any) -> tuple[str, int | None, Any] | None:
 
 
 def _met(content: Any, count: int) -> Any:
-    """Where the length of each record stands; None if the walks do not meet each other."""
+    """Where the length of each record stands; None if the walks do not meet each other.
+
+    No byte is searched twice, and no more places are kept than the block has records.
+    """
     import numpy as np
 
     size = len(content)
-    step = WALK * size // max(count, 1) + 1
+    step = WALK * size // count + 1
     alike = re.compile(re.escape(bytes(content[FIRST + 4 : FIRST + 4 + ALIKE_BYTES])))
     starts = [FIRST]
-    for place in range(FIRST + step, size, step):
-        there = alike.search(content, place + 4)
-        if there is not None and there.start() - 4 > starts[-1]:
-            starts.append(there.start() - 4)
+    while (pos := starts[-1] + step + 4) < size and (there := alike.search(content, pos)):
+        starts.append(there.start() - 4)
     lengths = np.ndarray(size - 3, ">u4", content, 0, (1,))  # one from each byte on
-    at, ends, walks = np.array(starts), np.array([*starts[1:], size]), list[tuple[Any, Any]]()
-    while (on := at < ends).any():
-        if len(walks) == WALKS_MAX:
+    at, ends, walks, found = np.array(starts), np.array([*starts[1:], size]), list[Any](), 0
+    while len(at):
+        found += len(at)
+        if len(walks) == WALKS_MAX or found > count:
             return None
-        walks.append((at, on))
-        at = at + (lengths[np.minimum(at, size - 4)] + np.int64(4)) * on
-    begins, are = (np.stack(each, 1) for each in zip(*walks, strict=True))
-    return begins[are] if np.count_nonzero(are) == count and (at == ends).all() else None
+        walks.append(at)
+        at = at + lengths[np.minimum(at, size - 4)] + np.int64(4)
+        if (at > ends).any():
+            return None
+        on = at < ends
+        at, ends = at[on], ends[on]
+    return np.sort(np.concatenate(walks)) if found == count else None
 
 
 def _one_by_one(content: Any, count: int) -> Any:

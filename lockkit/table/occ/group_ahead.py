@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockkit.errors import StoreError
-from lockkit.protocol.outcome import Applied, Found, IfAbsent
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, NotModified, Version
 from lockkit.runtime import Note, Parallel, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import delete, put_once, read
 from lockkit.table.errors import TableError
@@ -51,12 +51,14 @@ class GroupAppend:
     client: GroupClient
     listed: ListedBeside | None = None
     """None: it has made no listing."""
+    only: Version = ""
+    """Of a rewrite without a listing: the version of the fence that its snapshot shows."""
 
     def take(
         self, known: Any, *, action: str, lead_ms: int, trying: Trying | None, plan: bytes = b"",
     ) -> Procedure[TakenInstant]:  # fmt: skip
         """The one that was reserved ahead, if it is still of use, else a fresh one."""
-        client, self.listed = self.client, None
+        client, self.listed, self.only = self.client, None, ""
         if client.known is not None:
             known = replace(known, newest=max(known.newest, client.known.since))
         while client.ahead and not lead_ms:
@@ -65,6 +67,7 @@ class GroupAppend:
             now: TakenInstant = replace(taken, known=known, early_ms=early_ms)
             if not (is_recent(early_ms) and is_usable(taken, known)):
                 yield from delete(taken.requested, taken.version)
+                client.own.discard(taken.instant)
             elif trying is None or (yield from trying(now)):
                 return now
         lead_ms = lead_ms or (yield from spread_ms(client))
@@ -87,13 +90,26 @@ class GroupAppend:
         """That listing, if its decision needs no later one."""
         return self.listed
 
+    def stands(self) -> Procedure[bool]:
+        """Whether its snapshot has what was decided before it began, though it commits nothing.
+
+        With a listing it has. Without one, the fence must still be the one that it shows.
+        """
+        if not self.only:
+            return True
+        found = yield from read(FENCE_KEY, unless=self.only, limit=FENCE_BYTES_MAX)
+        stands = isinstance(found, NotModified)
+        if not stands:
+            self.client.timeline = None  # the next attempt lists
+        return stands
+
 
 @dataclass(slots=True)
 class GroupRewrite(GroupAppend):
     """The same for an upsert or a delete, whose snapshot must be all that its fence decided.
 
-    It leaves out its listing where the one before shows that, with what the window says since. If
-    anything else was decided, its replacement of the fence fails, as an append's does.
+    It leaves out its listing where the one before shows that, with what the window says since. Then
+    only that very fence decides it (`decided_over`); if it was replaced, it begins again.
     """
 
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
@@ -101,6 +117,7 @@ class GroupRewrite(GroupAppend):
         if taken.early_ms and _alone(client, taken.instant) and client.listed_after <= after:
             seen = as_decided(client, after)
             if seen is not None:
+                self.only = client.version
                 yield Note("began", {"instant": taken.instant})
                 return Transaction(taken, seen), seen
         self.listed = ListedBeside(client.known, None)

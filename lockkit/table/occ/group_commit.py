@@ -111,6 +111,8 @@ INSTANT_DIGITS = 17
 CONTENDED_FOR = 4
 SURE_MS = 500
 """How long a fence that was read counts as that of the same table; `confirmed` looks later."""
+OWN_BODIES_MAX = 64
+"""Of its own commits, whose outcome it may never look at, a client keeps so many files."""
 FAST_RUN_MAX = 4
 """Commits without a listing after which a writer lists, and decides what others offered."""
 
@@ -290,6 +292,8 @@ class GroupWrite:
     """Of `T.inflight`, and later of `T.commit`."""
     listed: bool = True
     """Whether its owner has listed the timeline since it reserved the instant."""
+    only: Version = ""
+    """Of a rewrite without a listing: the version of the fence that its snapshot shows."""
     sent: bool = False
     """Whether a request was sent, and not certainly refused, that may have it decided."""
     doubtful: bool = False
@@ -490,13 +494,16 @@ def decided(
     if kind := decision_in(client.known, write.instant):
         return kind
     client.bodies[write.instant] = write.body
+    for oldest in list(client.bodies)[:-OWN_BODIES_MAX]:  # its publisher reads the inflight file
+        client.bodies.pop(oldest, None)
+    if write.only:
+        return (yield from decided_over(client, write))
     shared = client.process is not None and client.process.is_shared(client.known)
     if view is None and (shared or looks_first(client, write)):
         client.wins = 0
         view = yield from look(client)
     elif view is None and client.known and goes_alone(client, client.known, write):
-        view = GroupView(client.known, client.version, {}, frozenset(), client.horizon,
-                         archived_as=client.archived_as)  # fmt: skip
+        view = view_of_known(client, client.known)
     if view is not None:
         if kind := (yield from outcome(view, write.instant)):
             return kind
@@ -513,6 +520,29 @@ def decided(
     if not write.listed and (kind := (yield from list_before_offer(client, write))):
         return kind
     return (yield from offer(client, write))
+
+
+def view_of_known(client: GroupClient, known: GroupFence) -> GroupView:
+    return GroupView(known, client.version, {}, frozenset(), client.horizon,
+                     archived_as=client.archived_as)  # fmt: skip
+
+
+def decided_over(client: GroupClient, write: GroupWrite) -> Procedure[str]:
+    """Have a rewrite without a listing decided over the very fence that its snapshot shows.
+
+    A commit that it overlooked may hold its keys in another file group, which no fence compares. So
+    if that fence was replaced it is withdrawn, and begins again with a listing.
+    """
+    known = client.known
+    if known and client.version == write.only and goes_alone(client, known, write):
+        write.see(known)
+        if may_judge(known, write.offer()):
+            client.wins += yield from decide_alone(client, view_of_known(client, known), [], write)
+            if kind := decision_in(client.known, write.instant):
+                return kind
+    client.wins, client.timeline = 0, None
+    newest = client.known.newest if client.known else ""
+    return (yield from withdraw(client, write.instant, why="late", by=newest))
 
 
 def looks_first(client: GroupClient, write: GroupWrite) -> bool:
@@ -549,9 +579,7 @@ def list_before_offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
         return kind
     newest = max(view.completed(), default="")
     if newest >= write.instant:
-        missed = not write.blind and (yield from missed_conflict(client, view, write))
-        why = "conflict" if missed else "late"
-        return (yield from withdraw(client, write.instant, why=why, by=newest))
+        return (yield from withdraw(client, write.instant, why="late", by=newest))
     write.listed = True
     return ""
 

@@ -130,6 +130,7 @@ def publish_together(
     write = client.writing = _write_of(client, prepared)
     write.listed = append is None or append.listed is not None
     write.follows &= write.listed
+    write.only = append.only if append is not None else ""
     try:
         view = None
         if append is not None and (listed := append.decides_by()) is not None:

@@ -330,6 +330,7 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
         scanner = ds.ParquetFileFormat().make_fragment(source).scanner(
             schema=wanted.schema, columns=list(wanted.columns), filter=wanted.where,
             batch_size=BATCH_ROWS, batch_readahead=1, fragment_scan_options=lean,
+            use_threads=False,  # one of Arrow's may drop `source` after the interpreter has ended
         )  # fmt: skip
         yield from (batch for batch in scanner.to_batches() if batch.num_rows)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lockkit.runtime import Procedure
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.group_refused import LateInstant
 from lockkit.table.occ.transaction import TableCache
+
+if TYPE_CHECKING:
+    from lockkit.table.occ.group_ahead import GroupAppend
 
 LATE_MAX = 3
 T = TypeVar("T")
@@ -29,6 +32,13 @@ def in_time(
         except LateInstant as late:
             known = replace(known, newest=max(known.newest, late.instant))
     return (yield from once(known))
+
+
+def changes_nothing(way: GroupAppend | None, instant: str) -> Procedure[None]:
+    """Raise `LateInstant` if this is only so by a snapshot that lacks what is decided by now."""
+    if way is not None and not (yield from way.stands()):
+        raise LateInstant(instant, instant="", cause="was committed first",
+                          cure="begin again with the table as it is now")  # fmt: skip
 
 
 def again_if_late(once: Callable[[], T]) -> T:

@@ -128,7 +128,8 @@ class GroupRun:
             raise Violated(ONCE, f"{instant} is archived, and is decided again")
         self.decided[entry["seq"]] = self.by_instant[instant] = entry
         if entry["kind"] != COMMIT:
-            self.world.reached.add(entry["why"] or entry["kind"])
+            missed = entry["why"] == "conflict" and not entry["by"]  # its owner may have missed it
+            self.world.reached.add("withdrawn" if missed else entry["why"] or entry["kind"])
             return
         if instant in self.denied:
             raise Violated(NO_MEANS_NO, f"{instant} was refused, and is committed")

@@ -3,15 +3,18 @@
 The judge of the scenario `table`. It is told of each operation when its files are about to be
 written, of each outcome, and of every write that the store applies. The order of the commits is
 that in which their completed files appeared; the table must hold exactly what these operations make
-of an empty table, one after the other.
+of an empty table, one after the other. The files of one round of group commit appear in any order
+in table version 6: there the order is that of the fence.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, SimStore, StoredObject
 from lockkit.lab.verify.sim.task import Violated
@@ -103,6 +106,8 @@ class AttemptLedger:
     """In the order in which they became visible."""
     tables: list[Table] = field(default_factory=lambda: [{}])
     """What the table held after each of them."""
+    decided: list[tuple[str, TrackedAttempt]] = field(default_factory=list)
+    """The instants and attempts of the commits, in their order."""
     visible: dict[str, str] = field(default_factory=dict)
     """Operation -> the token that is visible."""
     files: frozenset[str] = frozenset()
@@ -157,9 +162,21 @@ class AttemptLedger:
         self.tables.append(self.after(attempt, commit, after.body))
         self._compare(where)
 
-    def after(self, attempt: TrackedAttempt, _commit: Completed, _body: bytes) -> Table:
+    def after(self, attempt: TrackedAttempt, commit: Completed, _body: bytes) -> Table:
         """The table's rows once this commit is visible, too."""
-        return attempt.after(self.tables[-1])
+        fence = self._group_fence()
+        window = fence.get("window", ()) if fence.get("completion") is None else ()
+        turn = {each["instant"]: each["seq"] for each in window}
+        mine, place = turn.get(commit.instant, math.inf), len(self.decided)
+        while place and turn.get(self.decided[place - 1][0], 0) > mine:
+            place -= 1
+        self.decided.insert(place, (commit.instant, attempt))
+        if attempt is self.decided[-1][1]:
+            return attempt.after(self.tables[-1])
+        rows: Table = {}
+        for _, each in self.decided:
+            rows = each.after(rows)
+        return rows
 
     def archived(self) -> set[str]:
         """The instants that the archive has."""
@@ -234,10 +251,9 @@ class AttemptLedger:
 
     def _tail(self) -> list[TrackedAttempt]:
         """Of group commit: decided by the fence, and not published yet."""
-        objects = self.memory_store.objects
-        fence = json.loads(objects[FENCE_KEY].body) if FENCE_KEY in objects else {}
+        objects, fence = self.memory_store.objects, self._group_fence()
         seen, found = {each.instant for each in self.commits}, []
-        for entry in fence["window"] if fence.get("format") == GROUP_FORMAT else ():
+        for entry in fence.get("window", ()):
             state = "inflight" if entry["action"] == "commit" else f"{entry['action']}.inflight"
             folder = ".hoodie/timeline/" if fence["completion"] else ".hoodie/"
             inflight = objects.get(f"{folder}{entry['instant']}.{state}")
@@ -246,6 +262,12 @@ class AttemptLedger:
                 here = Completed(entry["instant"], done, entry["action"], "the fence")
                 found.append(self._attempt_of(here, inflight.body))
         return found
+
+    def _group_fence(self) -> dict[str, Any]:
+        """{} where the table has none."""
+        stored = self.memory_store.objects.get(FENCE_KEY)
+        fence: dict[str, Any] = json.loads(stored.body) if stored else {}
+        return fence if fence.get("format") == GROUP_FORMAT else {}
 
     def acknowledgeable(self) -> int:
         """How many commits a reader that begins now must see."""

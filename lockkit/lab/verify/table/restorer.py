@@ -89,6 +89,7 @@ class RestoredLedger(AttemptLedger):
             self.tokens_gone.add(token)
             self.visible = {op: of for op, of in self.visible.items() if of != token}
         self.commits[:] = kept
+        self.decided[:] = [each for each in self.decided if each[0] not in gone]
         del self.tables[len(kept) + 1 :]
         self.states.append(self.tables[-1])
         self._compare("restored")
