@@ -124,8 +124,9 @@ def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
 
 
 def _name_of(returns: Any) -> str:
-    known = {int: "a whole number"}
-    return known.get(returns, f"a {returns.__name__}") if isinstance(returns, type) else "a number"
+    if returns is int:
+        return "a whole number"
+    return f"a {returns.__name__}" if isinstance(returns, type) else "a number"
 
 
 def _raised(name: str, error: Exception) -> str:
