@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -381,6 +382,37 @@ def test_a_near_miss_is_found(function: Callable[..., Any]) -> None:
     assert not judge(function).solved
 
 
+def sends(value: Any) -> Callable[..., Any]:
+    def function(*_args: Any) -> Any:
+        yield Sleep(1)
+        return value
+
+    return function
+
+
+@pytest.mark.parametrize("value", [None, False, True, 0, 1, float("nan")], ids=str)
+@pytest.mark.parametrize("way", [sends, lambda value: lambda *_args: value], ids=["sends", "says"])
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_function_that_does_nothing_solves_no_exercise(
+    name: str, way: Callable[[Any], Callable[..., Any]], value: Any
+) -> None:
+    function = way(value)
+    function.__name__ = name
+    assert re.search(r"failed\. World \d+: .+ \(.+\)$", str(judged := judge(function)))
+    assert judged.requests < 5_000
+
+
+def test_an_election_that_leads_only_once_is_not_solved() -> None:
+    def campaign(folder: str, owner: str, attempt: str) -> Any:
+        while True:
+            if isinstance((yield Put(f"{folder}000001", attempt.encode(), IfAbsent())), Applied):
+                return 1
+            if isinstance(seen := (yield from read(f"{folder}000001")), Found):
+                return 1 if seen.body == attempt.encode() else None
+
+    assert "nobody disturbs" in str(judge(campaign))
+
+
 # --- functions that cannot be judged --------------------------------------------------------------
 
 
@@ -425,6 +457,10 @@ def test_an_exercise_that_returns_another_type_is_reported_with_that_type() -> N
         return tuple(keys)
 
     assert "not a list" in str(judge(order))
+
+    def bucket(key: str, sizes: list[int]) -> Any: ...
+
+    assert "returned None, not a whole number" in str(judge(bucket))
 
 
 def test_another_name_is_refused_with_those_that_exist() -> None:

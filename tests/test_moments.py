@@ -119,8 +119,9 @@ def test_a_moment_is_read_back_from_what_is_written(text: str, moment: SeedMomen
         ("x", "is not a moment; one is written 'lease:1234@57'"),
         ("lease:x", "is not a moment"),
         ("tea:1@2", "no scenario 'tea'; there are: lease"),
-        ("lease/tea:1@2", "no mutant 'tea'; there are: count_from_send"),
+        ("lease/tea:1@2", "no rule or mutant 'tea'; there are: count_from_send"),
         ("lease:1@2@3", "cannot read '@3'"),
+        ("lease:1@1234567", "cannot read '7' .* at most six digits"),
         ("lease:1@2" + " " * 600, "is not a moment"),
     ],
 )
@@ -182,14 +183,27 @@ def test_a_link_is_written_as_the_documentation_says(monkeypatch: pytest.MonkeyP
     ("#scenario=lease&seed=1&sede=2", "no field 'sede'"),
     ("#scenario=lease&seed=1&seed=2", "a field twice"),
     ("#scenario=lease&seed=1&way=5", "is written 57.3"),
-    ("#scenario=lease&seed=x", "not a moment"),
-    ("#scenario=lease&seed=1&step=x", "is not a number"),
+    ("#scenario=lease&seed=x", "the seed 'x' of this link is not a number"),
+    ("#scenario=lease&seed=-5", "the seed '-5' of this link is not a number"),
+    ("#scenario=lease&seed=1&step=x", "the step 'x' of this link is not a number"),
+    ("#scenario=lease&seed=1&step=999999999", "of this link is not a number of at most 6 digits"),
     ("#scenario=least&seed=1", "no scenario 'least'"),
-    ("#scenario=lease&seed=1&rule=claim_412", "no mutant 'claim_412'"),
+    ("#scenario=lease&seed=1&rule=claim", "no rule or mutant 'claim'"),
 ])  # fmt: skip
 def test_a_link_that_names_no_moment_is_refused(wrong: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         SeedMoment.of(wrong)
+
+
+def test_the_name_of_a_rule_alone_opens_its_first_mistake(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    opened = SeedMoment.of("#scenario=lease&seed=17&rule=claim_412&step=23")
+    assert opened == SeedMoment("lease", 17, 23, "claim_412 lost")
+    seeds = json.loads((Path(__file__).parent / "seeds.json").read_text())["mutants"]
+    seed = seeds["claim_412 lost"]["seed"]
+    assert main(["simulate", "--seeds", str(seed), "--mutant", "claim_412"]) == 1
+    assert f"--moment 'lease/claim_412 lost:{seed}@" in capsys.readouterr().err
 
 
 def test_the_command_prints_a_link_that_it_opens_itself(

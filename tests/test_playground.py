@@ -93,7 +93,7 @@ def test_a_history_is_judged_with_its_evidence() -> None:
 
 @pytest.mark.parametrize(("request_", "given", "says"), [
     ("simulate", {"moment": "lease"}, "is not a moment"),
-    ("simulate", {"moment": "#scenario=lease&seed=1&rule=none"}, "no mutant 'none'"),
+    ("simulate", {"moment": "#scenario=lease&seed=1&rule=none"}, "no rule or mutant 'none'"),
     ("seek", {"scenario": "least", "rule": "", "seed": 1, "runs": 1}, "no scenario 'least'"),
     ("seek", {"scenario": "lease", "rule": "", "seed": -1, "runs": 1}, "is not a moment"),
     ("seek", {"scenario": "lease", "rule": "", "seed": 1, "runs": SEEDS_MAX + 1}, "choose 1 to"),

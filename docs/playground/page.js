@@ -133,7 +133,7 @@ function linked(link) {
 /** Opens what the address names; nothing named: the prepared picture stays. */
 function follow() {
   const named = location.hash.slice(1);
-  if (!named.includes("=")) return;
+  if (!named || byId(named)) return; // a heading of the page
   const [, opened] = Object.entries(OPENED).find(([field]) => new URLSearchParams(named).has(field)) || [];
   if (opened) opened(named);
   else say(`This address names nothing that can be played: #${named.slice(0, 60)}`, true);

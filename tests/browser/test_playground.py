@@ -66,6 +66,19 @@ def test_the_first_picture_needs_no_python(
     assert elsewhere(page) == [] and page.trouble == []
 
 
+def test_an_address_that_names_nothing_is_not_ignored_in_silence(
+    parts: ModuleType, tmp_path: Path, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PYODIDE", tmp_path / "none")
+    (file := tmp_path / "playground.html").write_text(parts.html(), encoding="utf-8")
+    page.goto(f"file://{file}#{'x' * 1000}")
+    page.wait_for_selector("#pg-said.pg-bad >> text=names nothing", timeout=SOON_MS)
+    page.goto("about:blank")
+    page.goto(f"file://{file}#pg-said")
+    page.wait_for_selector("#playground[data-drawn]", timeout=SOON_MS)
+    assert "names nothing" not in page.text_content("#pg-said")
+
+
 @pytest.mark.soak
 def test_a_link_opens_the_moment_that_is_played_everywhere(
     parts: ModuleType, site: Server, page: Any

@@ -91,7 +91,9 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--others goes with --moment", code=USAGE)
     if args.steps is not None and args.steps < 1:
         raise CommandError("--steps must be at least 1", code=USAGE)
-    total = SimulationTotal(scenario, args.seeds, Clock(), args.mutant or "", args.steps is None)
+    total = SimulationTotal(
+        scenario, args.seeds, Clock(), mutant.name if mutant else "", args.steps is None
+    )
     outcome: SeedOutcome | None = None
     try:
         for seed in seeds:

@@ -18,6 +18,9 @@ from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.runtime import Delete, Procedure, Sleep
 from lockkit.runtime.proven import put_once, read, settle_write
 
+TRIES_MAX = 50
+"""Of calls for one entry: a call may return False only if another one was published meanwhile."""
+
 
 class Acquire:
     """`acquire(key, mine)`: True if the object at `key` is `mine`, False if it is another's.
@@ -73,8 +76,10 @@ class Publish:
 
     def client(self, node: Node) -> Procedure[None]:
         for number in range(1, CALLS + 1):
-            entry, done = f"{node.name}-{number}", False
+            entry, done, tries = f"{node.name}-{number}", False, 0
             while not done:
+                if (tries := tries + 1) > TRIES_MAX:
+                    raise Violated("an entry is published", f"{TRIES_MAX} calls for {entry} failed")
                 seen = yield from read(self.KEY)
                 assert isinstance(seen, Found)
                 body = seen.body + entry.encode() + b"\n"
@@ -211,6 +216,7 @@ class Campaign:
         owner = "driver" if node.name in CLIENTS[:2] else "other"
         for number in range(1, CALLS + 1):
             attempt = self.calling[node.name] = f"{node.name}-{number}"
+            before = len(self.creator)
             epoch = yield from self.trial.call(node, int, self.FOLDER, owner, attempt)
             self.answers[attempt] = epoch
             if epoch is not None and self.creator.get(epoch) != attempt:
@@ -219,6 +225,9 @@ class Campaign:
                     f"{attempt} acts as the leader of epoch {epoch}, which "
                     f"{self.creator.get(epoch, 'no call')} created",
                 )
+            quiet = len(self.creator) == before and set(self.trial.world.faults) <= {"stall"}
+            if epoch is None and quiet:
+                raise Violated("a call that nobody disturbs leads", f"{attempt} created no epoch")
             yield Sleep(self.trial.world.dice.random())
 
     def end(self) -> None:

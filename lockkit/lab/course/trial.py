@@ -56,7 +56,7 @@ class Trial:
                 raise TypeError("it only decides, and sends no request: leave out `yield`")
         except Exception as error:
             raise Violated("the function ends", _raised(name, error)) from error
-        if not isinstance(found, returns):
+        if not isinstance(found, returns) or found != found:  # nan
             wanted = "True or False" if returns is bool else _name_of(returns)
             raise Violated("the function answers", f"{name}() returned {found!r}, not {wanted}")
         return found
@@ -124,6 +124,8 @@ def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
 
 
 def _name_of(returns: Any) -> str:
+    if returns is int:
+        return "a whole number"
     return f"a {returns.__name__}" if isinstance(returns, type) else "a number"
 
 

@@ -82,8 +82,10 @@ def fields_of(said: str, *known: str) -> dict[str, str]:
         raise ValueError(f"a link to a moment has no field {min(unknown)[:20]!r}")
     if not fields.get(known[0]):
         raise ValueError(f"this link does not name its {known[0]}: #{known[0]}=...")
-    if not fields.get("step", "0").isdecimal():
-        raise ValueError(f"the step {fields['step'][:20]!r} of this link is not a number")
+    for name, digits in (("seed", 9), ("step", 6)):
+        if not re.fullmatch(rf"\d{{1,{digits}}}", value := fields.get(name, "0")):
+            wanted = f"is not a number of at most {digits} digits"
+            raise ValueError(f"the {name} {value[:20]!r} of this link {wanted}")
     return fields
 
 

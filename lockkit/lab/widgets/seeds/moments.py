@@ -64,10 +64,10 @@ class SeedMoment:
         if found := _STEP.match(text, place):
             step, place = int(found[1]), found.end()
         if place < len(text):
-            raise ValueError(f"{brief!r}: cannot read {text[place:][:20]!r} of this moment")
-        moment = cls(known[1], int(known[3]), step, known[2] or "", tuple(branches))
-        mutant_of(moment.mutant, scenario_of(moment.scenario).name)
-        return moment
+            raise ValueError(f"{brief!r}: cannot read {text[place:][:20]!r} of this moment; "
+                             "one is written 'lease:1234@57', a move with at most six digits")
+        mutant = mutant_of(known[2] or "", scenario_of(known[1]).name)
+        return cls(known[1], int(known[3]), step, mutant.name if mutant else "", tuple(branches))
 
     def way(self, number: int) -> SeedMoment:
         """Another continuation, from this move to its end."""
@@ -156,13 +156,15 @@ def scenarios() -> dict[str, SimScenario]:
 
 
 def mutant_of(name: str, scenario: str) -> Mutant | None:
-    """None for "". Raises `ValueError`, and says which there are."""
+    """None for ""; the name of a rule alone is its first mistake. Raises `ValueError`."""
     if not name:
         return None
     mutants = mutants_of(scenario)
-    if name not in mutants:
-        raise ValueError(f"no mutant {name!r}; there are: {', '.join(mutants)}")
-    return mutants[name]
+    of_rule = (each for each in mutants if each.startswith(f"{name} "))
+    found = name if name in mutants else next(of_rule, "")
+    if not found:
+        raise ValueError(f"no rule or mutant {name!r}; there are: {', '.join(mutants)}")
+    return mutants[found]
 
 
 def mutants_of(scenario: str) -> dict[str, Mutant]:
