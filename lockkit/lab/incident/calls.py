@@ -106,7 +106,7 @@ def calls_of(
 ) -> tuple[list[SdkCall], LockObservations]:
     """Calls in order of time, each with the version it created; and all observations."""
     named = _named([each for each in sent if each.method in ("GET", "HEAD", "PUT", "DELETE")])
-    calls = _calls(sorted(_once(named), key=lambda each: each.sent_ms))
+    calls = _calls(sorted(named, key=lambda each: each.sent_ms))
     looks = LockObservations([*seen, *sorted(_looks(named), key=lambda each: each.at_ms)])
     after: dict[tuple[str, str], SdkCall] = {}
     for call in reversed(calls):
@@ -117,14 +117,11 @@ def calls_of(
     return calls, looks
 
 
-def _once(sent: list[SentRequest]) -> list[SentRequest]:
-    """Count each request once, even if a log is given twice or in overlapping parts."""
-    kept: dict[object, SentRequest] = {}
-    for each in sent:
-        who = each.who if each.sent_ms < TIME_MS_MIN else ""  # an order is of one log alone
-        said = (each.method, each.key, each.condition, each.status, each.version, each.digests)
-        kept.setdefault((each.sent_ms, who, *said), each)
-    return list(kept.values())
+def identity(each: SentRequest) -> tuple[object, ...]:
+    """Equal for one request in two logs, or in overlapping parts of one."""
+    who = each.who if each.sent_ms < TIME_MS_MIN else ""  # an order is of one log alone
+    return (each.sent_ms, who, each.method, each.key, each.condition, each.status, each.version,
+            each.digests)  # fmt: skip
 
 
 def unnamed(sent: Iterable[SentRequest]) -> int:

@@ -12,9 +12,11 @@ from lockkit.errors import StatedError
 from lockkit.events import Event, HistoryError, plain, read
 from lockkit.lab.incident import listings, store_logs
 from lockkit.lab.incident.audit import Audit, Validation, is_audit, parse_audit, validate
-from lockkit.lab.incident.calls import SeenVersion, unnamed
+from lockkit.lab.incident.calls import SeenVersion, identity, unnamed
 from lockkit.lab.incident.client_events import client_events
 from lockkit.lab.incident.logs import ParsedLog, is_log, read_log
+from lockkit.lab.incident.logs.wire import SentRequest
+from lockkit.lab.incident.repeats import event_identity, unseen
 from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
 
 FILE_BYTES_MAX = 10_000_000
@@ -55,10 +57,13 @@ class _Pile:
 
     events: list[Event] = field(default_factory=list)
     audits: list[Audit] = field(default_factory=list)
-    logs: list[ParsedLog] = field(default_factory=list)
+    sent: list[SentRequest] = field(default_factory=list)
     lists: list[listings.VersionListing] = field(default_factory=list)
+    listed: list[Event] = field(default_factory=list)
     stores: list[store_logs.StoreLog] = field(default_factory=list)
     taken: list[ParsedFile] = field(default_factory=list)
+    seen: set[object] = field(default_factory=set)
+    """The identities of all events: one that is there more than once counts once."""
 
 
 ACCEPTED = (
@@ -78,13 +83,10 @@ def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[SeenVersion] = (
     pile = _Pile()
     for name, content in files:
         _sort(pile, plain(name, limit=NAME_MAX), content)
-    sent = [each for log in pile.logs for each in log.sent]
-    listed = [each for listing in pile.lists for each in listings.as_events(listing)]
     seen = [*known, *(each for listing in pile.lists for each in listings.seen(listing))]
-    reported = [*pile.events, *client_events(sent, seen)]
-    reported += [each for audit in pile.audits for each in audit.events]
+    reported = [*pile.events, *client_events(pile.sent, seen)]
     reported += store_logs.as_events(pile.stores)
-    together = sorted(one_truth([*reported, *listed]), key=lambda each: each.at_ms)
+    together = sorted(one_truth([*reported, *pile.listed]), key=lambda each: each.at_ms)
     return Evidence(tuple(together), tuple(pile.audits), tuple(pile.taken))
 
 
@@ -103,26 +105,37 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
     first = next((line for line in text.splitlines() if line.strip()), "")
     if is_audit(first):
         audit = parse_audit(text)
-        pile.audits.append(audit)
-        said = f"{len(audit.events)} states, {audit.skipped} lines skipped"
+        states, known = unseen(audit.events, event_identity, pile.seen, "states")
+        pile.events += states
+        if states or not audit.events:
+            pile.audits.append(audit)
+        said = f"{len(states)} states, {audit.skipped} lines skipped{known}"
         pile.taken.append(ParsedFile(name, "Hudi's audit log", said))
     elif (listing := listings.read_listing(text)) is not None:
         pile.lists.append(listing)
-        said = listings.left_open(listing.lock)
+        events = listings.as_events(listing)
+        new, known = unseen(events, event_identity, pile.seen, "versions")
+        pile.listed += new
+        said = listings.left_open(listing.lock) + known
         if listing.unread:
             said += f"; {listing.unread} entries could not be read"
         pile.taken.append(ParsedFile(name, f"{listing.provider}'s listing of versions", said))
     elif (stored := store_logs.read_store_log(text)) is not None:
         pile.stores.append(stored)
-        pile.taken.append(ParsedFile(name, stored.form, _stored(stored) + cut))
+        stored.requests, known = unseen(
+            stored.requests, lambda each: each.identity, pile.seen, "requests"
+        )
+        pile.taken.append(ParsedFile(name, stored.form, _stored(stored) + known + cut))
     elif first.startswith("{"):
         events = _history(name, text)
-        pile.events += events
-        pile.taken.append(ParsedFile(name, "a recorded history", f"{len(events)} events"))
+        new, known = unseen(events, event_identity, pile.seen, "events")
+        pile.events += new
+        pile.taken.append(ParsedFile(name, "a recorded history", f"{len(new)} events{known}"))
     elif is_log(text):
         log = read_log(text, name.rpartition("/")[2].removesuffix(".log"))
-        pile.logs.append(log)
-        pile.taken.append(ParsedFile(name, log.form, _said(log) + cut))
+        sent, known = unseen(log.sent, identity, pile.seen, "requests")
+        pile.sent += sent
+        pile.taken.append(ParsedFile(name, log.form, _said(log) + known + cut))
     else:
         raise NotUnderstood(name, f"is none of these: {ACCEPTED}")
 
@@ -169,6 +182,8 @@ def _history(name: str, text: str) -> list[Event]:
 
 def _said(log: ParsedLog) -> str:
     parts = [f"{len(log.sent)} requests in {log.lines} lines"]
+    if log.repeated:
+        parts.append(f"{log.repeated} repeated lines left out")
     if log.unread:
         parts.append(f"{log.unread} lines could not be read")
     if lost := unnamed(log.sent):

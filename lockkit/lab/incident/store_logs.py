@@ -47,6 +47,11 @@ class LoggedRequest:
     id: str = ""
     """The store's own number of the record or the request: a log may be delivered twice."""
 
+    @property
+    def identity(self) -> object:
+        """Equal for one request that was delivered twice; without a number each is its own."""
+        return self if self.id or self.version else id(self)
+
 
 @dataclass(slots=True)
 class StoreLog:
@@ -283,10 +288,6 @@ def as_events(logs: Iterable[StoreLog]) -> list[Event]:
     """The requests in the truth lane. A version that the log lacks is `?1`, `?2`, ..."""
     events, standing = list[Event](), dict[str, str]()
     requests = [each for log in logs for each in log.requests]
-    # Two equal records are one request that was delivered twice, or a file that was given twice.
-    requests = list(dict.fromkeys(each for each in requests if each.id or each.version)) + [
-        each for each in requests if not (each.id or each.version)
-    ]
     requests.sort(key=lambda each: each.at_ms)
     for number, each in enumerate(requests, 1):
         applied = each.method in WRITES and each.status < 300

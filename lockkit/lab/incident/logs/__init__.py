@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from lockkit.lab.incident.logs.clockwork import LogTimes
 from lockkit.lab.incident.logs.forms import FORMS, Form
 from lockkit.lab.incident.logs.wire import SentRequest
+from lockkit.lab.incident.repeats import lines_once
 
 TIME_MS_MIN = 1e11
 """A smaller number is no time of day but the order of the lines."""
@@ -24,6 +25,8 @@ class ParsedLog:
     stamped: bool
     zone_ms: float
     """How far its timestamps were ahead of UTC; already subtracted."""
+    repeated: int = 0
+    """Lines that were left out, because they are there more than once."""
 
 
 def is_log(text: str) -> bool:
@@ -35,9 +38,11 @@ def read_log(text: str, who: str) -> ParsedLog:
 
     Raises `ValueError` for a text that is not a log by `is_log`.
     """
-    lines = text.splitlines()
+    given = text.splitlines()
+    lines = lines_once(given)
     found = [_in_form(form, lines, who) for form in FORMS if form.mark.search(text)]
-    return max(found, key=lambda log: len(log.sent))  # of equal matches, the most detailed form
+    best = max(found, key=lambda log: len(log.sent))  # of equal matches, the most detailed form
+    return replace(best, lines=len(given), repeated=len(given) - len(lines))
 
 
 def _in_form(form: Form, lines: list[str], who: str) -> ParsedLog:
