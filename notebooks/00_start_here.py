@@ -34,9 +34,9 @@
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
-from lockkit.lab.course.recorded import GUESSES, lacking, recorded
+from lockkit.lab.course.recorded import GUESSES, lacking, stalled
 
-late = Predict("What becomes of W1's commit?", GUESSES)
+late = Predict("What becomes of W1's commit?", GUESSES, then="go on below to Show it, under See")
 late
 
 # %% [markdown]
@@ -78,15 +78,15 @@ bench
 # Follow W1 downwards from where it resumes, or press **Show the evidence**.
 
 # %%
-fence_off = recorded("../datasets/histories/bad/stalled_commit_accepted.jsonl")
+fence_off = stalled("../datasets/histories", fence=False)
 late.reveal(fence_off)
 
 # %% [markdown]
-# The same stall with the fence on: W1 resumes and tries to publish, and the store refuses with 412.
+# The same stall with the fence on, also after your guess. Compare the end of W1's lane.
 
 # %%
-fence_on = recorded("../datasets/histories/good/stalled_commit_refused.jsonl")
-fence_on.view
+fence_on = stalled("../datasets/histories", fence=True)
+late.reveal(fence_on.view)
 
 # %% [markdown]
 # And a lost response. The cross marks where it was lost: W1's write is in the lock object (`g1`),
@@ -104,6 +104,7 @@ Workbench.replay("../datasets/histories/good/lost_response_recovered.jsonl")
 # that prove its verdict.
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert (fence_off.verdict.kind, fence_on.verdict.kind) == ("INVALID", "VALID")
 print(fence_on.verdict.kind, "-", fence_on.verdict.said)
 
@@ -139,6 +140,7 @@ if BY_CODE:
     print(without_fence.said)
 
 # %% jupyter={"source_hidden": true}
+# Check
 if BY_CODE:
     assert (with_fence.kind, without_fence.kind) == ("VALID", "INVALID")
 

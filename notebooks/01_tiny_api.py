@@ -147,6 +147,7 @@ with one:
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 print(said(bucket.verdict))
 assert bucket.verdict.kind == by_lock_alone.verdict.kind == guarded.verdict.kind == "VALID"
 assert (by_lock_alone.balance, guarded.balance) == (10, 20)

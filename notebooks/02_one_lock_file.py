@@ -127,6 +127,7 @@ keeps *the highest epoch that I have seen* lets it pass.
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert both.verdict.kind == "INVALID" and str(both) == GUESSES[1]
 assert deleted.verdict.kind == "INVALID" and deleted.epochs == (1, 1)
 tombstone = hand_on("tombstone")

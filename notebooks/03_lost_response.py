@@ -132,6 +132,7 @@ assert holds
 # The checker compares the store's record with W1's events, for each of the three providers.
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert azure.mine and azure.status == 409  # the SDK reports a defeat, and the object is there
 for provider in ("s3", "gcs", "azure"):
     tried = acquire(provider)

@@ -122,6 +122,7 @@ TimeSliders(lease_s=6, stall_s=6, fence=False)
 # published without a conflict check against the commit before it.
 
 # %% jupyter={"source_hidden": true}
+# Check
 for run in (without, with_fence):
     print(f"{run.title}: {run}. {run.verdict.kind}: {run.verdict.said}\n")
 assert str(without) == GUESSES[0] and without.verdict.kind == "INVALID"

@@ -120,6 +120,7 @@ TimeSliders(lease_s=6, skew_s=4, expiry="wall")
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 by_store, by_watch = meet("store", 3.0), meet("observed", 3.0)
 assert by_wall.verdict.kind == "INVALID"
 assert by_store.verdict.kind == by_watch.verdict.kind == "VALID"

@@ -94,6 +94,7 @@ print("GCS:", waited.requests("W2"))
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert not gcs.free and gcs.requests("W1")["PUT 429"] == 1
 assert again.free and again.verdict.kind == "VALID"
 assert not [each for each in waited.requests("W2") if each.startswith("PUT")]

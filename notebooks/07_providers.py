@@ -77,6 +77,7 @@ print(woken.said)
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 if woken.did:
     assert handed.overlap_s == 0
     for name, figures in handed.sides:

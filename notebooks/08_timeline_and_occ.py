@@ -142,6 +142,7 @@ print(before, "then", killed.rows)
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert hudi.verdict.kind == "INVALID" and str(hudi) == GUESSES[2]
 assert fenced.verdict.kind == apart.verdict.kind == "VALID" and apart.rounds == 2
 assert {each.verdict.kind for each in pairs.met.values()} == {"VALID"}

@@ -119,6 +119,7 @@ print("From the markers:", repr(meet(early=True)))
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert (unfenced.verdict.kind, fenced.verdict.kind) == ("INVALID", "VALID")
 assert table.dead(0, "EAGER") and not table.dead(110, "LAZY") and table.dead(130, "LAZY")
 assert str(unfenced) == "a commit whose file is missing" and "k3 3" in fenced.again

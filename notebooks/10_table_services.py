@@ -124,6 +124,7 @@ yet. With PreferWriter the plan stops no writer. Instead the service looks for l
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert str(cleaned).startswith("an error") and str(kept).startswith("the rows as they were")
 assert blocked.beside == 0 and blocked.after > 0
 assert unfenced.verdict.kind == "INVALID" and fenced.verdict.kind == "VALID"

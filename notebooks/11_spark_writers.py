@@ -33,7 +33,8 @@
 from lockkit.lab.widgets import Predict, Workbench
 from lockkit.lab.course.programs import ANEW, COLUMNS, COUNTS, FATES, ONCE, SKIPPED, SUMS, Programs
 
-added = Predict("Each program adds ten. What is the final amount of order a?", SUMS)
+added = Predict("Each program adds ten. What is the final amount of order a?", SUMS,
+                then="go on below")
 added
 
 # %% [markdown]
@@ -143,6 +144,7 @@ print(f"{save!r}\n{direct!r}")
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert (str(once), str(anew), str(apart)) == (SUMS[1], SUMS[0], COUNTS[1])
 assert once.verdict.kind == anew.verdict.kind == apart.verdict.kind == "VALID"
 assert all(each.error == "CommitConflict" for each in apart.reported if not each.done)

@@ -147,6 +147,7 @@ alone = play("statelock", PLANTED["statelock"])
 alone
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert fenced.well and not unfenced.well
 assert "Fenced" in asleep.actors["W1"].ended and asleep.verdict.well
 assert sound.well and not (again.well or logged.well)

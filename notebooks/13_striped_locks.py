@@ -92,6 +92,7 @@ print(f"{raced.times:.1f} times as many, on {raced.stripes_met} stripes")
 raced.figure()
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert unordered.violation and not ordered.violation
 assert raced.stripes_met == raced.writers  # no two of these keys meet
 

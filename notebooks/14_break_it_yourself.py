@@ -70,6 +70,7 @@ worst, sound = found.shortest, play("lease", "", found.shortest.seed)
 print(repr(worst), repr(sound), sep="\n")
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert worst.verdict.kind == "INVALID" and "two believers" in worst.verdict.because
 assert not sound.harm and sound.verdict.kind == "VALID"
 
@@ -115,6 +116,7 @@ large but random.
 """)
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert table.hidden == ["confirm"]
 
 # %% [markdown]

@@ -130,6 +130,7 @@ by_completion
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert str(changed) == COST_GUESSES[2] and str(both) == OVERLAP_GUESSES[1]
 assert both.verdicts == ["VALID", "VALID"]
 assert both.stages[0].rows == both.stages[1].rows == (("order-1", 3, 15), ("order-2", 1, 0))

@@ -121,6 +121,7 @@ own commit is decided, too: once it was offered, it could not be taken back.
 # ## Check
 
 # %% jupyter={"source_hidden": true}
+# Check
 assert str(retried) == GUESSES[1] and str(helped) == GUESSES[2]
 assert helped.grows > 4 > 2 > retried.grows
 assert batches(history).helped and str(rest) == KILL_GUESSES[2]

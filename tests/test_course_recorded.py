@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockkit.events import HistoryError
-from lockkit.lab.course.recorded import ACCEPTED, NOTICED, REFUSED, lacking, recorded
+from lockkit.lab.course.recorded import ACCEPTED, NOTICED, REFUSED, lacking, recorded, stalled
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
 
@@ -22,6 +22,11 @@ def test_a_recorded_history_shows_the_outcome_of_its_late_commit(
     history: str, became: str
 ) -> None:
     assert str(recorded(str(HISTORIES / f"{history}.jsonl"))) == became
+
+
+def test_the_recorded_pause_is_chosen_by_its_fence_not_by_its_outcome() -> None:
+    assert str(stalled(str(HISTORIES), fence=False)) == ACCEPTED
+    assert str(stalled(str(HISTORIES), fence=True)) == REFUSED
 
 
 def test_a_file_that_is_not_a_history_is_reported(tmp_path: Path) -> None:

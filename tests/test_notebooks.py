@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from fnmatch import fnmatch
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ NAMES_THE_OUTCOME = re.compile(
     r"^(wrong|right|broken|twice|doubled|remembered|rescued)\b.* = ", re.M
 )
 """A result under such a name, in the line that runs it, is an answer."""
+CHECK = "# Check"
+NAMES_A_RECORDED_OUTCOME = re.compile(r"histories/bad/|_(accepted|refused)\.jsonl")
 RUN_TIMEOUT_S = 110
 
 each_notebook = pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda path: path.stem)
@@ -94,11 +97,11 @@ def test_the_stored_notebook_is_the_source_and_nothing_else(
 
 @each_notebook
 def test_cells_are_thin_and_define_nothing(source: Path) -> None:
-    folded = [each for each in code(source) if explains(each) or checks(each)]
-    counted = [each for each in code(source) if each not in folded and not is_exercise(each)]
+    aside = [each for each in code(source) if explains(each) or checks(each)]
+    counted = [each for each in code(source) if each not in aside and not is_exercise(each)]
     assert len(counted) <= CODE_CELLS_MAX
     for cell in code(source):
-        if cell in folded:
+        if cell in aside:
             continue
         lines = [line for line in cell.splitlines() if line.strip()]
         shown = THE_LINES in lines or is_exercise(cell)
@@ -119,10 +122,13 @@ def checks(cell: str) -> bool:
     return own and bool(re.search(r"^\s*assert ", cell, re.M))
 
 
-def without_source(notebook: list[dict[str, Any]]) -> list[str]:
-    """The texts that a reader sees before anything has run, without those that are folded."""
-    return ["".join(each["source"]) for each in notebook
-            if not each["metadata"].get("jupyter", {}).get("source_hidden", False)]  # fmt: skip
+def folded(cell: dict[str, Any]) -> bool:
+    return bool(cell["metadata"].get("jupyter", {}).get("source_hidden", False))
+
+
+def on_the_screen(notebook: list[dict[str, Any]]) -> list[str]:
+    """The texts that a reader sees before anything has run: of a folded cell, its first line."""
+    return [each["source"][0] if folded(each) else "".join(each["source"]) for each in notebook]
 
 
 @each_notebook
@@ -130,13 +136,31 @@ def test_no_code_or_text_that_is_open_names_the_outcome_of_a_guess(source: Path)
     """Not by its place among the guesses, by a verdict, by a planted mistake, or by a variable."""
     if not any("Predict(" in each for each in code(source)):
         return
-    for text in without_source(cells(source)):
+    for text in on_the_screen(cells(source)):
         if "## Why" in text:
             return
         assert "Predict(" in text or not re.search(r"GUESSES\[|(SUMS|COUNTS|FATES)\[", text), text
         assert THE_LINES in text or not re.search(r"(VALID|INVALID)\"|^\s*assert ", text, re.M)
         assert not NAMES_THE_OUTCOME.search(text), text
+        assert not NAMES_A_RECORDED_OUTCOME.search(text), text
         assert not [each for each in worst.PLANTED.values() if each in text], text
+
+
+@each_notebook
+def test_the_first_line_of_a_folded_cell_tells_nothing(source: Path) -> None:
+    """JupyterLab shows it."""
+    for each in filter(folded, cells(source)):
+        first = each["source"][0].rstrip()
+        assert first == CHECK or re.fullmatch(r'\w+\.explain\("""', first), first
+
+
+@each_notebook
+def test_run_the_next_cell_is_said_only_where_that_one_waits_for_the_guess(source: Path) -> None:
+    written = code(source)
+    for cell, following in pairwise(written):
+        for name in re.findall(r"(\w+) = Predict\(", cell):
+            waits = re.search(rf"\b{name}\.(run|reveal)\(", following)
+            assert waits or "then=" in cell, cell
 
 
 @each_notebook
@@ -149,9 +173,8 @@ def test_an_answer_is_not_on_the_screen_while_its_guess_is_open(source: Path) ->
         if each["cell_type"] == "code":
             guessed |= set(re.findall(r"(\w+) = Predict\(", text))
             ran |= set(re.findall(r"(\w+)\.(?:run|reveal)\(", text))
-            folded = each["metadata"].get("jupyter", {}).get("source_hidden", False)
             lesson = any("Predict(" in each for each in code(source))
-            assert folded is (explains(text) or (lesson and checks(text))), text
+            assert folded(each) is (explains(text) or (lesson and checks(text))), text
             assert not explains(text) or text.split(".")[0] in ran, text
         else:
             assert not OPEN_GUESS.search(text), "a guess is a Predict: its answer is hidden"

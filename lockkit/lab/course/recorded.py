@@ -50,6 +50,12 @@ def recorded(path: str) -> RecordedRun:
     return RecordedRun(events=events, verdict=check(events))
 
 
+def stalled(histories: str, *, fence: bool) -> RecordedRun:
+    """The recorded pause at a commit; the name of its file tells the outcome."""
+    name = "good/stalled_commit_refused" if fence else "bad/stalled_commit_accepted"
+    return recorded(f"{histories}/{name}.jsonl")
+
+
 def lacking(verdict: Any) -> str:
     """What the reader's run still needs for the challenge; "" if it is solved."""
     if verdict is None:
