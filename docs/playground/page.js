@@ -77,7 +77,7 @@ function told(message) {
   const [, , act] = waiting;
   waiting = null;
   busy(false);
-  if (found.error) say(found.error, true);
+  if (found.error) refused(found.error);
   else act(found);
 }
 
@@ -104,6 +104,13 @@ function busy(on) {
 function say(words, bad = false) {
   said.textContent = words;
   said.classList.toggle("pg-bad", bad);
+}
+
+/** What was asked for is not shown: nor is the result of something else, beside the reason. */
+function refused(why) {
+  byId("pg-picture").hidden = true;
+  more.replaceChildren();
+  say(why, true);
 }
 
 function list(items) {
@@ -136,7 +143,7 @@ function follow() {
   if (!named || byId(named)) return; // a heading of the page
   const [, opened] = Object.entries(OPENED).find(([field]) => new URLSearchParams(named).has(field)) || [];
   if (opened) opened(named);
-  else say(`This address names nothing that can be played: #${named.slice(0, 60)}`, true);
+  else refused(`This address names nothing that can be played: #${named.slice(0, 60)}`);
 }
 
 function tabs() {
@@ -354,11 +361,11 @@ async function content(file) {
 }
 
 async function incidents(files) {
-  if (!files.length) return say("Drop a file, or choose one.", true);
+  if (!files.length) return refused("Drop a file, or choose one.");
   byId("pg-picture").hidden = true;
   more.replaceChildren();
   try { diagnosed(await Promise.all([...files].map(content))); }
-  catch (error) { say(`A file cannot be read: ${error.message}`, true); }
+  catch (error) { refused(`A file cannot be read: ${error.message}`); }
 }
 
 function diagnosed(files) {
@@ -383,7 +390,7 @@ function reader() {
   for (const name of data.incidents) option(known, name, name);
   known.addEventListener("change", () => {
     const name = known.value;
-    if (name) published(name).then((found) => incidents([found]), (error) => say(`${name} could not be loaded: ${error.message}`, true));
+    if (name) published(name).then((found) => incidents([found]), (error) => refused(`${name} could not be loaded: ${error.message}`));
   });
   file.addEventListener("change", () => incidents(file.files));
   panels.incident.addEventListener("submit", () => incidents(file.files));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -73,10 +74,36 @@ def test_an_address_that_names_nothing_is_not_ignored_in_silence(
     (file := tmp_path / "playground.html").write_text(parts.html(), encoding="utf-8")
     page.goto(f"file://{file}#{'x' * 1000}")
     page.wait_for_selector("#pg-said.pg-bad >> text=names nothing", timeout=SOON_MS)
+    assert page.locator("#pg-picture").is_hidden(), "the prepared picture is not what was asked for"
     page.goto("about:blank")
     page.goto(f"file://{file}#pg-said")
     page.wait_for_selector("#playground[data-drawn]", timeout=SOON_MS)
     assert "names nothing" not in page.text_content("#pg-said")
+
+
+def test_a_refused_history_leaves_no_result_of_another_tab_on_the_screen(
+    parts: ModuleType, tmp_path: Path, page: Any, monkeypatch: pytest.MonkeyPatch, site: Server
+) -> None:
+    """The worker's answers are played: the real ones take Python in the page."""
+    told = {request: parts._told(request, **given) for request, given in (
+        ("simulate", {"moment": "lease:7"}), ("check", {"history": "no JSON"}))}  # fmt: skip
+    assert "error" in told["check"], "a refusal"
+    monkeypatch.setattr(parts, "is_there", lambda: True)
+    (tmp_path / "playground.html").write_text(parts.html(), encoding="utf-8")
+    page.add_init_script(f"""const told = {json.dumps(told)};
+      window.Worker = class {{
+        constructor() {{ setTimeout(() => this.onmessage({{ data: {{ ready: true }} }})); }}
+        postMessage({{ id, request }}) {{ setTimeout(() => this.onmessage({{ data: {{
+          id, over: true, said: JSON.stringify(told[request]) }} }})); }}
+      }};""")
+    page.goto(f"{site.url}/playground.html#scenario=lease&seed=7")
+    page.wait_for_selector("#pg-said >> text=Seed 7", timeout=SOON_MS)
+    assert page.locator("#pg-picture").is_visible()
+    page.get_by_role("tab", name="Checker").click()
+    page.fill("[name=history]", "no JSON")
+    page.locator("#pg-check .pg-main").click()
+    page.wait_for_selector("#pg-said.pg-bad", timeout=SOON_MS)
+    assert page.locator("#pg-picture").is_hidden() and page.inner_text("#pg-more") == ""
 
 
 @pytest.mark.soak
