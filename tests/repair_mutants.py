@@ -179,7 +179,6 @@ _BY_NAME = {
     "transaction.is_ours": pending_is_ours,
     "rollback.is_ours": pending_is_ours,
     "transaction.survey": survey_that_gives_up,
-    "append.survey": survey_that_gives_up,
     "discarding.discard": given_up_by_name, "rollback.discard": given_up_by_name,
 }
 
@@ -193,7 +192,7 @@ REPAIRS: dict[str, dict[str, Any]] = {
         "rollback.withdraw": nothing,
     },
     "an instant that is there is taken for one's own": {
-        "transaction.take": take_whatever_is_there, "append.take": take_whatever_is_there,
+        "transaction.take": take_whatever_is_there,
         "transaction.is_ours": pending_is_ours,
         "rollback.is_ours": pending_is_ours,
     },

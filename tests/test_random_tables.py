@@ -401,7 +401,7 @@ class RandomHistory:
                 if len(self.models) == 1:
                     raise
                 return  # the restore of a dead process is pending
-        if not (self.merged and self.archived):  # it does not look into the archive: read_hudi.md
+        if not (self.merged and self.archived):  # it does not look into the archive
             found.append(by_hudi_rs(self.folder))
         for who, each in zip(("one", "other", "hudi-rs"), found, strict=False):
             if each not in self.models:
