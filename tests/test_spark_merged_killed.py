@@ -90,22 +90,29 @@ WAYS: list[tuple[Any, str, str, bool]] = [(local, *each) for each in POINTS]
 WAYS += [(connect, *each) for each in POINTS if each[0] == "*.log.*"]
 
 
-@pytest.mark.parametrize(("kind", "key", "when", "decided"), WAYS)
-def test_the_first_write_after_a_killed_driver_succeeds_and_shows_all_or_none_of_its_rows(
-    kind: Callable[[Path], Any], key: str, when: str, decided: bool, place: dict[str, Any],
-    tmp_path: Path,
-) -> None:  # fmt: skip
+@contextmanager
+def killed_driver(
+    place: dict[str, Any], key: str, when: str, master: str, *how: str, **env: str
+) -> Iterator[None]:
+    """The block runs once a driver was killed before or after its PUT of `key`."""
     struck = threading.Event()
-    with kind(tmp_path) as (master, env), Proxy(
-        place["endpoint"], on_fault=lambda _: struck.set()
-    ) as proxy:
+    with Proxy(place["endpoint"], on_fault=lambda _: struck.set()) as proxy:
         proxy.inject(Fault("hang", when=when, operation="put", key=key))
-        process = driver(master, place["url"], proxy.url, **env)
+        process = driver(master, place["url"], proxy.url, *how, **env)
         try:
             assert struck.wait(120), process.communicate(timeout=60)
         finally:
             kill_tree(process.pid)
             process.communicate(timeout=30)
+        yield
+
+
+@pytest.mark.parametrize(("kind", "key", "when", "decided"), WAYS)
+def test_the_first_write_after_a_killed_driver_succeeds_and_shows_all_or_none_of_its_rows(
+    kind: Callable[[Path], Any], key: str, when: str, decided: bool, place: dict[str, Any],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    with kind(tmp_path) as (master, env), killed_driver(place, key, when, master, **env):
         first_write(place)
     expected = values(*(NEW if decided else OLD), MORE)
     assert stored(place) == expected == by_hudi_rs(place)
@@ -126,16 +133,8 @@ def test_the_first_write_after_a_killed_driver_succeeds_and_shows_all_or_none_of
 def test_after_a_killed_drivers_partial_upsert_another_writes_and_all_or_none_of_it_shows(
     key: str, when: str, decided: bool, place: dict[str, Any]
 ) -> None:
-    struck = threading.Event()
-    with Proxy(place["endpoint"], on_fault=lambda _: struck.set()) as proxy:
-        proxy.inject(Fault("hang", when=when, operation="put", key=key))
-        process = driver("local[2]", place["url"], proxy.url, "partial")
-        try:
-            assert struck.wait(120), process.communicate(timeout=60)
-        finally:
-            kill_tree(process.pid)
-            process.communicate(timeout=30)
-    first_write(place)
+    with killed_driver(place, key, when, "local[2]", "partial"):
+        first_write(place)
     at = 2 if decided else 1
     expected = [("a", at, 1), ("b", at, 1), *([("c", 2, None)] if decided else []), ("d", 1, 4)]
     columns = ("id", "at", "v")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lockkit import runtime
 from lockkit.cli.main import main
 from lockkit.lab.server import Emulator
 from lockkit.protocol.outcome import Applied, IfAbsent, IfVersion, PreconditionFailed
@@ -197,45 +198,64 @@ def test_of_two_moves_the_one_that_fails_leaves_the_marker_of_the_one_that_ended
     assert state.show().info is None
 
 
-@pytest.mark.parametrize("step", ["the marker", "the lock file", "its release"])
-def test_a_signal_outside_of_its_command_leaves_no_lock_file_of_a_move(
-    server: Emulator, sdk: Any, state: StateLock, path: str, table: str, step: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
-    if step == "its release":
-        way = StateLock.unlock
+def test_a_move_that_succeeds_outlives_the_failure_of_one_that_began_before(
+    server: Emulator, sdk: Any, state: StateLock, path: str, items: DynamoItems
+) -> None:
+    with closing(StateLock(f"s3://{path}", endpoint=server.s3)) as other:
+        begun = StateMove(other, items)
+        take = other.lock
 
-        def unlock(self: StateLock) -> None:
-            monkeypatch.undo()
-            signal.raise_signal(signal.SIGTERM)
-            way(self)
+        def overtaken(**options: Any) -> Any:
+            with StateMove(state, items):
+                with pytest.raises(StateLocked):
+                    take(**options)
+                begun._take_back()
+                assert not terraform(sdk, path), "a run of the table would run beside the command"
+                raise StateLocked("the lock file", "is held", "wait")
 
-        monkeypatch.setattr(StateLock, "unlock", unlock)
-    else:
-        store = DynamoItems if step == "the marker" else type(state.store)
-        put = store.put
+        other.lock = overtaken  # type: ignore[method-assign]
+        with pytest.raises(StateLocked), begun:
+            pass
+    assert marker(sdk, path)["Operation"] == MOVED and not terraform(sdk, path)
 
-        def written(self: Any, *of: Any, **how: Any) -> Any:
-            monkeypatch.undo()
-            answer = put(self, *of, **how)
-            signal.raise_signal(signal.SIGTERM)
+
+def test_a_signal_after_any_request_of_a_move_gives_both_back(
+    server: Emulator, sdk: Any, path: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    perform, codes = runtime.perform, []
+
+    def signalled(step: int) -> tuple[int, bool]:
+        """The exit code of a move, and whether it sent so many requests."""
+        sent = itertools.count()
+
+        def once(*request: Any) -> Any:
+            answer = perform(*request)
+            if next(sent) == step:
+                signal.raise_signal(signal.SIGTERM)
             return answer
 
-        monkeypatch.setattr(store, "put", written)
+        monkeypatch.setattr(runtime, "perform", once)
+        state = f"s3://{path}-{step}"
+        try:
+            code = main(["tflock", "move", state, "--table", table, "--endpoint", server.s3])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        monkeypatch.setattr(runtime, "perform", perform)
+        return code, next(sent) > step
+
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if step == "its release":  # the move has ended: nothing cuts that short
-            assert main(line) == 0
-        else:
-            with pytest.raises(SystemExit) as stopped:
-                main(line)
-            assert stopped.value.code == 143
+        for step in itertools.count():
+            code, reached = signalled(step)
+            with closing(StateLock(f"s3://{path}-{step}", endpoint=server.s3)) as state:
+                assert state.show().info is None, step
+            assert bool(marker(sdk, f"{path}-{step}")) is (code == 0), step
+            codes.append(code)
+            if not reached:
+                break
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert state.show().info is None
-    if step == "the lock file":
-        assert marker(sdk, path) == {}
+    assert codes.count(143) >= 4 and set(codes) == {0, 143}
 
 
 def test_a_url_without_a_table_and_an_invalid_url_are_refused(

@@ -264,7 +264,7 @@ def move(args: argparse.Namespace) -> int:
                     f"lockkit {args.name}: somebody removed the marker meanwhile (terraform "
                     "force-unlock?), so a run may have locked the table alone; it was written again"
                 )
-            done = {"moved": True, "marker": marker.id if marker else ""}
+            done = {"moved": True, "marker": marker.id}
             line = f"moved: only the lock file counts; the table keeps the marker {done['marker']}"
     report(args, {"key": state.key, "table": table.url, **done}, plain(line))
     return OK

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from lockkit import __version__
@@ -151,6 +150,9 @@ class StateMove:
     After the block only the lock file counts; if the block raises, only the table does, as before.
     An interrupted move may be repeated: it finds its marker, and continues from there.
 
+    Two moves of one state may meet. Each makes the marker its own while it holds the lock file, and
+    removes no other. So a move that fails leaves the marker of one that succeeded.
+
     :param state: the lock file.
     :param table: the table that locked the state until now.
     :param acquire_timeout: the longest wait for each of the two, in seconds; 0 tries once.
@@ -161,36 +163,31 @@ class StateMove:
         self, state: StateLock, table: DynamoItems, *, acquire_timeout: float = 0.0
     ) -> None:
         self.state, self.table, self._wait_s = state, table, acquire_timeout
-        self.marker: LockInfo | None = None
-        self._new = False
-        """Whether this move wrote the marker, so that it may take it back."""
+        self.marker = self._next()
+        self._first = True
+        """Whether there was no marker before this move, so that it may take its own back."""
         self.rewritten = False
         """Whether the marker was removed during the move, and written again."""
         self.superseded = False
-        """Whether this move failed and another one has ended meanwhile, which counts."""
+        """Whether this move failed, but the marker of another one stays: the lock file counts."""
 
     def __enter__(self) -> StateMove:
-        mine = LockInfo(
-            id=self.state.clock.unique(), operation=MOVED, info=f"{TELLS}; {process_name()}",
-            who=who(), version=f"lockkit {__version__}", created=utc(self.state.clock.wall_ms()),
-            path=self.state.path,
-        )  # fmt: skip
-        self.marker, self._new = self._run(mark(self.state.path, mine, timeout_s=self._wait_s))
         try:
+            self._first = self._run(mark(self.state.path, self.marker, timeout_s=self._wait_s))
             self.state.lock(operation="lockkit tflock move", acquire_timeout=self._wait_s)
         except BaseException:
             self._take_back()
             raise
+        try:
+            found = self._own()
+            self._first = found is None or (self._first and found == self.marker)
+        except BaseException:
+            self._end(failed=True)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        try:
-            if kind is not None:
-                self._take_back()  # while the file is held no run can lock by the file alone
-            else:
-                self._keep_marker()
-        finally:
-            self._unlock()
+        self._end(failed=kind is not None)
 
     def undo(self) -> bool:
         """Remove the marker while the lock file is held; False: there was none.
@@ -210,26 +207,34 @@ class StateMove:
         finally:
             self._unlock()
 
-    def _keep_marker(self) -> None:
-        """Before the file is released: the marker is there, or is written again.
+    def _end(self, *, failed: bool) -> None:
+        try:
+            if failed:
+                self._take_back()  # while the file is held no run can lock by the file alone
+            else:
+                before = self.marker
+                self.rewritten = self._own() != before
+        finally:
+            self._unlock()
 
-        `terraform force-unlock` with its ID removes it. If a run has locked the table since then,
-        this waits for it, or raises `StateLocked`: the state is not moved, and the table counts.
+    def _own(self) -> LockInfo | None:
+        """While the lock file is held: make the marker this move's own, and return what it was.
+
+        None: there was none, as after `terraform force-unlock` with its ID. If a run has locked the
+        table since then, this waits for it, or raises `StateLocked`, and the table counts.
         """
-        assert self.marker is not None
-        again = replace(self.marker, id=self.state.clock.unique())
-        # A move that wrote the marker and still is under way would take it back if it fails.
-        kept, self.rewritten = self._run(
-            mark(self.state.path, again, timeout_s=self._wait_s, own=not self._new)
-        )
-        self.marker = kept
+        way = own(self.state.path, self.marker, self._next(), timeout_s=self._wait_s)
+        self.marker, was = self._run(way)
+        return was
 
     def _take_back(self) -> None:
-        if self._new and self.marker is not None:
+        if self._first:
+            self._first = False
             try:
                 self._run(unlock(self.state.path, self.marker.id))
-            except NotLocked:  # somebody removed it, or another move made it its own
-                self.superseded = is_marker(self._run(read_state(self.state.path)).info)
+            except NotLocked:
+                pass  # somebody removed it, or another move made it its own
+        self.superseded = is_marker(self._run(read_state(self.state.path)).info)
 
     def _unlock(self) -> None:
         try:
@@ -240,6 +245,13 @@ class StateMove:
                     self.state.unlock()
             raise
 
+    def _next(self) -> LockInfo:
+        return LockInfo(
+            id=self.state.clock.unique(), operation=MOVED, info=f"{TELLS}; {process_name()}",
+            who=who(), version=f"lockkit {__version__}", created=utc(self.state.clock.wall_ms()),
+            path=self.state.path,
+        )  # fmt: skip
+
     def _run(self, way: Procedure[T]) -> T:
         return run(way, self.table, self.state.clock)
 
@@ -249,23 +261,35 @@ def is_marker(found: object) -> bool:
     return isinstance(found, LockInfo) and found.operation == MOVED
 
 
-def mark(
-    path: str, mine: LockInfo, *, timeout_s: float, own: bool = False
-) -> Procedure[tuple[LockInfo, bool]]:
-    """Lock the table's item for good; False: an earlier move already did. `own` replaces its ID.
+def mark(path: str, mine: LockInfo, *, timeout_s: float) -> Procedure[bool]:
+    """Lock the table's item for good; False: it holds the marker of another move.
 
     Waits for the run that holds it. Raises `StateLocked`, `LockUnknown`.
     """
+    if is_marker((yield from read_state(path)).info):
+        return False
+    yield from lock(path, mine, timeout_s=timeout_s)
+    return True
+
+
+def own(
+    path: str, mine: LockInfo, again: LockInfo, *, timeout_s: float
+) -> Procedure[tuple[LockInfo, LockInfo | None]]:
+    """The marker that stands now, `mine` or else `again`, and the one that was found.
+
+    `again` has an ID that nobody knows, so a late removal of an earlier marker does not remove it.
+    """
     while True:
         standing = yield from read_state(path)
-        found, version = standing.info, standing.version
-        if not is_marker(found):
-            yield from lock(path, mine, timeout_s=timeout_s)
-            return mine, True
-        assert isinstance(found, LockInfo) and version is not None
-        if not own or found.id == mine.id:
-            return found, False
-        yield from settle_write(path, encode(mine), IfVersion(version))
+        if standing.version is None or not is_marker(standing.info):
+            yield from lock(path, again, timeout_s=timeout_s)
+            return again, None
+        assert isinstance(standing.info, LockInfo)
+        if standing.info.id == mine.id:
+            return mine, standing.info
+        over = IfVersion(standing.version)
+        if isinstance((yield from settle_write(path, encode(again), over)), str):
+            return again, standing.info
 
 
 def _key(value: str) -> dict[str, Any]:

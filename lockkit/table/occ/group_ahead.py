@@ -1,8 +1,9 @@
-"""An append to a table with group commit: its instant is reserved ahead, beside another decision.
+"""A write to a table with group commit: its instant is reserved ahead, beside another decision.
 
 So a busy writer's commit is acknowledged two round trips deep: its files, then the decision, with
 the next instant's reservation beside it. Its listing is left out while no other client commits: if
-anything had been decided meanwhile, the replacement of the fence would fail.
+anything had been decided meanwhile, the replacement of the fence would fail. Then an append lists
+and offers its commit, and a rewrite begins again.
 """
 
 from __future__ import annotations
