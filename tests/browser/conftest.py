@@ -38,9 +38,11 @@ def able() -> None:
 
 @pytest.fixture(scope="package")
 def context() -> Iterator[Any]:
-    """Its pages share a cache: JupyterLab is 20 MB of script."""
+    """Its pages share a cache: JupyterLab is 20 MB of script. Its scrollbars take room."""
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium(), args=FLAGS)
+        browser = started.chromium.launch(
+            executable_path=chromium(), args=FLAGS, ignore_default_args=["--hide-scrollbars"]
+        )
         yield browser.new_context(viewport={"width": 1500, "height": 1180})
         browser.close()
 

@@ -18,6 +18,7 @@ pytestmark = [
 ]  # fmt: skip
 
 STALLED = ROOT / "datasets" / "histories" / "bad" / "stalled_commit_accepted.jsonl"
+LOST = ROOT / "datasets" / "histories" / "good" / "lost_response_recovered.jsonl"
 
 
 def test_the_exported_page_opens_anywhere_and_loads_nothing(tmp_path: Path, page: Any) -> None:
@@ -33,6 +34,32 @@ def test_the_exported_page_opens_anywhere_and_loads_nothing(tmp_path: Path, page
     shot(page, "6-exported-dark")
     assert elsewhere(page) == []
     assert page.trouble == []
+
+
+SIDEWAYS = """async () => {
+  const frame = () => new Promise((drawn) => requestAnimationFrame(drawn));
+  for (let n = 0; n < 3; n += 1) await frame();
+  return [...document.querySelectorAll(".lk-scroll, .lk-rows")]
+    .filter((each) => each.scrollWidth > each.clientWidth)
+    .map((each) => `${each.className}: ${each.scrollWidth} in ${each.clientWidth} pixels`);
+}"""
+
+
+@pytest.mark.parametrize("history", [STALLED, LOST], ids=["stalled", "lost"])
+def test_a_picture_beside_a_scrollbar_is_not_scrolled_sideways(
+    tmp_path: Path, page: Any, history: Path
+) -> None:
+    """Nor is its table, whose longest answer is that of a lost response."""
+    events = list(read(history.read_text().splitlines(keepends=True)))
+    export_html(events, check(events), file := tmp_path / "story.html", title="A stall")
+    page.goto(f"file://{file}")
+    page.wait_for_selector(".lk[data-ready=true]", timeout=SOON_MS)
+    takes = "document.querySelector('.lk-scroll').offsetWidth"
+    for width in (1500, 1400, 1100, 800):
+        page.set_viewport_size({"width": width, "height": 450})
+        assert page.evaluate(SIDEWAYS) == [], width
+        room = page.evaluate(f"{takes} - document.querySelector('.lk-scroll').clientWidth")
+        assert room > 5, "this browser's scrollbars take no room"
 
 
 def test_hostile_text_stays_text(tmp_path: Path, page: Any) -> None:

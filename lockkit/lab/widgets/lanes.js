@@ -383,7 +383,7 @@ class View {
   paint(scene, ended) {
     if (!this.laid) this.rows.open(this.root.dataset.bench === "true" || this.root.clientWidth >= BESIDE);
     this.laid = this.pane.clientWidth;
-    const width = Math.max(WIDTH_MIN, this.laid - 2);
+    const width = Math.max(WIDTH_MIN, this.scroller.clientWidth || this.laid);   // without its scrollbar
     this.plan = layout(scene, width, { reads: this.reads, away: this.away });
     this.hay = this.times = null;
     this.sift();
