@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 
 from lockkit.errors import StoreError
+from lockkit.spark.connect import free_port
 from lockkit.spark.java import NoJava, find_java
 from lockkit.stores import Store, open_store
 
@@ -315,12 +315,6 @@ def java() -> Path:
         return find_java().home / "bin" / "java"
     except NoJava as error:
         pytest.skip(str(error))
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def bucket_at(url: str, endpoint: str, bucket: str, **options: str) -> Store:

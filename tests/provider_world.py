@@ -23,12 +23,13 @@ from typing import Any
 from lockkit import open_lock
 from lockkit.clock import Clock
 from lockkit.lab.processes.services.dynamodb import DynamoDB
-from lockkit.lab.processes.services.objects import free_ports
+from lockkit.lab.processes.services.objects import ADDRESSES
 from lockkit.lab.processes.services.service import Service
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import Lock
 from lockkit.providers.both import DoubleLock
 from lockkit.providers.leased import LeasedLock
+from lockkit.spark.connect import free_port
 
 NAMES = ("storage", "zookeeper", "dynamodb", "hive", "azure_lease", "filesystem", "process")
 LOCK = "hoodie.write.lock."
@@ -66,7 +67,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self._db = str(folder / "objects.sqlite")
-        self._port = free_ports(Clock())  # named, so that they are the same ones again
+        self._port = free_port(ADDRESSES)  # named, so that they are the same ones again
         self._clock = Clock()
 
     def age(self) -> None:

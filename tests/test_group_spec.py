@@ -170,6 +170,7 @@ def configuration(folder: Path, model: Model, mistake: str) -> Path:
 run_by_tlc = [
     pytest.mark.skipif(not tlc.is_there(), reason="TLC is not here: make tlc fetches it"),
     pytest.mark.xdist_group("tlc"),
+    pytest.mark.timeout(tlc.TIMEOUT_S + 60),
 ]
 each_of = {
     of: pytest.mark.parametrize("name", [

@@ -26,8 +26,6 @@ def test_a_process_killed_at_any_write_costs_others_no_row_by_hudi_rs(
         each_way = [(point, when) for point in points for when in BOTH]
         ways = [*each_way[:-1:every], each_way[-1]]
         outcomes = [kill(server, nursery, deed, *way) for way in ways]
-        sent = [each for each in outcomes if each is not None]
-        assert len(sent) > 0.8 * len(ways)
         if deed.dead:
-            first_visible = sent.index(True)
-            assert first_visible > 0 and all(sent[first_visible:]), (ways, outcomes)
+            first_visible = outcomes.index(True)
+            assert first_visible > 0 and all(outcomes[first_visible:]), (ways, outcomes)

@@ -23,6 +23,11 @@ from lockkit.spark.java import LEAN_JVM, spark_env
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 READY_TIMEOUT_S = 90.0
 READY_POLL_S = 0.1
+PORTS = (20_000, 31_000)
+"""Below those that the kernel gives to connections and to port 0: it would give a port that is free
+now to another process before our server starts, or while our server is down.
+"""
+PORT_TRIES_MAX = 50
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 # With a token the client insists on TLS, except to the name (not the address) of this machine.
 # A writer that was paused must not treat its connection as dead when it continues.
@@ -90,11 +95,22 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def free_port() -> int:
-    """A free loopback port. Spark does not report which port it took for port 0."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(count: int = 1) -> int:
+    """A loopback port that is free now, or the first of `count` consecutive ones.
+
+    Spark does not report which port it took for port 0.
+    """
+    clock = Clock()
+    for _ in range(PORT_TRIES_MAX):
+        first = int(clock.uniform(*PORTS))
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+    raise OSError(f"no {count} free ports in a row were found in {PORT_TRIES_MAX} tries")
 
 
 def await_server(remote: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from lockkit.lab.cli.lab import settings
+from lockkit.spark.connect import free_port
 
 ROOT = Path(__file__).parents[2]
 FIRST = "00_start_here.ipynb"
@@ -135,12 +136,6 @@ def serving(directory: Path, *line: str, **env: str) -> Iterator[Server]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGKILL)
     assert gone(directory), "a writer outlived its server"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:

@@ -20,6 +20,8 @@ from typing import Any
 from environment import Unavailable
 from jvm import WITH_ALL, fetched, java
 
+from lockkit.spark.connect import free_port
+
 KAFKA = ("org.apache.kafka", "kafka_2.13", "3.9.1")
 SASL = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -32,7 +34,7 @@ class Broker:
     """One broker, whose clients log in by SASL."""
 
     def __init__(self, folder: Path) -> None:
-        self.address, inner, control = (f"127.0.0.1:{_free_port()}" for _ in range(3))
+        self.address, inner, control = (f"127.0.0.1:{free_port()}" for _ in range(3))
         log, file = folder / "kafka.log", folder / "server.properties"
         listeners = f"SASL_PLAINTEXT://{self.address},PLAINTEXT://{inner}"
         file.write_text(
@@ -115,12 +117,6 @@ def registry() -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _answers(address: str) -> bool:

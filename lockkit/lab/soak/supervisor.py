@@ -15,7 +15,7 @@ from typing import Any
 from lockkit.events import Event
 from lockkit.lab.processes.child import Channel, serve
 from lockkit.lab.processes.fleet import Plan
-from lockkit.lab.processes.services.objects import free_ports
+from lockkit.lab.processes.services.objects import ADDRESSES
 from lockkit.lab.processes.supervisor import (
     OWN_CREDENTIALS,
     PLAY_CREDENTIALS,
@@ -27,7 +27,7 @@ from lockkit.lab.processes.supervisor import (
 )
 from lockkit.lab.soak.plan import SoakFault, SoakPlan
 from lockkit.lab.soak.tally import SERVER, injected
-from lockkit.spark.connect import ServerGone, await_server
+from lockkit.spark.connect import ServerGone, await_server, free_port
 from lockkit.spark.process import own_mb, rss_mb
 
 READER, KEEPER, SELF = "R1", "K1", "supervisor"
@@ -87,7 +87,7 @@ class SoakSupervisor(Supervisor):
     def _host(self) -> str:
         from lockkit.lab.faults import Proxy
 
-        port = free_ports(self._clock)
+        port = free_port(ADDRESSES)
         self._serving = [
             sys.executable, "-m", "lockkit.spark.process", str(os.getpid()),
             sys.executable, "-m", "lockkit", "serve", "--port", str(port),

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
-from lockkit.clock import Clock
 from lockkit.lab.processes.services.service import Service, ask
+from lockkit.spark.connect import free_port
 
 QUESTION = b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
-PORTS = (20_000, 31_000)
-"""Below those that the kernel gives away by itself: the server must find its own free again."""
-PORT_TRIES_MAX = 50
+ADDRESSES = 3
+"""Of S3, GCS and Azure; their ports are consecutive."""
 
 
 class ObjectServer(Service):
@@ -21,11 +19,11 @@ class ObjectServer(Service):
     name = "storage"
 
     def __init__(self, folder: Path | str, *, port: int | None = None) -> None:
-        super().__init__(folder, port=port or free_ports(Clock()))
+        super().__init__(folder, port=port or free_port(ADDRESSES))
         self._any_port = port is None
 
     def another_port(self) -> int:
-        return free_ports(Clock())
+        return free_port(ADDRESSES)
 
     def command(self) -> list[str]:
         return [
@@ -55,17 +53,3 @@ class ObjectServer(Service):
                 "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
             "hoodie.base.path": self.url,
         }  # fmt: skip
-
-
-def free_ports(clock: Clock) -> int:
-    """The first of three consecutive loopback ports that are free now."""
-    for _ in range(PORT_TRIES_MAX):
-        first = int(clock.uniform(*PORTS))
-        try:
-            for port in range(first, first + 3):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
-    raise OSError(f"no three free ports in a row were found in {PORT_TRIES_MAX} tries")
