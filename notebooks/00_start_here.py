@@ -53,7 +53,7 @@ bench
 #    server on this machine, which speaks the protocol of the provider that you chose. The writers
 #    are plain Python programs, which start at once. **PySpark** starts Spark programs with the same
 #    lock and the same commit. They take up to half a minute to start, in the background: the
-#    writers that run go on until then. If nothing runs, a recorded run plays meanwhile.
+#    writers that run go on until then. A recorded run plays until a writer sends a request.
 # 2. **Stall W1.** At its next commit, while W1 holds the lock and has just passed its conflict
 #    check, its process is paused (SIGSTOP). It does nothing and notices nothing.
 # 3. Wait until another writer takes over the lock, then press **Resume W1**.
@@ -83,6 +83,10 @@ late.reveal(fence_off)
 
 # %% [markdown]
 # The same stall with the fence on, also after your guess. Compare the end of W1's lane.
+#
+# In your own run, `release` may come before `publish`. The write of the fence decides a commit, so
+# a writer no longer needs the lock while it creates its completed file, and releases it at the
+# same time. The recorded writers, and writers without the fence, release it after that file.
 
 # %%
 fence_on = stalled("../datasets/histories", fence=True)

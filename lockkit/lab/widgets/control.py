@@ -67,8 +67,8 @@ class PanelUpdate:
     """Of the writers: plain, connect or jvm; "" if nothing was launched."""
     coming: str = ""
     """Of the writers that start beside them, to replace them."""
-    starting_ms: float = 0.0
-    """How long a launch has waited for the first request of a writer; 0 once that came."""
+    starting: bool = False
+    """A launch waits for the first request of a writer."""
 
 
 @dataclass(slots=True)
@@ -103,7 +103,6 @@ class Controller:
         self._coming: Any = None
         """Writers that start while others run; they replace them with their first request."""
         self.verdict: Any = None
-        self._launched_ms = 0.0
         self._reset()
 
     def _reset(self) -> None:
@@ -248,7 +247,6 @@ class Controller:
         self._reset()
         self.fleet = None
         self.fleet = self._made(settings, **self._ahead.take(settings))
-        self._launched_ms = self._clock.boot_ms()
         self.fleet.launch()
         slow = HOT if settings.provider == "gcs" else ""
         if settings.kind != "plain":
@@ -405,11 +403,10 @@ class Controller:
         for name in self._armed & set(writers):
             writers[name] = "armed"
         waits = live and state != "stopping" and not self._story.at_work
-        waited_ms = self._clock.boot_ms() - self._launched_ms if waits else 0.0
         return PanelUpdate(
             state=state, said=said, scene=drawn, writers=writers, verdict=self.verdict,
             facts=facts(self._story), log=tuple(self._log), error=self._error,
-            trace=self._trace, live=live, starting_ms=waited_ms,
+            trace=self._trace, live=live, starting=waits,
             kind="" if self.fleet is None else self.fleet.plan.kind,
             coming="" if self._coming is None else self._coming.plan.kind,
         )  # fmt: skip

@@ -50,8 +50,7 @@ Nothing runs yet.
 4. Lose next response: the store applies a write, and its writer gets no answer."""
 TITLE = "lockkit: what happened"
 PREVIEW = "datasets/histories/good/lost_response_recovered.jsonl"
-PREVIEW_AFTER_MS = 700.0
-"""A recorded run plays while a launch takes longer than this until its first event."""
+"""A recorded run plays until the first event of a launch."""
 UNTIL_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 
@@ -183,7 +182,7 @@ class Workbench(Newest):
         """Runs in the controller's thread, the only one to change widgets while writers run."""
         self._news = news
         live = news.live
-        recorded = previewed() if live and news.starting_ms > PREVIEW_AFTER_MS else None
+        recorded = previewed() if live and news.starting else None
         preview = recorded is not None
         status = {
             "state": news.state, "said": news.said, "recorded": preview,
