@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.events import event
+from lockkit.events import Event, event
 from lockkit.lab.course import sequence
 from lockkit.lab.course.breaker import CLOSED, Breaker
 from lockkit.lab.course.breaking import (
@@ -246,3 +246,18 @@ def test_a_panel_whose_cell_is_run_again_is_closed(panel: Breaker) -> None:
     other = Breaker(seeds=1)
     assert CLOSED in panel._said.value and panel.button.disabled and not other._closed.is_set()
     other.close()
+
+
+def test_a_story_tells_objects_of_one_name_apart_and_says_each_time_once() -> None:
+    def put(at_ms: float, key: str) -> Event:
+        return event(
+            at_ms, "store", "request", client="W1", method="put", key=key, condition="if-absent",
+            status=200, answer="applied", applied=True, before="", version="1", attempt="",
+            began_ms=at_ms,
+        )  # fmt: skip
+
+    page = sequence.draw([put(0.001, "lock.json"), put(0.002, "other/lock.json")], "").value
+    assert "PUT lock.json" in page and "PUT other/lock.json" in page
+    assert page.count("0.000 s") == 1
+    deep = sequence.draw([put(1, f"{'a/' * 40}lock.json")], "").value
+    assert "PUT …/lock.json if-absent → applied" in deep

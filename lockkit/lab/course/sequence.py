@@ -14,7 +14,7 @@ from lockkit.lab.widgets.models import described
 
 ROWS_MAX, FOLDED_MAX = 18, 200
 """So many rows and the cell above them fit on a screen; others before them are folded."""
-SAID_CHARS_MAX = 60
+SAID_CHARS_MAX, KEY_CHARS_MAX = 76, 32
 VERSION_CHARS = 6
 ANSWERS = {"precondition_failed": "412, refused", "throttled": "429, throttled"}
 SIGNS = {"applied": "✓", "precondition_failed": "✗", "throttled": "✗", "missing": "∅"}
@@ -42,12 +42,14 @@ def draw(events: Iterable[Event], because: str) -> widgets.HTML:
 
 
 def _table(events: list[Event]) -> str:
+    """A time is said where it differs from the one above: a simulated request takes no time."""
     who = sorted({_lane(each) for each in events})
+    shown = events[-FOLDED_MAX:]
+    times = [f"{each.at_ms / 1000:.3f} s" for each in shown]
     rows = (
-        (f"{each.at_ms / 1000:.3f} s",
-         *(_said(each) if lane == _lane(each) else "" for lane in who))
-        for each in events[-FOLDED_MAX:]
-    )  # fmt: skip
+        ("" if at == above else at, *(_said(each) if lane == _lane(each) else "" for lane in who))
+        for each, at, above in zip(shown, times, ["", *times], strict=False)
+    )
     return grid("sequence", ("", *who), rows)
 
 
@@ -60,7 +62,7 @@ def _said(each: Event) -> str:
     data: dict[str, Any] = dict(each.data)
     match each.kind:
         case "request" if each.who == STORE:
-            name = str(data["key"]).rpartition("/")[2] or str(data["key"])
+            name = _named(str(data["key"]))
             sign = SIGNS.get(data["answer"], "")
             condition, _, version = str(data["condition"]).partition(" ")
             under = f"{condition} {version[:VERSION_CHARS]}"
@@ -75,6 +77,11 @@ def _said(each: Event) -> str:
             return _short(str(data["text"]))
         case _:
             return ""
+
+
+def _named(key: str) -> str:
+    """A short key whole, so that a write to another object does not look like the right one."""
+    return key if len(key) <= KEY_CHARS_MAX else f"…/{key.rstrip('/').rpartition('/')[2]}"
 
 
 def _short(text: str) -> str:
