@@ -36,7 +36,7 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
-from lockkit.table.format.partition import partition_value
+from lockkit.table.read.predicate import partition_value
 
 CONFIG = TableConfig(
     name="orders", record_key="id", partition_by="region", precombine="at", version=6

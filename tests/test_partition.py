@@ -20,13 +20,8 @@ from lockkit.lab.server import Emulator
 from lockkit.runtime import run
 from lockkit.table import commit, read_table
 from lockkit.table.format.layout import partition_file
-from lockkit.table.format.partition import (
-    escape,
-    is_inside,
-    partition_path,
-    partition_value,
-    unescape,
-)
+from lockkit.table.format.partition import escape, is_inside, partition_path, unescape
+from lockkit.table.read.predicate import partition_value
 
 hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
 

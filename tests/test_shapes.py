@@ -46,7 +46,7 @@ from lockkit.table.format.layout import (
     format_commit,
     parse_commit,
 )
-from lockkit.table.format.partition import is_inside, partition_path, partition_value
+from lockkit.table.format.partition import is_inside, partition_path
 from lockkit.table.format.plans import RollbackPlan, format_rollback_plan, parse_rollback_plan
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.spark_hash import KEYS_AT_ONCE, bucket_of
@@ -75,6 +75,7 @@ from lockkit.table.read.bucket_groups import bucket_file_id, generations
 from lockkit.table.read.buckets import free_file_id, is_bucketed
 from lockkit.table.read.checkpoint_bytes import parse_checkpoint
 from lockkit.table.read.checkpoint_writing import format_checkpoint
+from lockkit.table.read.predicate import partition_value
 from lockkit.table.read.snapshot import CheckedHorizon, Slice, Snapshot
 
 

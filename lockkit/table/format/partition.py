@@ -66,22 +66,6 @@ def _folder(config: TableConfig, field: str, value: object) -> str:
     return f"{field}={folder}" if config.hive_style else folder
 
 
-def partition_value(config: TableConfig, path: str, field: str | None = None) -> str | None:
-    """The value of the only partition field in a path; None for null, without partitions, or if
-    it is ambiguous or a formatted time.
-    """
-    fields = config.partition_fields
-    if not fields or config.generator:
-        return None
-    folders = path.split("/") if len(fields) > 1 else [path]
-    field = field or fields[0]
-    if len(folders) != len(fields):
-        return None
-    folder = folders[fields.index(field)]
-    text = folder.removeprefix(f"{field}=") if config.hive_style else folder
-    return None if text == NO_VALUE else unescape(text) if config.urlencode else text
-
-
 def is_inside(path: str) -> bool:
     """Whether a path, which is untrusted, lies within the table's data."""
     folders = path.split("/")

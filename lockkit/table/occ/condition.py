@@ -14,7 +14,7 @@ from lockkit.runtime import Procedure, WallMs
 from lockkit.table.format.plans import OURS, ReplacePlan
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
-from lockkit.table.occ.covered import first_pending
+from lockkit.table.occ.covered import pending_commits
 from lockkit.table.occ.failed import service_plans
 from lockkit.table.occ.fence import Fence, read_fence
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
@@ -167,3 +167,9 @@ def _held_by(by: PendingInstant, waiting: int) -> HeldBack:
     return HeldBack(
         by.instant, by.action, instant_ms(by.instant), by.lives, beat_ms, waiting
     )  # fmt: skip
+
+
+def first_pending(now: Timeline, after: str = "") -> str:
+    """The first pending commit later than `after`; "~", which sorts after all, if there is none.
+    """
+    return min((each for each in pending_commits(now) if each > after), default="~")

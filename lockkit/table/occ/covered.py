@@ -46,6 +46,9 @@ class CheckedHorizon:
     later: frozenset[str] = frozenset()
     completion: str = ""
     """The greatest completion time of the settled commits; empty in layout 1."""
+    firm: bool = False
+    """In `hudi` mode, which has no horizon: whether no instant older than all of them was pending.
+    """
 
     def __contains__(self, instant: object) -> bool:
         return isinstance(instant, str) and (instant <= self.horizon or instant in self.later)
@@ -58,6 +61,14 @@ class CheckedHorizon:
     @property
     def count(self) -> int:
         return self.settled + len(self.later)
+
+    @property
+    def may_miss_archived(self) -> bool:
+        """Whether a commit can have been completed and archived without ever being listed.
+
+        The oldest instants are archived first: then a listing shows all that is covered.
+        """
+        return bool(self.count) and not (self.horizon or self.firm)
 
     @property
     def listed_after(self) -> str:
@@ -96,12 +107,6 @@ def settle(before: CheckedHorizon, now: Timeline, wanted: Iterable[str]) -> Chec
 def pending_commits(now: Timeline) -> list[str]:
     """Pending instants that may still end as a commit, oldest first."""
     return [each for each, action in now.pending.items() if action not in HARMLESS]
-
-
-def first_pending(now: Timeline, after: str = "") -> str:
-    """The first pending commit later than `after`; "~", which sorts after all, if there is none.
-    """
-    return min((each for each in pending_commits(now) if each > after), default="~")
 
 
 def first_active(commits: list[str], now: Timeline) -> str:

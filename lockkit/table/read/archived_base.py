@@ -60,8 +60,8 @@ def load_archived_base(
     """
     if config.mode == FENCED:
         saved = before.covered
-        stands = saved.count and saved.stands_in(now, config.archive_prefix)
-        if stands and point.has_all(saved, now):
+        sure = saved.count and not saved.may_miss_archived
+        if sure and saved.stands_in(now, config.archive_prefix) and point.has_all(saved, now):
             return before
         return (yield from _by_the_archive(config, now, point))
     if point.as_of or point.completed_by:

@@ -28,8 +28,7 @@ from lockkit.table.errors import TableChanged
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.schema import COMMIT_TIME
 from lockkit.table.format.timeline import Timeline, load_timeline
-from lockkit.table.occ.condition import HeldBack, held_back
-from lockkit.table.occ.covered import first_pending
+from lockkit.table.occ.condition import HeldBack, first_pending, held_back
 from lockkit.table.read.log_slice import instants_of
 from lockkit.table.read.opening import (
     OpenedTable,

@@ -16,7 +16,13 @@ from lockkit.runtime.proven import all_of
 from lockkit.table.errors import RefusedOption, TableBlocked, UnsupportedTable
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
-from lockkit.table.occ.covered import CheckedHorizon, has_archived, read_commit, settle
+from lockkit.table.occ.covered import (
+    CheckedHorizon,
+    has_archived,
+    pending_commits,
+    read_commit,
+    settle,
+)
 from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read import checkpoint
 from lockkit.table.read.buckets import is_bucketed
@@ -149,9 +155,10 @@ def open_table(
 def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot]:
     """The snapshot of the wanted commits, read from the start if `before` cannot be used."""
     names, before, now = opened.config.names, opened.before, opened.now
-    if not (
-        before.covered.stands_in(now, opened.after) and point.has_all(before.covered, now)
-    ):
+    stands = before.covered.stands_in(now, opened.after) and point.has_all(before.covered, now)
+    if stands and before.covered.may_miss_archived:
+        stands = not (yield from has_archived(opened.config.archive_prefix))
+    if not stands:
         before = nothing(opened.config)
     if not before.covered.count:
         if opened.after:
@@ -170,7 +177,8 @@ def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot
 
 def _covering(snapshot: Snapshot, now: Timeline, wanted: Sequence[str]) -> Snapshot:
     if snapshot.config.mode != FENCED:
-        return replace(snapshot, covered=CheckedHorizon(later=frozenset(wanted)))
+        firm = bool(wanted) and not any(each < min(wanted) for each in pending_commits(now))
+        return replace(snapshot, covered=CheckedHorizon(later=frozenset(wanted), firm=firm))
     covered = settle(snapshot.covered, now, wanted)
     standing = {
         group: at for group, at in snapshot.replaced.items()

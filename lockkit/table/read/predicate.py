@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.partition import partition_value
+from lockkit.table.format.partition import NO_VALUE, unescape
 from lockkit.table.format.properties import TableConfig
 
 if TYPE_CHECKING:
@@ -133,3 +133,19 @@ def partitions_of(
         return True
 
     return may_hold
+
+
+def partition_value(config: TableConfig, path: str, field: str | None = None) -> str | None:
+    """The value of the only partition field in a path; None for null, without partitions, or if
+    it is ambiguous or a formatted time.
+    """
+    fields = config.partition_fields
+    if not fields or config.generator:
+        return None
+    folders = path.split("/") if len(fields) > 1 else [path]
+    field = field or fields[0]
+    if len(folders) != len(fields):
+        return None
+    folder = folders[fields.index(field)]
+    text = folder.removeprefix(f"{field}=") if config.hive_style else folder
+    return None if text == NO_VALUE else unescape(text) if config.urlencode else text
