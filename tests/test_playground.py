@@ -100,7 +100,8 @@ def test_a_history_is_judged_with_its_evidence() -> None:
     ("vary", {"moment": "lease:1"}, "names no step"),
     ("check", {"history": ""}, "is empty"),
     ("check", {"history": "no JSON\n"}, "line 1"),
-    ("explore", {"row": "fence"}, "there is no search 'fence'"),
+    ("check", {"history": '{"at_ms":' * 1_000}, "this history has brackets in brackets"),
+    ("explore", {"row": "fen"}, "there is no search 'fen'"),
     ("explore", {"row": "#search=fence off&step=x"}, "is not a number"),
     ("step", {"moment": "#play=commit"}, "cannot be played here"),
     ("step", {"moment": "#play=wal&rule=none"}, "no mistake 'none'"),
@@ -110,11 +111,24 @@ def test_a_history_is_judged_with_its_evidence() -> None:
     ("step", {"moment": "#play=wal", "who": "W1", "what": "dance"}, "no decision 'dance'"),
     ("incident", {"files": [{"name": "a.txt", "content": "AAAA"}]}, "a.txt is none of these"),
     ("incident", {"files": [{"name": "a.txt", "content": "A"}]}, "base64"),
+    ("incident", {"files": [{"name": "a.txt", "content": b64encode(b"[" * 1_000).decode()}]},
+     "a.txt has brackets in brackets, 1,000 deep"),
 ])  # fmt: skip
 def test_a_request_of_the_page_that_cannot_be_carried_out_gets_the_reason(
     request_: str, given: dict[str, Any], says: str
 ) -> None:
     assert says in result(request_, **given)["error"]
+
+
+def test_brackets_in_the_texts_of_a_history_are_not_counted_as_deep_json() -> None:
+    note = {"at_ms": 1, "who": "W1", "kind": "note", "text": "[" * 1_000}
+    assert result("check", history=json.dumps(note))["replay"]["scene"]["events"] == 1
+    cut = result("check", history=f"{json.dumps(note)[:-4]}\n")["error"]
+    assert "line 1" in cut and "brackets" not in cut
+
+
+def test_an_address_with_a_rule_opens_the_first_search_without_it() -> None:
+    assert result("explore", row="#search=claim_412")["row"] == "claim_412 lost"
 
 
 def test_a_search_that_reports_finds_what_the_search_finds() -> None:

@@ -133,14 +133,17 @@ function open(name) {
   }
 }
 
-function linked(link) {
-  history.replaceState(null, "", link ? `#${link}` : location.pathname);
+/** The address of what is shown; `again`: the reader came by an address, or stays at the same run. */
+function linked(link, again = false) {
+  if (link === location.hash.slice(1)) return;
+  history[again ? "replaceState" : "pushState"](null, "", link ? `#${link}` : location.pathname);
 }
 
-/** Opens what the address names; nothing named: the prepared picture stays. */
+/** Opens what the address names; nothing named: the prepared picture. */
 function follow() {
   const named = location.hash.slice(1);
-  if (!named || byId(named)) return; // a heading of the page
+  if (byId(named)) return; // a heading of the page
+  if (!named) { stop(); open("simulate"); return shown(data.first); }
   const [, opened] = Object.entries(OPENED).find(([field]) => new URLSearchParams(named).has(field)) || [];
   if (opened) opened(named);
   else refused(`This address names nothing that can be played: #${named.slice(0, 60)}`);
@@ -183,16 +186,24 @@ function shown(found) {
   sim.step.value = found.step;
   place.dataset.link = found.link;
   place.dataset.trace = found.trace;
-  const searched = found.runs ? `${found.found ? "Found" : "Nothing found"} after ${found.runs} runs. ` : "";
+  const runs = found.runs === 1 ? "1 run" : `${found.runs} runs`;
+  const searched = found.runs ? `${found.found ? "Found" : "Nothing found"} after ${runs}. ` : "";
   const where = found.step === found.steps ? "the end" : `of ${found.steps}`;
   say(`${searched}Seed ${found.seed}, move ${found.step}, ${where}: ${found.replay.status.because}.`);
   more.replaceChildren();
   draw(found.replay);
 }
 
-function simulate(moment) {
+function simulate(moment, again = false) {
   open("simulate");
-  ask("simulate", { moment }, (found) => { shown(found); linked(found.link); });
+  ask("simulate", { moment }, (found) => { linked(found.link, again); shown(found); });
+}
+
+/** The number in the seed's field; null, and why, if there is none. */
+function seeded() {
+  if (/^\d{1,9}$/.test(sim.seed.value)) return Number(sim.seed.value);
+  say("The seed is a whole number from 0 to 999999999.", true);
+  return null;
 }
 
 function chosen(step) {
@@ -206,16 +217,19 @@ function moved(step) {
   sim.step.value = now;
   const fields = new URLSearchParams(place.dataset.link);
   fields.set("step", now);
-  simulate(`#${fields}`);
+  simulate(`#${fields}`, true);
 }
 
 function simulator() {
   for (const each of data.menus.scenarios) option(sim.scenario, each.name, `${each.name}: ${each.says}`);
   sim.scenario.addEventListener("change", () => rules(sim.scenario.value));
-  panels.simulate.addEventListener("submit", () => simulate(chosen()));
+  panels.simulate.addEventListener("submit", () => { if (seeded() !== null) simulate(chosen()); });
   sim.seek.addEventListener("click", () => {
-    const given = { scenario: sim.scenario.value, rule: sim.rule.value, seed: Number(sim.seed.value), runs: 200 };
-    ask("seek", given, (found) => { shown(found); linked(found.link); });
+    if (seeded() === null) return;
+    const [scenario, rule, now] = [sim.scenario.value, sim.rule.value, new URLSearchParams(place.dataset.link)];
+    const same = now.get("scenario") === scenario && (now.get("rule") ?? "") === rule && Number(now.get("seed")) === seeded();
+    const after = same && drawing.status.verdict === "INVALID" ? 1 : 0;   // this one is on the screen
+    ask("seek", { scenario, rule, seed: seeded() + after, runs: 200 }, (found) => { linked(found.link); shown(found); });
   });
   sim.step.addEventListener("change", () => moved(Number(sim.step.value)));
   for (const each of panels.simulate.querySelectorAll("[data-by]")) {
@@ -226,7 +240,7 @@ function simulator() {
     list(found.wrong.map(({ link, because }) => [because, link]));
   }));
   sim.copy.addEventListener("click", async () => {
-    linked(place.dataset.link);
+    linked(place.dataset.link, true);
     try { await navigator.clipboard.writeText(location.href); say("The link is in the clipboard."); }
     catch { say(`The link is this page's address: ${location.href}`); }
   });
@@ -255,14 +269,15 @@ function checker() {
 
 const search = panels.explore.elements;
 
-function explored(row) {
+function explored(row, again = false) {
   open("explore");
   ask("explore", { row }, (found) => {
     search.row.value = found.row;
     say(`${found.because}.`);
     list(found.story);
+    byId("pg-picture").hidden = !found.replay;
     if (found.replay) draw(found.replay);
-    linked(found.link);
+    linked(found.link, again);
   });
 }
 
@@ -286,19 +301,19 @@ const BUTTONS = [
 ];
 const stage = panels.step.elements;
 
-function stepped(moment, who = "", what = "") {
+function stepped(moment, who = "", what = "", again = false) {
   open("step");
-  ask("step", { moment, who, what }, staged);
+  ask("step", { moment, who, what }, (found) => staged(found, again));
 }
 
-function staged(found) {
+function staged(found, again) {
   stage.play.value = found.play;
   mistakes();
   stage.mistake.value = found.rule;
   stage.undo.disabled = !found.decisions;
   stage.ends.hidden = !found.lease;
   stage.ends.textContent = `Let the lease end (${found.lease} s pass)`;
-  linked(found.link);
+  linked(found.link, again);
   const moment = place.dataset.play = `#${found.link}`;
   byId("pg-actors").replaceChildren(...found.actors.map((actor) => acting(actor, moment)));
   say(`${found.well ? "As it should be" : "Wrong"}: ${found.because}.`, !found.well);
@@ -420,9 +435,9 @@ const STARTED = {
 };
 
 const OPENED = {
-  scenario: (named) => simulate(`#${named}`),
-  search: (named) => explored(`#${named}`),
-  play: (named) => stepped(`#${named}`),
+  scenario: (named) => simulate(`#${named}`, true),
+  search: (named) => explored(`#${named}`, true),
+  play: (named) => stepped(`#${named}`, "", "", true),
 };
 
 for (const panel of Object.values(panels)) {
@@ -438,5 +453,5 @@ render({ model, el: byId("pg-picture") });
 shown(data.first);
 place.dataset.drawn = String(Math.round(performance.now()));
 addEventListener("hashchange", follow);
-follow();
+if (location.hash) follow();
 load();

@@ -136,7 +136,10 @@ def _run(moment: SeedMoment) -> Answer:
 
 def checked(history: str) -> Iterator[Answer]:
     """The verdict on a history, given as JSON lines."""
+    from lockkit.lab.incident.dropped import not_too_deep
+
     yield {"said": "reading"}
+    not_too_deep("this history", history)
     events = list(read(history.splitlines(keepends=True)))
     if not events:
         raise ValueError("this history is empty; write one JSON object per line")
@@ -159,16 +162,18 @@ def _findings(verdict: Verdict) -> Sequence[Answer]:
 def explored(row: str) -> Iterator[Answer]:
     """The shortest counterexample of one row of the explorer, given by its name or as a link.
 
-    A link's `step` shows the path up to there.
+    A rule's name opens its first row. A link's `step` shows the path up to there.
     """
     from lockkit.lab.verify.explore import SCENARIOS as ROWS
     from lockkit.lab.verify.explore import explore_so_far
 
     fields = fields_of(row, "search", "step") if "=" in row else {"search": row}
-    scenario = next((each for each in ROWS if each.name == fields["search"]), None)
+    wanted = fields["search"]
+    alike = (each for each in ROWS if each.name.startswith(f"{wanted} "))
+    scenario = next((each for each in ROWS if each.name == wanted), None) or next(alike, None)
     if scenario is None:
         names = ", ".join(each.name for each in ROWS)
-        raise ValueError(f"there is no search {fields['search'][:40]!r}; choose from: {names}")
+        raise ValueError(f"there is no search {wanted[:40]!r}; choose from: {names}")
     found = yield from _counted(explore_so_far(scenario, states_max=STATES_MAX))
     yield _row(found, int(fields.get("step") or found.steps))
 

@@ -81,29 +81,90 @@ def test_an_address_that_names_nothing_is_not_ignored_in_silence(
     assert "names nothing" not in page.text_content("#pg-said")
 
 
-def test_a_refused_history_leaves_no_result_of_another_tab_on_the_screen(
+@pytest.fixture
+def played(
     parts: ModuleType, tmp_path: Path, page: Any, monkeypatch: pytest.MonkeyPatch, site: Server
-) -> None:
-    """The worker's answers are played: the real ones take Python in the page."""
-    told = {request: parts._told(request, **given) for request, given in (
-        ("simulate", {"moment": "lease:7"}), ("check", {"history": "no JSON"}))}  # fmt: skip
-    assert "error" in told["check"], "a refusal"
+) -> Any:
+    """The page; the worker's answers are played, because the real ones take Python in the page."""
+    told = {}
+    for request, given in (
+        *(("simulate", {"moment": f"lease/claim_412 ours:{seed}"}) for seed in (2, 3, 7)),
+        ("seek", {"scenario": "lease", "rule": "claim_412 ours", "seed": 4, "runs": 1}),
+        ("check", {"history": "no JSON"}), ("explore", {"row": "store"}),
+    ):  # fmt: skip
+        told[f"{request} {given.get('moment', '').rpartition(':')[2]}"] = parts._told(
+            request, **given
+        )
+    assert "error" in told["check "] and "replay" not in told["explore "]
     monkeypatch.setattr(parts, "is_there", lambda: True)
     (tmp_path / "playground.html").write_text(parts.html(), encoding="utf-8")
     page.add_init_script(f"""const told = {json.dumps(told)};
       window.Worker = class {{
         constructor() {{ setTimeout(() => this.onmessage({{ data: {{ ready: true }} }})); }}
-        postMessage({{ id, request }}) {{ setTimeout(() => this.onmessage({{ data: {{
-          id, over: true, said: JSON.stringify(told[request]) }} }})); }}
+        postMessage({{ id, request, given }}) {{
+          if (!request) return;
+          window.given = JSON.parse(given);
+          const seed = /seed=(\\d+)|:(\\d+)$/.exec(window.given.moment ?? "");
+          const said = JSON.stringify(told[`${{request}} ${{seed ? seed[1] ?? seed[2] : ""}}`]);
+          setTimeout(() => this.onmessage({{ data: {{ id, over: true, said }} }}));
+        }}
       }};""")
-    page.goto(f"{site.url}/playground.html#scenario=lease&seed=7")
-    page.wait_for_selector("#pg-said >> text=Seed 7", timeout=SOON_MS)
-    assert page.locator("#pg-picture").is_visible()
-    page.get_by_role("tab", name="Checker").click()
-    page.fill("[name=history]", "no JSON")
-    page.locator("#pg-check .pg-main").click()
-    page.wait_for_selector("#pg-said.pg-bad", timeout=SOON_MS)
-    assert page.locator("#pg-picture").is_hidden() and page.inner_text("#pg-more") == ""
+    page.goto(f"{site.url}/playground.html")
+    page.wait_for_selector("#playground[data-ready]", timeout=SOON_MS)
+    return page
+
+
+def said(page: Any, words: str) -> None:
+    page.wait_for_selector(f"#pg-said >> text={words}", timeout=SOON_MS)
+
+
+def test_a_refused_history_leaves_no_result_of_another_tab_on_the_screen(played: Any) -> None:
+    assert played.locator("#pg-picture").is_visible()
+    played.get_by_role("tab", name="Checker").click()
+    played.fill("[name=history]", "no JSON")
+    played.locator("#pg-check .pg-main").click()
+    played.wait_for_selector("#pg-said.pg-bad", timeout=SOON_MS)
+    assert played.locator("#pg-picture").is_hidden() and played.inner_text("#pg-more") == ""
+
+
+def test_a_search_without_a_violation_leaves_no_picture_of_another_tab(played: Any) -> None:
+    played.get_by_role("tab", name="Explorer").click()
+    played.get_by_role("button", name="Search every order").click()
+    said(played, "no violation in")
+    assert played.locator("#pg-picture").is_hidden()
+
+
+@pytest.mark.parametrize("seed", ["-1", "", "1234567890"])
+@pytest.mark.parametrize("button", ["Run", "Find a seed"])
+def test_a_seed_that_is_none_gets_a_message_that_names_its_field(
+    played: Any, seed: str, button: str
+) -> None:
+    played.fill("#pg-simulate [name=seed]", seed)
+    played.get_by_role("button", name=button).click()
+    played.wait_for_selector("#pg-said.pg-bad >> text=The seed is a whole", timeout=SOON_MS)
+
+
+def test_back_shows_the_run_before_and_moves_in_a_run_are_no_stops(played: Any) -> None:
+    for seed in ("7", "3"):
+        played.fill("#pg-simulate [name=seed]", seed)
+        played.get_by_role("button", name="Run", exact=True).click()
+        said(played, f"Seed {seed},")
+        assert f"seed={seed}&" in played.url, "the address is that of the picture"
+    played.get_by_role("button", name="+1", exact=True).click()
+    played.wait_for_function(IDLE, timeout=SOON_MS)
+    played.go_back()
+    said(played, "Seed 7,")
+    played.go_back()
+    said(played, "Seed 1,")
+    played.go_forward()
+    said(played, "Seed 7,")
+
+
+def test_the_next_seed_that_goes_wrong_is_another_one_than_the_one_shown(played: Any) -> None:
+    assert played.get_attribute(".lk", "data-verdict") == "INVALID"
+    played.get_by_role("button", name="Find a seed").click()
+    said(played, "after 1 run.")
+    assert played.evaluate("window.given.seed") == 2, "seed 1 is the one on the screen"
 
 
 @pytest.mark.soak

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from lockkit.errors import StatedError
 from lockkit.events import Event, HistoryError, plain, read
@@ -23,6 +25,9 @@ FILE_BYTES_MAX = 10_000_000
 FILES_MAX = 200
 NAME_MAX = 80
 CHUNK_BYTES = 1 << 16
+NESTED_MAX = 500
+"""JSON that is deeper ends Python in a browser, whose stack is small."""
+_BESIDE_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"?|[^][{}"]+')
 
 
 class NotUnderstood(StatedError, ValueError):
@@ -102,6 +107,7 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
         raise NotUnderstood(name, "is empty")
     wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")  # as PowerShell redirects a command's output
     text = content.decode("utf-16" if wide else "utf-8-sig", "replace")
+    not_too_deep(name, text)
     first = next((line for line in text.splitlines() if line.strip()), "")
     if is_audit(first):
         audit = parse_audit(text)
@@ -138,6 +144,17 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
         pile.taken.append(ParsedFile(name, log.form, _said(log) + known + cut))
     else:
         raise NotUnderstood(name, f"is none of these: {ACCEPTED}")
+
+
+def not_too_deep(name: str, text: str) -> None:
+    """Raises `NotUnderstood` for JSON whose brackets are nested too deep to be read anywhere."""
+    if text.lstrip()[:1] not in ("[", "{"):
+        return
+    brackets = _BESIDE_BRACKETS.sub("", text)
+    deep = max(accumulate(1 if each in "[{" else -1 for each in brackets), default=0)
+    if deep > NESTED_MAX:
+        raise NotUnderstood(name, f"has brackets in brackets, {deep:,} deep",
+                            f"give JSON of at most {NESTED_MAX} levels")  # fmt: skip
 
 
 def _unpacked(name: str, content: bytes) -> tuple[bytes, str]:
