@@ -27,6 +27,7 @@ from google.oauth2.credentials import Credentials
 from lock_world import SCHEMES, Tale
 from table_world import CLOCK, new_table, prepare_inserts, rows
 
+from lockkit.cli.terminal import say_json
 from lockkit.errors import LockBusy, StoreError
 from lockkit.events import narrate
 from lockkit.lab.faults import Fault, Proxy
@@ -266,3 +267,14 @@ def test_an_unsafe_store_is_named_without_the_password_of_its_url(emulator: Any)
     trace = trace_of(lambda: lock.acquire(timeout=5))
     assert "ignored a write condition" in trace
     assert_clean(trace=trace)
+
+
+def test_a_line_of_json_masks_each_text_by_itself_and_stays_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    owner = "https://a.blob/x?sv=1&sig=geheim"
+    say_json({"owner": owner, "AccountKey=geheim": [owner, {"at": Path("x?sig=geheim")}], "n": 3})
+    said = capsys.readouterr().out
+    assert "geheim" not in said
+    found = json.loads(said)
+    assert found["n"] == 3 and found["owner"].startswith("https://a.blob/x?sv=1&sig=")

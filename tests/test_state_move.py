@@ -18,7 +18,7 @@ from lockkit.cli.main import main
 from lockkit.lab.server import Emulator
 from lockkit.protocol.outcome import Applied, IfAbsent, IfVersion, PreconditionFailed
 from lockkit.recipes.errors import StateLocked
-from lockkit.recipes.terraform.move import MOVED, DynamoItems, StateMove
+from lockkit.recipes.terraform.move import MOVED, DynamoItems, StateMove, mark
 from lockkit.recipes.terraform.statelock import StateLock
 from lockkit.stores import StoreOptions, aws
 
@@ -211,7 +211,7 @@ def test_a_move_that_succeeds_outlives_the_failure_of_one_that_began_before(
                     take(**options)
                 begun._take_back()
                 assert not terraform(sdk, path), "a run of the table would run beside the command"
-                raise StateLocked("the lock file", "is held", "wait")
+            raise StateLocked("the lock file", "is held", "wait")
 
         other.lock = overtaken  # type: ignore[method-assign]
         with pytest.raises(StateLocked), begun:
@@ -219,25 +219,32 @@ def test_a_move_that_succeeds_outlives_the_failure_of_one_that_began_before(
     assert marker(sdk, path)["Operation"] == MOVED and not terraform(sdk, path)
 
 
-def test_a_signal_after_any_request_of_a_move_gives_both_back(
-    server: Emulator, sdk: Any, path: str, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.parametrize("signals", [1, 2])
+def test_signals_after_any_request_of_a_move_or_its_undo_leave_no_lock_file(
+    server: Emulator, sdk: Any, path: str, table: str, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], undo: bool, signals: int,
+) -> None:  # fmt: skip
+    """The second signal comes after the next request: that of the take-back, if there is one."""
     perform, codes = runtime.perform, []
 
     def signalled(step: int) -> tuple[int, bool]:
         """The exit code of a move, and whether it sent so many requests."""
-        sent = itertools.count()
+        sent, state = itertools.count(), f"s3://{path}-{step}"
+        line = ["tflock", "move", state, "--table", table, "--endpoint", server.s3]
+        if undo:
+            assert main(line) == 0
+            line.append("--undo")
 
         def once(*request: Any) -> Any:
             answer = perform(*request)
-            if next(sent) == step:
+            if step <= next(sent) < step + signals:
                 signal.raise_signal(signal.SIGTERM)
             return answer
 
         monkeypatch.setattr(runtime, "perform", once)
-        state = f"s3://{path}-{step}"
         try:
-            code = main(["tflock", "move", state, "--table", table, "--endpoint", server.s3])
+            code = main(line)
         except SystemExit as ended:
             code = int(ended.code or 0)
         monkeypatch.setattr(runtime, "perform", perform)
@@ -249,13 +256,55 @@ def test_a_signal_after_any_request_of_a_move_gives_both_back(
             code, reached = signalled(step)
             with closing(StateLock(f"s3://{path}-{step}", endpoint=server.s3)) as state:
                 assert state.show().info is None, step
-            assert bool(marker(sdk, f"{path}-{step}")) is (code == 0), step
+            counts = not marker(sdk, f"{path}-{step}")
+            if undo:
+                assert counts or code != 0, step
+                assert not counts or code == 0 or "the table counts" in capfd.readouterr().err
+            else:
+                assert counts is (code != 0), step
             codes.append(code)
             if not reached:
                 break
     finally:
         signal.signal(signal.SIGTERM, before)
     assert codes.count(143) >= 4 and set(codes) == {0, 143}
+
+
+def test_two_signals_after_any_request_of_a_lock_leave_none(
+    server: Emulator, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    perform, codes = runtime.perform, []
+    for step in itertools.count():
+        sent = itertools.count()
+
+        def twice(*request: Any, sent: Any = sent, step: int = step) -> Any:
+            answer = perform(*request)
+            if step <= next(sent) < step + 2:
+                signal.raise_signal(signal.SIGINT)
+            return answer
+
+        monkeypatch.setattr(runtime, "perform", twice)
+        url = f"s3://{path}-{step}"
+        codes.append(main(["tflock", "lock", url, "--endpoint", server.s3]))
+        monkeypatch.setattr(runtime, "perform", perform)
+        with closing(StateLock(url, endpoint=server.s3)) as state:
+            assert (state.show().info is None) is (codes[-1] == 130), step
+        if next(sent) <= step:
+            break
+    assert codes.count(130) >= 1 and codes[-1] == 0
+
+
+def test_a_move_that_fails_takes_away_the_marker_of_one_that_was_killed_or_failed_as_well(
+    server: Emulator, sdk: Any, state: StateLock, path: str, items: DynamoItems, table: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    killed = StateMove(state, items)
+    assert killed._run(mark(path, killed.marker, timeout_s=0.0))
+    assert "wait" in marker(sdk, path)["Info"] and not terraform(sdk, path)
+    line = ["tflock", "move", f"s3://{path}", "--table", table, "--endpoint", server.s3]
+    assert main([*line, "--", "sh", "-c", "exit 5"]) == 5
+    assert "the lock table stays in force" in capsys.readouterr().err
+    assert terraform(sdk, path) and state.show().info is None
 
 
 def test_a_url_without_a_table_and_an_invalid_url_are_refused(

@@ -141,8 +141,20 @@ def say(*lines: str) -> None:
 
 def say_json(value: Any) -> None:
     """Print one line of JSON for programs."""
-    said = json.dumps(value, separators=(", ", ": "), default=str)
-    _print(masked(said))
+    _print(json.dumps(_masked(value), separators=(", ", ": ")))
+
+
+def _masked(value: Any) -> Any:
+    """Each text by itself: in a line of JSON a password would seem to go on into what follows."""
+    match value:
+        case dict():
+            return {masked(str(key)): _masked(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_masked(each) for each in value]
+        case None | bool() | int() | float():
+            return value
+        case _:
+            return masked(str(value))
 
 
 def _print(text: str) -> None:

@@ -8,7 +8,7 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import (
@@ -77,11 +77,12 @@ Moves a state's lock from Terraform's DynamoDB table to the lock file, without a
 2. It takes the lock file, and runs the command, if there is one, while it holds both locks.
 3. It releases the lock file. From now on only the lock file counts.
 If it cannot take the lock file, or the command fails, it removes the marker, and the table counts
-as before. If a move was interrupted, or somebody removed the marker (terraform force-unlock does),
-run the same command again. A move that was killed (SIGKILL, a crash) may leave the lock file, which
-never expires: remove it first with lockkit tflock force-unlock. --undo removes the marker, and the
-checksum of the state in the table, which is out of date, while it holds the lock file. Exit: 0; the
-command's own code; 75 if another run holds one of the locks."""
+as before, unless a move has ended before. If a move was interrupted, or somebody removed the marker
+(terraform force-unlock does), run the same command again. The first signal takes the move back;
+further ones are ignored while it does. A move that was killed (SIGKILL, a crash) may leave the lock
+file, which never expires: remove it first with lockkit tflock force-unlock. --undo removes the
+marker, and the checksum of the state in the table, which is out of date, while it holds the lock
+file. Exit: 0; the command's own code; 75 if another run holds one of the locks."""
 
 EXAMPLE = """\
 lockkit tflock run s3://bucket/prod/terraform.tfstate --ttl 60 -- terraform apply
@@ -228,20 +229,23 @@ class _CommandFailed(Exception):
 
 
 def move(args: argparse.Namespace) -> int:
-    from lockkit.cli.acquire import ends, handled, under
-    from lockkit.cli.work import ENDING
+    from lockkit.cli.acquire import under
     from lockkit.recipes.terraform.lease import without_locking
-    from lockkit.recipes.terraform.move import DynamoItems, StateMove
+    from lockkit.recipes.terraform.move import MOVED, DynamoItems, StateMove
 
     try:
         table = DynamoItems(args.table, timeout_s=args.timeout_s)
     except ValueError as error:
         raise CommandError(plain(error), code=USAGE) from None
-    # A lock file never expires: a signal takes the move back, as Ctrl-C does.
-    with handled(ENDING, ends), closing(table), opened(args) as state:
+    with first_signal_ends(args.name), closing(table), opened(args) as state:
         way = StateMove(state, table, acquire_timeout=args.lock_timeout)
         if args.undo:
-            done: dict[str, Any] = {"undone": way.undo()}
+            try:
+                done: dict[str, Any] = {"undone": way.undo()}
+            except (KeyboardInterrupt, SystemExit):
+                if way.standing() is None:
+                    warn(f"lockkit {args.name}: there is no marker any more: the table counts")
+                raise
             line = "the table counts again" if done["undone"] else "there was no marker"
         else:
             code = 0
@@ -254,8 +258,10 @@ def move(args: argparse.Namespace) -> int:
                         raise _CommandFailed
             except _CommandFailed:
                 counts = "the lock table stays in force"
-                if way.superseded:
-                    counts = "another move has ended meanwhile, so only the lock file counts"
+                if way.stays is not None:
+                    counts = "another move is under way, and has locked the table"
+                    if way.stays.operation == MOVED:
+                        counts = "another move has ended before, so only the lock file counts"
                 warn(f"lockkit {args.name}: the command failed: {counts}")
                 return code
             marker = way.marker
@@ -268,6 +274,29 @@ def move(args: argparse.Namespace) -> int:
             line = f"moved: only the lock file counts; the table keeps the marker {done['marker']}"
     report(args, {"key": state.key, "table": table.url, **done}, plain(line))
     return OK
+
+
+@contextmanager
+def first_signal_ends(name: str) -> Iterator[None]:
+    """The first signal takes back what the block has done, and no further one cuts that short.
+
+    A lock file never expires, so one that stays blocks everybody until a human removes it.
+    """
+    from lockkit.cli.acquire import ends, handled, ignored
+    from lockkit.cli.work import ENDING
+
+    every, quiet = (signal.SIGINT, *ENDING), ExitStack()
+
+    def first(number: int) -> None:
+        quiet.enter_context(handled(every, ignored))
+        with suppress(OSError):  # not `print`, which may be under way
+            os.write(2, f"lockkit {name}: takes back what it has locked\n".encode())
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        ends(number)
+
+    with handled(every, first), quiet:
+        yield
 
 
 @contextmanager
@@ -284,12 +313,14 @@ def to_its_end(way: StateMove) -> Iterator[None]:
 
 
 def lock(args: argparse.Namespace) -> int:
-    from lockkit.cli.acquire import ends, handled
-    from lockkit.cli.work import ENDING
-
-    with handled(ENDING, ends), opened(args) as state:
-        mine = state.lock(operation=args.operation, acquire_timeout=args.lock_timeout)
-    report(args, {"key": state.key, **fields(mine)}, mine.id)
+    with first_signal_ends(args.name), opened(args) as state:
+        try:
+            mine = state.lock(operation=args.operation, acquire_timeout=args.lock_timeout)
+            report(args, {"key": state.key, **fields(mine)}, mine.id)
+        except BaseException:
+            if state.held is not None:
+                state.unlock()  # nobody has learned its ID
+            raise
     return OK
 
 

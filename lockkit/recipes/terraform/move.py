@@ -6,7 +6,8 @@ procedures of the lock file run on them unchanged.
 
 A move takes the item and never gives it back: it stays as a marker that refuses every run which is
 still configured for the table, and tells it what to set. Then the lock file is taken as well. Once
-it is released, runs that use the lock file continue, and no run can lock by the table alone.
+the marker says that the move has ended, the file is released. Then runs that use the lock file
+continue, and no run can lock by the table alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from lockkit import __version__
@@ -43,10 +45,15 @@ from lockkit.sinks import silent
 from lockkit.stores import Capabilities, ObjectVersion, StoreOptions
 
 KEY, INFO, DIGEST = "LockID", "Info", "-md5"
-MOVED = "moved to the lock file"
+MOVING, MOVED = "moving to the lock file", "moved to the lock file"
+"""What a marker says: its move has not ended, and a move that fails removes it; it has ended."""
 TELLS = (
     "this state is locked by its lock file only: set use_lockfile = true and remove dynamodb_table "
     "from the backend (undo: lockkit tflock move --undo)"
+)
+MOVES = (
+    "this state's lock is moving to its lock file: wait; if no move is under way, repeat it, or "
+    "undo it: lockkit tflock move --undo"
 )
 TABLE_URL = "dynamodb://region/table"
 
@@ -151,7 +158,8 @@ class StateMove:
     An interrupted move may be repeated: it finds its marker, and continues from there.
 
     Two moves of one state may meet. Each makes the marker its own while it holds the lock file, and
-    removes no other. So a move that fails leaves the marker of one that succeeded.
+    removes no other. A move that fails leaves the marker of one that has ended. It removes that of
+    one that has not: such a move either was interrupted, or still waits for the lock file.
 
     :param state: the lock file.
     :param table: the table that locked the state until now.
@@ -163,13 +171,13 @@ class StateMove:
         self, state: StateLock, table: DynamoItems, *, acquire_timeout: float = 0.0
     ) -> None:
         self.state, self.table, self._wait_s = state, table, acquire_timeout
-        self.marker = self._next()
+        self.marker = self._next(MOVING)
         self._first = True
-        """Whether there was no marker before this move, so that it may take its own back."""
+        """Whether no move has ended before, so that this one may take its marker back."""
         self.rewritten = False
         """Whether the marker was removed during the move, and written again."""
-        self.superseded = False
-        """Whether this move failed, but the marker of another one stays: the lock file counts."""
+        self.stays: LockInfo | None = None
+        """The marker of another move, which this one left when it failed: the table is locked."""
 
     def __enter__(self) -> StateMove:
         try:
@@ -179,8 +187,8 @@ class StateMove:
             self._take_back()
             raise
         try:
-            found = self._own()
-            self._first = found is None or (self._first and found == self.marker)
+            found = self._own(MOVING)
+            self._first = found is None or found.operation == MOVING
         except BaseException:
             self._end(failed=True)
             raise
@@ -197,15 +205,19 @@ class StateMove:
         """
         self.state.lock(operation="lockkit tflock move --undo", acquire_timeout=self._wait_s)
         try:
-            found = self._run(read_state(self.state.path)).info
-            if not is_marker(found):
+            found = self.standing()
+            if found is None:
                 return False
-            assert isinstance(found, LockInfo)
             self._run(delete(self.state.path + DIGEST))
             self._run(unlock(self.state.path, found.id))
             return True
         finally:
             self._unlock()
+
+    def standing(self) -> LockInfo | None:
+        """The marker that is in the table now, of any move."""
+        found = self._run(read_state(self.state.path)).info
+        return found if isinstance(found, LockInfo) and is_marker(found) else None
 
     def _end(self, *, failed: bool) -> None:
         try:
@@ -213,17 +225,17 @@ class StateMove:
                 self._take_back()  # while the file is held no run can lock by the file alone
             else:
                 before = self.marker
-                self.rewritten = self._own() != before
+                self.rewritten = self._own(MOVED) != before
         finally:
             self._unlock()
 
-    def _own(self) -> LockInfo | None:
+    def _own(self, state: str) -> LockInfo | None:
         """While the lock file is held: make the marker this move's own, and return what it was.
 
         None: there was none, as after `terraform force-unlock` with its ID. If a run has locked the
         table since then, this waits for it, or raises `StateLocked`, and the table counts.
         """
-        way = own(self.state.path, self.marker, self._next(), timeout_s=self._wait_s)
+        way = own(self.state.path, self.marker, self._next(state), timeout_s=self._wait_s)
         self.marker, was = self._run(way)
         return was
 
@@ -234,7 +246,7 @@ class StateMove:
                 self._run(unlock(self.state.path, self.marker.id))
             except NotLocked:
                 pass  # somebody removed it, or another move made it its own
-        self.superseded = is_marker(self._run(read_state(self.state.path)).info)
+        self.stays = self.standing()
 
     def _unlock(self) -> None:
         try:
@@ -245,9 +257,10 @@ class StateMove:
                     self.state.unlock()
             raise
 
-    def _next(self) -> LockInfo:
+    def _next(self, state: str) -> LockInfo:
+        tells = TELLS if state == MOVED else MOVES
         return LockInfo(
-            id=self.state.clock.unique(), operation=MOVED, info=f"{TELLS}; {process_name()}",
+            id=self.state.clock.unique(), operation=state, info=f"{tells}; {process_name()}",
             who=who(), version=f"lockkit {__version__}", created=utc(self.state.clock.wall_ms()),
             path=self.state.path,
         )  # fmt: skip
@@ -258,7 +271,7 @@ class StateMove:
 
 def is_marker(found: object) -> bool:
     """Whether an item is a move's marker, which no run gives back."""
-    return isinstance(found, LockInfo) and found.operation == MOVED
+    return isinstance(found, LockInfo) and found.operation in (MOVING, MOVED)
 
 
 def mark(path: str, mine: LockInfo, *, timeout_s: float) -> Procedure[bool]:
@@ -275,9 +288,10 @@ def mark(path: str, mine: LockInfo, *, timeout_s: float) -> Procedure[bool]:
 def own(
     path: str, mine: LockInfo, again: LockInfo, *, timeout_s: float
 ) -> Procedure[tuple[LockInfo, LockInfo | None]]:
-    """The marker that stands now, `mine` or else `again`, and the one that was found.
+    """The marker that stands now, and the one that was found.
 
-    `again` has an ID that nobody knows, so a late removal of an earlier marker does not remove it.
+    It is `again`, unless `mine` stands and says the same. `again` has an ID that nobody knows, so a
+    late removal of an earlier marker does not remove it.
     """
     while True:
         standing = yield from read_state(path)
@@ -285,8 +299,10 @@ def own(
             yield from lock(path, again, timeout_s=timeout_s)
             return again, None
         assert isinstance(standing.info, LockInfo)
-        if standing.info.id == mine.id:
-            return mine, standing.info
+        if standing.info.operation == MOVED:  # a move that has ended stays so, whoever owns it
+            again = replace(again, operation=MOVED, info=standing.info.info)
+        if standing.info.id == mine.id and standing.info.operation == again.operation:
+            return standing.info, standing.info
         over = IfVersion(standing.version)
         if isinstance((yield from settle_write(path, encode(again), over)), str):
             return again, standing.info
