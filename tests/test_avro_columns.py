@@ -131,6 +131,21 @@ FLAT_SCHEMA = pa.schema([
 ])  # fmt: skip
 
 
+def _alike(row: dict[str, Any], texts: list[str], longs: list[int]) -> list[dict[str, Any]]:
+    return [
+        {**row, "text": text, "bytes": text.encode()[:3], "long": long}
+        for text, long in zip(texts, longs, strict=False)
+    ]
+
+
+ALIKE = st.builds(
+    _alike, FLAT, st.lists(st.text("aé\0", min_size=3, max_size=3), min_size=1) | st.just([""] * 3),
+    st.just([-(2**63)] * 3) | st.lists(st.integers(2**40, 2**41), min_size=1)
+    | st.lists(st.integers(2**62, 2**63 - 1), min_size=1),
+)  # fmt: skip
+"""Rows whose values take as many bytes as those of each other, or nearly."""
+
+
 def committed(*rows: dict[str, Any]) -> Block:
     """A block whose records begin alike, with their commit's instant, as those of a commit do."""
     columns = pa.schema([("commit", pa.string()), *FLAT_SCHEMA])
@@ -163,13 +178,13 @@ def by_fastavro(put: Block) -> list[str]:
     return [repr(sorted(row.items())) for row in again]
 
 
-@given(st.lists(FLAT, min_size=1), st.sampled_from([1, 2, 64]))
+@given(st.lists(FLAT, min_size=1) | ALIKE, st.sampled_from([1, 2, 64]))
 def test_numpy_decodes_rows_as_fastavro_does(rows: list[dict[str, Any]], walk: int) -> None:
     put = committed(*rows)
     assert by_numpy(put, walk) == by_fastavro(put)
 
 
-@given(st.lists(FLAT, min_size=1, max_size=4), st.data())
+@given(st.lists(FLAT, min_size=1, max_size=4) | ALIKE, st.data())
 def test_a_damaged_block_is_never_other_rows_by_numpy(
     rows: list[dict[str, Any]], data: st.DataObject
 ) -> None:
@@ -320,14 +335,17 @@ OF_ONE = {"flag": True, "small": 1, "long": 2**63 - 1, "text": "some text"}
     (b"\x02\x02\x02\xfe", b"\x02\x80\x80\x80\x80\x10\x02\xfe", "its column cannot have"),
     (b"\xff\x01\0", b"\xff\x03\0", "more than 64 bits"),
     (b"some text", b"some \xfeext", "(?i)utf-?8"),
+    (b"\x12some text", b"\x11some text", "ends behind it"),
     (b"some text\0", b"some text\0\0", "other lengths"),
-], ids=["boolean", "branch", "odd branch", "int", "long", "text", "length"])  # fmt: skip
-@pytest.mark.parametrize("last", [True, False], ids=["last record", "first record"])
+], ids=[
+    "boolean", "branch", "odd branch", "int", "long", "text", "negative length", "length",
+])  # fmt: skip
+@pytest.mark.parametrize("others", [[0, 1], [1, 0], [0, 0]], ids=["first", "last", "both"])
 def test_a_value_that_its_type_cannot_have_is_damage(
-    good: bytes, bad: bytes, why: str, last: bool
+    good: bytes, bad: bytes, why: str, others: list[int]
 ) -> None:
     rows = [{**EMPTY, **OF_ONE}, {**EMPTY, "long": 2}]
-    put = committed(*(reversed(rows) if last else rows))
+    put = committed(*(rows[each] for each in others))
     content = b""
     for row in records_of(put):
         content += struct.pack(">i", len(new := row.replace(good, bad))) + new

@@ -11,7 +11,7 @@ import json
 import re
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockkit.table.format.log_blocks import SCHEMA, Block
 
@@ -27,7 +27,15 @@ FIRST = 8
 """A block begins with its version and the number of records."""
 TEXTS = ("string", "bytes")
 WIDTHS = {"float": 4, "double": 8}
+NUMBER_BYTES_MAX = 10
 TIMES = {"timestamp-micros": "UTC", "local-timestamp-micros": None}
+
+
+class Place(NamedTuple):
+    """Where each record is read on: at `at`, and `plus` bytes that are the same for all."""
+
+    at: Any
+    plus: int
 
 
 def by_numpy(block: Block, names: Sequence[str]) -> pa.Table | None:
@@ -53,10 +61,11 @@ def by_numpy(block: Block, names: Sequence[str]) -> pa.Table | None:
     begins = _met(block.content, count)
     if begins is None:
         begins = _one_by_one(block.content, count)
-    found, at = {}, begins + 4
+    found, place = {}, Place(begins, 4)
     for field, (kind, null, typed) in zip(fields, kinds, strict=True):
-        values, valid, at = _values(data, at, kind, null)
+        values, valid, place = _values(data, place, kind, null)
         found[field["name"]] = (values, valid, typed)
+    at = place.at + place.plus
     if (at[:-1] != begins[1:]).any() or at[-1] != len(data):
         raise ValueError("its records have other lengths than it says")
     return pa.table({name: _column(data, *found[name]) for name in names if name in found})
@@ -107,11 +116,14 @@ def _met(content: Any, count: int) -> Any:
             return None
         walks.append(at)
         at = at + lengths[np.minimum(at, size - 4)] + np.int64(4)
-        if (at > ends).any():
-            return None
         on = at < ends
-        at, ends = at[on], ends[on]
-    return np.sort(np.concatenate(walks)) if found == count else None
+        if not on.all():
+            if (at > ends).any():
+                return None
+            at, ends = at[on], ends[on]
+    if found != count:
+        return None
+    return np.sort(np.concatenate(walks), kind="stable")  # each walk rises: they are only merged
 
 
 def _one_by_one(content: Any, count: int) -> Any:
@@ -129,82 +141,149 @@ def _one_by_one(content: Any, count: int) -> Any:
     return np.array(found)
 
 
-def _values(data: Any, at: Any, kind: str, null: int | None) -> tuple[Any, Any, Any]:
+def _values(data: Any, place: Place, kind: str, null: int | None) -> tuple[Any, Any, Place]:
     """A field's values, or the places of its texts; which there are, or None; where they end."""
     import numpy as np
 
     if null is None:
-        values, at = _plain(data, at, kind)
-        return values, None, at
-    branch, at = data[at], at + 1
+        values, place = _plain(data, place, kind)
+        return values, None, place
+    branch = _bytes(data, place)
+    place = Place(place.at, place.plus + 1)
     valid = branch == 2 - 2 * null
     if valid.all():
-        values, at = _plain(data, at, kind)
-        return values, None, at
+        values, place = _plain(data, place, kind)
+        return values, None, place
     if (branch & 0xFD).any():
         raise ValueError("has a value of no type of its column")
-    there = np.flatnonzero(valid)
-    some, ends = _plain(data, at[there], kind)
+    there, at = np.flatnonzero(valid), place.at + place.plus
+    some, (ends, plus) = _plain(data, Place(at[there], 0), kind)
     if kind in TEXTS:
-        begins, at = at.copy(), at
-        begins[there], at[there] = some[0], ends
-        return (begins, at), valid, at
+        begins = at.copy()
+        begins[there] = some[0].at + some[0].plus
+        at[there] = ends + plus
+        return (Place(begins, 0), Place(at, 0)), valid, Place(at, 0)
     values = np.zeros(len(at), some.dtype)
-    values[there], at[there] = some, ends
-    return values, valid, at
+    values[there], at[there] = some, ends + plus
+    return values, valid, Place(at, 0)
 
 
-def _plain(data: Any, at: Any, kind: str) -> tuple[Any, Any]:
+def _bytes(data: Any, place: Place) -> Any:
+    return data[place.plus :][place.at]
+
+
+def _plain(data: Any, place: Place, kind: str) -> tuple[Any, Place]:
     import numpy as np
 
+    at, plus = place
     if kind in WIDTHS:
-        words = np.ndarray(len(data) - WIDTHS[kind] + 1, f"<f{WIDTHS[kind]}", data, 0, (1,))
-        return words[at], at + WIDTHS[kind]
+        width = WIDTHS[kind]
+        words = np.ndarray(len(data) - plus - width + 1, f"<f{width}", data, plus, (1,))
+        return words[at], Place(at, plus + width)
     if kind == "boolean":
-        if (data[at] > 1).any():
+        byte = _bytes(data, place)
+        if (byte > 1).any():
             raise ValueError("has a value that is not true or false")
-        return data[at] == 1, at + 1
-    number, at = _numbers(data, at)
+        return byte == 1, Place(at, plus + 1)
+    number: Any
+    if (alike := _same_number(data, place)) is not None:
+        number, place = alike
+        least = most = number
+    else:
+        number, place = _numbers(data, place)
+        least, most = (int(number.min()), int(number.max())) if len(at) else (0, 0)
     if kind in TEXTS:
-        if len(at) and not 0 <= number.min() <= number.max() <= len(data):
+        if not 0 <= least <= most <= len(data):
             raise ValueError("has a text that ends behind it")
-        return (at, at + number), at + number
-    if kind == "int":
-        if (number != number.astype(np.int32)).any():
-            raise ValueError("has a number that its column cannot have")
-        number = number.astype(np.int32)
-    return number, at
+        if alike is not None:
+            end = Place(at, place.plus + number)
+        else:
+            end = Place(place.at + number, place.plus)
+        return (place, end), end
+    typed = np.int32 if kind == "int" else np.int64
+    if not np.iinfo(typed).min <= least <= most <= np.iinfo(typed).max:
+        raise ValueError("has a number that its column cannot have")
+    values = number.astype(typed) if alike is None else np.full(len(at), number, typed)
+    return values, place
 
 
-def _numbers(data: Any, at: Any) -> tuple[Any, Any]:
+def _same_number(data: Any, place: Place) -> tuple[int, Place] | None:
+    """The number that stands at each place, if it is the same one; most texts are as long."""
+    found, at, plus = 0, place.at, place.plus
+    for shift in range(0, 7 * NUMBER_BYTES_MAX, 7):
+        byte = _bytes(data, Place(at, plus))
+        if not len(byte) or (byte != byte[0]).any():
+            return None
+        first = int(byte[0])
+        found, plus = found | (first & 0x7F) << shift, plus + 1
+        if first < 0x80:
+            break
+    else:
+        return None
+    return (found >> 1 ^ -(found & 1), Place(at, plus)) if found < 1 << 64 else None
+
+
+def _numbers(data: Any, place: Place) -> tuple[Any, Place]:
     """Numbers of a variable length: the lowest seven bits first, and the sign in the lowest."""
     import numpy as np
 
-    byte = data[at]
-    found, at, shift = (byte & 0x7F).astype(np.uint64), at + 1, 7
-    more = np.flatnonzero(byte > 0x7F)
+    (at, plus), found, shift = place, np.zeros(len(place.at), np.uint64), 0
+    while True:  # as long as no number ends, their places need not be told apart
+        byte = _bytes(data, Place(at, plus))
+        found |= _seven(byte, shift)
+        plus, shift, more = plus + 1, shift + 7, np.flatnonzero(byte > 0x7F)
+        if not 0 < len(more) == len(at):
+            break
+    if len(more):
+        at, plus = at + plus, 0
     while len(more):
         byte = data[at[more]]
-        if shift == 63 and (byte > 1).any():
-            raise ValueError("has a number of more than 64 bits")
-        found[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        found[more] |= _seven(byte, shift)
         at[more] += 1
-        more, shift = more[byte > 0x7F], shift + 7
-    return (found >> np.uint64(1)).view(np.int64) ^ -(found & np.uint64(1)).view(np.int64), at
+        shift, more = shift + 7, more[byte > 0x7F]
+    signed = (found >> np.uint64(1)).view(np.int64) ^ -(found & np.uint64(1)).view(np.int64)
+    return signed, Place(at, plus)
+
+
+def _seven(byte: Any, shift: int) -> Any:
+    import numpy as np
+
+    if shift == 7 * (NUMBER_BYTES_MAX - 1) and (byte > 1).any():
+        raise ValueError("has a number of more than 64 bits")
+    return (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
 
 
 def _column(data: Any, values: Any, valid: Any, typed: pa.DataType) -> pa.Array:
-    """Texts are every second one of the strings into which they cut the block."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not isinstance(values, tuple):
         return pa.array(values, mask=None if valid is None else ~valid).cast(typed)
-    cuts = np.stack(values, 1).astype(np.int32).ravel()
+    texts = _texts(data, *values).view(typed)
+    if (np.frombuffer(texts.buffers()[2], np.uint8) > 0x7F).any():
+        texts.validate(full=True)
+    return texts if valid is None else pc.if_else(pa.array(valid), texts, pa.scalar(None, typed))
+
+
+def _texts(data: Any, begin: Place, end: Place) -> pa.Array:
+    """Texts of one length are items of a size; others are every second one of the strings into
+    which they cut the block."""
+    import numpy as np
+    import pyarrow as pa
+
+    count, size = len(begin.at), end.plus - begin.plus
+    if end.at is begin.at:
+        offsets, text = np.arange(count + 1, dtype=np.int32) * np.int32(size), data[:0]
+        if size:
+            items = np.ndarray(len(data) - end.plus + 1, f"V{size}", data, begin.plus, (1,))
+            text = items[begin.at].view(np.uint8)
+        return pa.Array.from_buffers(
+            pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+        )
+    cuts = np.empty(2 * count, np.int32)
+    cuts[::2], cuts[1::2] = begin.at + begin.plus, end.at + end.plus
     every = pa.Array.from_buffers(
         pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(data)]
     )
-    texts = every.take(pa.array(np.arange(0, len(cuts), 2))).view(typed)
-    texts.validate(full=True)
-    return texts if valid is None else pc.if_else(pa.array(valid), texts, pa.scalar(None, typed))
+    return every.take(pa.array(np.arange(0, len(cuts), 2)))
