@@ -16,8 +16,9 @@ import pytest
 from lockkit import runtime
 from lockkit.cli.main import main
 from lockkit.lab.server import Emulator
-from lockkit.protocol.outcome import Applied, IfAbsent, IfVersion, PreconditionFailed
+from lockkit.protocol.outcome import Applied, IfAbsent, IfVersion, PreconditionFailed, Unknown
 from lockkit.recipes.errors import StateLocked
+from lockkit.recipes.terraform.lockinfo import LockInfo
 from lockkit.recipes.terraform.move import MOVED, DynamoItems, StateMove, mark
 from lockkit.recipes.terraform.statelock import StateLock
 from lockkit.stores import StoreOptions, aws
@@ -292,6 +293,29 @@ def test_two_signals_after_any_request_of_a_lock_leave_none(
         if next(sent) <= step:
             break
     assert codes.count(130) >= 1 and codes[-1] == 0
+
+
+def test_a_lock_whose_take_back_has_no_answer_names_the_id_to_unlock(
+    server: Emulator, path: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    perform, sent = runtime.perform, itertools.count()
+
+    def silent_then(request: Any, *rest: Any) -> Any:
+        answer = perform(request, *rest)
+        if next(sent) == 0:
+            signal.raise_signal(signal.SIGINT)
+        elif not isinstance(request, runtime.Sleep):
+            return Unknown("the store did not answer")
+        return answer
+
+    monkeypatch.setattr(runtime, "perform", silent_then)
+    url = f"s3://{path}"
+    assert main(["tflock", "lock", url, "--endpoint", server.s3]) == 130
+    monkeypatch.setattr(runtime, "perform", perform)
+    with closing(StateLock(url, endpoint=server.s3)) as state:
+        standing = state.show().info
+    assert isinstance(standing, LockInfo) and standing.id in capsys.readouterr().err
 
 
 def test_a_move_that_fails_takes_away_the_marker_of_one_that_was_killed_or_failed_as_well(

@@ -296,7 +296,12 @@ def first_signal_ends(name: str) -> Iterator[None]:
         ends(number)
 
     with handled(every, first), quiet:
-        yield
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit) as signalled:
+            for note in getattr(signalled, "__notes__", ()):
+                warn(f"lockkit {name}: {plain(note, limit=1000)}")
+            raise
 
 
 @contextmanager
