@@ -128,7 +128,8 @@ guarded
 import pyarrow as pa
 from lockkit.table import Table
 with Table.create(bucket.url, record_key="id", **bucket.of("W1")) as table:
-    print(table.append(pa.table({"id": ["order-1"], "amount": [10]})))
+    committed = table.append(pa.table({"id": ["order-1"], "amount": [10]}))
+print(f"commit ..{committed.instant[-6:]}, under epoch {committed.epoch} of the lock")
 
 # %% [markdown]
 # Where Apache Hudi's writers share the table, Hudi's own configuration opens the same lock, on the
