@@ -187,13 +187,12 @@ class Fleet:
     def prepare(self) -> None:
         """Start the processes of plain writers ahead, for a fleet made with `prepared=` this one.
 
-        They import what they need and wait. Then `launch` takes a fraction of a second.
+        They import what they need on any provider and wait. Then `launch` takes a fraction of a
+        second.
         """
         self._supervisor = self._spawn(ahead=asdict(self.plan))
-
-    def prepare_for(self, provider: str) -> None:
-        """Let the processes that wait import what this provider's store needs, too."""
-        if self.waits and self._supervisor is not None:
+        others = (each for each in TABLES if each != self.plan.provider)
+        for provider in others:
             plan = replace(self.plan, provider=provider, url=TABLES[provider])
             self._supervisor.send(ahead=asdict(plan))
 

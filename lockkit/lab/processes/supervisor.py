@@ -520,7 +520,7 @@ def main(channel: Channel) -> int:
     while "ahead" in channel.settings:
         plan = Plan(**channel.settings["ahead"])
         for writer in waiting.values():
-            writer.send(**warmed_for(plan))
+            writer.send(ahead={"url": plan.url, "dataset": ""})
         waiting = waiting or start_ahead(plan)
         if not channel.await_settings():
             return 0  # the kernel kills the writers, as they are our children

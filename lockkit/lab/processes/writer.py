@@ -343,9 +343,14 @@ class _Silent(Control):
 
 
 def warm_up(channel: Channel, url: str, dataset: str) -> None:
-    """Import all that a commit to `url` needs: open that store, commit once to one in memory."""
+    """Import all that a commit to `url` needs: open that store, commit once to one in memory.
+
+    Without a `dataset` only the store is opened: nothing else differs between stores.
+    """
     with suppress(LockkitError, OSError):  # the writer's own commit will fail, and say why
         TableAddress(url, NOWHERE).open()
+        if not dataset:
+            return
         plan = WriterPlan(url="memory://ahead/orders", dataset=dataset, rounds=1, pause_s=0)
         commit_orders(plan, _Silent(channel), Clock())
 

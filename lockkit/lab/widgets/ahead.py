@@ -32,10 +32,7 @@ class Ahead:
     def start(self) -> None:
         """Start plain writers; Spark's would take too much memory to wait."""
         settings = self._likely()
-        if settings.kind != "plain":
-            return
-        if self.waits:
-            self._fleet.prepare_for(settings.provider)
+        if settings.kind != "plain" or self.waits:
             return
         with suppress(LockkitError, OSError):  # the launch will fail as well, and say why
             fleet = self._make(settings)

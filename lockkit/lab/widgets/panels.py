@@ -127,7 +127,6 @@ class Workbench(Newest):
         self.lose_button.disabled = True
         self._show_writers({}, live=False)
         self.fence_on.observe(self._clicked_fence, "value")
-        self.provider.observe(lambda _: self._control.ask("ahead"), "value")
         self.view = column(
             "workbench",
             row(*self._parameters, self.fence_on),
