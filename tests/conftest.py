@@ -18,9 +18,6 @@ from hypothesis import settings
 
 from lockkit.lab.server import Emulator
 
-# A test's JVM lives for seconds: it starts in half the CPU time without C2 and parallel collectors.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-
 # The same examples at every run, no verdict about time; `HYPOTHESIS_PROFILE=seek` looks for new.
 settings.register_profile("steady", derandomize=True, deadline=None, max_examples=100)
 settings.register_profile("seek", deadline=None, max_examples=3_000, print_blob=True)

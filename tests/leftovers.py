@@ -2,13 +2,14 @@
 
 Every process below a run inherits the run's name in its environment, also one that left its group,
 its session or its parent. That is how it is found here, on Linux and on macOS. `python leftovers.py
-PID RUN` waits for the end of the run's process, which no signal can prevent it from noticing, and
-then ends what is left.
+PID RUN SCRATCH` waits for the end of the run's process, which no signal can prevent it from
+noticing, then ends what is left and removes the folder `SCRATCH`.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,11 +60,13 @@ def end(those: Callable[[], list[psutil.Process]]) -> list[str]:
     return list(ended.values())
 
 
-def watch(run: str) -> subprocess.Popen[bytes]:
-    """A process that ends this run's leftovers once the present process has ended."""
+def watch(run: str, scratch: str) -> subprocess.Popen[bytes]:
+    """A process that ends this run's leftovers, and removes its temporary files, once the present
+    process has ended.
+    """
     # A session of its own: a terminal's Ctrl-C must not reach it.
     return subprocess.Popen(
-        [sys.executable, __file__, str(os.getpid()), run], start_new_session=True,
+        [sys.executable, __file__, str(os.getpid()), run, scratch], start_new_session=True,
         env={name: value for name, value in os.environ.items() if name != RUN},
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -76,13 +79,14 @@ def _counts(process: psutil.Process) -> bool:
     return False
 
 
-def main(pid: int, run: str) -> None:
+def main(pid: int, run: str, scratch: str) -> None:
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     while os.getppid() == pid:
         time.sleep(POLL_S)
     end(lambda: started_by(run))
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -235,7 +236,7 @@ def s3proxy(folder: Path) -> Iterator[Store]:
         f"jclouds.provider=filesystem-nio2\njclouds.filesystem.basedir={folder}/data\n"
         "jclouds.identity=x\njclouds.credential=x\n"
     )
-    line = [java(), "-Xmx512m", "-cp", f"{PEERS}/java/*", "org.gaul.s3proxy.Main",
+    line = [*java(), "-cp", f"{PEERS}/java/*", "org.gaul.s3proxy.Main",
             "--properties", settings]  # fmt: skip
     with served(line, port) as endpoint:
         yield bucket_at("s3://bucket/table", endpoint, f"{endpoint}/bucket")
@@ -245,7 +246,7 @@ def s3proxy(folder: Path) -> Iterator[Store]:
 def s3mock(folder: Path) -> Iterator[Store]:
     jar = installed("java/s3mock-5.2.0-exec.jar", "Adobe's S3Mock", cure=JAVA)
     port = free_port()
-    line = [java(), "-Xmx512m", "-jar", jar, "--server.address=127.0.0.1", f"--http.port={port}",
+    line = [*java(), "-jar", jar, "--server.address=127.0.0.1", f"--http.port={port}",
             f"--server.port={free_port()}"]  # fmt: skip
     with served(line, port, cwd=folder) as endpoint:
         yield bucket_at("s3://bucket/table", endpoint, f"{endpoint}/bucket")
@@ -310,9 +311,11 @@ def node() -> str:
     return found
 
 
-def java() -> Path:
+def java() -> list[str]:
+    """The command of a JVM, whose temporary files go where the test run's go."""
     try:
-        return find_java().home / "bin" / "java"
+        found = find_java().home / "bin" / "java"
+        return [str(found), "-Xmx512m", f"-Djava.io.tmpdir={tempfile.gettempdir()}"]
     except NoJava as error:
         pytest.skip(str(error))
 

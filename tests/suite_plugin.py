@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -26,6 +27,8 @@ import pytest
 from leftovers import RUN, end, started_by, watch
 from xdist.scheduler import LoadGroupScheduling
 
+# A test's JVM lives for seconds: it starts in half the CPU time without C2 and parallel collectors.
+JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 GRACE_S = 30
 EXIT_S = 20
 LEAVE_S = 5
@@ -183,7 +186,7 @@ class Run:
     def __init__(self) -> None:
         self._left: list[str] = []
         self._name = os.environ[RUN] = f"{os.getpid()}-{os.urandom(4).hex()}"
-        self._watcher = watch(self._name)
+        self._watcher = watch(self._name, temporary_files())
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
@@ -223,6 +226,20 @@ class Run:
         others = set(threading.enumerate()) - {threading.main_thread()}
         if any(not each.daemon for each in others):
             faulthandler.dump_traceback_later(EXIT_S, exit=True, file=sys.__stderr__)
+
+
+def temporary_files() -> str:
+    """A new folder for the temporary files of this run's processes: one that is killed leaves some.
+
+    pytest's own folders, of its last three runs, stay where they are.
+    """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="lockkit-tests-")
+    tempfile.tempdir = None  # it is asked again
+    # A JVM does not look at TMPDIR.
+    own = os.environ.get("SPARK_SUBMIT_OPTS", JVM)
+    os.environ["SPARK_SUBMIT_OPTS"] = f'{own} -Djava.io.tmpdir="{folder}"'
+    return folder
 
 
 class Schedule(LoadGroupScheduling):  # type: ignore[misc]

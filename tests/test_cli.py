@@ -868,11 +868,24 @@ def test_the_demo_stalls_loses_a_response_and_gives_the_verdict(
     assert page.read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize("refused", [
+    ("demo", "--plain", "--writers", "99"), ("soak", "--writers", "99"),
+    ("soak", "--commit", "group", "--fence", "off"),
+], ids=" ".join)  # fmt: skip
+def test_a_refused_run_of_writers_leaves_no_folder(
+    refused: tuple[str, ...], tmp_path: Path
+) -> None:
+    env = os.environ | CLOUD | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(line(*refused), cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 64 and not any(tmp_path.iterdir()), done.stderr
+
+
 def test_a_dead_writer_ends_the_demo_with_its_error_and_its_log(tmp_path: Path) -> None:
     """At once: the story waits for a step that cannot come, for three minutes without this."""
     with subprocess.Popen(
-        line("demo", "--plain", "--run-dir", str(tmp_path / "run")), cwd=ROOT, text=True,
-        env=os.environ | CLOUD, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        line("demo", "--plain"), cwd=ROOT, text=True,
+        env=os.environ | CLOUD | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as demo:  # fmt: skip
         assert demo.stdout is not None
         started = next(filter(None, (STARTED.search(each) for each in demo.stdout)))
@@ -880,7 +893,8 @@ def test_a_dead_writer_ends_the_demo_with_its_error_and_its_log(tmp_path: Path) 
         _, said = demo.communicate(timeout=60)
     assert demo.returncode == 3
     assert f"writer {started[1]} ended with code -9" in said
-    assert (tmp_path / "run" / f"{started[1]}.log").exists() and f"{started[1]}.log" in said
+    (log,) = tmp_path.glob(f"lockkit-fleet-*/{started[1]}.log")
+    assert str(log) in said
 
 
 @pytest.mark.slow

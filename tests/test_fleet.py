@@ -423,7 +423,7 @@ def test_where_there_is_no_death_signal_a_guard_watches_the_parent():
 CLIENT = """
     import sys, time
     from lockkit.lab.processes.fleet import Fleet
-    fleet = Fleet(run_dir=sys.argv[1], pause_s=0.1, ttl_s=2.0, renew_interval_s=0.2)
+    fleet = Fleet(pause_s=0.1, ttl_s=2.0, renew_interval_s=0.2)
     print(fleet.id, flush=True)
     with fleet:
         for name in fleet.writers:
@@ -437,24 +437,28 @@ CLIENT = """
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A program like a kernel, in a process group like a terminal's, with a fleet of its own."""
-    program = tmp_path / "client.py"
+    """A program like a kernel, in a process group like a terminal's, with a fleet of its own.
+    Whichever way it ends, its temporary files are removed.
+    """
+    program, temporary = tmp_path / "client.py", tmp_path / "temporary"
     program.write_text(textwrap.dedent(CLIENT))
+    temporary.mkdir()
     with subprocess.Popen(
-        [sys.executable, str(program), str(tmp_path / "run")],
+        [sys.executable, str(program)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
     ) as process:
         fleet = process.stdout.readline().strip()
         assert process.stdout.readline() == "ready\n"
-        assert len(leftovers(fleet)) == 4
+        assert len(leftovers(fleet)) == 4 and list(temporary.glob("lockkit-fleet-*"))
         yield process, fleet
         process.kill()
     assert until(lambda: leftovers(fleet) == [])
+    assert until(lambda: not any(temporary.iterdir())), list(temporary.rglob("*"))
 
 
 def test_kill_of_the_kernel_ends_its_fleet_also_a_stopped_writer(client):
@@ -468,7 +472,7 @@ def test_kill_of_the_kernel_while_the_fleet_starts_leaves_no_process(tmp_path, a
     program = tmp_path / "client.py"
     program.write_text(textwrap.dedent(CLIENT))
     with subprocess.Popen(
-        [sys.executable, str(program), str(tmp_path / "run")],
+        [sys.executable, str(program)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

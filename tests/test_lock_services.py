@@ -87,7 +87,8 @@ def providers(*names: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], 
             if line.startswith("Ctrl-C"):
                 break
         children = psutil.Process(process.pid).children() if process.poll() is None else []
-        yield process, "".join(said), [each.pid for each in children]
+        # The shell removes the command's temporary folder.
+        yield process, "".join(said), [each.pid for each in children if each.name() != "sh"]
     finally:
         process.kill()
         process.communicate()
@@ -96,14 +97,17 @@ def providers(*names: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGKILL, -9)]
 )
-def test_the_services_end_with_the_command_however_it_ends(number: int, code: int) -> None:
-    with providers("storage", "dynamodb") as (process, said, pids):
+def test_the_services_and_their_files_end_with_the_command_however_it_ends(
+    number: int, code: int, tmp_path: Path
+) -> None:
+    with providers("storage", "dynamodb", TMPDIR=str(tmp_path)) as (process, said, pids):
         assert "s3://lake/orders" in said and "dynamodb://us-east-1/locks/orders?" in said
         assert "hoodie.write.lock.dynamodb.partition_key=orders" in said
         assert len(pids) == 2
         process.send_signal(number)
         assert process.wait(30) == code
         until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+        until(lambda: not list(tmp_path.glob("lockkit-*")))
 
 
 def test_services_that_cannot_start_are_reported_and_the_others_start() -> None:

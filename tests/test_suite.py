@@ -26,12 +26,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 def started(file: str, mark: Path, *options: str) -> subprocess.Popen[str]:
     """A run of deliberate tests with the project's own configuration."""
+    temporary_of(mark).mkdir(exist_ok=True)
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"tests/deliberate/{file}",
          *options],
-        cwd=ROOT, env=os.environ | {MARK: str(mark)}, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        cwd=ROOT, env=os.environ | {MARK: str(mark), "TMPDIR": str(temporary_of(mark))}, text=True,
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
+
+
+def temporary_of(mark: Path) -> Path:
+    """Where this run has its temporary files."""
+    return mark / "temporary"
 
 
 def alive(mark: Path) -> list[str]:
@@ -101,16 +107,18 @@ def test_a_thread_that_never_ends_does_not_keep_the_run_from_ending(tmp_path: Pa
     ("number", "workers"),
     [(signal.SIGINT, TWO), (signal.SIGTERM, TWO), (signal.SIGKILL, TWO), (signal.SIGKILL, ALONE)],
 )
-def test_an_interrupted_run_leaves_no_process_behind(
+def test_an_interrupted_run_leaves_no_process_and_no_file_behind(
     tmp_path: Path, number: signal.Signals, workers: tuple[str, ...]
 ) -> None:
     run = started("leaving.py", tmp_path, *workers)
     ready = 1 if workers == ALONE else 2
     assert within(60, lambda: len(list(tmp_path.glob("ready-*"))) == ready)
     assert len(alive(tmp_path)) > 5 * ready
+    assert list(temporary_of(tmp_path).iterdir())
     run.send_signal(number)
     run.communicate(timeout=60)
     assert within(ENDS_WITHIN_S, lambda: not alive(tmp_path)), alive(tmp_path)
+    assert within(ENDS_WITHIN_S, lambda: not any(temporary_of(tmp_path).iterdir()))
 
 
 def test_a_run_names_and_ends_processes_that_a_test_left_behind(tmp_path: Path) -> None:

@@ -543,6 +543,9 @@ class WritersToCome:
     prepared: Any = None
     said: list[Event] = field(default_factory=list)
 
+    def remove_files(self) -> None:
+        """It has none."""
+
     @property
     def writers(self) -> dict[str, str]:
         return {"W1": self.state}

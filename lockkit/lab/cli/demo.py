@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +104,6 @@ def run(args: argparse.Namespace) -> int:
     if args.writers < 2:
         raise CommandError("a takeover needs two writers: --writers 2 or more", code=USAGE)
     report = print_nothing if args.json == "-" else say
-    run_dir = Path(args.run_dir or tempfile.mkdtemp(prefix="lockkit-demo-"))
     with options_checked(FleetError):
         fleet = Fleet(
             kind=args.kind,
@@ -116,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
             ttl_s=TTL_S,
             renew_interval_s=RENEW_INTERVAL_S,
             fence=args.fence,
-            run_dir=run_dir,
+            run_dir=args.run_dir,
         )
     report(
         f"{args.writers} {WRITERS_ARE[args.kind]} rewrite the same files of {fleet.url}, "
@@ -127,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             with fleet:
                 play(fleet, stall_and_lost_response(fleet), report)
         except CommandError:
-            args.run_dir = run_dir  # the error names a log in it
+            fleet.keep_files()  # the error names a log in them
             raise
         events = fleet.events()
         verdict = check(events)
@@ -143,8 +140,7 @@ def run(args: argparse.Namespace) -> int:
             show(verdict)
         return code(verdict)
     finally:
-        if args.run_dir is None:
-            shutil.rmtree(run_dir, ignore_errors=True)
+        fleet.remove_files()
 
 
 def extras(spark: bool, provider: str) -> list[str]:

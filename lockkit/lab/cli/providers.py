@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import tempfile
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -51,6 +50,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from lockkit.lab.processes.services import KINDS
     from lockkit.lab.processes.services.service import ServiceStartFailed
+    from lockkit.lab.processes.temporary import TemporaryFolder
 
     names = [each.strip() for each in args.only.split(",") if each.strip()]
     if unknown := set(names) - set(KINDS):
@@ -60,9 +60,11 @@ def run(args: argparse.Namespace) -> int:
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     with ExitStack() as stack:
-        folder = args.folder or stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="lockkit-providers-", ignore_cleanup_errors=True)
-        )
+        folder = args.folder
+        if folder is None:
+            temporary = TemporaryFolder("lockkit-providers-")
+            stack.callback(temporary.remove)
+            folder = temporary.path
         started = launched(dict.fromkeys(names), Path(folder).absolute(), stack)
         serving = 0
         for each in started:

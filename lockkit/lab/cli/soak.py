@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import signal
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +30,7 @@ from lockkit.lab.cli.demo import extras
 from lockkit.lab.verify.check import Kind
 
 if TYPE_CHECKING:
+    from lockkit.lab.processes.fleet import Fleet
     from lockkit.lab.soak.run import SoakOutcome
 
 ABOUT = """\
@@ -102,11 +101,12 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(
                 f"cannot write {plain(file)}: there is no folder {Path(file).parent}"
             )
-    run_dir = Path(args.run_dir or tempfile.mkdtemp(prefix="lockkit-soak-"))
-    if (run_dir / "store.sqlite").exists():
+    run_dir = Path(args.run_dir).resolve() if args.run_dir else None
+    if run_dir and (run_dir / "store.sqlite").exists():
         raise CommandError(f"{run_dir} has the files of another soak; choose another folder")
     say_progress = Progress()
-    plan = fleet_plan(args, run_dir)
+    fleet = fleet_of(args, run_dir)
+    plan = fleet.plan
     if args.commit == "group":
         if args.spark or args.fence == "off":
             why = "--commit group takes neither --spark nor --fence off"
@@ -118,32 +118,32 @@ def run(args: argparse.Namespace) -> int:
     try:
         say_progress(
             f"{args.writers} writers ({args.spark} of them PySpark) on {plan.url} for "
-            f"{args.minutes:g} minutes, the fence {args.fence.upper()}; everything is in {run_dir}"
+            f"{args.minutes:g} minutes, the fence {args.fence.upper()}; all files: {plan.run_dir}"
         )
         outcome = soak(
             plan, settings, seconds=args.minutes * 60, until_invalid=args.until_invalid,
             report=say_progress,
         )  # fmt: skip
-        export(args, run_dir, outcome)
+        export(args, fleet.run_dir, outcome)
     except (SoakFailed, OSError) as error:
+        fleet.keep_files()  # the error names a log in them
         raise CommandError(
             f"the soak ended early: {plain(error, limit=1000)}"
         ) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-        if args.run_dir is None:
-            shutil.rmtree(run_dir, ignore_errors=True)
+        fleet.remove_files()
     if outcome.verdict.kind is Kind.UNKNOWN:
         return UNKNOWN
     return OK if outcome.passed else FOUND
 
 
-def fleet_plan(args: argparse.Namespace, run_dir: Path) -> Any:
+def fleet_of(args: argparse.Namespace, run_dir: Path | None) -> Fleet:
     from lockkit.lab.processes.fleet import Fleet, FleetError
 
     with options_checked(FleetError):
         return Fleet(
-            run_dir=run_dir.resolve(),
+            run_dir=run_dir,
             writers=args.writers,
             provider=args.provider,
             overlap=args.overlap,
@@ -152,7 +152,7 @@ def fleet_plan(args: argparse.Namespace, run_dir: Path) -> Any:
             fence=args.fence == "on",
             latency_ms=args.latency_ms,
             pause_s=args.pause_s,
-        ).plan
+        )
 
 
 class Progress:

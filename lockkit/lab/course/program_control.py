@@ -13,8 +13,7 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.events import Event
 from lockkit.lab.course.orders_outcome import ProgramReport
-from lockkit.lab.processes.child import ChildProcess, Said
-from lockkit.lab.processes.fleet import last_words
+from lockkit.lab.processes.child import ChildProcess, Said, last_words
 from lockkit.lock.handle import LOCK_KEY
 
 HEAR_TIMEOUT_S = 150.0

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any
 
 from lockkit.clock import Clock
@@ -28,6 +25,7 @@ from lockkit.lab.course.program import (
 )
 from lockkit.lab.course.program_control import ClaimTrap, ProgramProcess
 from lockkit.lab.course.ticking import ticks
+from lockkit.lab.processes.temporary import TemporaryFolder
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.launch import default_settings
@@ -75,7 +73,7 @@ class Programs:
         self._server: Emulator | None = None
         self._clock = Clock()
         self._id = self._clock.unique()
-        self._folder = Path(tempfile.mkdtemp(prefix="lockkit-programs-"))
+        self._temporary: TemporaryFolder | None = None
         self._spark_server: subprocess.Popen[str] | None = None
         self._tables = 0
         self._recorded: dict[str, list[Event]] = {}
@@ -89,6 +87,8 @@ class Programs:
         """Start all processes, and create a table with four orders. They end with this kernel."""
         self._report, began_ms = report, self._clock.boot_ms()
         atexit.register(self.stop)
+        self._temporary = TemporaryFolder("lockkit-programs-")
+        self._folder = self._temporary.path
         self._server = Emulator(on_request=self._requested).__enter__()
         self.endpoint = self._server.s3
         env: dict[str, str] = dict(os.environ)
@@ -146,7 +146,8 @@ class Programs:
         if self._server is not None:
             self._server.__exit__(None, None, None)
             self._server = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.remove()
 
     # --- commands for the programs --------------------------------------------------------------
 

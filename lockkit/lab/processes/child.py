@@ -194,3 +194,14 @@ def serve(main: Callable[[Channel], int]) -> NoReturn:
     code = main(Channel())
     sys.stderr.flush()
     os._exit(code)
+
+
+def last_words(log: Path, lines: int = 1) -> str:
+    """The end of a process's log, for an error message."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
+            said = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        said = []
+    return "\n".join(said[-lines:])[:2000] or f"it said nothing; see {log}"

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +21,8 @@ from lockkit.cli.shipped import ROOT
 from lockkit.clock import Clock
 from lockkit.errors import StatedError
 from lockkit.events import Event
-from lockkit.lab.processes.child import ChildProcess, Said
+from lockkit.lab.processes.child import ChildProcess, Said, last_words
+from lockkit.lab.processes.temporary import TemporaryFolder
 from lockkit.spark.process import FLEET, leftovers
 
 __all__ = ["Fleet", "FleetError", "Plan", "leftovers"]
@@ -145,7 +144,11 @@ class Fleet:
     ) -> None:
         """`prepared`: takes the processes of that fleet, its id and its folder."""
         self.id: str = prepared.id if prepared else Clock().unique()
-        self.run_dir: Path = prepared.run_dir if prepared else Path(run_dir or _folder_until_exit())
+        self._temporary: TemporaryFolder | None = prepared._temporary if prepared else None
+        if not prepared and run_dir is None:
+            self._temporary = TemporaryFolder("lockkit-fleet-")
+        named = self._temporary.path if self._temporary else Path(run_dir or "")
+        self.run_dir: Path = prepared.run_dir if prepared else named
         self.plan = Plan(
             fleet=self.id,
             run_dir=str(self.run_dir),
@@ -302,6 +305,16 @@ class Fleet:
             if not fresh and (clock.boot_ms() >= end_ms or not self.alive):
                 return False
 
+    def remove_files(self) -> None:
+        """Remove the run's folder now, unless the caller named it."""
+        if self._temporary:
+            self._temporary.remove()
+
+    def keep_files(self) -> None:
+        """Keep the run's folder: an error names a log in it."""
+        if self._temporary:
+            self._temporary.keep()
+
     # --- the thread that keeps the supervisor ---
 
     def _spawn(self, **settings: Any) -> ChildProcess:
@@ -364,12 +377,6 @@ class Fleet:
         return writer
 
 
-def _folder_until_exit() -> Path:
-    folder = tempfile.mkdtemp(prefix="lockkit-fleet-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
-
-
 def _state(happened: Event, before: str) -> str:
     match happened.kind:
         case "stalled" | "exited":
@@ -382,14 +389,3 @@ def _state(happened: Event, before: str) -> str:
             return "running"
         case _:  # it sends events itself; the last ones before its stop may arrive late
             return "running" if before == "starting" else before
-
-
-def last_words(log: Path, lines: int = 1) -> str:
-    """The end of a process's log, for an error message."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
-            said = file.read().decode(errors="replace").strip().splitlines()
-    except OSError:
-        said = []
-    return "\n".join(said[-lines:])[:2000] or f"it said nothing; see {log}"

@@ -27,8 +27,15 @@ from urllib.parse import urlsplit
 
 from lockkit.clock import Clock
 from lockkit.events import Event, event
-from lockkit.lab.processes.child import Channel, ChildProcess, Said, message_line, serve
-from lockkit.lab.processes.fleet import Plan, last_words
+from lockkit.lab.processes.child import (
+    Channel,
+    ChildProcess,
+    Said,
+    last_words,
+    message_line,
+    serve,
+)
+from lockkit.lab.processes.fleet import Plan
 from lockkit.lab.processes.writer_plan import WriterPlan
 from lockkit.spark.process import FLEET, freeze, kill_tree, leftovers, send_signal, tree
 

@@ -13,8 +13,8 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.errors import StatedError, StoreError, TableError
 from lockkit.events import Event, event
-from lockkit.lab.processes.child import ChildProcess, Said
-from lockkit.lab.processes.fleet import Plan, last_words, leftovers
+from lockkit.lab.processes.child import ChildProcess, Said, last_words
+from lockkit.lab.processes.fleet import Plan, leftovers
 from lockkit.lab.processes.supervisor import PROFILES
 from lockkit.lab.server import Emulator
 from lockkit.lab.soak import tally

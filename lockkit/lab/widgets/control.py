@@ -9,14 +9,11 @@ One file because this one thread owns everything that the commands change.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -316,12 +313,10 @@ class Controller:
 
     @staticmethod
     def _discard(fleet: Any) -> None:
-        """Remove an earlier run's files from the temporary directory: its store and its logs."""
+        """Remove an earlier run's files: its store and its logs."""
         if fleet is None or fleet.error:
             return  # its message names the logs
-        run_dir = Path(fleet.run_dir)
-        if run_dir.parent == Path(tempfile.gettempdir()):
-            shutil.rmtree(run_dir, ignore_errors=True)
+        fleet.remove_files()
 
     def _failed(self, error: Exception) -> None:
         self._error = f"{type(error).__name__}: {error}"
