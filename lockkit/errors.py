@@ -17,7 +17,15 @@ _URL = re.compile(
     r'((?:(?!(?::|%(?:25)?3a)(?://|(?:%(?:25)?2f){2}))[^\s"])*)',  # up to the next URL
 )
 _PASSWORD = re.compile(r"(?::|%(25)?3a)(?!\d+(?:,|%2c|$))|^(?!localhost)[^.,]+:\d+$", re.I)
-_NAMED = re.compile(r"(?i)(\b(%3f)?(sig|auth|[\w-]*(nature|[ts]key|token|secret))(=|%3d))[^\s&;]+")
+SECRET_NAMES = (
+    r"(?>[\w.-]*?(?:secret|passw(?:or)?d|token|credential|signature|googleaccessid|x-(?:amz|goog)-"
+    r"|(?:access|account|api)[_.-]?key|(?:\b|(?<=3f)|(?<=26))(?:sig|auth)(?= ?=|%)))[\w.-]*+"
+)
+"""A whole name of a credential; no part is tried twice, so that long texts take linear time."""
+_NAMED = re.compile(
+    rf"((?<![\w.-]){SECRET_NAMES}(?: = |=|%(?:25)*3d)"
+    r"|(?<!\w)authorization[:=] ?(?:(?:bearer|basic) )?)(?!\.\.\.)[^\s&;]+", re.I
+)  # fmt: skip
 
 
 def masked(text: str) -> str:

@@ -15,11 +15,15 @@ from lockkit import Clock, Lock, open_lock, open_store
 from lockkit.cli.main import main
 from lockkit.errors import LockBusy, LockLost, LossReason, StatedError, masked
 from lockkit.lab.incident.audit import parse_audit
+from lockkit.lab.incident.diagnosis import Diagnosis
+from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.incident.service import ServiceExamination
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.protocol.record import Record, encode
 from lockkit.providers.filesystem import read
 from lockkit.providers.hive import _owner
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.zookeeper import HOLDER, _said
 from lockkit.recipes.election import Election
 from lockkit.recipes.election.epochs import epoch_key
@@ -27,6 +31,7 @@ from lockkit.recipes.granular.queued import _entry
 from lockkit.recipes.queue import QueueError
 from lockkit.recipes.queue.file import decode as queue_of
 from lockkit.sinks import EventSink, listening
+from lockkit.stores.secret import carries_secret
 
 LONG = f"https://anna:{'secret-' * 100}word@ci.test/job/7"
 """So long that it is cut everywhere, before its @."""
@@ -59,6 +64,9 @@ SHORT = "https://anna:secret-word@ci.test/job/7"
         "https://a.test/x?X-Amz-Security-Token=secret",
         "AccountName=a;AccountKey=secret==;x",
         "zookeeper://h:1/a/b?auth=digest:u:secret",
+        "https%253A%252F%252Fa.test%252Fx%253Fsig%253Dsecret",
+        "Authorization: Bearer secret",
+        "authorization: secret",
     ],
 )
 def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
@@ -83,10 +91,39 @@ def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
         "host/17@12~boot.3",
         "http://localhost:9000/job@7",
         "http://minio.test:9000/job@7?design=1",
+        "lease:1234@57",
+        "container@account",
+        "pass access_key=... and password=...",
     ],
 )
 def test_a_url_without_a_password_is_shown_in_full(url: str) -> None:
     assert masked(url) == url
+
+
+NAMES = (
+    "aws_secret_access_key", "AWS_SECRET_ACCESS_KEY", "access_key", "access.key", "api-key",
+    "password", "passwd", "AccountKey", "SharedAccessSignature", "X-Amz-Credential",
+    "GoogleAccessId", "my_token_2", "sig", "x.sig",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_a_url_must_not_contain_is_masked_in_every_text(name: str) -> None:
+    assert carries_secret(f"s3://bucket/table?{name}=hidden")
+    assert masked(f"before {name}=hidden after {name} = hidden&x") == (
+        f"before {name}=*** after {name} = ***&x"
+    )
+    assert masked(f"{name}%3Dhidden") == f"{name}%3D***"
+
+
+@pytest.mark.timeout(60)  # a quadratic search of a megabyte takes hours
+@pytest.mark.parametrize(
+    "part", ["a-", "a.", "secret", "token-", "sig", "x-amz-", "a ", "%3f", "="]
+)
+def test_a_megabyte_that_looks_like_names_is_masked_in_linear_time(part: str) -> None:
+    text = part * (1_000_000 // len(part))
+    assert masked(text) == text
+    assert not carries_secret(text)
 
 
 @pytest.mark.timeout(60)  # it once took minutes, in which the process lost the locks it held
@@ -165,6 +202,11 @@ def test_a_record_shows_no_password_of_an_owner(tmp_path: Path) -> None:
         ("lock", "show", "u:secret@h/x"),
         ("lock", "show", "s3://b/t", "--endpoint", "http://127.0.0.1:1;AccountKey=secret"),
         ("probe", "zookeeper://h:1/a/b?auth=digest:u:secret"),
+        ("lock", "show", "s3://b/t", "--endpoint", "http://127.0.0.1:x;password=secret"),
+        ("lock", "show", "s3//u:secret@b/t"),
+        ("lock", "break", "s3://b/t", "--faults", "http://u:secret@h/f"),
+        ("incident", "u:secret@h/f"),
+        ("check", "s3:/u:secret@h/f"),
     ],
     ids=lambda line: " ".join(line)[:40],
 )
@@ -196,6 +238,14 @@ def test_a_services_record_of_a_holder_is_masked_before_it_is_cut() -> None:
     assert "secret" not in _entry(fields).holder
     line = {"ownerId": LONG, "state": "END", "timestamp": 1, "lockExpiration": 2}
     assert "secret" not in parse_audit(json.dumps(line)).events[0].who
+
+
+def test_a_notebook_shows_no_password_of_a_services_holder() -> None:
+    held = ServiceHolder(SHORT, "sig=secret", "never", process="password=secret", waiting=(SHORT,))
+    diagnosis = Diagnosis(Pattern.HEALTHY, "held")
+    seen = ServiceExamination(held, 1, None, diagnosis)
+    assert "secret" not in repr(seen)
+    assert "ends='never'" in repr(seen) and "overdue_s=None" in repr(held)
 
 
 def test_a_damaged_queue_shows_no_password() -> None:

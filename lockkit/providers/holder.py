@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from lockkit.clock import process_name
-from lockkit.errors import BreakRefused
+from lockkit.errors import BreakRefused, masked
 from lockkit.providers.process_state import ProcessState, process_state
 
 
@@ -35,6 +35,11 @@ class ServiceHolder:
     """The service's sign that the holder lived within its last `lease_s`; "" if it gives none."""
     clock: str = "the service's clock"
     """By which clock the times are."""
+
+    def __repr__(self) -> str:
+        """Masked value by value: a notebook shows the last expression of a cell."""
+        said = (f"{each.name}={masked(repr(getattr(self, each.name)))}" for each in fields(self))
+        return f"{type(self).__name__}({', '.join(said)})"
 
     @property
     def process_state(self) -> ProcessState:

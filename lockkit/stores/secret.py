@@ -8,17 +8,12 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
+from lockkit.errors import SECRET_NAMES
+
 CODINGS_MAX = 3
 """How many layers of percent-encoding are removed to find a credential."""
 
-_PARAMETER = re.compile(
-    r"(?:^|[?&;#])\s*(?:"
-    r"sig|signature|googleaccessid|x-(?:amz|goog)-[a-z-]+"  # a SAS, and presigned URLs
-    r"|[\w.-]*(?:secret|password|passwd|token|credential|shared_?access_?signature"
-    r"|(?:access|account|api)[_.-]?key)[\w.-]*"
-    r")\s*=",
-    re.I,
-)
+_PARAMETER = re.compile(rf"(?:^|[?&;#])\s*{SECRET_NAMES}\s*=", re.I)
 _USER = re.compile(r"://[^/?#@]*:[^/?#]*@")
 """user:password@, as RFC 3986 (3.2.1) writes it."""
 _PORT = re.compile(r":\d+(?=,|$)")
@@ -44,7 +39,7 @@ def carries_secret(url: str, *, with_port: bool = False) -> bool:
 
 def _has_user(url: str, with_port: bool) -> bool:
     scheme, _, rest = url.partition("://")
-    rest = rest or scheme.partition(":/")[2] or scheme  # a slash too few, or no scheme
+    rest = rest or re.split(":/|//", scheme, maxsplit=1)[-1]  # a character too few, or no scheme
     before, at, _ = rest.partition("@")
     host = re.split(r"[/?#]", before, maxsplit=1)[0]
     if at and host == before and scheme.lower() in _BARE_BUCKETS:
