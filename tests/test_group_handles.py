@@ -180,6 +180,23 @@ def test_an_instant_that_was_reserved_long_ago_is_not_used(
     assert values(url) == judged(url) == dict.fromkeys("abc", 0)
 
 
+class GivenBack(list[Any]):
+    """Empty by now; a moment ago it was not."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def test_an_instant_that_is_given_back_just_as_it_is_to_be_used_is_not_used(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with busy(url, monkeypatch) as table:
+        client = table._upkeep.context.together[0]
+        reserved, client.ahead = client.ahead, GivenBack()
+        assert table.append(rows("c")).instant != reserved[0][0].instant
+    assert values(url) == judged(url) == dict.fromkeys("abc", 0)
+
+
 def test_an_instant_that_is_not_later_than_a_commit_it_knows_is_not_used(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,15 +14,18 @@ import pytest
 from test_group_table import HOW, judged, published, rows, spy, values
 
 from lockkit.cli.main import main
+from lockkit.clock import Clock
 from lockkit.errors import LockkitError
-from lockkit.runtime import Procedure
+from lockkit.runtime import Procedure, run
+from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.errors import CommitConflict, ModeSwitched
 from lockkit.table.further import further_handle
-from lockkit.table.occ import group_commit, group_publish
+from lockkit.table.occ import group_ahead, group_commit, group_publish
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
 from lockkit.table.occ.group import GroupDecision, GroupFence
 from lockkit.table.occ.group_commit import GroupClient
+from lockkit.table.occ.group_fence import read_group_fence
 from lockkit.table.occ.group_process import GroupProcess
 
 THREADS = 4
@@ -345,3 +348,30 @@ def test_a_service_of_a_table_without_group_commit_says_how_threads_use_it(tmp_p
     with Table(table.url) as table, table._busy:
         with pytest.raises(LockkitError, match="open a Table of its own for each thread"):
             table.clean()
+
+
+def test_a_clustering_beside_a_writer_and_its_upsert_keep_both_decisions(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer's thread is interrupted between the fence that it knows and that one's version."""
+    monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
+    right, left = group_commit.view_of_known, [True]
+    done: list[Any] = []
+    with Table(url) as table, ThreadPoolExecutor(1) as pool:
+        for each in "abcd":
+            table.append(rows(each))
+        table.clean()  # from now on all threads have its services
+
+        def preempted(client: GroupClient, known: GroupFence) -> Any:
+            if left and client.writing and client.writing.only:
+                left.clear()
+                done.append(pool.submit(table.cluster).result(60))
+            return right(client, known)
+
+        monkeypatch.setattr(group_commit, "view_of_known", preempted)
+        table.upsert(rows("b", v=1))
+        done.append(table.upsert(rows("a", v=1)))
+        assert not left, "the upsert made a listing"
+    fence, _ = run(read_group_fence(), open_store(url), Clock())
+    assert {each.instant for each in done} <= {each.instant for each in fence.window}
+    assert values(url) == judged(url) == dict.fromkeys("abcd", 0) | {"a": 1, "b": 1}

@@ -9,7 +9,7 @@ file inside the retention is deleted.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from lockkit.clock import Clock
@@ -120,13 +120,18 @@ class TableService:
         try:
             if view.config.merged and compact_due(view.now, self.context.rules):
                 compacted = compact(self.context, view)
-            clustered = cluster(self.context, view) if due else None
+            clustered = cluster(self._apart, view) if due else None
         except CommitConflict as conflict:
             yielded = str(conflict)
         rules = self.context.rules.archive
         due = rules is not None and len(view.now.commits) > rules.keep_max
         archived = self.archive(rules) if rules is not None and due else None
         return ServiceRun(taken_back, cleaned, clustered, compacted, archived, yielded)
+
+    @property
+    def _apart(self) -> ServiceContext:
+        """With a client of its own: the writer's, in another thread, may be deciding just now."""
+        return replace(self.context, together=[])
 
     def inspect(self) -> TableView:
         """The table as it is now; what was read before is not read again."""
@@ -307,7 +312,7 @@ class TableService:
 
         Raises `CommitConflict` if a writer was faster: nothing changed.
         """
-        return cluster(self.context, self._without_dead())
+        return cluster(self._apart, self._without_dead())
 
     def compact(
         self, mode: str = BOTH, instant: str = "", *, retries: int = 0
