@@ -25,6 +25,7 @@ NOT_AT_ALL, UNTIL_IT_LOOKS, LEASE_AND_A_HALF = (
 GUESSES = (LEASE_AND_A_HALF, UNTIL_IT_LOOKS, NOT_AT_ALL)
 GRANTS = 6
 LEASE_S, HOUR_S, GIVE_UP_S = 60.0, 3600.0, 120.0
+SHORT_LEASE_S = 2.0
 URL = "az://lake/orders"  # of the three SDKs, the one that creates clients fastest
 PREFIX = "hoodie.write.lock."
 
@@ -61,11 +62,10 @@ class ServiceHandoff:
 
 @ticks
 def stall_both(
-    first: str = "storage", second: str = "filesystem", *, lease_s: float = 2.0,
-    report: Callable[[str], None] = print,
-) -> ServiceHandoff:  # fmt: skip
+    first: str, second: str, *, report: Callable[[str], None] = print
+) -> ServiceHandoff:
     """Start three processes on each and pause both holders until another process takes over."""
-    contest = Contention((first, second), lease_s=lease_s)
+    contest = Contention((first, second), lease_s=SHORT_LEASE_S)
     try:
         report(f"until each was granted {GRANTS} times …")
         granted = contest.until_granted(GRANTS)

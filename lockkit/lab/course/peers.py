@@ -16,14 +16,14 @@ from lockkit.lab.widgets.ui import FAST
 LATENCY_MS = 60.0
 
 
-def peers(*, writers: int | None = None, seconds: float | None = None) -> str:
+def peers() -> str:
     """Appends by deltalake and pylance, in threads and in real time, on a store of 60 ms.
 
     A library that is not installed is named; nothing is installed for it.
     """
     fast = bool(os.environ.get(FAST))
-    writers = writers or (2 if fast else 4)
-    seconds = seconds or (1.0 if fast else PEERS_S)
+    writers = 2 if fast else 4
+    seconds = 1.0 if fast else PEERS_S
     lines = []
     for name, module, make in PEERS:
         if find_spec(module) is None:

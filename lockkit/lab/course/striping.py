@@ -28,6 +28,7 @@ from lockkit.recipes.stripes import index_of
 
 TTL_S, LATENCY_MS = 60.0, 30
 RACE_S, FAST_RACE_S = 10.0, 3.0
+RACERS, STRIPES = 6, 64
 TABLES = {"volume": VOLUME_OPERATIONS, "bucket": BUCKET_OPERATIONS, "key": KEY_OPERATIONS}
 RIGHT = "nothing: as it should be"
 FOR_EVER, TWICE, A_MOMENT = (
@@ -181,33 +182,28 @@ class Race:
 
 
 @ticks
-def race(
-    *, writers: int = 6, stripes: int = 64, seconds: float | None = None,
-    report: Callable[[str], None] = print,
-) -> Race:  # fmt: skip
-    """Race threads on a store that takes one write a second per object, as GCS does.
-
-    Each race lasts `seconds`; the default is ten in a notebook.
-    """
-    seconds = seconds or (FAST_RACE_S if os.environ.get(FAST) else RACE_S)
-    keys = [f"part={number}" for number in range(writers)]
+def race(*, report: Callable[[str], None] = print) -> Race:
+    """Race threads on a store that takes one write a second per object, as GCS does."""
+    seconds = FAST_RACE_S if os.environ.get(FAST) else RACE_S
+    keys = [f"part={number}" for number in range(RACERS)]
     with Emulator(profile="gcs", latency_ms=LATENCY_MS) as server:
         options: dict[str, Any] = {"endpoint": server.gcs}
         singles = [
             Lock("gs://lake/single", ttl_s=TTL_S, acquire_timeout=None, **options) for _ in keys
         ]
         handles = [
-            StripedLock("gs://lake/striped", stripes=stripes, lock={"ttl_s": TTL_S}, **options)
+            StripedLock("gs://lake/striped", stripes=STRIPES, lock={"ttl_s": TTL_S}, **options)
             for _ in keys
         ]
         report(f"one lock object, for {seconds:g} s …")
         single = _contend(singles, seconds, singles)
-        report(f"{stripes} stripes, for {seconds:g} s …")
+        report(f"{STRIPES} stripes, for {seconds:g} s …")
         grants = [
             each.keys(key, acquire_timeout=None) for each, key in zip(handles, keys, strict=True)
         ]
         striped = _contend(grants, seconds, handles)
-    return Race(writers, seconds, single, striped, len({index_of(key, stripes) for key in keys}))
+    met = len({index_of(key, STRIPES) for key in keys})
+    return Race(RACERS, seconds, single, striped, met)
 
 
 def _contend(grants: list[Any], seconds: float, handles: Sequence[Any]) -> tuple[int, ...]:

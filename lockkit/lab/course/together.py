@@ -155,17 +155,14 @@ class CommitRates:
         return "\n".join([self.name, *rows])
 
 
-def rates(
-    *, helping: bool, writers: Sequence[int] = WRITERS, seconds: float = SECONDS,
-    profile: str = HOT,
-) -> CommitRates:  # fmt: skip
+def rates(*, helping: bool) -> CommitRates:
     """Measure in virtual time: requests take 60 ms, and the writers' processors take none."""
     found, longest = dict[int, float](), dict[int, float]()
-    for number in writers:
-        played = Writing(number, helping, profile).play(seconds)
-        found[number] = len(played.acked) / seconds
+    for number in WRITERS:
+        played = Writing(number, helping, HOT).play(SECONDS)
+        found[number] = len(played.acked) / SECONDS
         waits = [ended_ms - began_ms for _, began_ms, ended_ms in played.acked]
-        longest[number] = max(waits, default=seconds * 1000) / 1000
+        longest[number] = max(waits, default=SECONDS * 1000) / 1000
     return CommitRates("helping" if helping else "each for itself", found, longest)
 
 

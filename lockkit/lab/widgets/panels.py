@@ -277,14 +277,14 @@ class Workbench(Newest):
                 break
         raise TimeoutError(self._why_not(" or ".join(kinds), who, timeout_s))
 
-    def rehearse(self, *, fence: bool = True, stall: str = "W1") -> Any:
+    def rehearse(self, *, fence: bool = True) -> Any:
         """Play the whole story: pause, takeover, late commit, lost answer; return the verdict."""
         self.launch(fence=fence, overlap=1.0)
-        self.stall(stall)
-        self.until("stalled", who=stall)
+        self.stall("W1")
+        self.until("stalled", who="W1")
         self.until("published")  # another writer has taken the lock over, and committed
-        self.resume(stall)
-        self.until("refused", "published", who=stall)
+        self.resume("W1")
+        self.until("refused", "published", who="W1")
         self.lose_response()
         self.until("fault")
         self.until("published")

@@ -91,8 +91,9 @@ def coloured(text: object, colour: str) -> Html:
     return Html(f"<span class='{colour}'>{shown(text)}</span>")
 
 
-def error_html(error: BaseException | str, trace: str = "") -> str:
+def error_html(error: BaseException | str) -> str:
     """The error's message; the traceback of a bug is folded."""
+    trace = ""
     if isinstance(error, BaseException):
         what = str(error) or type(error).__name__
         if not isinstance(error, EXPECTED):

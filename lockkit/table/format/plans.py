@@ -202,8 +202,8 @@ def _said(fields: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(_instant(each) for each in said.split(",") if each)
 
 
-def format_clean(plan: CleanPlan, *, took_ms: int, failed: frozenset[str] = frozenset()) -> bytes:
-    """The body of the completed clean; the deletion of the paths in `failed` is not proven."""
+def format_clean(plan: CleanPlan, *, took_ms: int) -> bytes:
+    """The body of the completed clean, all of whose files were deleted."""
     of_partition = {}
     for partition, paths in _by_partition(plan.files, NO_BASE).items():
         names = {path: path.rpartition("/")[2] for path in paths}
@@ -211,14 +211,14 @@ def format_clean(plan: CleanPlan, *, took_ms: int, failed: frozenset[str] = froz
             "partitionPath": partition,
             "policy": plan.policy,
             "deletePathPatterns": list(names.values()),
-            "successDeleteFiles": [names[path] for path in paths if path not in failed],
-            "failedDeleteFiles": [names[path] for path in paths if path in failed],
+            "successDeleteFiles": list(names.values()),
+            "failedDeleteFiles": [],
             "isPartitionDeleted": False,
         }
     return encode(records.CLEAN, {
         "startCleanTime": plan.instant,
         "timeTakenInMillis": max(0, took_ms),
-        "totalFilesDeleted": sum(path not in failed for _, path in plan.files),
+        "totalFilesDeleted": len(plan.files),
         "earliestCommitToRetain": plan.retain_from,
         "lastCompletedCommitTimestamp": plan.last_completed,
         "partitionMetadata": of_partition,

@@ -137,14 +137,13 @@ class HeldBack:
 
 
 def held_back(
-    names: TimelineNames, now: Timeline, start: str = "", end: str | None = None, *,
-    rules: HeartbeatRules = HeartbeatRules(),
-) -> Procedure[HeldBack | None]:  # fmt: skip
+    names: TimelineNames, now: Timeline, start: str = "", end: str | None = None
+) -> Procedure[HeldBack | None]:
     """What holds increments of (`start`, `end`] back; None in version 9, or if no commit waits."""
     barrier, waiting = _barrier(names, now, start, end)
     if not waiting:
         return None
-    by = yield from unfinished(names, now, barrier, (yield WallMs()), rules)
+    by = yield from unfinished(names, now, barrier, (yield WallMs()), HeartbeatRules())
     return _held_by(by, waiting)
 
 

@@ -156,10 +156,10 @@ def plan_clean(
 
 
 def preview_clean(
-    known: TableCache, rules: CleanRules = CleanRules(), *, base: str = NO_BASE
+    known: TableCache, rules: CleanRules = CleanRules()
 ) -> Procedure[CleanPlan]:
     """What `plan_clean` would write; reads only."""
-    return (yield from _look(known, rules, base, ""))[0]
+    return (yield from _look(known, rules, NO_BASE, ""))[0]
 
 
 def _look(

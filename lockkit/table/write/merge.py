@@ -192,7 +192,7 @@ def _others(count: int, without: Any) -> Any:
 
 
 def rewrite_group(
-    target: Target, base: Slice, old: pa.Table, rows: pa.Table, *, task: TaskId = TaskId()
+    target: Target, base: Slice, old: pa.Table, rows: pa.Table
 ) -> BaseFile:
     """The next slice of a file group in memory: `old` (as read) with the upserts `rows` merged in.
 
@@ -203,12 +203,12 @@ def rewrite_group(
     :param base: the slice to replace.
     :param old: its rows, as read.
     :param rows: the upserts.
-    :param task: the task that writes the file.
     """
     if rows.num_rows:
         refuse_strangers(target, base.partition, rows)
     out = io.BytesIO()
     schema = columns_of(target, _both(plain(old).schema, plain(rows).schema))
+    task = TaskId()
     draft = BaseFileWriter(target, base.partition, base.file_id, schema, out, task, base.instant)
     stat = merge(draft, [old], upserts(target, rows))
     return in_memory(stat or draft.close(inserts=0), out)
