@@ -41,8 +41,8 @@ KINDS = [
 INTERNAL = {
     # caught before they reach a caller, or ends of a simulated process
     "Cancelled", "CommandError", "DatabaseBusy", "DeadlinePassed", "DialectError",
-    "DiskFull", "EntryGone", "GrantOver", "Interrupted", "LaterFormat", "Malformed", "NoAnswerYet",
-    "_CommandFailed",
+    "DiskFull", "EntryGone", "ForeignAnswer", "GrantOver", "Interrupted", "LaterFormat",
+    "Malformed", "NoAnswerYet", "_CommandFailed",
     "ProtocolDeparture", "SiblingInterrupted", "StopSignal", "TableMoved", "Unreachable",
     "Unreadable", "Stopped", "Violated", "WireError", "WriterDeposed",
 }  # fmt: skip

@@ -103,6 +103,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.server.body(parse_qs(urlsplit(self.path).query, keep_blank_values=True))
         self.send_response(200)
         kind = "json" if self.server.dialect == "gcs" else "xml"
+        self.send_header("x-ms-version", "2023-11-03")  # as Azure sends it; the others ignore it
         self.send_header("Content-Type", f"application/{kind}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -277,7 +277,7 @@ class AzureBlobLease(LeasedLock):
         """The blob's properties; None: there is no blob."""
         found = self._send("look at it", self._blob.get_blob_properties)
         if isinstance(found, ErrorResponse | Unknown):
-            if isinstance(found, ErrorResponse) and found.status == 404:
+            if isinstance(found, ErrorResponse) and found.code == "BlobNotFound":
                 return None
             self._endpoint.listing(self._table, found, "look at it")
         return found

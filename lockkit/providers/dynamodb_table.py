@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from lockkit.stores.endpoint import (
     ANY_STATUS,
     Endpoint,
     ErrorResponse,
+    ForeignAnswer,
     RefusalKind,
     Table,
     meaning,
@@ -170,7 +172,23 @@ def _client(options: StoreOptions, endpoint: Endpoint) -> Any:
             f"the Python package {missing.name!r} is not installed", "pip install 'lockkit[s3]'"
         ) from None
     try:
-        return aws.client("dynamodb", options, options.endpoint)
+        made = aws.client("dynamodb", options, options.endpoint)
     except aws.SDK_ERRORS as error:
         aws.refusal(error, endpoint, "open it")
         raise endpoint.misconfigured(error) from None
+    made.meta.events.register("before-parse.dynamodb", _refuse_foreign)
+    return made
+
+
+def _refuse_foreign(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
+    """botocore reads any page with status 200 as `{}`, which would say that there is no item."""
+    if response_dict["status_code"] >= 300:
+        return
+    try:
+        said = json.loads(response_dict["body"])
+    except (ValueError, RecursionError):
+        said = None
+    kind = str(response_dict["headers"].get("content-type", ""))
+    is_own = kind.startswith("application/x-amz-json") and isinstance(said, dict)
+    if not is_own or (operation_model.name == "DescribeTable" and "Table" not in said):
+        raise ForeignAnswer("DynamoDB")

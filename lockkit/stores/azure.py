@@ -49,6 +49,7 @@ from lockkit.stores.endpoint import (
     HTTP,
     Endpoint,
     ErrorResponse,
+    ForeignAnswer,
     RefusalKind,
     Table,
     agent,
@@ -332,10 +333,19 @@ def _keep_headers(into: dict[str, str]) -> Any:
     """A hook that keeps the first answer's headers: the SDK's own result has no Date."""
 
     def keep(answer: Any) -> None:
+        _refuse_foreign(answer)
         for name, value in answer.http_response.headers.items():
             into.setdefault(name.lower(), value)
 
     return keep
+
+
+def _refuse_foreign(answer: Any) -> None:
+    """The SDK takes any page with the right status for a blob without a lease, or a renewal."""
+    response = answer.http_response
+    said = [name for name in response.headers if name.lower().startswith("x-ms-")]
+    if response.status_code < 300 and not said:
+        raise ForeignAnswer("Azure Blob Storage")
 
 
 class TimedCredential:
@@ -400,6 +410,7 @@ def _client(container: str, account_host: str, options: StoreOptions) -> Contain
         "read_timeout": read_s,
         "user_agent": agent(options.client),
         "api_version": extra.pop("api_version", API_VERSION),
+        "raw_response_hook": _refuse_foreign,
     }
     account_url: str = extra.pop("account_url", None) or ""
     if account_url and options.endpoint:

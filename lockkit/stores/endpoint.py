@@ -141,6 +141,10 @@ under `.amazonaws.com`, `.googleapis.com` or `.windows.net`.
 """
 _SCHEMES = {"s3a": "s3", "abfs": "az", "abfss": "az"}
 
+class ForeignAnswer(ValueError):
+    """A success that is not of the service named: of a login page, a proxy, another server."""
+
+
 CONNECTIONS_MAX = 32
 """Connections that a client keeps; each further one is closed after its request.
 
@@ -288,6 +292,11 @@ class Endpoint:
 
         The outcome of the request is unknown, and such pages come and go.
         """
+        if isinstance(error, ForeignAnswer):
+            return Unknown(
+                f"the answer to {doing} is not of {error}: check the endpoint, and whether a proxy "
+                "or a login page answers in its place"
+            )
         return Unknown(f"no sensible answer to {doing} (the SDK failed: {_name(error)})")
 
     def fault(self, refusal: ErrorResponse, doing: str) -> StoreError:

@@ -59,6 +59,7 @@ from lockkit.stores.endpoint import (
     HTTP,
     Endpoint,
     ErrorResponse,
+    ForeignAnswer,
     RefusalKind,
     Table,
     agent,
@@ -80,11 +81,13 @@ TABLE: Table = {
     (ANY_STATUS, "rateLimitExceeded"): RefusalKind.THROTTLED,
     (404, ANY_CODE): RefusalKind.MISSING,
     (404, "noSuchBucket"): RefusalKind.FAULT,
+    (404, "webPage"): RefusalKind.FAULT,
 }
 # A write to a missing object gets a 412, so a 404 to a write is about the bucket.
 WRITES: Table = {**TABLE, (404, ANY_CODE): RefusalKind.FAULT}
 
 CURES: Mapping[tuple[int, str], str] = {
+    (404, "webPage"): "this is not Cloud Storage; check the endpoint",
     (ANY_STATUS, "noSuchBucket"): "there is no such bucket; create it, or correct the URL",
     (404, ANY_CODE): "there is no such bucket; create it, or correct the URL",
     (401, ANY_CODE): "the credentials are missing or have expired; log in again "
@@ -332,7 +335,7 @@ class GcsStore:
             retry=None,
         ).pages
         return new_pages(
-            map(list, pages), lambda blob: (blob.name, blob.generation),
+            map(_entries, pages), lambda blob: (blob.name, blob.generation),
             call=call, endpoint=self._endpoint, doing=doing,
         )  # fmt: skip
 
@@ -363,6 +366,12 @@ class GcsStore:
         return self._endpoint.silence(error, doing)
 
 
+def _entries(page: Any) -> Sequence[Any]:
+    if not page.raw_page.keys() & {"kind", "items"}:  # the SDK reads any object as an empty page
+        raise ForeignAnswer("Cloud Storage")
+    return list(page)
+
+
 def _refusal(response: requests.Response) -> ErrorResponse:
     # Not `.text`: without a charset in the answer it analyses every byte, for seconds.
     text = response.content[:ERROR_BYTES_MAX].decode("utf-8", "replace")
@@ -378,6 +387,8 @@ def _code(status: int, text: str) -> str:
     """The `reason` of the JSON error; a download has it in plain text only."""
     if status == 404 and "bucket does not exist" in text:
         return "noSuchBucket"
+    if text.lstrip()[:1] == "<":  # Cloud Storage answers in JSON, or in plain text
+        return "webPage"
     try:
         return str(json.loads(text)["error"]["errors"][0]["reason"])
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):

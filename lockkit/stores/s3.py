@@ -40,6 +40,7 @@ from lockkit.stores.endpoint import (
     ANY_STATUS,
     HTTP,
     Endpoint,
+    ForeignAnswer,
     RefusalKind,
     Table,
     epoch_ms,
@@ -225,7 +226,11 @@ class S3Store:
         doing = f"delete {key}"
         header = {} if condition is None else {"IfMatch": condition.version}
         try:
-            self._client.delete_object(Bucket=self._bucket, Key=self._full(key), **header)
+            answer = self._client.delete_object(
+                Bucket=self._bucket, Key=self._full(key), **header
+            )
+            if "html" in answer["ResponseMetadata"]["HTTPHeaders"].get("content-type", ""):
+                raise ForeignAnswer("S3")  # botocore ignores the body of a deletion's answer
         except aws.SDK_ERRORS as error:
             return self._endpoint.delete(TABLE, aws.refusal(error, self._endpoint, doing), doing)
         self._endpoint.mark_answered()
