@@ -18,6 +18,7 @@ from kazoo.security import make_digest_acl
 from lock_world import SPAWN, Tale, until
 from service_world import Wire, curator
 
+from lockkit.cli.main import main
 from lockkit.clock import process_name
 from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError
 from lockkit.lab.processes.services.zookeeper import SESSION_MS_MAX
@@ -126,6 +127,24 @@ def test_waiters_are_granted_in_the_order_of_their_nodes_and_tokens_rise(
         thread.join(60)
     assert [lock for lock, _ in came] == locks
     assert [token for _, token in came] == sorted(token for _, token in came)
+
+
+def test_a_persistent_node_is_said_to_be_of_no_session_and_to_end_by_a_break_only(
+    make: Callable[..., ZookeeperLock], server: Callable[..., KazooClient], zookeeper: Any,
+    key: str, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path, url = f"{BASE}/{key}", f"zookeeper://{zookeeper.address}{BASE}/{key}"
+    server().ensure_path(f"{path}/_c_1-lock-0000000000")
+    assert main(["lock", "show", url]) == 1
+    shown = capsys.readouterr().out
+    assert "ends     never" in shown and "no session has its node" in shown
+    assert main(["incident", url, "--watch-s", "0"]) == 1
+    assert "holder died" in (said := capsys.readouterr().out) and "no session has" in said
+    assert main(["lock", "break", url, "--version", "_c_1-lock-0000000000"]) == 0
+    assert nodes(server(), key) == []
+    assert make(owner="alice").acquire(timeout=30)
+    assert main(["lock", "show", url]) == 0
+    assert "when its session times out" in capsys.readouterr().out
 
 
 def test_a_waiter_that_times_out_leaves_no_node_and_names_the_holder(

@@ -33,6 +33,8 @@ class ServiceHolder:
     """A living holder renews it within this time; None: the service does not show renewals."""
     kept_alive: str = ""
     """The service's sign that the holder lived within its last `lease_s`; "" if it gives none."""
+    no_holder: str = ""
+    """What shows that nobody keeps it, so that it never ends by itself; "" if nothing does."""
     clock: str = "the service's clock"
     """By which clock the times are."""
 
@@ -56,6 +58,8 @@ class ServiceHolder:
                 return False, "its process runs on this host: stop it first"
             case ProcessState.STOPPED:
                 return False, "its process is stopped, and continues if it is resumed: end it first"
+        if self.no_holder:
+            return None, f"{self.no_holder}; break it, unless a person made it to hold the lock"
         if self.kept_alive:
             return False, f"{self.kept_alive}; if its holder has died, it ends by itself"
         return None, "the service does not stop its holder: make sure first that it is dead"
@@ -67,7 +71,7 @@ class ServiceHolder:
     def missed(self, wall_ms: float) -> bool | None:
         """Whether one look shows that its holder no longer renews it; None: it does not show it."""
         state, limit_s = self.process_state, self.overdue_s or self.lease_s
-        if state in (ProcessState.ENDED, ProcessState.STOPPED):
+        if state in (ProcessState.ENDED, ProcessState.STOPPED) or self.no_holder:
             return True
         if limit_s and not self.kept_alive and self.silent_ms(wall_ms) > limit_s * 1000:
             return True

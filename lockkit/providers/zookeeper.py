@@ -178,10 +178,17 @@ class ZookeeperLock(LeasedLock):
                 continue  # it has released the lock since
             owner, process = _said(data)
             names = self._contenders(session)
+            waiting = tuple(self._owner(session, each) for each in names if each != name)
+            if not stat.ephemeralOwner:
+                return ServiceHolder(
+                    owner, name, "never: only a break, or who deletes its node, ends it",
+                    stat.ctime, waiting=waiting, process=process,
+                    no_holder="no session has its node, which is persistent: no client holds it",
+                )  # fmt: skip
             return ServiceHolder(
                 owner, name, "when its session times out, after its process has died", stat.ctime,
-                waiting=tuple(self._owner(session, each) for each in names if each != name),
-                process=process, kept_alive="its session lives, as ZooKeeper sees it",
+                waiting=waiting, process=process,
+                kept_alive="its session lives, as ZooKeeper sees it",
                 lease_s=session.granted_s,  # ZooKeeper shows no other session's time
             )  # fmt: skip
         return None

@@ -82,6 +82,8 @@ def judge(
             return True, Diagnosis(Pattern.HEALTHY, f"{who} renewed it while it was watched")
     if state is ProcessState.STOPPED:
         return False, Diagnosis(Pattern.HOLDER_SILENT, f"{process}: {state.value}")
+    if last.no_holder:
+        return False, Diagnosis(Pattern.HOLDER_DIED, f"{who}: {last.no_holder}")
     if last.kept_alive:
         return _kept_alive(last, who, watched_ms)
     silent_ms = last.silent_ms(wall_ms, watched_ms)
