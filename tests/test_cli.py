@@ -1015,6 +1015,19 @@ def mark() -> Iterator[str]:
         each.kill()
 
 
+def test_ctrl_c_after_a_command_has_ended_changes_neither_its_words_nor_its_exit_code() -> None:
+    program = (
+        "import atexit, os, signal, sys; atexit.register(os.kill, os.getpid(), signal.SIGINT); "
+        "sys.argv = ['lockkit', 'lock', 'show', 'memory://b/t']; "
+        "from lockkit.__main__ import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "free" in done.stdout
+
+
 def assert_interrupted(
     arguments: tuple[str, ...], ready: str, mark: str, *, by: int = signal.SIGINT, code: int = 130
 ) -> None:

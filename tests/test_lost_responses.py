@@ -222,6 +222,57 @@ def test_no_write(lost_responses, lake):
     result.stdout.fnmatch_lines(["SKIPPED*it sends no writes, so none can be late (late)"])
 
 
+def test_a_case_that_the_test_skips_is_reported_and_does_not_pass(run: Run) -> None:
+    result = run("""
+def test_each(lost_responses, lake):
+    with lost_responses:
+        if claim(lake, tries=1) != 200:
+            pytest.skip("no")
+
+def test_one(lost_responses, lake):
+    with lost_responses:
+        first = claim(lake) == 200
+        if send(lake, "PUT", "two", b"2", tries=1)[0] != 200:
+            pytest.skip("no")
+""", "--lockkit-faults=throttle", "-rs")
+    result.assert_outcomes(skipped=1, passed=1)
+    result.stdout.fnmatch_lines(
+        ["*1 skipped by the test itself: throttle:put two*", "SKIPPED*: throttle:put claim*"]
+    )
+
+
+def test_in_a_unittests_testcase_the_fixture_is_one_clear_failure(run: Run) -> None:
+    result = run("""
+import unittest
+
+class TestIt(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def bucket(self, lost_responses, lake):
+        self.lost_responses, self.lake = lost_responses, lake
+
+    def test_it(self):
+        with self.lost_responses:
+            claim(self.lake)
+
+def test_another():
+    pass
+""")
+    result.assert_outcomes(errors=1, passed=1)
+    result.stdout.fnmatch_lines(["*which a unittest.TestCase does not allow; write the test as*"])
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
+def test_an_error_with_control_characters_is_escaped_in_the_section_of_lockkit(run: Run) -> None:
+    result = run("""
+def test_it(lost_responses, lake):
+    with lost_responses:
+        if claim(lake, tries=1) != 200:
+            raise ValueError(chr(27) + "[31m red")
+""", "--lockkit-faults=throttle")
+    result.assert_outcomes(failed=1)
+    assert "    ValueError: \\x1b[31m red" in result.stdout.str()
+
+
 def test_a_bound_on_the_cases_selects_writes_first_and_reports_it(run: Run) -> None:
     result = run(RIGHT, "--lockkit-cases-max=1", "--lockkit-faults=lost,error")
     result.assert_outcomes(passed=2)

@@ -19,6 +19,12 @@ def interrupts_raise() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def ignore_interrupts() -> None:
+    """The command has ended and said so: while the interpreter ends, its exit code stays."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _end(_signal: int, _frame: FrameType | None) -> None:
     """Nothing is held or started yet. An exception would pass through half of an import."""
     try:

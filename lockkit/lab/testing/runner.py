@@ -21,6 +21,10 @@ from lockkit.lab.testing.report import as_text, command, draw
 
 LISTED_MAX = 20
 ERROR_CHARACTERS_MAX = 100
+NO_CASES = (
+    "lost_responses repeats a test, which a unittest.TestCase does not allow; write the test as a "
+    "function, or as a method of a class that does not inherit from TestCase"
+)
 PICTURES = pytest.StashKey[Path]()
 """A folder of this run alone, where pytest keeps no cache."""
 
@@ -48,7 +52,7 @@ class CaseRun:
         wrong = next(each for each in self.raised if not _skips(each))
         assert wrong.excinfo is not None
         text = " ".join(wrong.excinfo.exconly(tryshort=True).split())
-        return text.removesuffix(" Use -v to get more diff")[:ERROR_CHARACTERS_MAX]
+        return plain(text.removesuffix(" Use -v to get more diff"), limit=ERROR_CHARACTERS_MAX)
 
 
 def _skips(call: pytest.CallInfo[None]) -> bool:
@@ -66,6 +70,10 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> None:
 
 def _reports(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[pytest.TestReport]:
     """Setup, call and teardown, as of one test."""
+    if not hasattr(item, "callspec"):
+        yield _made(item, "setup", lambda: pytest.fail(NO_CASES, pytrace=False))
+        yield _made(item, "teardown", lambda: item.session._setupstate.teardown_exact(nextitem))
+        return
     cases = item.stash[RUN] = CaseRun(item)
     try:
         clean = cases.once(None)
@@ -100,6 +108,7 @@ def _all_cases(item: pytest.Item, cases: CaseRun, clean: pytest.TestReport) -> p
     first: pytest.TestReport | None = None
     said: list[str] = []
     unreached: list[str] = []
+    skipped: list[str] = []
     duration, ran = clean.duration, 0
     for case in pick.cases:
         reports, ran = cases.once(case), ran + 1
@@ -108,6 +117,7 @@ def _all_cases(item: pytest.Item, cases: CaseRun, clean: pytest.TestReport) -> p
         if cases.script.struck is None:
             unreached.append(case.id)
         if failing is None:
+            skipped += [case.id] if any(map(_skips, cases.raised)) else []
             continue
         said.append(f"{plain(case.id)}\n    {cases.error()}\n{_shown(item, case, cases.script)}")
         first = first or failing
@@ -115,6 +125,8 @@ def _all_cases(item: pytest.Item, cases: CaseRun, clean: pytest.TestReport) -> p
             break
     if len(unreached) == ran and first is None:
         return _made(item, "call", lambda: pytest.fail(_unreached(unreached), pytrace=False))
+    if len(skipped) == ran:
+        return _made(item, "call", lambda: pytest.skip(_skipped(skipped)))
     report = first or clean
     report.when, report.duration = "call", duration
     if said:
@@ -129,6 +141,8 @@ def _all_cases(item: pytest.Item, cases: CaseRun, clean: pytest.TestReport) -> p
         )  # fmt: skip
     if unreached:
         notes.append(_unreached(unreached))
+    if skipped:
+        notes.append(_skipped(skipped))
     result = {"ran": ran, "failed": len(said), "notes": notes}
     report.user_properties.append((PROPERTY, json.dumps(result)))
     return report
@@ -164,6 +178,11 @@ def _rest(listed: list[str]) -> list[str]:
 def _unreached(cases: list[str]) -> str:
     more = " and others" if len(cases) > 1 else ""
     return f"{len(cases)} not reached, as the request was not sent again: {plain(cases[0])}{more}"
+
+
+def _skipped(cases: list[str]) -> str:
+    more = " and others" if len(cases) > 1 else ""
+    return f"{len(cases)} skipped by the test itself: {plain(cases[0])}{more}"
 
 
 def _shown(item: pytest.Item, case: Case, script: FaultScript) -> str:
