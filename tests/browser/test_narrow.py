@@ -40,6 +40,7 @@ TALL = (
     "from lockkit.lab.widgets import Rerun, StoreProbe, TimeSliders\nTimeSliders(stall_s=9)",
     "again = Rerun('lease/fence off:18')\nagain.others(5)\nagain",
     "probe = StoreProbe()\nprobe.run('aws', rounds=1, requests=3)\nprobe",
+    "from lockkit.lab.widgets import PatternStepper\nPatternStepper('election')",
 )  # fmt: skip
 
 
