@@ -7,9 +7,9 @@ from html import escape
 
 from lockkit.events import shortened
 
-_LEFT = "text-align:left"
+_LEFT = "text-align:left;padding:4px"
 LEFT = f"style='{_LEFT}'"  # a page strips style sheets from output
-TIGHT = f"style='{_LEFT};padding:2px 8px;line-height:1.4'"
+TIGHT = "style='text-align:left;padding:2px 8px;line-height:1.4'"
 """A cell of a long table, which fits on one screen."""
 WORD_MAX = 10
 """A longer word, such as an id, is broken rather than cut in a narrow notebook."""

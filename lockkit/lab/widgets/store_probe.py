@@ -52,7 +52,8 @@ STYLE = """<style>
 @container (max-width:999px){
 .lp-matrix :is(tbody,tr){display:block}.lp-matrix tr:first-child{display:none}
 .lp-matrix tr+tr{border-top:1px solid var(--jp-border-color2,#ddd);padding:4px 0}
-.lp-matrix tr td{border:0!important;display:inline}
+.lp-matrix tr td{border:0!important;display:inline;padding:0}
+.lp-matrix td:not(:last-child)::after{content:'; '}
 .lp-matrix td::before{opacity:.7;font-weight:400}.lp-matrix td:first-child{font-weight:600}
 """ + "".join(
     f".lp-matrix td:nth-child({n})::before{{content:'{head}: '}}" for n, head in enumerate(HEADS, 2)
