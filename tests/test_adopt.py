@@ -169,11 +169,11 @@ def test_a_table_with_hudis_buckets_is_adopted_with_their_number_and_keeps_one_r
 ) -> None:
     folder = table_of(name)
     before = files(folder)
-    for given, why in ((), "belong with 3"), (("2",), "a bucket 2"), (("5",), "belongs to"):
+    for given, why in ((), "fit 3"), (("2",), "a bucket 2"), (("5",), "would be in"):
         code, said = adopt(capsys, folder, *(["--buckets", *given] if given else []))
         (fix,) = (each for each in said["fixes"] if "buckets of Hudi's index" in each["what"])
         assert (code, fix["changes"], files(folder)) == (1, {}, before)
-        assert why in fix["blocked"] and "with 3" in fix["blocked"]
+        assert why in fix["blocked"] and "fit 3 buckets" in fix["blocked"]
         assert BUCKETS not in said["writer_options"]
     code, said = adopt(capsys, folder, "--buckets", "3")
     assert (code, said["writable"]) == (0, True)

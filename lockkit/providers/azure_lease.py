@@ -38,12 +38,12 @@ TTL_S_MIN, TTL_S_MAX = 15, 60
 """Azure's limits for a lease that ends; a lease may also have no end."""
 BEATS_PER_LEASE = 4
 BEAT_S = 15.0
-"""Of a lease without end: how soon its holder notices that it was broken."""
+"""How often the holder of a lease without end checks that nobody has broken it."""
 LOOK_S = 1.0
 TRIES_MAX = 3
-"""Rounds of one try: request the lease; create the blob; request it again."""
+"""Requests of one try at most: acquire the lease, create the blob, acquire the lease."""
 LEASE_ID, OWNER, PROCESS = "lockkit_lease", "lockkit_owner", "lockkit_process"
-"""The holder's entries in the blob's metadata; names of other entries do not begin like that."""
+"""The holder's entries in the blob's metadata. No other entry has a name with this prefix."""
 FOR_EVER = -1
 OWNER_CHARS_MAX = 200
 NAMELESS = "somebody, by an Azure lease"

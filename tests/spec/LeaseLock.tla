@@ -1,14 +1,16 @@
 ------------------------------- MODULE LeaseLock -------------------------------
-(* The lease of lockkit, as lockkit/protocol/lease.py decides it, under the adversary of lockkit/lab/verify/explore.
+(* The lease protocol of lockkit/protocol/lease.py, in the model of lockkit/lab/verify/explore.
 
-   A few clients, one lock object in a store with conditional writes, faults and clocks. A request
-   is sent, decided by the store and answered in three steps, so that every delay and every stall
-   is just another order of steps. All times are relative to now, and no older than makes a
-   difference: the number of states is finite, however long the story.
+   The model has a few clients, one lock object in a store with conditional writes, faults and
+   clocks. Sending a request, deciding it in the store and answering it are three steps. A delay or
+   a stall is therefore only another order of steps. All times are relative to the present, and a
+   time is cut off where a greater age makes no difference, so the number of states is finite.
 
-   Constants have the names of lockkit.protocol.policy.Policy, of the rules that lockkit.lab.verify.wrong_rules replaces, and
-   of lockkit.lab.verify.explore.parts.Bounds, and the values of their enumerations; invariants have the names of lockkit.lab.verify.explore.parts.Invariant. One tick is
-   a second, a lease lasts two, so every margin rounds to nothing and has no constant here.      *)
+   The constants have the names of the fields of lockkit.protocol.policy.Policy, of the rules that
+   lockkit.lab.verify.wrong_rules replaces, and of the fields of
+   lockkit.lab.verify.explore.parts.Bounds. The invariants have the names of
+   lockkit.lab.verify.explore.parts.Invariant. One tick is a second and a lease lasts two ticks, so
+   each margin rounds to zero and has no constant.                                               *)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
@@ -19,16 +21,16 @@ CONSTANTS
     gives_up, watch
 
 VARIABLES
-    clients,    \* what each knows, has out, and may yet do
+    clients,    \* of each client: its knowledge, its open requests, what it may still do
     store,      \* the lock object, and the resource that the lock protects
-    late,       \* writes that go on although their client was told nothing; copies are as good as one
-    able,       \* faults left
-    broken      \* invariants that the last step broke
+    late,       \* writes without an answer that may still be applied; equal copies count once
+    able,       \* the faults that are still allowed
+    broken      \* the invariants that the last step violated
 
 vars == <<clients, store, late, able, broken>>
 
 Clients == DOMAIN acquires
-UNSAID == 99                            \* a time of the store's clock that was not told
+UNSAID == 99                            \* the store gave no time with this answer
 
 Max(a, b) == IF a > b THEN a ELSE b
 Least(S) == CHOOSE a \in S : \A b \in S : a <= b
@@ -43,7 +45,7 @@ Idle == [phase |-> "idle", seen |-> NONE, out |-> NONE, unsettled |-> <<>>, gran
 Live(record) == record # NONE /\ ~record.expired
 Believes(c) == LET u == clients[c].state.until IN u # NONE /\ u > 0
 
-(* What a step gives: the state after it, the request that goes out, and losses that are told.   *)
+(* A step returns the state after it, the request to send, and the losses to report.             *)
 Quiet(s) == [state |-> s, req |-> NONE, told |-> {}]
 Looks(s) == [state |-> s, req |-> [kind |-> "look"], told |-> {}]
 Telling(after, what) == [after EXCEPT !.told = @ \cup what]
@@ -51,7 +53,7 @@ Telling(after, what) == [after EXCEPT !.told = @ \cup what]
 PhaseOf == [CLAIM |-> "claiming", CONFIRM |-> "confirming", RENEW |-> "renewing",
             RELEASE |-> "releasing"]
 
-(* A new write, with an attempt of its own: two writes never have equal bytes.                   *)
+(* A new write has a new attempt id, so two writes never have equal bytes.                       *)
 Sends(me, s, aim, record, over) ==
     LET r == [record EXCEPT !.attempt = me.name]
         w == [aim |-> aim, record |-> r, over |-> over, sent |-> 0]

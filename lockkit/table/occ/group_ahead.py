@@ -1,9 +1,9 @@
-"""A write to a table with group commit: its instant is reserved ahead, beside another decision.
+"""Group commit: a writer reserves the instant of its next write while the fence decides this one.
 
-So a busy writer's commit is acknowledged two round trips deep: its files, then the decision, with
-the next instant's reservation beside it. Its listing is left out while no other client commits: if
-anything had been decided meanwhile, the replacement of the fence would fail. Then an append lists
-and offers its commit, and a rewrite begins again.
+A busy writer's commit then takes two round trips: one for its files, one for the decision. The
+next instant is reserved in parallel with the decision. While no other client commits, the writer
+does not list the timeline: if another commit was decided, the replacement of the fence fails. An
+append then lists and offers its commit; a rewrite begins again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from lockkit.table.occ.transaction import (
 )
 
 AHEAD_MS = 500
-"""So long a reserved instant waits for its writer's next append, while others see it pending."""
+"""How long a reserved instant waits for its writer's next write. Others see it pending."""
 SPREAD_MAX = 16
-"""Over so many instants, one round trip at most, writers spread that begin at the same time."""
+"""Writers that begin at the same time spread over this many instants, at most one round trip."""
 
 
 @dataclass(slots=True)
@@ -51,14 +51,14 @@ class GroupAppend:
 
     client: GroupClient
     listed: ListedBeside | None = None
-    """None: it has made no listing."""
+    """None: the attempt made no listing."""
     only: Version = ""
-    """Of a rewrite without a listing: the version of the fence that its snapshot shows."""
+    """The version of the fence that a rewrite without a listing has read; "": it listed."""
 
     def take(
         self, known: Any, *, action: str, lead_ms: int, trying: Trying | None, plan: bytes = b"",
     ) -> Procedure[TakenInstant]:  # fmt: skip
-        """The one that was reserved ahead, if it is still of use, else a fresh one."""
+        """Take the instant that was reserved ahead if it is still usable, otherwise a new one."""
         client, self.listed, self.only = self.client, None, ""
         if client.known is not None:
             known = replace(known, newest=max(known.newest, client.known.since))
@@ -88,13 +88,13 @@ class GroupAppend:
         return transaction, now
 
     def decides_by(self) -> ListedBeside | None:
-        """That listing, if its decision needs no later one."""
+        """The listing to decide by; None: the decision needs a later one."""
         return self.listed
 
     def stands(self) -> Procedure[bool]:
-        """Whether its snapshot has what was decided before it began, though it commits nothing.
+        """Whether the snapshot is complete, for a rewrite that has nothing to commit.
 
-        With a listing it has. Without one, the fence must still be the one that it shows.
+        A listing makes it complete. Without a listing, the fence must not have changed.
         """
         if not self.only:
             return True
@@ -107,10 +107,11 @@ class GroupAppend:
 
 @dataclass(slots=True)
 class GroupRewrite(GroupAppend):
-    """The same for an upsert or a delete, whose snapshot must be all that its fence decided.
+    """The same for an upsert or a delete: its snapshot must have every commit of its fence.
 
-    It leaves out its listing where the one before shows that, with what the window says since. Then
-    only that very fence decides it (`decided_over`); if it was replaced, it begins again.
+    It makes no listing if the previous listing and the fence's window together show all of them.
+    Then its decision replaces only that version of the fence (`decided_over`). If another client
+    has replaced the fence, the rewrite begins again.
     """
 
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
@@ -129,15 +130,16 @@ class GroupRewrite(GroupAppend):
         return transaction, now
 
     def decides_by(self) -> ListedBeside | None:
-        """Among others it lists again once its files are there, and decides what is offered then.
+        """None if other clients commit: it lists again after it has written its files, and decides
+        all that is offered by then.
         """
         return None if self.client.contended else self.listed
 
 
 def as_decided(client: GroupClient, after: str) -> Timeline | None:
-    """All that the known fence decided: the last listing, and since then the window.
+    """Every commit that the known fence decided: those of the last listing and of the window.
 
-    None if one of the two lacks something: then the timeline is listed.
+    None if the two leave a gap: the caller lists the timeline.
     """
     known, before = client.known, client.timeline
     if known is None or before is None:
@@ -155,10 +157,11 @@ def _listed_after(taken: TakenInstant) -> str:
 
 
 def spread_ms(client: GroupClient) -> Procedure[int]:
-    """How far ahead of the clock a writer among others takes its instant.
+    """How far ahead of the clock a writer takes its instant while other clients commit.
 
-    Writers that one decision has answered begin together, and would ask for the same instant. A
-    commit takes longer than a round trip, so instants do not run ahead of the clocks.
+    One decision answers several writers. They begin their next commit at the same time, and would
+    ask for the same instant. A commit takes longer than a round trip, so instants do not run ahead
+    of the clocks.
     """
     lanes = min(SPREAD_MAX, client.trip_ms // len(LANES)) if client.contended else 0
     dice: int = zlib.crc32((yield Unique()).encode()) if lanes else 0
@@ -166,18 +169,18 @@ def spread_ms(client: GroupClient) -> Procedure[int]:
 
 
 def is_recent(early_ms: int) -> bool:
-    """Others see the instant pending; after a while it counts as a dead writer's."""
+    """Whether the reservation is new enough. Others roll an old one back as a dead writer's."""
     return early_ms <= AHEAD_MS
 
 
 def is_usable(taken: TakenInstant, known: Any) -> bool:
-    """Whether it is later than every commit that this client knows, of the table as it was."""
+    """Whether the instant is later than each known commit, and the table's settings have stayed."""
     unchanged: bool = taken.known.config == known.config
     return unchanged and known.newest < taken.instant
 
 
 def _alone(client: GroupClient, instant: str) -> bool:
-    """Whether no other client has decided anything for a while, so that none may have offered."""
+    """Whether no other client has decided a commit for a while, so that no offer may be waiting."""
     known = client.known
     return (
         known is not None and not client.contended and client.wins < FAST_RUN_MAX
@@ -186,7 +189,7 @@ def _alone(client: GroupClient, instant: str) -> bool:
 
 
 def read_beside(client: GroupClient, listed: ListedBeside) -> Procedure[None]:
-    """Read the fence in parallel with a commit's listing, where it may have been replaced."""
+    """Read the fence in parallel with a commit's listing if another client may have replaced it."""
     if client.contended and listed.before is not None:
         found = yield from read(FENCE_KEY, unless=listed.version, limit=FENCE_BYTES_MAX)
         if isinstance(found, Found):
@@ -194,13 +197,13 @@ def read_beside(client: GroupClient, listed: ListedBeside) -> Procedure[None]:
 
 
 def is_busy(client: GroupClient) -> bool:
-    """Whether it commits one append after the other, and no other client does."""
+    """Whether this client commits one append after the other, and no other client commits."""
     lately = client.boot_ms() - client.acked_ms <= AHEAD_MS
     return client.reserves and lately and not client.contended
 
 
 def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
-    """Reserve the instant of the next append, by one request; without it, that takes its own."""
+    """Reserve the next append's instant by one request. If it fails, the append takes another."""
     newest = max(before.instant, before.known.newest)
     known, sent_ms = replace(before.known, newest=newest), client.boot_ms()
     attempt, wall_ms = (yield Unique()), (yield WallMs())
@@ -213,25 +216,25 @@ def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
         answer = yield from put_once(mine.requested, body, IfAbsent())
         if isinstance(answer, Applied):
             client.ahead.append((replace(mine, version=answer.version), sent_ms))
-        else:  # not `settle_write`: if it may be there, it is rolled back as a dead writer's
+        else:  # not `settle_write`: a write that may have landed is rolled back as a dead writer's
             client.own.discard(instant)
 
 
 def _reserved(client: GroupClient) -> Any:
-    with suppress(IndexError):  # `give_back`, in another thread, may be faster
+    with suppress(IndexError):  # `give_back`, in another thread, may have taken it
         return client.ahead.pop()
     return None
 
 
 def give_back(client: GroupClient) -> Procedure[None]:
-    """Delete the instant that was reserved, if its writer has not used it after a while."""
+    """Delete a reserved instant that its writer has not used within `AHEAD_MS`."""
     for mine in list(client.ahead):
         yield Sleep(AHEAD_MS / 1000, client.closing)
         yield from release(client, mine)
 
 
 def release(client: GroupClient, mine: Any) -> Procedure[None]:
-    """Delete an instant that was reserved, and is not used yet."""
+    """Delete a reserved instant that is not used yet."""
     with suppress(ValueError, StoreError, TableError):
         client.ahead.remove(mine)  # `ValueError`: it is used
         taken, _ = mine

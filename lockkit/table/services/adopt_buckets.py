@@ -1,8 +1,8 @@
-"""Whether a table that Hudi made has the buckets of its simple bucket index, and whether as many as
-its owner says.
+"""Find out whether a table that Hudi made has a simple bucket index, and check its bucket count.
 
-Hudi writes neither into hoodie.properties. A file id begins with the number of its bucket, and the
-hashes of the stored keys must lead to these buckets.
+Hudi writes neither into hoodie.properties, so the owner names the number. In such a table each file
+id begins with the number of its bucket. The number is right if the hash of each stored key leads to
+the bucket that the key is in.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ Located = tuple[str, int, int]
 def find_buckets(
     store: Store, clock: Clock, keys: Mapping[str, str], number: int | None
 ) -> Fix | None:
-    """The change that says of a table that it has `number` buckets; None if it has none of Hudi's,
-    or says so already. Raises `RefusedOption` for a number that nothing can be compared with.
+    """The change that records `number` buckets in the table's properties.
+
+    None if the table has no buckets of Hudi's, or already records them. Raises `RefusedOption` for
+    a number that does not apply to this table.
     """
     if keys.get(INDEX) or keys.get(MODE) == FENCED:
         if number is not None and keys.get(NUM_BUCKETS) != str(number):
@@ -46,9 +48,9 @@ def find_buckets(
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of local time, of which the command speaks itself
+            warnings.simplefilter("ignore")  # about local time: the command has its own message
             snapshot = _snapshot(store, clock)
-    except UnsupportedTable:  # the command names the reasons
+    except UnsupportedTable:  # the command gives the reasons
         return None
     groups = sorted(group for group in snapshot.groups if has_bucket_number(group[1]))
     if not groups and not store.list(OTHER_BUCKETS):
@@ -81,32 +83,33 @@ def _blocked(
 ) -> str:  # fmt: skip
     """Why the number cannot be recorded; "" if it can."""
     if store.list(OTHER_BUCKETS):
-        return (f"{OTHER_BUCKETS} is there: its buckets are of consistent hashing, or each "
-                "partition has a number of its own, and lockkit has neither")  # fmt: skip
+        return (f"{OTHER_BUCKETS} is there: the table uses consistent hashing, or a number of "
+                "buckets for each partition, and lockkit supports neither")  # fmt: skip
     if others := sorted(file_id for _, file_id in snapshot.groups.keys() - set(groups)):
-        return f"{others[0]} is no bucket's file group, as {len(others) - 1} others are not"
+        return (f"the file id {others[0]} does not begin with the number of a bucket "
+                f"({len(others)} such file groups)")
     buckets = [(partition, file_id[:8]) for partition, file_id in groups]
     if twice := next((each for each in buckets if buckets.count(each) > 1), None):
         return f"bucket {twice[1]} has several file groups in the partition {twice[0]!r}"
     fields = keys.get("hoodie.table.recordkey.fields", "").replace(" ", "").split(",")
     found = list(_located(store, clock, snapshot, groups, fields))
     if not found:
-        return "no stored key was found with which a number could be compared"
+        return "no stored key was found, so no number of buckets can be checked"
     highest = max(int(number) for _, number in buckets)
     fits = _fitting(found, highest + 1)
-    hint = (f"the {len(found)} stored keys that were compared are where they belong with "
-            + " or ".join(map(str, fits))) if fits else (
-            f"with no number up to {BUCKETS_MAX} are the stored keys where they belong: its "
-            "writers hash other fields than the record key (hoodie.bucket.index.hash.field)"
+    hint = (f"the {len(found)} stored keys that were checked fit "
+            + " or ".join(map(str, fits)) + " buckets") if fits else (
+            f"the stored keys fit no number up to {BUCKETS_MAX}: the table's writers hash other "
+            "fields than the record key (hoodie.bucket.index.hash.field)"
     )  # fmt: skip
     if number is None:
-        return f"pass {OPTION} N, the {NUM_BUCKETS} of its writers: {hint}"
+        return f"pass {OPTION} N with the {NUM_BUCKETS} of the table's writers: {hint}"
     if number <= highest:
-        return f"there is a bucket {highest}, so there are more than {number}: {hint}"
+        return f"the table has a bucket {highest}, so it has more than {number}: {hint}"
     for key, value, bucket in found:
         if value % number != bucket:
-            return (f"the key {key[:60]!r} is in bucket {bucket}, and of {number} it belongs to "
-                    f"{value % number}: {hint}")  # fmt: skip
+            return (f"the key {key[:60]!r} is in bucket {bucket}; with {number} buckets it would "
+                    f"be in {value % number}: {hint}")  # fmt: skip
     return ""
 
 
@@ -130,7 +133,7 @@ def _located(
 
 
 def _fitting(found: Sequence[Located], least: int) -> list[int]:
-    """The smallest numbers of buckets with which each key is where it belongs."""
+    """The smallest numbers of buckets that put each key where it is."""
     fits = (each for each in range(least, BUCKETS_MAX + 1)
             if all(value % each == bucket for _, value, bucket in found))  # fmt: skip
     return [each for each, _ in zip(fits, range(SHOWN), strict=False)]

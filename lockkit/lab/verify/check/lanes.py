@@ -1,4 +1,4 @@
-"""The lanes of a history, truth and belief, sorted once for all checks."""
+"""Sorts a history once for all checks: the store's record (truth), the clients' events (belief)."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class HistoryIndex:
     beliefs: list[Belief] = field(default_factory=list)
     by_kind: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     op_of: dict[str, str] = field(default_factory=dict)
-    """Of an attempt, as its client called it."""
+    """By attempt: the client's name for the operation."""
     answer_of: dict[str, Event] = field(default_factory=dict)
-    """The first answer that the client got to an attempt."""
+    """By attempt: the first answer that the client received."""
     lock_keys: set[str] = field(default_factory=set)
     lock_writes: list[tuple[int, Event]] = field(default_factory=list)
     """Applied writes of the lock object, with their place in the truth lane."""
     instant_of: dict[str, str] = field(default_factory=dict)
-    """Of an attempt on the fence: which commit it decides."""
+    """By attempt on the fence: the commit that it decides."""
     published: dict[str, Publication] = field(default_factory=dict)
     visible: dict[str, Event] = field(default_factory=dict)
     """By instant: the applied write of its completed file."""
@@ -69,9 +69,9 @@ class HistoryIndex:
     """Each write that archived instants, and the spans that it names (version 6: none)."""
     restoring: bool = False
     restored: set[str] = field(default_factory=set)
-    """Instants that a restore took back: it replaced or deleted their completed files."""
+    """Instants that a restore undid: it replaced or deleted their completed files."""
     taken_back: dict[str, Event] = field(default_factory=dict)
-    """By instant: the write of the fence that decided that it is rolled back."""
+    """By instant: the write of the fence that decided its rollback."""
 
 
 def sort(events: Iterable[Event]) -> HistoryIndex:
@@ -125,13 +125,15 @@ def decisions(fence: Event) -> list[tuple[str, str]]:
 
 
 def offered(key: object) -> str:
-    """The instant that an object with this key offers to be decided; '' for another object."""
+    """The instant whose commit the object with this key offers; '' if it offers none."""
     found = _OFFER.fullmatch(name_of(key)) if str(key).endswith(OFFERS) else None
     return found[1] if found else ""
 
 
 def archived(lanes: HistoryIndex, instant: str, until: Event) -> bool | None:
-    """Whether the archive had this instant at `until`; None: an archive without names had begun."""
+    """Whether this instant was archived at `until`; None: cannot be known, as an earlier archive
+    file names no instants.
+    """
     before = [spans for write, spans in lanes.archives if write.at_ms <= until.at_ms]
     if any(low <= instant <= high for spans in before for low, high in spans):
         return True
