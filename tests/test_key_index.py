@@ -102,3 +102,4 @@ def test_a_place_that_comes_twice_is_noticed() -> None:
     assert repeats(pa.array([3, None, 3], pa.int32()))
     assert not repeats(pa.array([3, None, None, 4], pa.int32()))
     assert not repeats(pa.array([], pa.int32()))
+    assert not repeats(pa.array([None, None], pa.int32()))

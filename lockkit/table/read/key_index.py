@@ -2,9 +2,10 @@
 
 Arrow's `index_in` and `dictionary_encode` probe a table key by key, several times slower. Here a
 key is a hash of 64 bits, and a table of hashes is filled and read in one step for all of them;
-those that meet another one in their slot go into a smaller table. Equal hashes prove nothing: the
-keys are compared. Where they differ, or without numpy, Arrow does the work. Many keys are hashed by
-polars, if it is installed: in a fourth of the time.
+those that meet another one in their slot go into a smaller table. A slot is one word: the high bits
+of a hash, whether the next table has others of its slot, and the key's place. Equal hashes prove
+nothing: the keys are compared. Where they differ, or without numpy, Arrow does the work. Many keys
+are hashed by polars, if it is installed: in a fourth of the time.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ class KeyIndex:
     def __init__(self, keys: pa.Array) -> None:
         self._keys = keys
         self._hash = _hash_of(len(keys))
-        self._hashes: Any = None
-        self._tables = list[Any]()
+        self._tables: list[Any] | None = None
         first = self._filled(keys)
         self.distinct = first is None
         """Whether no string comes twice."""
@@ -59,22 +59,26 @@ class KeyIndex:
         if found is None:
             codes = keys.dictionary_encode(null_encoding="encode").indices
             return None if pc.max(codes).as_py() in (None, len(keys) - 1) else codes
-        self._hashes, self._tables, codes = found
+        self._tables, codes = found
         return codes
 
     def _places(self, keys: pa.Array) -> pa.Array:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        hashes = None if self._hashes is None or self._codes is not None else self._hash(keys)
-        if hashes is None:
+        tables = None if self._codes is not None else self._tables
+        hashes = None if tables is None else self._hash(keys)
+        if tables is None or hashes is None:
             return pc.index_in(keys, value_set=self._keys)
-        place = _probe(hashes, self._hashes, self._tables)
-        meets = place >= 0
-        found = pa.array(place, mask=~meets)
-        if not _equal(keys.filter(pa.array(meets)), self._keys.take(found.drop_null())):
+        import numpy as np
+
+        place = _probe(hashes, len(self._keys), tables)
+        meets, met = np.packbits(place >= 0, bitorder="little"), place[np.flatnonzero(place >= 0)]
+        bits = pa.py_buffer(meets)
+        mask = pa.Array.from_buffers(pa.bool_(), len(place), [None, bits])
+        if not _equal(keys.filter(mask), self._keys.take(pa.array(met))):
             return pc.index_in(keys, value_set=self._keys)
-        return found
+        return pa.Array.from_buffers(pa.int32(), len(place), [bits, pa.py_buffer(place)])
 
 
 def _hash_of(count: int) -> Callable[[pa.Array], Any]:
@@ -131,16 +135,19 @@ def repeats(places: pa.Array) -> bool:
     """Whether one of these places, which are not negative, comes twice; nulls do not count."""
     import pyarrow.compute as pc
 
-    there = places.drop_null()
+    count = len(places) - places.null_count
     try:
         import numpy as np
     except ImportError:
-        return bool(pc.count_distinct(there).as_py() < len(there))
-    return len(there) > 0 and int(np.bincount(there.to_numpy()).max()) > 1
+        return bool(pc.count_distinct(places).as_py() < count)
+    values = pc.fill_null(places, -1).to_numpy()
+    seen = np.zeros(int(values.max(initial=-1)) + 2, np.bool_)  # its last is that of all nulls
+    seen[values] = True
+    return bool(np.count_nonzero(seen[:-1]) < count)
 
 
 def _first_ones(keys: pa.Array, hashes: Any) -> Any:
-    """The hashes, the tables of them, and the codes of strings of which some are equal, or None.
+    """The tables of the hashes, and the codes of strings of which some are equal, or None.
 
     None if Arrow has to do it.
     """
@@ -150,52 +157,76 @@ def _first_ones(keys: pa.Array, hashes: Any) -> Any:
         return None
     import numpy as np
 
-    left, tables = np.arange(len(keys), dtype=np.int32), list[Any]()
+    place, others, low = _parts(len(keys))
+    left, tables = np.arange(len(keys), dtype=np.uint64), list[Any]()
     codes = left.copy()
     while len(left):
         if len(tables) == TABLES_MAX:
             return None
-        own = hashes[left]
-        bits = max(4, len(left).bit_length() + 1)
-        slots = _slots(own, len(tables), bits)
-        table = np.full(1 << bits, -1, np.int32)
-        table[slots] = left
+        if tables:
+            hashes = _anew(hashes)
+        table = np.zeros(1 << max(4, len(left).bit_length() + 1), np.uint64)
+        own, slots = hashes & ~low | left, _slots(hashes, len(table))
+        table[slots] = own
         tables.append(table)
         there = table[slots]
-        codes[left] = there  # of those that stay no other table decides
-        left = left[hashes[there] != own]
+        codes[left] = there & place  # of those that stay no other table decides
+        stay = np.flatnonzero((there ^ own) > place)
+        table[slots[stay]] |= others
+        left, hashes = left[stay], hashes[stay]
+    codes = codes.astype(np.int32)
     again = codes != np.arange(len(keys), dtype=np.int32)
     if not again.any():
-        return hashes, tables, None
+        return tables, None
     twice, first = pa.array(again), pa.array(codes[again])
     if not _equal(keys.filter(twice), keys.take(first)):
         return None
-    return hashes, tables, pa.array(codes)
+    return tables, pa.array(codes)
 
 
-def _slots(hashes: Any, number: int, bits: int) -> Any:
+def _parts(count: int) -> tuple[Any, Any, Any]:
+    """Of a slot's word: the bits of a place, the one that says that others share it, and both."""
     import numpy as np
 
-    factor = np.uint64((2 * number + 1) * ODD & (1 << 64) - 1)  # odd, and another for each table
-    return ((hashes * factor) >> np.uint64(64 - bits)).view(np.int64)
+    others = 1 << count.bit_length()
+    return np.uint64(others - 1), np.uint64(others), np.uint64(2 * others - 1)
 
 
-def _probe(hashes: Any, of: Any, tables: list[Any]) -> Any:
-    """The place in `of` of each of `hashes`, or -1."""
+def _slots(hashes: Any, size: int) -> Any:
     import numpy as np
 
-    place, left = np.full(len(hashes), -1, np.int32), None
-    for number, table in enumerate(tables):
-        own = hashes if left is None else hashes[left]
-        there = table[_slots(own, number, len(table).bit_length() - 1)]
-        hit = of[there] == own
-        hit &= there >= 0
-        miss = (there >= 0) ^ hit
+    return (hashes & np.uint64(size - 1)).view(np.int64)
+
+
+def _anew(hashes: Any) -> Any:
+    """Other hashes, different ones if these are, for the next table."""
+    import numpy as np
+
+    mixed = hashes * np.uint64(ODD)
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+def _probe(hashes: Any, count: int, tables: list[Any]) -> Any:
+    """The place of each of `hashes` among `count` others, or -1.
+
+    An empty slot's word is 0. A hash whose high bits are 0 meets it, and the keys differ.
+    """
+    import numpy as np
+
+    place, others, low = _parts(count)
+    found: Any = np.full(len(hashes), -1, np.int32)
+    left: Any = None
+    for table in tables:
+        there = table[_slots(hashes, len(table))]
+        hit = (there ^ hashes) <= low
+        at = (there & place).astype(np.int32)
+        on = np.flatnonzero((there & others != 0) & ~hit)
         if left is None:
-            place, left = np.where(hit, there, np.int32(-1)), np.flatnonzero(miss)
+            found, left = at | (hit.astype(np.int32) - 1), on  # -1 has all bits
         else:
-            place[left[hit]], left = there[hit], left[miss]
-    return place
+            found[left[hit]], left = at[hit], left[on]
+        hashes = _anew(hashes[on])
+    return found
 
 
 def _equal(one: pa.Array, other: pa.Array) -> bool:

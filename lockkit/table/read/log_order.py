@@ -59,6 +59,20 @@ def replaces(stored: Sequence[Any], kinds: pa.Array, order: Sequence[pa.Array]) 
     return pc.or_(pc.invert(less), pc.equal(kinds, DELETE_ALWAYS))
 
 
+def all_replace(stored: Sequence[Any], order: Sequence[pa.Array]) -> bool:
+    """Whether every entry surely wins against every row of the base file.
+
+    It is so if the table's rows rise in time. One ordering column is compared, without NaN.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.types as is_
+
+    if len(order) != 1 or order[0].null_count or is_.is_floating(order[0].type):
+        return False
+    least, most = pc.min_max(order[0])["min"], pc.min_max(stored[0])["max"]
+    return not most.is_valid or pc.less_equal(most, least).as_py() is True
+
+
 def _is_less(one: Any, other: Any) -> Any:
     import pyarrow.compute as pc
     import pyarrow.types as is_

@@ -331,10 +331,11 @@ def _met(
     index = entries.index or KeyIndex(entries.keys)
     place = _first_ones(index.places(stored[key]))
     meets = pc.is_valid(place)
-    if not entries.order:
+    every = [stored[name] for name in ordering]
+    if not entries.order or log_order.all_replace(every, entries.order):
         return place, meets
     met = place.drop_null()
-    values = [stored[name].filter(meets).combine_chunks() for name in ordering]
+    values = [each.filter(meets).combine_chunks() for each in every]
     new = [each.take(met) for each in entries.order]
     wins = log_order.replaces(values, entries.kinds.take(met), new)
     if pc.all(wins).as_py():
