@@ -24,6 +24,7 @@ from urllib3 import HTTPResponse
 
 from lockkit import Lock, StoreError, open_store
 from lockkit.cli.main import main
+from lockkit.cli.terminal import EXIT_FAILED
 from lockkit.lab.incident.examine import examine
 from lockkit.lab.server import Emulator
 from lockkit.lab.server.policy import read_policy
@@ -326,7 +327,7 @@ def reads_only(url: str, endpoint: str) -> None:
     ("gcs", {"bindings": [{"role": "x/lockkitLister", "condition": {"expression": "true"}}]}),
     ("azure", {"NotDataActions": ["x"]}), ("azure", {"DataActions": ["Microsoft.Storage/*"]}),
     ("azure", {"AssignableScopes": ["/subscriptions/S"]}), ("azure", {"AssignableScopes": []}),
-    ("gcs", {"bindings": []}),
+    ("gcs", {"bindings": []}), ("gcs", {"bindings": [5]}), ("azure", {"DataActions": [5]}),
 ])  # fmt: skip
 def test_a_role_with_a_part_that_cannot_be_judged_is_refused(
     name: str, change: dict[str, Any]
@@ -340,12 +341,50 @@ def test_a_role_with_a_part_that_cannot_be_judged_is_refused(
 @pytest.mark.parametrize("change", [
     {"Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}, {"NotAction": "s3:*"},
     {"Condition": {"StringLike": {"aws:username": "a"}}}, {"Effect": "Perhaps"},
+    {"Action": 5}, {"Action": None}, {"Action": []}, {"Action": "GetObject"}, {"Resource": []},
+    {"Resource": "lake/*"}, {"Resource": "arn:aws:s3:::lake/${aws:username}/*"},
+    {"Condition": "x"}, {"Condition": {"StringEquals": 5}}, {"Effect": ["Allow"]},
+    {"Condition": {"StringEquals": {"s3:prefix": None}}},
 ])  # fmt: skip
 def test_a_policy_with_a_part_that_cannot_be_judged_is_refused(change: dict[str, Any]) -> None:
     statement = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
     read_policy([json.dumps({"Statement": [statement]})])
     with pytest.raises(ValueError):
         read_policy([json.dumps({"Statement": [statement | change]})])
+
+
+ALLOW = '{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}'
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ('{"Statement": []}', "at least one statement"),
+    (f'{{"Statement": {ALLOW}}}', "Statement must be a list"),
+    (f'{{"Statement": [{ALLOW}], "Statement": []}}', "occurs twice"),
+    (f'{{"Statement": [{ALLOW}], "Foo": 1}}', "no 'Foo'"),
+    (f'{{"Statement": [{ALLOW}], "Version": "2013-01-01"}}', "not '2013-01-01'"),
+    ("[" * 100_000, "nested too deeply"), ("[1]", "neither an AWS policy"),
+], ids=["none", "single", "twice", "key", "version", "deep", "list"])  # fmt: skip
+def test_serve_refuses_a_policy_of_another_form_in_one_sentence(
+    text: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.json").write_text(text)
+    assert main(["serve", "--policy", str(tmp_path / "p.json")]) == EXIT_FAILED
+    said = capsys.readouterr().err
+    assert why in said and said.count("\n") == 1
+
+
+def test_serve_reads_no_endless_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--policy", "/dev/zero"]) == EXIT_FAILED
+    assert "a policy has at most" in capsys.readouterr().err
+
+
+def test_a_condition_may_compare_with_a_number_or_a_boolean() -> None:
+    for value, allowed in ((5, "5"), (True, "true")):
+        wanted = {"StringEquals": {"s3:prefix": value}}
+        said = {"Statement": [json.loads(ALLOW) | {"Condition": wanted}]}
+        statement = read_policy([json.dumps(said)]).statements[0]
+        assert statement.applies("s3:ListBucket", "x", {"s3:prefix": allowed})
+        assert not statement.applies("s3:ListBucket", "x", {"s3:prefix": "other"})
 
 
 @pytest.mark.parametrize(("kind", "scheme"), [("s3", "s3"), ("gcs", "gs"), ("azure", "az")])
@@ -387,9 +426,10 @@ def test_the_bucket_policy_denies_only_what_has_neither_condition() -> None:
 def without(said: Any, right: str) -> Any:
     """The document without one permission."""
     if isinstance(said, dict):
-        return {key: without(each, right) if each != right else [] for key, each in said.items()}
+        return {key: without(each, right) for key, each in said.items()}
     if isinstance(said, list):
-        return [without(each, right) for each in said if each != right]
+        whole = [each for each in said if not isinstance(each, dict) or each.get("Action") != right]
+        return [without(each, right) for each in whole if each != right]
     return said
 
 

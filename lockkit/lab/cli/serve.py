@@ -16,6 +16,8 @@ from lockkit.events import plain
 if TYPE_CHECKING:
     from lockkit.lab.server.policy import AccessPolicy
 
+POLICY_BYTES_MAX = 1_000_000
+"""AWS allows 20 KB for a bucket's policy; a device has no end."""
 ABOUT = """\
 Runs an object server that the SDKs of S3, Google Cloud Storage and Azure can use. It keeps its
 objects in one SQLite file. It prints one line of JSON with its three addresses once it answers,
@@ -95,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(
             "--secret-key needs --access-key, or no signature can be verified", code=USAGE
         )
+    policy = policy_of(args.policy)
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
@@ -105,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
             host=args.host,
             allow_remote=args.allow_remote,
             latency_ms=args.latency_ms,
-            policy=policy_of(args.policy),
+            policy=policy,
             strict_buckets=args.strict_buckets,
             credentials=Credentials(args.access_key, secret) if args.access_key else None,
         ) as emulator:
@@ -125,6 +128,14 @@ def policy_of(names: list[str]) -> AccessPolicy | None:
     if not names:
         return None
     try:
-        return read_policy(Path(name).read_text() for name in names)
+        return read_policy(map(_text, names))
     except (OSError, ValueError) as error:
         raise CommandError(f"--policy {plain(', '.join(names))}: {plain(error)}") from None
+
+
+def _text(name: str) -> str:
+    with Path(name).open("rb") as file:
+        text = file.read(POLICY_BYTES_MAX + 1)
+    if len(text) > POLICY_BYTES_MAX:
+        raise ValueError(f"a policy has at most {POLICY_BYTES_MAX} bytes")
+    return text.decode()

@@ -18,6 +18,7 @@ from lockkit.lab.server.roles import Grant, Roles, azure_grants, google_grants
 
 ARN = "arn:aws:s3:::"
 CONTEXT = {"s3:prefix", "s3:if-match", "s3:if-none-match", "s3:objectcreationoperation"}
+VERSIONS = ("2012-10-17", "2008-10-17")
 KNOWN = {"Sid", "Effect", "Principal", "Action", "Resource", "Condition"}
 ON_OBJECTS = {
     ("GET", ""): "s3:GetObject", ("HEAD", ""): "s3:GetObject", ("PUT", ""): "s3:PutObject",
@@ -91,19 +92,40 @@ def read_policy(documents: Iterable[str]) -> AccessPolicy:
     google: list[Grant] = []
     azure: list[Grant] = []
     for text in documents:
-        said = json.loads(text)
-        match said:
-            case {"roles": dict(), "bindings": list()}:
-                google += google_grants(said)
-                continue
-            case {"DataActions": list(), "AssignableScopes": list()}:
-                azure += azure_grants(said)
-                continue
-        listed = said.get("Statement") if isinstance(said, dict) else None
-        if not isinstance(listed, list):
-            raise ValueError("it is neither an AWS policy nor Google bindings nor an Azure role")
-        statements += map(_statement, listed)
+        try:
+            said = json.loads(text, object_pairs_hook=_unique)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        try:
+            match said:
+                case {"roles": dict(), "bindings": list()}:
+                    google += google_grants(said)
+                case {"DataActions": list(), "AssignableScopes": list()}:
+                    azure += azure_grants(said)
+                case _:
+                    statements += _statements(said)
+        except (AttributeError, TypeError):  # a role with a number in place of a text
+            raise ValueError("a part of it has the wrong type") from None
     return AccessPolicy(tuple(statements), Roles.of(google), Roles.of(azure))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a name occurs twice among {[name for name, _ in pairs]!r:.200}")
+    return found
+
+
+def _statements(said: Any) -> list[Statement]:
+    if not isinstance(said, dict) or "Statement" not in said:
+        raise ValueError("it is neither an AWS policy nor Google bindings nor an Azure role")
+    if unknown := said.keys() - {"Version", "Id", "Statement"}:
+        raise ValueError(f"an AWS policy has no {min(unknown)!r:.200}")
+    if said.get("Version", VERSIONS[0]) not in VERSIONS:
+        raise ValueError(f"Version is {' or '.join(VERSIONS)}, not {said['Version']!r:.200}")
+    if not isinstance(said["Statement"], list) or not said["Statement"]:
+        raise ValueError("Statement must be a list here, with at least one statement")
+    return [_statement(each) for each in said["Statement"]]
 
 
 def _statement(said: Any) -> Statement:
@@ -112,18 +134,26 @@ def _statement(said: Any) -> Statement:
     if said["Effect"] not in ("Allow", "Deny") or said.get("Principal", "*") != "*":
         raise ValueError(f"Effect is Allow or Deny, and Principal is *: {said!r:.200}")
     conditions = []
-    for operator, wanted in said.get("Condition", {}).items():
+    for operator, wanted in _object(said.get("Condition", {})).items():
         if operator not in ("StringLike", "StringEquals", "Bool", "Null"):
             raise ValueError(f"the condition {operator} cannot be judged here")
-        for key, values in wanted.items():
+        for key, values in _object(wanted).items():
             if key.lower() not in CONTEXT:
                 raise ValueError(f"the condition key {key} cannot be judged here")
             like = operator == "StringLike"
-            conditions.append((operator, key.lower(), _pattern(values, wild=like)))
-    lower = [each.lower() for each in _listed(said["Action"])]
-    return Statement(
-        said["Effect"] == "Deny", _pattern(lower), _pattern(said["Resource"]), tuple(conditions)
+            conditions.append((operator, key.lower(), _pattern(_values(values), wild=like)))
+    named = _listed(said["Action"], r"\*$|[\w-]+:.", "service:Action or *")
+    actions = _pattern([each.lower() for each in named])
+    resources = _pattern(
+        _listed(said["Resource"], r"\*$|arn:.", "arn:aws:s3:::bucket/key or *, without a variable")
     )
+    return Statement(said["Effect"] == "Deny", actions, resources, tuple(conditions))
+
+
+def _object(said: Any) -> dict[str, Any]:
+    if not isinstance(said, dict):
+        raise ValueError(f"a condition is an object of objects, not {said!r:.200}")
+    return said
 
 
 def _holds(operator: str, values: re.Pattern[str], found: str | None) -> bool:
@@ -132,12 +162,24 @@ def _holds(operator: str, values: re.Pattern[str], found: str | None) -> bool:
     return found is not None and values.fullmatch(found) is not None
 
 
-def _listed(said: str | Sequence[str]) -> list[str]:
-    return [said] if isinstance(said, str) else list(said)
+def _listed(said: Any, form: str, wanted: str) -> list[str]:
+    """One text or several, each of this form; a `${variable}` cannot be judged."""
+    values = said if isinstance(said, list) else [said]
+    for each in values or [said]:
+        if not isinstance(each, str) or "${" in each or not re.match(form, each):
+            raise ValueError(f"{each!r:.200} cannot be judged here; write {wanted}")
+    return values
 
 
-def _pattern(said: str | Sequence[str], *, wild: bool = True) -> re.Pattern[str]:
-    escaped = [re.escape(each) for each in _listed(said)]
+def _values(said: Any) -> list[str]:
+    """The values of a condition, which may be numbers and booleans."""
+    values = said if isinstance(said, list) else [said]
+    texts = [json.dumps(each) if isinstance(each, int | float) else each for each in values]
+    return _listed(texts, "", "a text, a number or a boolean, without a variable")
+
+
+def _pattern(values: Sequence[str], *, wild: bool = True) -> re.Pattern[str]:
+    escaped = [re.escape(each) for each in values]
     if wild:
         escaped = [each.replace(r"\*", ".*").replace(r"\?", ".") for each in escaped]
     return re.compile("|".join(escaped), re.DOTALL)
