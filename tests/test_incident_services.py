@@ -189,6 +189,16 @@ def test_the_lock_of_a_terraform_state_is_shown_judged_and_broken(
     lease.close()
 
 
+@pytest.mark.parametrize("words", ["lock show", "lock break", "incident --watch-s 0"])
+def test_a_lock_file_that_is_not_terraforms_is_described_in_words(
+    tmp_path: Path, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.tfstate.tflock").write_text("<html>")
+    main([*words.split(), f"file://{tmp_path}/x.tfstate"])
+    said = capsys.readouterr().out
+    assert "a file that is not Terraform's (it is not JSON" in said and "ForeignLock" not in said
+
+
 def test_files_beside_a_service_and_its_endpoint_as_a_flag_are_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,7 +32,7 @@ from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGran
 from lockkit.providers.process_state import ProcessState, process_state
 from lockkit.stores import folder_of
 from lockkit.stores.arguments import check_texts
-from lockkit.stores.local import SCRATCH
+from lockkit.stores.local import SCRATCH, regular
 
 try:
     import fcntl
@@ -62,7 +62,9 @@ _LASTING = {
     errno.EROFS: "it is mounted read-only",
     errno.ENOENT: "its parent does not exist; is it mounted?",
     errno.ENOTDIR: "a file is in the place of a folder; choose another folder",
-    errno.EISDIR: "a folder has the lock file's name; choose another",
+    errno.EISDIR: "a folder has the lock file's name; find out what made it, and move it away",
+    errno.ENXIO: "find out what made it, and move it away",
+    errno.ELOOP: "a link there leads to itself; find out what made it, and remove it",
 }
 
 
@@ -237,7 +239,7 @@ class FilesystemLock(LeasedLock):
 
     def _read(self) -> LockFileContent | None:
         try:
-            with self._file.open("rb") as file:
+            with open(self._file, "rb", opener=regular) as file:
                 modified_ns = os.fstat(file.fileno()).st_mtime_ns
                 body = file.read(FILE_BYTES_MAX + 1)
         except FileNotFoundError:

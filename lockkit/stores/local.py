@@ -18,11 +18,14 @@ One host only: NFS does not support flock on a directory (it fails there, with a
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO
 
 from lockkit.clock import Clock
@@ -89,7 +92,7 @@ class LocalStore:
         self, key: str, *, unless: Version | None = None, limit: int | None = None
     ) -> ReadAnswer:
         try:
-            with self._path(key).open("rb") as file:
+            with open(self._path(key), "rb", opener=regular) as file:
                 status = os.fstat(file.fileno())
                 now_ms = self._clock.wall_ms()
                 if _version(status) == unless:
@@ -151,7 +154,7 @@ class LocalStore:
 
     def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
         try:
-            with self._path(key).open("rb") as file:
+            with open(self._path(key), "rb", opener=regular) as file:
                 shutil.copyfileobj(file, into, CHUNK_BYTES)
                 return Found(b"", _version(os.fstat(file.fileno())))
         except (FileNotFoundError, NotADirectoryError):
@@ -175,6 +178,8 @@ class LocalStore:
         return Listing(ListEntry(key, at.st_size, _version(at)) for key, at in found)
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+        from lockkit.stores.local_pruning import prune
+
         path = self._path(key)
         if not path.parent.is_dir():
             return Applied("")
@@ -188,7 +193,7 @@ class LocalStore:
                 _drop_checksum(path)
                 os.unlink(path)
                 os.fsync(directory)
-                self._prune(path.parent)
+                prune(path.parent, self._root, SCRATCH, partial(self._locked, timeout_s=0.0))
                 return Applied("")
         except TimeoutError:
             return Throttled()
@@ -248,7 +253,7 @@ class LocalStore:
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except FileNotFoundError:  # `_prune` has removed it since, or it cannot be made
+            except FileNotFoundError:  # `prune` has removed it since, or it cannot be made
                 if not left:
                     raise
                 continue
@@ -271,28 +276,20 @@ class LocalStore:
                     raise TimeoutError from None
                 self._clock.sleep(FLOCK_POLL_S)
 
-    def _prune(self, directory: Path) -> None:
-        """Remove `directory`, whose lock we hold, and its parents, if deletion emptied them.
-
-        An object store has no directories. A process that waits for the lock of a removed directory
-        notices it (`_same`) and creates it again.
-        """
-        if directory == self._root:
-            return
-        try:
-            if any(entry.name != SCRATCH for entry in directory.iterdir()):
-                return
-            (directory / SCRATCH).unlink(missing_ok=True)
-            directory.rmdir()
-            with self._locked(directory.parent, timeout_s=0.0):
-                self._prune(directory.parent)
-        except OSError:  # not empty, or in use: it stays
-            return
-
     def _fault(self, doing: str, error: OSError) -> StoreError:
         from lockkit.stores.local_faults import fault
 
         return fault(self.url, doing, error)
+
+
+def regular(path: str, flags: int) -> int:
+    """Opens a file at once: a pipe would wait for a writer, and a device may have no end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    kind = os.fstat(descriptor).st_mode
+    if S_ISREG(kind) or S_ISDIR(kind):  # the caller's `open` refuses a directory
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.ENXIO, "it is a pipe or a device, not a file")
 
 
 def _drop_checksum(path: Path) -> None:

@@ -180,6 +180,8 @@ class StateLease(LeasedLock):
         info = found.info if isinstance(found.info, LockInfo) else LockInfo(id="")
         ttl_s = lease_s(info)
         ends = "never" if ttl_s is None else f"{ttl_s:g} s after its last renewal"
+        if info is not found.info:
+            ends = "never: find out who wrote it, then delete it by hand"
         return ServiceHolder(
             str(found.info), found.version, ends, time_ms(info.created),
             process=process_in(info.info), lease_s=ttl_s, clock="its holder's clock",

@@ -47,6 +47,9 @@ class ForeignLock:
 
     why: str
 
+    def __str__(self) -> str:
+        return f"a file that is not Terraform's ({self.why})"
+
 
 _FIELDS = ("ID", "Operation", "Info", "Who", "Version", "Created", "Path")
 
