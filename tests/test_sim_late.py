@@ -11,6 +11,7 @@ from went_wrong import went_wrong
 from lockkit.lab.verify.planting import planted
 from lockkit.lab.verify.sim import simulate
 from lockkit.lab.verify.table.late import LATE, SCENARIO
+from lockkit.lab.verify.table.restorer import AWAY
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create, delete
 from lockkit.table.occ import late
@@ -48,6 +49,8 @@ MISTAKES: dict[str, tuple[dict[str, Callable[..., Any]], int, str]] = {
         {"lockkit.table.services.archive:is_settled": lambda *_: True}, 29, LATE),
     "an interrupted writer does not look into the archive": (
         {f"{_L}:archived_as": never_archived}, 59, "a refused commit is never visible"),
+    "a restore leaves the archive's next number to an archiver that sleeps": (
+        {"lockkit.table.services.restore:take_next": nothing}, 84, AWAY),
 }  # fmt: skip
 """What is replaced, by what, the seed that finds it, and the rule that breaks."""
 QUICK = ("a late writer does not look", "a late writer looks, and leaves its file")

@@ -7,6 +7,7 @@ one of version 6.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 
 from lockkit.lab.verify.mutants import Mutant
@@ -25,9 +26,19 @@ from lockkit.table.services.view import TableView, look_at
 from lockkit.table.write.contract import AttemptHost
 
 RULES = ArchiveRules(keep_min=4, keep_max=5, young_ms=0)
+Once = Callable[[TableRun, TableView, ArchiveRules, AttemptHost, StateChange], Procedure[None]]
 
 
-def archives(run: TableRun, node: Node, rules: ArchiveRules = RULES) -> Procedure[None]:
+def archive_once(
+    run: TableRun, view: TableView, rules: ArchiveRules, _host: AttemptHost, held: StateChange
+) -> Procedure[None]:
+    if (yield from archive(view.known, rules, held)) is not None:
+        run.world.reached.add("archive")
+
+
+def archives(
+    run: TableRun, node: Node, rules: ArchiveRules = RULES, once: Once = archive_once
+) -> Procedure[None]:
     """Clean and archive repeatedly."""
     host = SimHost(run, run.leases.join(node))
     service = SimService(run, host)
@@ -39,16 +50,9 @@ def archives(run: TableRun, node: Node, rules: ArchiveRules = RULES) -> Procedur
         try:
             view, _ = yield from look_at(None, 0)
             yield from service.clean(view)
-            yield from host.hold(partial(archive_once, run, view, rules))
+            yield from host.hold(partial(once, run, view, rules))
         except EXPECTED:
             continue
-
-
-def archive_once(
-    run: TableRun, view: TableView, rules: ArchiveRules, _host: AttemptHost, held: StateChange
-) -> Procedure[None]:
-    if (yield from archive(view.known, rules, held)) is not None:
-        run.world.reached.add("archive")
 
 
 def disown_archived(run: TableRun, write: DecidedRequest, after: StoredObject | None) -> None:
