@@ -47,7 +47,7 @@ INTERNAL = {
     "Unreadable", "Stopped", "Violated", "WireError", "WriterDeposed",
 }  # fmt: skip
 FACTS: dict[str, Any] = {
-    "operation": Claim("j-1", "w-1", 1000), "read": ("a", "b"), "doubt": True,
+    "operation": Claim("j-1", "w-1", 1000), "read": ("a", "b"), "doubt": True, "decided": True,
     "epoch": 41, "by_epoch": 42, "slot": 7, "commits": 3,
     "until_ms": 1_767_693_751_000, "reason": LossReason.TAKEN,
 }  # fmt: skip

@@ -8,6 +8,7 @@ knows Hudi's rules alone.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import threading
 import time
@@ -82,6 +83,10 @@ def publishes(name: str, key: Any) -> bool:
 
 def gives_up() -> None:
     raise StoreError("the process ends here")
+
+
+def falls_silent() -> None:
+    raise RuntimeError("the connection is gone")
 
 
 class Paused:
@@ -542,6 +547,32 @@ def test_a_request_in_a_name_that_a_restore_left_does_not_stay(
                 model = {key: v for key, v in model.items() if key < "k2" or key == "late"}
         assert not any(gone in each.key for each in table.store.list(".hoodie/"))
         assert contents(table.read()) == model == by_hudi_rs(tmp_path)
+
+
+# --- a store that falls silent after the decision -------------------------------------------------
+
+
+@pytest.mark.parametrize("write", ["append", "upsert"])
+def test_a_commit_whose_publication_alone_got_no_answer_is_said_to_be_committed(
+    tmp_path: Path, write: str
+) -> None:
+    def decides(name: str, key: Any) -> bool:
+        return name == "put" and str(key).endswith("fence.json")
+
+    with made(tmp_path) as table:
+        for due, decided in ((publishes, True), (decides, False)):
+            store = cast(Store, Interposed(open_store(table.url), due, falls_silent, on=True))
+            with Table(table.url, options=ALONE) as writer:
+                writer._open()
+                writer.store = store
+                with pytest.raises(CommitUnknown) as raised:
+                    getattr(writer, write)(rows(f"k{decided:d}", v=9))
+            assert raised.value.decided is decided
+            assert ("was committed, and may" in str(raised.value)) is decided
+            assert pickle.loads(pickle.dumps(raised.value)).decided is decided
+            assert (f"k{decided:d}" in contents(table.read())) is False
+            table.append(rows(f"n{decided:d}", v=1))
+            assert (f"k{decided:d}" in contents(table.read())) is decided
 
 
 # --- an archiver that sleeps through its lease ----------------------------------------------------

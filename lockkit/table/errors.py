@@ -94,18 +94,22 @@ class EarlyConflict(CommitConflict):
 
 
 class CommitUnknown(LockkitError):
-    """The outcome of this commit is unknown, and reading back did not settle it.
+    """The outcome of this commit is unknown, or it was committed (`decided`) and may be invisible.
 
-    The commit may be visible, or become visible. Delete nothing. `read` names the objects that will
-    show the outcome. A `commit` of `prepared`, the same prepared transaction, under the lock reads
-    them and finishes the work. `prepared` is None if the error was raised in another process.
+    If it is unknown, the commit may be visible, or become visible. Delete nothing. `read` names the
+    objects that will show it. A `commit` of `prepared`, the same prepared transaction, under the
+    lock reads them and finishes the work. `prepared` is None if another process raised the error.
     """
 
     prepared: Any = None
 
-    def __init__(self, instant: str, why: str, read: tuple[str, ...]) -> None:
-        self.instant, self.why, self.read = instant, why, read
+    def __init__(
+        self, instant: str, why: str, read: tuple[str, ...], decided: bool = False
+    ) -> None:
+        self.instant, self.why, self.read, self.decided = instant, why, read, decided
         super().__init__(
+            f"{instant} was committed, and may not be visible yet ({why}). Do not write its rows "
+            "again: the next commit publishes it, unless a restore took it back" if decided else
             f"whether {instant} was committed is not known ({why}). Delete nothing. To find out, "
             "commit the same prepared transaction again under the lock, or read "
             f"{', then '.join(read)}: it is committed if one of them names it or is its own file; "

@@ -133,24 +133,23 @@ def decide(
     The note `checked` is sent between the last check of the lease and the one write that decides. A
     writer that is paused there and resumes too late is stopped by the fence.
     """
-    return (
-        yield from reported(prepared, guard, _decide(prepared, guard, believe, strategy, ahead))
-    )
+    way = _decide(prepared, guard, believe, strategy, ahead)
+    return (yield from reported(prepared, guard, way))
 
 
 def complete(decision: DecidedCommit) -> Procedure[Committed]:
     """The second half: create the completed file. The lock may be released in the meantime.
 
-    Any later writer would otherwise create it. Raises `CommitUnknown` if it is not proven to exist:
-    then the commit is durable but not yet visible.
+    Any later writer would otherwise create it. Raises `CommitUnknown`, which is `decided`, if it is
+    not proven to exist: then the commit is durable but not yet visible.
     """
     prepared = decision.prepared
     key = completed_key(prepared.names, decision.decided)
     try:
         standing = yield from _published(decision, key)
     except Exception as error:
-        why = f"it was decided, and its file may not be there yet: {error}"
-        open_outcome = unknown(prepared.names, decision.decided, why)
+        why = f"its completed file may not be there yet: {error}"
+        open_outcome = unknown(prepared.names, decision.decided, why, decided=True)
         open_outcome.prepared = prepared
         raise open_outcome from error
     if not isinstance(standing, Version):

@@ -171,5 +171,5 @@ def _by_its_files(names: TimelineNames, mine: Decided) -> Procedure[bool]:
     return False
 
 
-def unknown(names: TimelineNames, decided: Decided, why: str) -> CommitUnknown:
-    return CommitUnknown(decided.instant, why, (FENCE_KEY, completed_key(names, decided)))
+def unknown(names: TimelineNames, it: Decided, why: str, *, decided: bool = False) -> CommitUnknown:
+    return CommitUnknown(it.instant, why, (FENCE_KEY, completed_key(names, it)), decided)

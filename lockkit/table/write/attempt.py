@@ -290,7 +290,7 @@ def settled(
         try:
             return (yield from once())
         except CommitUnknown as error:
-            unknown = error
+            unknown = unknown if unknown is not None and unknown.decided else error
         except Exception as error:
             if unknown is None:
                 raise
