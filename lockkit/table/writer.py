@@ -22,7 +22,7 @@ from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store, open_store
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.base_file import Target, own_columns, refuse_unfit
+from lockkit.table.format.base_file import Target, refuse_unfit
 from lockkit.table.format.data_files import ATTEMPTS
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
@@ -52,7 +52,7 @@ from lockkit.table.write.contract import AttemptHeartbeat
 from lockkit.table.write.decided_before import publish_decided
 from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, write_rows
 from lockkit.table.write.in_time import again_if_late, changes_nothing
-from lockkit.table.write.merge import named_columns, refuse_other_key
+from lockkit.table.write.merge import named_columns, own_columns, refuse_other_key
 from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
 from lockkit.table.write.own_files import own_files
 from lockkit.table.write.stored_keys import stored_keys

@@ -272,16 +272,6 @@ def columns_of(target: Target, rows: pa.Schema) -> pa.Schema:
     return stored_schema(rows) if target.schema is None else target.schema
 
 
-def own_columns(target: Target, rows: pa.Schema) -> pa.Schema:
-    """The columns of new rows: all of the table's, or of partial rows those that they have."""
-    import pyarrow as pa
-
-    every = columns_of(target, rows)
-    if not target.partial:
-        return every
-    return pa.schema([each for each in every if each.name in rows.names])
-
-
 def plain(rows: pa.Table) -> pa.Table:
     """Without the meta columns."""
     return rows.drop_columns([name for name in META_COLUMNS if name in rows.column_names])

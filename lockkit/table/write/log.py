@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from lockkit.table.format.base_file import Slice, Target, columns_of, own_columns, plain
+from lockkit.table.format.base_file import Slice, Target, columns_of, plain
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
 from lockkit.table.format.log_writing import data_block, delete_block, log_name, refuse_unordered
 from lockkit.table.format.schema import META_COLUMNS, RECORD_KEY, conform
 from lockkit.table.read.log_slice import LogSlice, instants_of, without_logs
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
-from lockkit.table.write.merge import GroupChanges, refuse_strangers, upserts
+from lockkit.table.write.merge import GroupChanges, own_columns, refuse_strangers, upserts
 
 if TYPE_CHECKING:
     import pyarrow as pa

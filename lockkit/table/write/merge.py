@@ -234,6 +234,16 @@ def refuse_other_key(config: TableConfig, table: pa.Schema, rows: pa.Schema) -> 
             raise RefusedRows(name, why, "cast it")
 
 
+def own_columns(target: Target, rows: pa.Schema) -> pa.Schema:
+    """The columns of new rows: all of the table's, or of partial rows those that they have."""
+    import pyarrow as pa
+
+    every = columns_of(target, rows)
+    if not target.partial:
+        return every
+    return pa.schema([each for each in every if each.name in rows.names])
+
+
 def named_columns(config: TableConfig, rows: pa.Schema) -> pa.Schema:
     """The columns of rows that name what to delete: those that are looked at, as they are stored.
 
