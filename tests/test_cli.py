@@ -496,13 +496,13 @@ def test_a_password_in_an_owners_name_is_not_printed(user: str, table: str) -> N
     record = Record(owner, until_ms, epoch=1, attempt="a", ttl_ms=600_000, holder=holder)
     leave(table, encode(record))
     said = [
-        process("lock", "show", table),
-        process("lock", "show", table, "--json"),
+        run("lock", "show", table),
+        run("lock", "show", table, "--json"),
         process("lock", "acquire", table, "--timeout", "0.2", "--", "true"),
-        process("lock", "break", table, "--watch-s", "0"),
-        process("incident", table, "--watch-s", "0"),
-        process("incident", table, "--watch-s", "0", "--json"),
-        process("history", table, "--json"),
+        run("lock", "break", table, "--watch-s", "0"),
+        run("incident", table, "--watch-s", "0"),
+        run("incident", table, "--watch-s", "0", "--json"),
+        run("history", table, "--json"),
     ]
     for each in said:
         assert "***@ci.test/job/7" in each.stdout + each.stderr, each
@@ -1174,11 +1174,13 @@ APART = {
 
 
 @linux_only
-@pytest.mark.parametrize("work", APART.values(), ids=APART)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("apart", "number"), [
+    ("in a session", signal.SIGTERM), ("as a job", signal.SIGINT), ("an orphan", signal.SIGTERM),
+])  # fmt: skip
 def test_the_lock_is_held_until_what_the_command_started_in_other_groups_has_ended(
-    work: list[str], number: signal.Signals, table: str, mark: str
+    apart: str, number: signal.Signals, table: str, mark: str
 ) -> None:
+    work = APART[apart]
     with started("lock", "acquire", table, "--", *work, mark=mark) as (holder, out):
         out.until("works", 90)
         holder.send_signal(number)
