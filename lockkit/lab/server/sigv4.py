@@ -19,6 +19,7 @@ _HEADER = re.compile(
     rf"AWS4-HMAC-SHA256 Credential={_SCOPE},\s*SignedHeaders=({_NAMES}),"
     r"\s*Signature=([0-9a-f]{64})"
 )
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,16});chunk-signature=([0-9a-f]{64})")
 _CREDENTIAL = re.compile(_SCOPE)
 
 
@@ -62,19 +63,60 @@ def verify(call: DialectRequest, credentials: Credentials, now_ms: float) -> Non
             403, "RequestTimeTooSkewed",
             "The difference between the request time and the server's time is too large.",
         )  # fmt: skip
+    unsigned = {name for name in call.headers if name.startswith("x-amz-")} - set(names.split(";"))
+    if unsigned - ({"x-amz-content-sha256"} if link else set()):
+        raise DialectError(
+            403, "AccessDenied",
+            "There were headers present in the request which were not signed: "
+            + ", ".join(sorted(unsigned)),
+        )  # fmt: skip
     scope = f"{day}/{region}/s3/aws4_request"
     payload = call.headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
     canonical = _canonical(call, names, "UNSIGNED-PAYLOAD" if link else payload)
     hashed = hashlib.sha256(canonical.encode()).hexdigest()
     text = f"AWS4-HMAC-SHA256\n{signed_at}\n{scope}\n{hashed}"
-    key = f"AWS4{credentials.secret_key}".encode()
-    for part in (day, region, "s3", "aws4_request", text):
-        key = hmac.digest(key, part.encode(), "sha256")
-    if not hmac.compare_digest(key.hex(), signature):
-        raise DialectError(
-            403, "SignatureDoesNotMatch",
-            "The request signature we calculated does not match the signature you provided.",
-        )  # fmt: skip
+    signing = f"AWS4{credentials.secret_key}".encode()
+    for part in (day, region, "s3", "aws4_request"):
+        signing = hmac.digest(signing, part.encode(), "sha256")
+    wanted = hmac.digest(signing, text.encode(), "sha256").hex()
+    if not hmac.compare_digest(wanted, signature):
+        raise _mismatch("request")
+    if payload.startswith("STREAMING-AWS4-") and not link:
+        _verify_chunks(call, signing, f"{signed_at}\n{scope}", signature)
+
+
+def _verify_chunks(call: DialectRequest, signing: bytes, place: str, before: str) -> None:
+    """Each chunk's signature covers the one before it, the trailers' that of the last chunk."""
+
+    def signature(kind: str, *hashed: bytes) -> bytes:
+        digests = "\n".join(hashlib.sha256(each).hexdigest() for each in hashed)
+        text = f"AWS4-HMAC-SHA256-{kind}\n{place}\n{before}\n{digests}"
+        return hmac.digest(signing, text.encode(), "sha256").hex().encode()
+
+    at, length = 0, 1
+    while length:
+        end = call.body.find(b"\r\n", at, at + 300)
+        found = _CHUNK.fullmatch(call.body, at, max(at, end))
+        length = int(found[1], 16) if found else 0
+        wanted = signature("PAYLOAD", b"", call.body[end + 2 : end + 2 + length])
+        if found is None or not hmac.compare_digest(wanted, found[2]):
+            raise _mismatch("chunk")
+        at, before = end + length + 4, wanted.decode()
+    *trailers, last = [line for line in call.body[end + 2 :].split(b"\r\n") if line] or [b""]
+    if call.headers["x-amz-content-sha256"].endswith("-TRAILER"):
+        wanted = signature("TRAILER", b"".join(line + b"\n" for line in trailers))
+        wanted = b"x-amz-trailer-signature:" + wanted
+    else:
+        wanted = b""
+    if not hmac.compare_digest(wanted, last):
+        raise _mismatch("trailer")
+
+
+def _mismatch(what: str) -> DialectError:
+    return DialectError(
+        403, "SignatureDoesNotMatch",
+        f"The {what} signature we calculated does not match the signature you provided.",
+    )  # fmt: skip
 
 
 def _of_headers(call: DialectRequest) -> tuple[str, ...]:
