@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from lockkit.lab.verify.scenarios.group_table import MUTANTS, SCENARIO
 from lockkit.lab.verify.sim import simulate
 
 FIRST, LAST = 1, 60
-QUICK = ("reader's tail", "tail given up", "acknowledged", "unpublished")
+STEADY = (4, 7, 14, 19)
+QUICK = ("unlisted tail", "own files", "nothing at once", "reader's tail", "tail given up",
+         "acknowledged", "unpublished")  # fmt: skip
 
 
 def is_found(name: str) -> int | None:
@@ -25,3 +29,8 @@ def test_a_mistake_is_found_by_a_seed_that_is_clean_without_it(name: str) -> Non
     seed = is_found(name)
     assert seed is not None
     assert simulate(SCENARIO, seed).violation is None
+
+
+def test_worlds_reach_rewrites_without_a_listing_and_those_that_have_nothing_to_do() -> None:
+    reached = Counter(what for seed in STEADY for what in simulate(SCENARIO, seed).reached)
+    assert min(reached["unlisted commit"], reached["nothing to do unlisted"]) >= 2, reached

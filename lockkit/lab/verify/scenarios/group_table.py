@@ -6,6 +6,7 @@ The scenario `group-table` finds them; the scenario `group` has those of the pro
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from lockkit.lab.verify.mutants import Mutant
@@ -20,12 +21,15 @@ from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ import group_commit, group_publish
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
 from lockkit.table.occ.group import GroupDecision, GroupFence
-from lockkit.table.occ.group_fence import format_group_fence
+from lockkit.table.occ.group_fence import format_group_fence, read_group_fence
 from lockkit.table.occ.transaction import Transaction
 
 SCENARIO = TOGETHER
+RIGHT_OVER = group_commit.decided_over
 RIGHT_WRITE_OF, RIGHT_KEYS_OF = group_publish._write_of, group_publish._keys_of
 _G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
+_U = "lockkit.table.occ.group_ahead"
+_W = "lockkit.lab.verify.table.writers"
 _P, _T = "lockkit.table.occ.group_publish", "lockkit.table.occ.group_tail"
 
 
@@ -78,6 +82,26 @@ def replaced_if_unchanged(client: Any, view: Any, after: GroupFence) -> Procedur
     return True
 
 
+def over_any_fence(client: Any, write: Any) -> Procedure[str]:
+    """It is decided over the fence that its client knows by now, whatever its snapshot shows."""
+    fence, write.only = (yield from read_group_fence()), client.version
+    if fence[1] != client.version:
+        client.knows(*fence)
+        write.only = client.version
+    return (yield from RIGHT_OVER(client, write))
+
+
+def as_last_listed(client: Any, after: str) -> Any:
+    """The last listing counts as all that the known fence decided."""
+    return client.timeline and replace(client.timeline, fence=(client.known, client.version))
+
+
+def of_that_group(own: Any, at: Any) -> bytes | None:
+    """What this process has written last to the file group, whether it is the slice's or not."""
+    found: tuple[str, bytes] = own._kept.get((at.partition, at.file_id), ("", None))
+    return found[1]
+
+
 def shared_groups(mine: frozenset[FileGroup], theirs: frozenset[FileGroup] | None) -> bool:
     """Compare only the file groups that both name, though one empties the other's partition."""
     return theirs is None or bool(mine & theirs)
@@ -113,5 +137,13 @@ _SAYS: dict[str, tuple[str, dict[str, Any]]] = {
                  {f"{_G}:decide_against": answering(True)}),
     "rollback sent once": ("a rollback deletes though its decision may have failed",
                            {f"{_G}:replace_group_fence": replaced_if_unchanged}),
+    "unlisted": ("a rewrite without a listing is decided over a fence that its snapshot lacks",
+                 {f"{_G}:decided_over": over_any_fence}),
+    "unlisted tail": ("a rewrite without a listing sees what its client listed last alone",
+                      {f"{_U}:as_decided": as_last_listed}),
+    "nothing at once": ("a rewrite without a listing that would change nothing reads no fence",
+                        {f"{_W}:changes_nothing": answering(None)}),
+    "own files": ("what a process has written last to a file group counts as the group's latest",
+                  {"lockkit.lab.verify.table.rows:kept": of_that_group}),
 }  # fmt: skip
 MUTANTS = {name: Mutant(name, says, plants) for name, (says, plants) in _SAYS.items()}

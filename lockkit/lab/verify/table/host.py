@@ -38,6 +38,7 @@ from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher, publish_under
 from lockkit.table.occ.transaction import TakenInstant
 from lockkit.table.write.contract import AttemptHost
+from lockkit.table.write.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
@@ -62,6 +63,8 @@ class SimHost:
     """With group commit: how the attempt under way took its instant."""
     interruption: Interruption | None = None
     """What cuts the attempt under way short."""
+    own_files: OwnFiles = field(default_factory=OwnFiles)
+    """What this process has written last."""
     late: LateWrite | None = None
     """A decision that was sent while a clustering began beside it, and has not landed yet."""
 
@@ -166,7 +169,7 @@ class SimHost:
     def _may_forget(self) -> None:
         """That it has met others is a hint: whatever it believes, nothing may break."""
         hints = self.table.hints
-        if hints is not None and hints.random() < 0.5:
+        if hints is not None and hints.random() < (0.9 if self.table.steady else 0.5):
             self.together.contended = 0
 
     def _publish_alone(
@@ -183,7 +186,10 @@ class SimHost:
     ) -> Procedure[Committed]:
         """What was decided is published by a task of its own."""
         self._may_forget()
+        unlisted = self.appending is not None and bool(self.appending.only)
+        self.table.world.reached |= {"unlisted"} if unlisted else set()
         done = yield from publish_together(self.together, prepared, strategy, self.appending)
+        self.table.world.reached |= {"unlisted commit"} if unlisted else set()
         while self.together.behind:
             way = publish_behind(self.together, self.together.behind.pop())
             self.table.world.spawn(self.session.node, way)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ REFUSED = "a refused commit is never visible"
 ONCE = "an operation is committed at most once"
 BEHIND = "nothing completes where a reader of increments has gone past"
 INCREMENTS = "increments miss no row and bring none twice"
+SEEN = "a delete finds each row that was committed before it began"
 PREFIX = "a reader sees the commits up to one point, and all of them"
 NEEDED = "no file is deleted that a reader needs"
 READABLE = "Hudi's readers can read the table"
@@ -262,6 +263,22 @@ class AttemptLedger:
                 here = Completed(entry["instant"], done, entry["action"], "the fence")
                 found.append(self._attempt_of(here, inflight.body))
         return found
+
+    def committed(self) -> Table:
+        """The rows of all that is decided, published or not."""
+        rows: Table = self.tables[-1]
+        for attempt in self._tail():
+            rows = attempt.after(rows)
+        return rows
+
+    def deleted(self, attempt: TrackedAttempt, places: Collection[Place], since: int) -> None:
+        """A delete has returned. When it began, with the first `since` commits visible, the table
+        had rows at these places.
+        """
+        states = [*self.tables[since + 1:], self.committed()]
+        for place in sorted(set(places) - set(attempt.removes)):
+            if all(place in each for each in states):
+                raise Violated(SEEN, f"{attempt.token} has not found {place}")
 
     def _group_fence(self) -> dict[str, Any]:
         """{} where the table has none."""

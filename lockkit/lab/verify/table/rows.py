@@ -19,6 +19,7 @@ from lockkit.table.format.layout import (
     file_name,
     in_partition,
 )
+from lockkit.table.write.own_files import OwnFiles
 
 SCHEMA = '{"type":"record","name":"t","fields":[{"name":"id","type":"string"}]}'
 
@@ -58,9 +59,18 @@ def put_files(files: Sequence[BaseFile]) -> Procedure[list[WriteStat]]:
     return [each.stat for each in files]
 
 
-def read_rows(slices: Iterable[Slice]) -> Procedure[list[tuple[Slice, list[TableRow]]]]:
-    """The rows of each slice. Raises `SnapshotFileGone`."""
-    return (yield from of_each(slices, _rows))
+def read_rows(
+    slices: Iterable[Slice], own: OwnFiles | None = None
+) -> Procedure[list[tuple[Slice, list[TableRow]]]]:
+    """The rows of each slice, those of its process's `own` files from memory.
+
+    Raises `SnapshotFileGone`.
+    """
+    return (yield from of_each(slices, lambda each: _rows(each, kept(own, each) if own else None)))
+
+
+def kept(own: OwnFiles, at: Slice) -> bytes | None:
+    return own.get(at)
 
 
 def of_each(
@@ -71,8 +81,8 @@ def of_each(
     return list(zip(slices, found, strict=True))
 
 
-def _rows(of: Slice) -> Procedure[list[TableRow]]:
-    listed = yield from read_json(of.path)
+def _rows(of: Slice, body: bytes | None = None) -> Procedure[list[TableRow]]:
+    listed = json.loads(body) if body is not None else (yield from read_json(of.path))
     return [TableRow(of.partition, key, tuple(tokens), at) for key, tokens, at in listed]
 
 

@@ -2,6 +2,7 @@
 
 Half of the worlds have no fault at all: no crash, no lost answer, no stall, only a schedule. The
 judge is the ledger, with a reader that shares no code with lockkit's own.
+One file because a seed draws a world's clients, its faults and its schedule together.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ SLOW_WRITER = "W2"
 BLOCKED = "the next writer can commit"
 ALIVE = "no client ends the heartbeat of a writer that lives"
 STALLS_DECIDED = 0.2
+STEADY = 0.6
 SLOW = 0.3
 """How often Hudi's clocks differ by more than Hudi allows, in the scenario `hudi-table`."""
 CUT_OFF, CUT_OFF_OFTEN = 0.1, 0.5
@@ -113,6 +115,8 @@ class TableRun:
     """Whether a writer continues from its own last commit without reading the table again."""
     hints: random.Random | None = None
     """With group commit: a busy client forgets now and then that it has met others."""
+    steady: bool = False
+    """With group commit: writers hardly pause, so that their rewrites begin without a listing."""
     window_max: int = GROUP_WINDOW_MAX
     """How many decisions the fence of group commit remembers."""
     foreign: int = 0
@@ -188,7 +192,8 @@ class TableRun:
         if client.startswith("Q") and heart.node.name.startswith("Q"):
             # A query that sends a batch again stops its earlier run, alive or not.
             self.stopped_runs.add(instant)
-        if instant in self.stopped_runs:
+        given_up = client.startswith("Q") and instant in self.owners.rolled_back
+        if instant in self.stopped_runs or given_up:  # another writer took it meanwhile
             return
         if heart.believes() and heartbeat_of(instant, Found(body, "")).ended:
             raise Violated(ALIVE, f"{client} ended the heartbeat of {instant}, which beats")
@@ -306,7 +311,10 @@ def _set_up(
     if only == GROUP:
         run.window_max = random.Random(f"table window {seed}").choice((1, 2, 4, 30))
         hints = random.Random(f"table hints {seed}")
-        run.hints = hints if hints.random() < 0.5 else None
+        often = random.Random(f"table steady {seed}").random() < STEADY
+        run.steady = often and not run.hurried and not version
+        run.hints = hints if hints.random() < 0.5 or run.steady else None
+        run.warm |= run.steady
     if play == HUDI:
         beside = random.Random(f"table hudi {seed}")
         run.foreign = beside.choice((1, 1, 2)) if only or beside.random() < 0.5 else 0
@@ -346,7 +354,8 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
     ahead_ms, off_ms = dice.choice(AHEAD_MS), CLOCK_OFF_MS
     if run.foreign:
         ahead_ms, off_ms = 0, SKEW_MS // 2
-    births = [("W", partial(_born, SimWriter, run))] * (2 + int(dice.random() * 3))
+    writers = 2 + int(dice.random() * 3)
+    births = [("W", partial(_born, SimWriter, run))] * (2 if run.steady else writers)
     births += [("S", partial(_born, SimService, run))] * int(dice.random() * 3)
     births += [("F", partial(_born, HudiWriter, run))] * run.foreign
     births += [("L", partial(_born, SlowHudiWriter, run))] * run.slow
@@ -388,7 +397,8 @@ SCENARIO = SimScenario(
 TOGETHER = SimScenario(
     "group-table", "the same for a table with group commit: writers, services and readers", STEPS,
     partial(_set_up, only=GROUP),
-    ("refused commit", "clean", "clustering", "rollback", "stall", "restart", "interrupt"),
+    ("refused commit", "clean", "clustering", "rollback", "stall", "restart", "interrupt",
+     "unlisted", "unlisted commit", "nothing to do unlisted"),
 )  # fmt: skip
 
 BESIDE_HUDI = SimScenario(

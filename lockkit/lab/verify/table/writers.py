@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,13 +11,14 @@ from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.table.heart import RULES
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
 from lockkit.lab.verify.table.interruption import CtrlC
-from lockkit.lab.verify.table.ledger import FEW_INSTANTS, Place, TrackedAttempt
+from lockkit.lab.verify.table.ledger import FEW_INSTANTS, Place, Table, TrackedAttempt
 from lockkit.lab.verify.table.reader import TableRow
 from lockkit.lab.verify.table.rows import SCHEMA, base_file, put_files, read_rows
 from lockkit.runtime import Procedure, Sleep
 from lockkit.table.errors import CommitUnknown, HeartbeatExpired
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.properties import GROUP
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
@@ -29,6 +31,7 @@ from lockkit.table.write.append import NewRows
 from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.batch import StreamBatch
 from lockkit.table.write.contract import AttemptHeartbeat
+from lockkit.table.write.in_time import changes_nothing
 from lockkit.table.writer import TableState, state_after
 
 if TYPE_CHECKING:
@@ -36,8 +39,12 @@ if TYPE_CHECKING:
 
 KINDS = ("append",) * 5 + ("upsert",) * 5 + ("delete",) + ("overwrite",) * 3 + ("overwrite all",)
 PLAIN_KINDS = tuple(each for each in KINDS if not each.startswith("overwrite"))
+STEADY_KINDS = ("append",) * 2 + ("upsert",) * 4 + ("delete",) * 3
 KEYS = tuple(f"k{number}" for number in range(5))
 OPERATIONS_MAX, HURRIED_MAX, OVERTAKING_MAX, RETRIES_MAX = 5, 10, 30, 3
+STEADY_MAX, STEADY_PAUSE_S, NEWEST = 20, 0.3, 0.8
+NEW = "new "
+"""So the keys begin that an append has added."""
 HUDI = {
     "append": "INSERT", "upsert": "UPSERT", "delete": "DELETE", "overwrite": "INSERT_OVERWRITE",
     "overwrite all": "INSERT_OVERWRITE_TABLE", "batch": "UPSERT",
@@ -71,13 +78,15 @@ class SimWriter:
 
     def live(self) -> Procedure[None]:
         dice, hurried = self.run.world.dice, self.run.hurried
-        most = HURRIED_MAX if hurried else OPERATIONS_MAX
+        most = HURRIED_MAX if hurried else STEADY_MAX if self.run.steady else OPERATIONS_MAX
         for _ in range(OVERTAKING_MAX if self.run.overtaken else most):
             self.operations += 1
             # Beside an overwrite Hudi inserts a key again: new file groups never conflict there.
             kinds = PLAIN_KINDS if self.run.foreign else KINDS
+            kinds = STEADY_KINDS if self.run.steady else kinds
             yield from self._operation("append" if hurried else dice.choice(kinds))
-            yield Sleep(0.0 if hurried else dice.random())
+            pause_s = STEADY_PAUSE_S if self.run.steady else 1.0
+            yield Sleep(0.0 if hurried else dice.random() * pause_s)
 
     def _operation(self, kind: str) -> Procedure[None]:
         """Try one operation until it commits, or until no further try is due."""
@@ -90,11 +99,18 @@ class SimWriter:
             done: Committed | None
             ledger.begins(self.node.name)
             self.host.interrupt()
+            before = ledger.committed() if self.run.config.commit == GROUP else {}
+            if self.run.steady and kind in ("upsert", "delete"):
+                keys = self._with_an_added_one(before, partition, keys)
+            since = len(ledger.commits)
             try:
                 if kind == "append":
                     done = yield from self.append(mine, partition)
                 else:
                     done = yield from self.write(mine, partition, keys)
+                if kind == "delete":
+                    ledger.deleted(mine, {each for each in before if each[0] == partition
+                                          and each[1] in keys}, since)  # fmt: skip
                 if done is not None:
                     ledger.acknowledged(mine)
                 return
@@ -113,6 +129,16 @@ class SimWriter:
                 return
             yield Sleep(dice.random() / 4)
 
+    def _with_an_added_one(
+        self, before: Table, partition: str, keys: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Of the keys that appends have added, often the latest: its file group is no bucket's."""
+        added = [key for of, key in before if of == partition and key.startswith(NEW)]
+        if not added:
+            return keys
+        newest = self.run.world.dice.random() < NEWEST
+        return (added[-1] if newest else self.run.world.dice.choice(added),)
+
     def _tracked(self, token: str, operation: str, kind: str) -> TrackedAttempt:
         return TrackedAttempt(token, operation, kind)
 
@@ -129,7 +155,7 @@ class SimWriter:
             self.known, snapshot = yield from look_over(every=self.run.checkpoint_every)
             self.schema_at = snapshot.covered.newest
             self.partitions = frozenset(partition for partition, _ in snapshot.groups)
-        key = f"new {mine.token}"
+        key = f"{NEW}{mine.token}"
         mine.writes = ((partition, key),)
         self.run.ledger.tries(mine)
         new = NewRows(
@@ -155,7 +181,7 @@ class SimWriter:
         left, self.left = self.left if warm else None, None
         known, seen = left or (yield from look_over(every=self.run.checkpoint_every))
         action = "replacecommit" if mine.kind.startswith("overwrite") else self.run.config.action
-        snapshot = seen
+        snapshot, written = seen, list[BaseFile]()
 
         def files(transaction: Transaction, _heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             nonlocal snapshot
@@ -166,21 +192,26 @@ class SimWriter:
             if warm:
                 now = snapshot_for(transaction, seen)
             snapshot = yield from self.host.run(now)
-            return (yield from self.host.run(self._written(
-                mine, transaction, snapshot, partition, keys, batch, warm
-            )))  # fmt: skip
+            prepared = yield from self.host.run(self._written(
+                mine, transaction, snapshot, partition, keys, batch, warm, written
+            ))  # fmt: skip
+            if prepared is None:
+                yield from self.host.run(self._nothing_to_do(transaction.instant))
+            return prepared
 
         attempt = self._attempt()
         committed = yield from attempt.write(known, files, action=action, short=warm)
         if warm and committed is not None and attempt.prepared is not None:
+            self.host.own_files.keep(written)
             self.left = state_after(snapshot, attempt.prepared, committed)
         return committed
 
     def _written(
         self, mine: TrackedAttempt, transaction: Transaction, snapshot: Snapshot, partition: str,
-        keys: Sequence[str], batch: StreamBatch | None, warm: bool,
+        keys: Sequence[str], batch: StreamBatch | None, warm: bool, written: list[BaseFile],
     ) -> Procedure[Prepared | None]:  # fmt: skip
         files, replaced = yield from self._files(mine, transaction, snapshot, partition, keys)
+        written[:] = files
         if not files and not replaced:
             return None
         self.run.ledger.tries(mine)
@@ -195,6 +226,12 @@ class SimWriter:
             extra={"token": mine.token, **(batch.extra if batch else {})},
         ))  # fmt: skip
 
+    def _nothing_to_do(self, instant: str) -> Procedure[None]:
+        way = self.host.appending
+        if way is not None and way.only:
+            self.run.world.reached.add("nothing to do unlisted")
+        yield from changes_nothing(way, instant)
+
     def _files(
         self, mine: TrackedAttempt, transaction: Transaction, snapshot: Snapshot, partition: str,
         keys: Sequence[str],
@@ -208,7 +245,8 @@ class SimWriter:
             replaced = frozenset(g for g in snapshot.groups if whole or g[0] == partition)
             return [self._new_file(instant, partition, keys, mine)], replaced
         here = [each for each in snapshot.slices if each.partition == partition]
-        found = yield from read_rows(here)
+        own = self.host.own_files if self.run.steady else None
+        found = yield from read_rows(here, own)
         if mine.kind == "delete":
             return self._deleted(mine, instant, found, keys), frozenset()
         mine.writes = tuple((partition, key) for key in keys)
@@ -246,7 +284,8 @@ class SimWriter:
                 for group, rows in changed.items()]  # fmt: skip
 
     def _bucket(self, snapshot: Snapshot, partition: str, key: str) -> FileGroup:
-        number = int(key[1:]) % snapshot.config.buckets
+        number = zlib.crc32(key.encode()) if key.startswith(NEW) else int(key[1:])
+        number %= snapshot.config.buckets
         generation = generations(snapshot).get((partition, f"{number:08d}"), 0)
         return partition, bucket_file_id(partition, number, generation)
 
