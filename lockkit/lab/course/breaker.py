@@ -19,7 +19,7 @@ _newest: Breaker | None = None
 
 
 class Breaker(Shown):
-    """It plays nothing before a guess is picked and Play is pressed; Stop ends a hunt.
+    """Play starts a hunt once a guess is picked; Stop ends it.
 
     Running the cell again closes the earlier panel. `hunt` is the last hunt, or None.
     """

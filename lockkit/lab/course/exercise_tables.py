@@ -245,7 +245,7 @@ class Placement:
             yield Sleep(dice.random())
 
     def upsert(self, node: Node, commit: str, keys: list[str]) -> Procedure[bool]:
-        """Place the keys by what is seen now, and commit unless another writer conflicts."""
+        """Place the keys by the current snapshot, and commit unless another writer conflicts."""
         seen, _ = yield from self.table()
         sizes = [len(each) for each in seen["groups"]]
         placed = {key: self.place(node, key, sizes) for key in keys}

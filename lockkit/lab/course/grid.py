@@ -16,7 +16,7 @@ WORD_MAX = 10
 
 
 def grid(name: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """HTML; every cell is escaped. `name` is its class, `lockkit-` before it."""
+    """HTML, in which every cell is escaped. Its class is `lockkit-` and `name`."""
     heads = "".join(f"<th {LEFT}>{escape(each)}</th>" for each in head)
     lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<table class='lockkit-{name}'><tr>{heads}</tr>{lines}</table>"

@@ -1,4 +1,4 @@
-"""A hot object: what one write per second costs a lock, and what its waiters poll meanwhile."""
+"""A hot object: what a limit of one write per second costs a lock, and how often waiters poll."""
 
 from __future__ import annotations
 

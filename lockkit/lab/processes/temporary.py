@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ class TemporaryFolder:
         self._guard = subprocess.Popen(
             ["sh", "-c", REMOVE, "sh", str(self.path)], stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
         )  # fmt: skip
 
     def remove(self) -> None:

@@ -1,8 +1,9 @@
 """An object server that speaks S3, Google Cloud Storage and Azure to the real SDKs.
 
-One SQLite file, three addresses. Every version is kept and every request recorded as a `request`
-event: that record is the truth lane of every picture. `with Emulator() as server:` runs it in a
-thread; `lockkit serve` as a process. It listens on loopback unless another address is passed.
+It has one SQLite file and three addresses. It keeps every version and records each request as a
+`request` event. Pictures draw these events in the store's lane. `with Emulator() as server:` runs
+it in a thread, `lockkit serve` as a process. It listens on loopback unless another
+address is passed.
 """
 
 from lockkit.lab.server.profiles import PROFILES as PROFILES

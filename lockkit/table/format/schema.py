@@ -1,7 +1,7 @@
 """A table's columns: which types a base file holds, how Avro names them, how they may change.
 
-Avro is what a commit's file keeps and what Hudi's writers read; Arrow is what rows come in. A
-column may be added and may be left out; its type stays what the table says.
+A commit's file stores the schema in Avro, which Hudi's writers read. Rows are given in Arrow. Rows
+may bring new columns and may lack columns. The type of a column never changes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SHOWN = 60
 
 
 def stored(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
-    """The type that a base file has for `kind`; `TableError` names a column that has none.
+    """The type that a base file stores for `kind`. Raises `TableError` if there is none.
 
-    Spark's types are kept; what only Arrow distinguishes (large strings, dictionaries, milli- and
-    nanoseconds, small integers) becomes what Spark and Hudi read.
+    Types of Spark's stay. Types that only Arrow has (large strings, dictionaries, milli- and
+    nanoseconds, small integers) become types that Spark and Hudi read.
     """
     import pyarrow as pa
     import pyarrow.types as is_

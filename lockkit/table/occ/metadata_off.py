@@ -1,8 +1,8 @@
-"""Switching Hudi's metadata table off, which a commit of lockkit would not be in.
+"""Switch Hudi's metadata table off, because a commit of lockkit does not update it.
 
-Hudi does the same for `hoodie.metadata.enable=false`. The properties say that there is no metadata
-table before anything is published, so a reader that sees the commit lists the folders. A Hudi
-writer with its default options makes the metadata table anew, from the folders.
+Hudi does the same for `hoodie.metadata.enable=false`. The properties are changed before the commit
+is published, so a reader that sees the commit lists the folders. A Hudi writer with its default
+options builds a new metadata table from the folders.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ def switch_metadata_off(config: TableConfig, believe: Callable[[], None]) -> Pro
 
 
 def off(keys: Mapping[str, str]) -> dict[str, str]:
-    """The properties to change; that it had a record index stays known to readers."""
+    """The properties to change. They still say that the table had a record index."""
     said = {ELSEWHERE: "true"} if RECORD_INDEX in keys.get(METADATA[0], "") else {}
     return said | {each: "" for each in METADATA if keys.get(each)}
