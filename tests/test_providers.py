@@ -726,7 +726,8 @@ def test_open_lock_opens_the_lock_of_each_kind_of_url(tmp_path: Path) -> None:
         ("filesystem:///x?expire_minutes=s3cret", "expire_minutes= must be a number"),
         ("process://user:s3cret@host", "carries no password"),
         ("zookeeper://user:s3c/s3cret@h:2181/base/key", "carries no password"),
-        ("zookeeper://h:2181/base/key?auth=s3cret", "has no option [?]auth=; known: session"),
+        ("zookeeper://h:2181/base/key?auth=s3cret", "carries no password"),
+        ("zookeeper://h:2181/base/key?acl=s3cret", "has no option [?]acl=; known: session"),
         ("dynamodb://us-east-1/table/key?lease_s=s3cret", "lease_s= must be a number"),
         ("dynamodb://us-east-1/table/key?endpoint=http://u:s3cret@h", "carries no password"),
         (
