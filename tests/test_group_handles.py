@@ -9,15 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_group_table import HOW, before_fence, in_child, judged, published, rows, spy, values
+from test_group_table import (
+    HOW,
+    before_fence,
+    in_child,
+    judged,
+    names_at,
+    published,
+    rows,
+    spy,
+    values,
+)
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores import open_store
 from lockkit.table import CommitUnknown, Table
+from lockkit.table.format.timeline import LANES, instant_ms, instant_of
 from lockkit.table.occ import group_ahead
 from lockkit.table.occ.fence import FENCE_KEY
+from lockkit.table.occ.group_commit import prove_data
 from lockkit.table.occ.group_fence import read_group_fence
 
 
@@ -226,3 +238,20 @@ def test_a_writer_that_met_another_one_lists_before_it_uses_what_it_has_reserved
         assert not [each for each in asked if each.endswith(".append")], "it decides at once"
     assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
 
+
+
+@pytest.mark.parametrize("write", ["append", "upsert"])
+def test_a_writer_that_sees_another_commit_under_way_is_one_among_others(
+    url: str, write: str
+) -> None:
+    with Table(url) as table:
+        first = table.append(rows("a"))
+        client = table._upkeep.context.together[0]
+        pending = instant_of(instant_ms(first.instant) + len(LANES))
+        requested = names_at(url).requested(pending, "commit")
+        run(prove_data({requested: b"another's"}), table.store, Clock())
+        client.timeline = None
+        client.ahead.clear()
+        assert not client.contended
+        getattr(table, write)(rows("b"))
+        assert client.contended

@@ -13,7 +13,7 @@ pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 from lockkit.lab.course.together import Combining, Writing
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
-from lockkit.runtime import Get, List, Procedure, Put, Sleep, WallMs
+from lockkit.runtime import Get, List, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.table.format.timeline import LANES, V9, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
 from lockkit.table.occ.group import (
@@ -21,19 +21,26 @@ from lockkit.table.occ.group import (
     UNPUBLISHED_MAX,
     GroupDecision,
     GroupFence,
+    Offer,
     has_room,
 )
 from lockkit.table.occ.group_ahead import spread_ms
 from lockkit.table.occ.group_commit import (
     LOOK_TRIPS,
+    PATIENCE_MAX,
     TURNS_MAX,
     GroupClient,
+    GroupView,
+    GroupWrite,
     await_decision,
     completed_key,
+    decided,
     instant_in,
     is_published,
     make_room,
+    offered_as,
     publish_round,
+    take_turn,
     timeline_key,
 )
 from lockkit.table.occ.group_fence import (
@@ -236,6 +243,30 @@ def test_a_writer_looks_again_at_once_when_all_older_offers_are_decided() -> Non
     assert (kind, len(asked)) == ("", 2), "one pause and one read"
     kind, asked = carried_out(await_decision(client, mine, LOOK_TRIPS, {T(0)}), lambda _: after)
     assert (kind, len(asked)) == ("", 2 * len(LOOK_TRIPS)), "its owner may still decide"
+
+
+@pytest.mark.parametrize("offered_first", [False, True])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_writer_that_decides_for_others_counts_as_one_among_others(
+    others: int, offered_first: bool
+) -> None:
+    client = client_of(fence_of(decisions(1), published=1))
+    client.contended = 1
+    instants = [T(n) for n in range(8, 8 + others)]
+    offers = [Offer(each, 1, sha256=digest(BODY), blind=True, table="t") for each in instants]
+    keys = {offered_as(V9, each)[0] for each in offers} | {V9.inflight(each) for each in instants}
+    assert client.known is not None
+    view = GroupView(client.known, "v1", {}, frozenset(keys))
+    mine = GroupWrite(T(9), "mine", 1, frozenset(), blind=True, body=BODY, table="t")
+
+    def answer(request: Any) -> Any:
+        return {Put: Applied("v2"), WallMs: 1_767_225_700_000, Unique: "attempt"}[type(request)]
+
+    way = (take_turn(client, view, mine, PATIENCE_MAX) if offered_first
+           else decided(client, mine, view=view))  # fmt: skip
+    kind, _ = carried_out(way, answer)
+    assert kind == COMMIT
+    assert bool(client.contended) == bool(others)
 
 
 def test_a_writer_reads_the_fence_more_seldom_while_the_window_has_no_room() -> None:

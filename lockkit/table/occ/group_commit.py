@@ -513,6 +513,7 @@ def decided(
             decides = client.process.decide if client.process else decide_alone
             won = yield from decides(client, view, others, write)
             client.wins += won
+            client.contended = CONTENDED_FOR if others else client.contended
             if won and (kind := decision_in(client.known, write.instant)):
                 return kind
             write.follows = write.blind and client.contended > 0
@@ -669,7 +670,9 @@ def take_turn(
     if turn < PATIENCE_MAX and older:
         return (yield from await_decision(client, write.instant, LOOK_TRIPS, older))
     others = yield from open_offers(view)
-    if (yield from decide_once(client, view, [write.offer(), *others], write)):
+    won = yield from decide_once(client, view, [write.offer(), *others], write)
+    client.contended = CONTENDED_FOR if others else client.contended
+    if won:
         return decision_in(client.known, write.instant)
     if turn >= PATIENCE_MAX:
         yield Sleep((yield from pause_s(turn)))

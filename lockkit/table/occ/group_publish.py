@@ -130,6 +130,8 @@ def publish_together(
     write = client.writing = _write_of(client, prepared)
     write.listed = append is None or append.listed is not None
     write.follows &= write.listed
+    if write.listed and write.earlier - client.own:
+        client.contended = CONTENDED_FOR
     write.only = append.only if append is not None else ""
     try:
         view = None
