@@ -27,9 +27,10 @@ from google.oauth2.credentials import Credentials
 from lock_world import SCHEMES, Tale
 from table_world import CLOCK, new_table, prepare_inserts, rows
 
+from lockkit.cli.main import main
 from lockkit.cli.terminal import say_json
 from lockkit.errors import LockBusy, StoreError
-from lockkit.events import narrate
+from lockkit.events import event, narrate
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.probe import probe
 from lockkit.lab.processes.fleet import Fleet
@@ -270,7 +271,7 @@ def test_an_unsafe_store_is_named_without_the_password_of_its_url(emulator: Any)
 
 
 def test_a_line_of_json_masks_each_text_by_itself_and_stays_json(
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     owner = "https://a.blob/x?sv=1&sig=geheim"
     say_json({"owner": owner, "AccountKey=geheim": [owner, {"at": Path("x?sig=geheim")}], "n": 3})
@@ -278,3 +279,8 @@ def test_a_line_of_json_masks_each_text_by_itself_and_stays_json(
     assert "geheim" not in said
     found = json.loads(said)
     assert found["n"] == 3 and found["owner"].startswith("https://a.blob/x?sv=1&sig=")
+    history = tmp_path / "history.jsonl"
+    history.write_text(event(1, "W1", "note", text="x?sig=geheim").to_json())
+    assert main(["history", str(history), "--json"]) == 0
+    said = capsys.readouterr().out
+    assert "geheim" not in said and json.loads(said)["kind"] == "note"

@@ -141,7 +141,12 @@ def say(*lines: str) -> None:
 
 def say_json(value: Any) -> None:
     """Print one line of JSON for programs."""
-    _print(json.dumps(_masked(value), separators=(", ", ": ")))
+    _print(json_line(value))
+
+
+def json_line(value: Any) -> str:
+    """One line of JSON without credentials."""
+    return json.dumps(_masked(value), separators=(", ", ": "))
 
 
 def _masked(value: Any) -> Any:

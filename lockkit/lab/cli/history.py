@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
-from lockkit.cli.terminal import OK, add_store, command, count, say, store_options
-from lockkit.errors import masked
+from lockkit.cli.terminal import OK, add_store, command, count, json_line, say, store_options
 from lockkit.events import narrate
 from lockkit.lab.cli.check import events
 
@@ -51,5 +51,5 @@ def run(args: argparse.Namespace) -> int:
     else:
         found = events(args.source)
         story = narrate(found)
-    say(*((masked(each.to_json()) for each in found) if args.json else story))
+    say(*((json_line(json.loads(each.to_json())) for each in found) if args.json else story))
     return OK
