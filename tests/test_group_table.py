@@ -709,6 +709,10 @@ def test_the_whole_table_holds_in_the_simulator(seed: int) -> None:
     assert simulate(TOGETHER, seed).violation is None
 
 
+def test_a_hundred_rollbacks_in_a_row_do_not_keep_a_new_writer_from_committing() -> None:
+    assert simulate(TOGETHER, 305).violation is None
+
+
 @pytest.mark.parametrize("seed", [264, 312])
 def test_an_append_of_a_round_may_appear_before_the_overwrite_that_was_decided_before_it(
     seed: int,

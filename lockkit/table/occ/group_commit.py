@@ -977,7 +977,8 @@ def make_room(client: GroupClient, fence: GroupFence) -> Procedure[None]:
     """
     left = [each for each in fence.window if not is_proven(fence, each, client.proven)]
     at_work = client.publishing.locked() if is_publisher(client, fence) else fence.combiner
-    if left and at_work and fence.combiner != client.idle:
+    # A rollback has its tombstone already: waiting shows nothing, so all are looked at below.
+    if left and left[0].kind == COMMIT and at_work and fence.combiner != client.idle:
         yield Sleep(client.trip_ms / 1000 * ROOM_TRIPS, client.closing)
         if (yield from is_published(client, left[:1])):
             return
