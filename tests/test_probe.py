@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from lockkit.lab.probe import Check, CheckOutcome, Suitability, probe, quick_pro
 from lockkit.lab.probe.nodes import across
 from lockkit.lab.probe.parts import joined, resumable, summary
 from lockkit.lab.probe.report import report
-from lockkit.lab.probe.serial import conditions
+from lockkit.lab.probe.serial import conditions, times
 from lockkit.protocol.outcome import (
     Applied,
     Condition,
@@ -236,6 +237,36 @@ def test_a_place_that_does_not_answer_gets_no_verdict() -> None:
     for ask in (probe, quick_probe):
         with pytest.raises(NoAnswer, match=r"could not be reached: no answer .*connection refused"):
             ask(store)
+
+
+def test_reads_that_get_no_answer_prove_nothing_about_what_they_would_have_seen() -> None:
+    class Unreadable(Defective):
+        def get(
+            self, key: str, *, unless: Version | None = None, limit: int | None = None
+        ) -> ReadAnswer:
+            return Unknown("the SDK failed") if key.endswith("/read") else super().get(key)
+
+    found = {each.name: each.finding for each in probe(Unreadable(), rounds=1, racers=2).checks}
+    assert found["read"] is found["conditional-read"] is CheckOutcome.UNDECIDED
+    assert CheckOutcome.FAILED not in found.values()
+
+
+@pytest.mark.parametrize(("moves", "finding"), [(0, CheckOutcome.NOTED), (1, CheckOutcome.PASSED)])
+def test_a_clock_that_stands_still_ends_no_lease(moves: int, finding: CheckOutcome) -> None:
+    class OfThePast(Defective):
+        reads = 0
+
+        def get(
+            self, key: str, *, unless: Version | None = None, limit: int | None = None
+        ) -> ReadAnswer:
+            self.reads += 1
+            found = super().get(key, unless=unless, limit=limit)
+            if isinstance(found, Found):
+                found = replace(found, modified_ms=0, date_ms=self.reads * moves)
+            return found
+
+    (check,) = run(times("clock"), OfThePast(), Clock())
+    assert check.finding is finding, check.because
 
 
 @pytest.mark.parametrize("defect", [IgnoresAll, CreatesOnly, RefusesTheCurrentVersion, Refuses])
