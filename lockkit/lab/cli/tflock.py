@@ -26,6 +26,7 @@ from lockkit.cli.terminal import (
     store_options,
     warn,
 )
+from lockkit.errors import LockkitError
 from lockkit.events import plain
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class _CommandFailed(Exception):
 def move(args: argparse.Namespace) -> int:
     from lockkit.cli.acquire import under
     from lockkit.recipes.terraform.lease import without_locking
-    from lockkit.recipes.terraform.move import MOVED, DynamoItems, StateMove
+    from lockkit.recipes.terraform.move import DynamoItems, StateMove
 
     try:
         table = DynamoItems(args.table, timeout_s=args.timeout_s)
@@ -240,29 +241,20 @@ def move(args: argparse.Namespace) -> int:
     with first_signal_ends(args.name), closing(table), opened(args) as state:
         way = StateMove(state, table, acquire_timeout=args.lock_timeout)
         if args.undo:
-            try:
+            with taken_back(way, args.name):
                 done: dict[str, Any] = {"undone": way.undo()}
-            except (KeyboardInterrupt, SystemExit):
-                if way.standing() is None:
-                    warn(f"lockkit {args.name}: there is no marker any more: the table counts")
-                raise
             line = "the table counts again" if done["undone"] else "there was no marker"
         else:
             code = 0
             try:
-                with to_its_end(way):
+                with taken_back(way, args.name), to_its_end(way):
                     if args.after:
                         environment = without_locking(os.environ)
                         code = under(lambda: True, args.after, environment, args.name)
                     if code:
                         raise _CommandFailed
             except _CommandFailed:
-                counts = "the lock table stays in force"
-                if way.stays is not None:
-                    counts = "another move is under way, and has locked the table"
-                    if way.stays.operation == MOVED:
-                        counts = "another move has ended before, so only the lock file counts"
-                warn(f"lockkit {args.name}: the command failed: {counts}")
+                warn(f"lockkit {args.name}: the command failed: {in_force(way)}")
                 return code
             marker = way.marker
             if way.rewritten:
@@ -274,6 +266,33 @@ def move(args: argparse.Namespace) -> int:
             line = f"moved: only the lock file counts; the table keeps the marker {done['marker']}"
     report(args, {"key": state.key, "table": table.url, **done}, plain(line))
     return OK
+
+
+@contextmanager
+def taken_back(way: StateMove, name: str) -> Iterator[None]:
+    """A signal may cut short even what a failed move takes back: then it is done once more."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as signalled:
+        try:
+            way.take_back()
+        except LockkitError as failed:
+            stays = "the marker and the lock file may stay: repeat the move, or undo it"
+            signalled.add_note(f"{stays}: {failed}")
+        else:
+            warn(f"lockkit {name}: {in_force(way)}")
+        raise
+
+
+def in_force(way: StateMove) -> str:
+    """Which lock counts after a move that was taken back."""
+    from lockkit.recipes.terraform.move import MOVED
+
+    if way.stays is None:
+        return "the lock table stays in force"
+    if way.stays.operation == MOVED:
+        return "a move has ended before, so only the lock file counts"
+    return "the marker of another move has locked the table"
 
 
 @contextmanager

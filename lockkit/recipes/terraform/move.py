@@ -184,7 +184,7 @@ class StateMove:
             self._first = self._run(mark(self.state.path, self.marker, timeout_s=self._wait_s))
             self.state.lock(operation="lockkit tflock move", acquire_timeout=self._wait_s)
         except BaseException:
-            self._take_back()
+            self._remove_marker()
             raise
         try:
             found = self._own(MOVING)
@@ -222,10 +222,11 @@ class StateMove:
     def _end(self, *, failed: bool) -> None:
         try:
             if failed:
-                self._take_back()  # while the file is held no run can lock by the file alone
+                self._remove_marker()  # while the file is held no run can lock by the file alone
             else:
                 before = self.marker
                 self.rewritten = self._own(MOVED) != before
+                self._first = False
         finally:
             self._unlock()
 
@@ -239,13 +240,20 @@ class StateMove:
         self.marker, was = self._run(way)
         return was
 
-    def _take_back(self) -> None:
+    def take_back(self) -> None:
+        """What `with` does when its block fails, once more: a signal may have cut that short."""
+        try:
+            self._remove_marker()
+        finally:
+            if self.state.held is not None:
+                with suppress(NotLocked):  # the signal came after its deletion
+                    self.state.unlock()
+
+    def _remove_marker(self) -> None:
         if self._first:
-            self._first = False
-            try:
+            with suppress(NotLocked):  # somebody removed it, or another move made it its own
                 self._run(unlock(self.state.path, self.marker.id))
-            except NotLocked:
-                pass  # somebody removed it, or another move made it its own
+            self._first = False
         self.stays = self.standing()
 
     def _unlock(self) -> None:

@@ -286,8 +286,8 @@ class StateLock:
         try:
             self._prove(mine)
         except UnsafeStore:
-            self.held = None
             self._run(unlock(self.key, mine.id, conditional=False))
+            self.held = None
             raise
         except BaseException:
             self.unlock()  # it never expires by itself
