@@ -24,6 +24,7 @@ from test_group_table import (
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
+from lockkit.runtime.proven import delete, listing
 from lockkit.stores import open_store
 from lockkit.table import CommitUnknown, Table
 from lockkit.table.format.timeline import LANES, instant_ms, instant_of
@@ -255,3 +256,17 @@ def test_a_writer_that_sees_another_commit_under_way_is_one_among_others(
         assert not client.contended
         getattr(table, write)(rows("b"))
         assert client.contended
+
+
+def test_a_writer_whose_own_last_commit_is_not_published_yet_is_not_among_others(url: str) -> None:
+    with Table(url) as table:
+        mine = [table.append(rows(each)) for each in "ab"][-1]
+        published_but_reserved(table)
+        client = table._upkeep.context.together[0]
+        for each in run(listing(names_at(url).folder + mine.instant), table.store, Clock()):
+            if each.key.endswith(".commit"):
+                run(delete(each.key), table.store, Clock())
+        client.timeline = None
+        client.ahead.clear()
+        table.append(rows("c"))
+        assert not client.contended

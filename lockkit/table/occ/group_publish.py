@@ -56,6 +56,7 @@ from lockkit.table.occ.group_commit import (
     bury,
     completed_key,
     decided,
+    decision_in,
     has_gap,
     is_publisher,
     known_decisions,
@@ -130,7 +131,8 @@ def publish_together(
     write = client.writing = _write_of(client, prepared)
     write.listed = append is None or append.listed is not None
     write.follows &= write.listed
-    if write.listed and write.earlier - client.own:
+    others = (each for each in write.earlier - client.own if not decision_in(client.known, each))
+    if write.listed and any(others):  # what is decided may be its own, and is only not published
         client.contended = CONTENDED_FOR
     write.only = append.only if append is not None else ""
     try:
