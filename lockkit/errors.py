@@ -18,13 +18,14 @@ _URL = re.compile(
 )
 _PASSWORD = re.compile(r"(?::|%(25)?3a)(?!\d+(?:,|%2c|$))|^(?!localhost)[^.,]+:\d+$", re.I)
 SECRET_NAMES = (
-    r"(?>[\w.-]*?(?:secret|passw(?:or)?d|token|credential|signature|googleaccessid|x-(?:amz|goog)-"
+    r"(?>[\w.-]*?(?:secret|passw(?:or)?d|passphrase|pwd|token|credential|signature|googleaccessid|x-(?:amz|goog)-"
     r"|(?:access|account|api)[_.-]?key|(?:\b|(?<=3f)|(?<=26))(?:sig|auth)(?= ?=|%)))[\w.-]*+"
 )
 """A whole name of a credential; no part is tried twice, so that long texts take linear time."""
 _NAMED = re.compile(
-    rf"((?<![\w.-]){SECRET_NAMES}(?: = |=|%(?:25)*3d)"
-    r"|(?<!\w)authorization[:=] ?(?:(?:bearer|basic) )?)(?!\.\.\.)[^\s&;]+", re.I
+    rf"((?<![\w./-]){SECRET_NAMES}(?: ?= ?|%(?:25)*3d|[\"'] ?: ?[\"'])"  # after a /: a partition
+    r"|(?<!\w)authorization ?[:=] *(?:(?:bearer|basic|token|apikey|sharedkey(?:lite)?|aws) +)?)"
+    r"(?!\.\.\.(?:\W|$))[^\s&;]+", re.I
 )  # fmt: skip
 
 

@@ -254,10 +254,14 @@ class TestIt(unittest.TestCase):
         with self.lost_responses:
             claim(self.lake)
 
+    @unittest.skip("later")
+    def test_later(self):
+        pass
+
 def test_another():
     pass
 """)
-    result.assert_outcomes(errors=1, passed=1)
+    result.assert_outcomes(errors=1, passed=1, skipped=1)
     result.stdout.fnmatch_lines(["*which a unittest.TestCase does not allow; write the test as*"])
     assert "INTERNALERROR" not in result.stdout.str()
 

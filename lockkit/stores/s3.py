@@ -229,7 +229,9 @@ class S3Store:
             answer = self._client.delete_object(
                 Bucket=self._bucket, Key=self._full(key), **header
             )
-            if "html" in answer["ResponseMetadata"]["HTTPHeaders"].get("content-type", ""):
+            said = answer["ResponseMetadata"]
+            kind = said["HTTPHeaders"].get("content-type", "")
+            if said["HTTPStatusCode"] == 200 and "html" in kind:
                 raise ForeignAnswer("S3")  # botocore ignores the body of a deletion's answer
         except aws.SDK_ERRORS as error:
             return self._endpoint.delete(TABLE, aws.refusal(error, self._endpoint, doing), doing)

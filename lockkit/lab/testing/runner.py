@@ -68,10 +68,17 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
 
+def _no_cases(item: pytest.Item) -> None:
+    for each in (getattr(item, "obj", None), getattr(item, "cls", None)):
+        if getattr(each, "__unittest_skip__", False):
+            pytest.skip(getattr(each, "__unittest_skip_why__", ""))
+    pytest.fail(NO_CASES, pytrace=False)
+
+
 def _reports(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[pytest.TestReport]:
     """Setup, call and teardown, as of one test."""
     if not hasattr(item, "callspec"):
-        yield _made(item, "setup", lambda: pytest.fail(NO_CASES, pytrace=False))
+        yield _made(item, "setup", lambda: _no_cases(item))
         yield _made(item, "teardown", lambda: item.session._setupstate.teardown_exact(nextitem))
         return
     cases = item.stash[RUN] = CaseRun(item)
