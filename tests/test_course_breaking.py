@@ -136,7 +136,7 @@ def test_a_survey_sorts_by_time_to_find_and_names_mistakes_that_chance_misses() 
 def test_unknown_names_are_reported() -> None:
     with pytest.raises(ValueError, match="no scenario 'tea'; there are: lease, table"):
         rules_of("tea")
-    with pytest.raises(ValueError, match="no rule or mutant 'tea'; there are: count_from_send"):
+    with pytest.raises(ValueError, match="no rule or mistake 'tea'; there are: count_from_send"):
         play("lease", "tea", 1)
     with pytest.raises(ValueError, match="nothing to see"):
         _ = next(hunting("lease", "confirm", 1)).shortest

@@ -119,7 +119,7 @@ def test_a_moment_is_read_back_from_what_is_written(text: str, moment: SeedMomen
         ("x", "is not a moment; one is written 'lease:1234@57'"),
         ("lease:x", "is not a moment"),
         ("tea:1@2", "no scenario 'tea'; there are: lease"),
-        ("lease/tea:1@2", "no rule or mutant 'tea'; there are: count_from_send"),
+        ("lease/tea:1@2", "no rule or mistake 'tea'; there are: count_from_send"),
         ("lease:1@2@3", "cannot read '@3'"),
         ("lease:1@1234567", "cannot read '7' .* at most six digits"),
         ("lease:1@2" + " " * 600, "is not a moment"),
@@ -188,7 +188,7 @@ def test_a_link_is_written_as_the_documentation_says(monkeypatch: pytest.MonkeyP
     ("#scenario=lease&seed=1&step=x", "the step 'x' of this link is not a number"),
     ("#scenario=lease&seed=1&step=999999999", "of this link is not a number of at most 6 digits"),
     ("#scenario=least&seed=1", "no scenario 'least'"),
-    ("#scenario=lease&seed=1&rule=claim", "no rule or mutant 'claim'"),
+    ("#scenario=lease&seed=1&rule=claim", "no rule or mistake 'claim'"),
 ])  # fmt: skip
 def test_a_link_that_names_no_moment_is_refused(wrong: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):

@@ -50,7 +50,8 @@ def test_the_menus_name_every_scenario_and_what_can_be_switched_off() -> None:
     assert [each["name"] for each in menus["scenarios"]] == list(scenarios())
     for each in menus["scenarios"]:
         for rule in each["rules"]:
-            SeedMoment.of(f"{each['name']}/{rule['name']}:1")
+            moment = SeedMoment.of(f"{each['name']}/{rule['name']}:1")
+            assert SeedMoment.of(seed_link(moment)) == moment
     assert menus["first"].startswith("scenario=lease&seed=")
 
 
@@ -93,13 +94,20 @@ def test_a_history_is_judged_with_its_evidence() -> None:
 
 @pytest.mark.parametrize(("request_", "given", "says"), [
     ("simulate", {"moment": "lease"}, "is not a moment"),
-    ("simulate", {"moment": "#scenario=lease&seed=1&rule=none"}, "no rule or mutant 'none'"),
+    ("simulate", {"moment": "#scenario=lease&seed=1&rule=none"}, "no rule or mistake 'none'"),
+    ("simulate", {"moment": "#scenario=<img src=x>&seed=1"},
+     "'<img src=x>' in this link is no scenario's name"),
+    ("simulate", {"moment": "#scenario=lease&rule=a@b&seed=1"},
+     "'a@b' in this link is no rule's name"),
     ("seek", {"scenario": "least", "rule": "", "seed": 1, "runs": 1}, "no scenario 'least'"),
     ("seek", {"scenario": "lease", "rule": "", "seed": -1, "runs": 1}, "is not a moment"),
     ("seek", {"scenario": "lease", "rule": "", "seed": 1, "runs": SEEDS_MAX + 1}, "choose 1 to"),
     ("vary", {"moment": "lease:1"}, "names no step"),
     ("check", {"history": ""}, "is empty"),
     ("check", {"history": "no JSON\n"}, "line 1"),
+    ("check", {"history": "[]"}, "line 1"),
+    ("check", {"history": '{"at_ms":1,"who":"W1","kind":"note"}'},
+     "line 1: event 'note' needs text"),
     ("check", {"history": '{"at_ms":' * 1_000}, "this history has brackets in brackets"),
     ("explore", {"row": "fen"}, "there is no search 'fen'"),
     ("explore", {"row": "#search=fence off&step=x"}, "is not a number"),
@@ -174,6 +182,19 @@ def test_the_stepper_makes_the_same_steps_as_the_staged_play(play: str) -> None:
     run.close()
     undone = result("step", moment=moment, what="undo")
     assert undone["decisions"] == found["decisions"] - 1
+
+
+@pytest.mark.parametrize("play", ["lock", "election", "wal", "queue", "statelock"])
+def test_the_stepper_gives_no_verdict_before_a_client_has_written(play: str) -> None:
+    first = result("step", moment=f"#play={play}")
+    looked = result("step", moment=f"#{first['link']}", who="W1", what="lose")
+    wrote = result("step", moment=f"#{first['link']}", who="W1", what="finish")
+    assert (first["judged"], wrote["judged"]) == (False, True)
+    if play == "lock":
+        assert not looked["judged"]
+        for each in (first, looked):
+            assert each["replay"]["status"].keys().isdisjoint({"verdict", "because"})
+        assert wrote["replay"]["status"]["verdict"] == "VALID"
 
 
 @pytest.mark.parametrize("name", ["hudi-14373-renewal-retried", "hudi-18438-release-429"])

@@ -152,7 +152,12 @@ function follow() {
 function tabs() {
   const all = [...place.querySelectorAll("[role=tab]")];
   all.forEach((tab, i) => {
-    tab.addEventListener("click", () => { open(tab.id.slice(7)); (STARTED[tab.id.slice(7)] || (() => {}))(); });
+    tab.addEventListener("click", () => {
+      const name = tab.id.slice(7);
+      if (panels[name].hidden && said.classList.contains("pg-bad")) say("");   // it was about the other tab
+      open(name);
+      (STARTED[name] || (() => {}))();
+    });
     tab.addEventListener("keydown", ({ key }) => {
       const by = { ArrowRight: 1, ArrowLeft: -1 }[key];
       if (by) { const next = all[(i + by + all.length) % all.length]; next.focus(); next.click(); }
@@ -316,7 +321,8 @@ function staged(found, again) {
   linked(found.link, again);
   const moment = place.dataset.play = `#${found.link}`;
   byId("pg-actors").replaceChildren(...found.actors.map((actor) => acting(actor, moment)));
-  say(`${found.well ? "As it should be" : "Wrong"}: ${found.because}.`, !found.well);
+  if (found.judged) say(`${found.well ? "As it should be" : "Wrong"}: ${found.because}.`, !found.well);
+  else say("No client has written anything yet, so there is nothing to judge. Press Next.");
   list(found.objects.map(([key, body]) => [`${key}: ${body}`]));
   byId("pg-picture").hidden = !found.replay;
   if (found.replay) draw(found.replay);

@@ -142,6 +142,7 @@ def checked(history: str) -> Iterator[Answer]:
     not_too_deep("this history", history)
     events = list(read(history.splitlines(keepends=True)))
     if not events:
+        list(read(f"{history}\n".splitlines(keepends=True)))  # says what is wrong with a torn line
         raise ValueError("this history is empty; write one JSON object per line")
     yield {"said": f"checking {len(events)} events"}
     verdict = check(events)
@@ -250,11 +251,14 @@ def _stage(run: Any) -> Answer:
     ]  # fmt: skip
     events = run.events
     scene = replayed(events, None)
-    scene["status"] |= {"verdict": "VALID" if well else "INVALID", "because": text(because)}
+    wrote = any(each.kind == "request" and each["applied"] for each in events)
+    judged = not well or (bool(moment.decisions) and wrote)
+    if judged:
+        scene["status"] |= {"verdict": "VALID" if well else "INVALID", "because": text(because)}
     return {
         "link": stage_fragment(moment), "play": moment.play, "rule": moment.mistake,
         "decisions": len(moment.decisions), "actors": actors,
-        "lease": run.lease_ms // 1000, "well": well, "because": text(because),
+        "lease": run.lease_ms // 1000, "well": well, "because": text(because), "judged": judged,
         "objects": [[text(key), text(body)] for key, body in run.objects.items()],
         "replay": scene if moment.play == "lock" else None,
     }  # fmt: skip

@@ -144,6 +144,14 @@ def test_a_seed_that_is_none_gets_a_message_that_names_its_field(
     played.wait_for_selector("#pg-said.pg-bad >> text=The seed is a whole", timeout=SOON_MS)
 
 
+def test_a_reason_of_one_tab_does_not_stay_on_another(played: Any) -> None:
+    played.fill("#pg-simulate [name=seed]", "-1")
+    played.get_by_role("button", name="Run", exact=True).click()
+    played.wait_for_selector("#pg-said.pg-bad", timeout=SOON_MS)
+    played.get_by_role("tab", name="Explorer").click()
+    assert played.inner_text("#pg-said") == ""
+
+
 def test_back_shows_the_run_before_and_moves_in_a_run_are_no_stops(played: Any) -> None:
     for seed in ("7", "3"):
         played.fill("#pg-simulate [name=seed]", seed)

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 PLAYGROUND = "LOCKKIT_PLAYGROUND"
 _GITHUB = re.compile(r"https://github\.com/([\w.-]+)/([\w.-]+)")
+_NAMES = {"scenario": r"[\w.-]+", "rule": r"[^/:@]*"}
 _WAY = re.compile(r"(\d{1,6})\.(\d{1,6})")
 
 
@@ -99,6 +100,10 @@ def moment_of(said: str) -> str:
     fields = fields_of(said, "scenario", "seed", "rule", "way", "step")
     if not fields.get("seed"):
         raise ValueError("a link to a moment names a scenario and a seed: #scenario=lease&seed=17")
+    for name, written in _NAMES.items():
+        if not re.fullmatch(written, value := fields.get(name, "")):
+            raise ValueError(f"{value[:20]!r} in this link is no {name}'s name; a link is written "
+                             "#scenario=lease&rule=fence off&seed=17")
     ways = [_WAY.fullmatch(each) for each in fields.get("way", "").split(",") if each]
     if None in ways:
         raise ValueError("the field 'way' of a link is written 57.3: after move 57, the third way")

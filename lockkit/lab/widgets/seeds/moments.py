@@ -163,7 +163,7 @@ def mutant_of(name: str, scenario: str) -> Mutant | None:
     of_rule = (each for each in mutants if each.startswith(f"{name} "))
     found = name if name in mutants else next(of_rule, "")
     if not found:
-        raise ValueError(f"no rule or mutant {name!r}; there are: {', '.join(mutants)}")
+        raise ValueError(f"no rule or mistake {name!r}; there are: {', '.join(mutants)}")
     return mutants[found]
 
 
