@@ -67,10 +67,14 @@ azure = lose_answer("azure")
 azure
 
 # %% [markdown]
-# ## The wrong conclusion
-#
-# "412, so another client has the lock: wait for it." This is `lockkit`'s own lock with that mistake
-# planted: retries are on, and the rule `claim_412` is changed from *read it back* to *it is lost*.
+# ## What a lock makes of that answer
+
+# %% jupyter={"source_hidden": true}
+retried.explain("""
+The wrong conclusion is: "412, so another client has the lock: wait for it." This is `lockkit`'s own
+lock with that mistake planted: retries are on, and the rule `claim_412` is changed from *read it
+back* to *it is lost*.
+""")
 
 # %%
 from lockkit.lab.widgets import Workbench
@@ -79,10 +83,13 @@ from lockkit.lab.course.lost import CAREFUL, TRUSTING, acquire
 trusting = acquire("s3", TRUSTING)
 Workbench.replay(trusting.events)
 
+# %% jupyter={"source_hidden": true}
+retried.explain("""
+W1 now waits for itself. No client will ever release this lock. It stays until its lease expires,
+and a lock without a lease (Terraform's) stays until a person deletes it by hand.
+""")
+
 # %% [markdown]
-# W1 now waits for itself. No client will ever release this lock. It stays until its lease expires,
-# and a lock without a lease (Terraform's) stays until a person deletes it by hand.
-#
 # ## What lockkit does about it
 
 # %%

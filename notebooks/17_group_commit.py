@@ -64,9 +64,8 @@ print(peers())
 # ## Predict: deciding together
 #
 # Now a writer that loses the fence makes an *offer*: a small object that says what it wants to
-# commit. From then on **any** writer may decide it. The next writer that replaces the
-# fence puts every offer that it finds into the same write. It compares them with each other, and
-# with the commits that each writer has not seen.
+# commit. A writer that lists the offers before it replaces the fence puts all of them into the
+# same write. It compares them with each other, and with the commits that each writer has not seen.
 
 # %%
 together = Predict("The writers double again. What happens now?", GUESSES)
@@ -81,8 +80,8 @@ figure(retried, helped)
 
 # %% [markdown]
 # The store's record shows who decided for whom. In the picture, *offer* is a writer's request,
-# *decides 4* is one write of the fence with four commits, and a ring marks a commit that another
-# writer decided.
+# *decides* and a number is one write of the fence with so many commits, and a ring marks a commit
+# that another writer decided.
 
 # %%
 history = Writing(5).play(2.0).events
@@ -91,8 +90,8 @@ batches(history)
 # %% [markdown]
 # ## Predict: kill the combiner
 #
-# The writer that decides for others is called the combiner. It is not elected, and it holds no
-# lock. It is killed just before it sends the write that decides.
+# The writer that decides for others is called the combiner. It is killed just before it sends the
+# write that decides.
 
 # %%
 killed = Predict("What becomes of the offers that it was about to decide?", KILL_GUESSES)
@@ -112,9 +111,11 @@ print(repr(rest))
 
 # %% jupyter={"source_hidden": true}
 killed.explain("""
-An offer needs no particular writer. The next writer that replaces the fence finds it in the same
-listing as its own, so the others wait for a moment, and no lease has to end. The killed writer's
-own commit is decided, too: once it was offered, it could not be taken back.
+Any writer may decide an offer. The combiner is not elected, and it holds no lock: no lease has to
+end. The next writer that lists the offers decides them. A writer that wins the fence each time
+does not list before each commit, but at the latest after four in a row: until then, you see it
+replace the fence for its own commits only. The killed writer's own commit is decided, too: once it
+was offered, it could not be taken back.
 """)
 
 # %% [markdown]
@@ -128,20 +129,24 @@ assert batches(history).helped and str(rest) == KILL_GUESSES[2]
 
 # %% [markdown]
 # ## Why
-#
-# Three rules make it safe for another client to decide.
-#
-# * **Data first.** An offer is sent when the files and the exact bytes of the commit are in the
-#   store. A decider needs nothing from the offer's writer.
-# * **The base.** An offer says up to which decision its writer has seen the table. The decider
-#   compares it with every later commit, and with those before it in the same batch. If the fence
-#   no longer lists all of them, it leaves the offer to its writer.
-# * **Irrevocable.** After the first request of an offer, its writer may say *not committed* only
-#   when the fence has decided so. Time does not decide anything.
-#
-# A commit is final when the fence names it. Its completed file appears a moment later, and any
-# writer or reader can create it from the writer's own bytes.
-#
+
+# %% jupyter={"source_hidden": true}
+killed.explain("""
+Three rules make it safe for another client to decide.
+
+* **Data first.** An offer is sent when the files and the exact bytes of the commit are in the
+  store. A decider needs nothing from the offer's writer.
+* **The base.** An offer says up to which decision its writer has seen the table. The decider
+  compares it with every later commit, and with those before it in the same batch. If the fence
+  no longer lists all of them, it leaves the offer to its writer.
+* **Irrevocable.** After the first request of an offer, its writer may say *not committed* only
+  when the fence has decided so. Time does not decide anything.
+
+A commit is final when the fence names it. Its completed file appears a moment later, and any
+writer or reader can create it from the writer's own bytes.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * `Table.create(url, commit="group")`. Appends, upserts and deletes then take no lock. It is new,

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.lab.course.together import Combining, Writing
+from lockkit.lab.course.together import Combining, Writing, batches
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
 from lockkit.runtime import Get, List, Procedure, Put, Sleep, Unique, WallMs
@@ -26,6 +26,7 @@ from lockkit.table.occ.group import (
 )
 from lockkit.table.occ.group_ahead import spread_ms
 from lockkit.table.occ.group_commit import (
+    FAST_RUN_MAX,
     LOOK_TRIPS,
     PATIENCE_MAX,
     TURNS_MAX,
@@ -314,3 +315,28 @@ def test_the_picture_of_a_killed_combiner_is_a_recorded_run_and_not_an_idle_pane
     panel = Combining().kill_and_go_on()
     (lanes,) = (each for each in panel.view.children if isinstance(each, Lanes))
     assert lanes.scene["marks"] and lanes.status["state"] == "replay"
+
+
+def test_the_panel_says_whether_the_killed_combiners_offers_are_decided() -> None:
+    panel = Combining()
+    panel.kill()
+    assert not panel.rescued and "None of them is decided yet." in repr(panel)
+    panel.go_on()
+    (decider,) = set(panel.rescued.values())
+    assert f" {len(panel.rescued)} of them were decided by {decider}." in repr(panel)
+
+
+def test_a_writer_that_lists_no_offers_wins_the_fence_four_times_in_a_row_at_most() -> None:
+    """The lesson says so of the picture."""
+    panel = Combining().kill_and_go_on()
+    sizes = [len(owners) for _, _, owners in batches(panel.play.events).batches]
+    assert max(sizes) > 1 and sizes.index(max(sizes)) <= FAST_RUN_MAX == 4
+
+
+def test_the_batches_of_a_run_are_shown_with_the_picture_that_the_lesson_describes() -> None:
+    found = batches(Writing(5).play(2.0).events)
+    (lanes,) = (each for each in found.view.children if isinstance(each, Lanes))
+    labels = {each.get("label", "") for part in ("arrows", "marks") for each in lanes.scene[part]}
+    largest = max(len(owners) for _, _, owners in found.batches)
+    assert found.helped and {"offer", f"decides {largest}"} <= labels
+    assert any(each.startswith("decided by W") for each in labels)

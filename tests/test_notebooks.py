@@ -36,6 +36,11 @@ CODE_CELLS_MAX = 13
 OPEN_GUESS = re.compile(r"\*\*(Guess|Decide)( first)?:")
 TELLING = re.compile(r"wrong version|too (short|long|late|soon)|does\s+harm|who decided", re.I)
 """Below an open guess, it gives the outcome away."""
+TELLS_BEFORE_THE_RUN = re.compile(
+    r"wrong conclusion|another client has the lock|waits for itself|\bany\W+writer may decide|"
+    r"safe for another client", re.I,
+)  # fmt: skip
+"""A reader may not have run what stands above it: it belongs to an explanation of the outcome."""
 NAMES_THE_OUTCOME = re.compile(
     r"^(wrong|right|broken|twice|doubled|remembered|rescued)\b.* = ", re.M
 )
@@ -178,6 +183,7 @@ def test_an_answer_is_not_on_the_screen_while_its_guess_is_open(source: Path) ->
             assert not explains(text) or text.split(".")[0] in ran, text
         else:
             assert not OPEN_GUESS.search(text), "a guess is a Predict: its answer is hidden"
+            assert not TELLS_BEFORE_THE_RUN.search(text), "a text that is shown without a run"
             assert guessed <= ran or not TELLING.search(text), "a text below an open guess"
         if text.startswith("## See") and each["cell_type"] == "markdown":
             said = text.partition("\n")[2].strip()

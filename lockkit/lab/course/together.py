@@ -52,6 +52,7 @@ NOBODY, WAITS, ANOTHER = (
 )  # fmt: skip
 KILL_GUESSES = (NOBODY, WAITS, ANOTHER)
 MOVES_MAX = 400_000
+REPLAY = {"state": "replay"}
 
 
 def retry_alone(client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
@@ -184,12 +185,18 @@ def figure(*all_rates: CommitRates) -> go.Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
-    """Of a history: each replacement of the fence, by the store's own record."""
+class Batches(Shown):
+    """Of a history: each replacement of the fence, by the store's own record, and its picture."""
 
     batches: tuple[tuple[float, str, tuple[str, ...]], ...]
     """When, by which client, and the owners of what it decided."""
     offers: int
+    events: tuple[Event, ...]
+
+    @property
+    def view(self) -> widgets.VBox:
+        said = widgets.HTML(f"<div class='lockkit-said'>{self!r}</div>")
+        return column("batches", said, Lanes(live=False, status=REPLAY, scene=whole(self.events)))
 
     @property
     def commits(self) -> int:
@@ -223,7 +230,7 @@ def batches(events: Sequence[Event]) -> Batches:
             made = tuple(owner.get(instant, "") for instant, kind in decisions(each)
                          if kind == COMMIT)  # fmt: skip
             found += [(each.at_ms, who, made)] if made else []
-    return Batches(tuple(found), offers)
+    return Batches(tuple(found), offers, tuple(events))
 
 
 # --- kill the combiner ----------------------------------------------------------------------------
@@ -239,7 +246,7 @@ class Combining(Shown):
                                       button_style="danger")  # fmt: skip
         self.anew = widgets.Button(description="Start again", icon="refresh")
         self._said = widgets.HTML()
-        self._lanes = Lanes(live=False, status={"state": "replay"})
+        self._lanes = Lanes(live=False, status=REPLAY)
         self.on.on_click(lambda _: self.go_on())
         self.kill_it.on_click(lambda _: self.kill())
         self.anew.on_click(lambda _: self.start())
@@ -313,11 +320,11 @@ class Combining(Shown):
         said = repr(batches(self.play.events))
         if not self.victim:
             return said
-        done = self.rescued
-        by = ", ".join(sorted(set(done.values()))) or "no client yet"
+        by = ", ".join(sorted(set(self.rescued.values())))
+        done = f"{len(self.rescued)} of them were decided by {by}"
+        fate = done if by else "None of them is decided yet"
         return (f"{self.victim} was killed at {self.killed_ms / 1000:.2f} s, before it decided "
-                f"{len(self.waiting)} commits. {len(done)} of them were decided by {by}.\n"
-                f"In all: {said}")  # fmt: skip
+                f"{len(self.waiting)} commits. {fate}.\nIn all: {said}")  # fmt: skip
 
     def _show(self) -> None:
         self._said.value = f"<div class='lockkit-said'>{self!r}</div>"
