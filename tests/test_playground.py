@@ -135,6 +135,15 @@ def test_brackets_in_the_texts_of_a_history_are_not_counted_as_deep_json() -> No
     assert "line 1" in cut and "brackets" not in cut
 
 
+def test_no_line_feed_hides_deep_json_and_a_torn_line_is_not_deep() -> None:
+    deep = b64encode(b"\n" + b"[\n" * 1_000).decode()
+    said = result("incident", files=[{"name": "a.txt", "content": deep}])["error"]
+    assert "1,000 deep" in said
+    line = json.dumps({"at_ms": 1, "who": "W1", "kind": "note", "text": "[" * 10})
+    torn = "\n".join([line, '"', *[line] * 200])
+    assert "brackets in" not in result("check", history=torn)["error"]
+
+
 def test_an_address_with_a_rule_opens_the_first_search_without_it() -> None:
     assert result("explore", row="#search=claim_412")["row"] == "claim_412 lost"
 

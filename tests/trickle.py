@@ -15,7 +15,7 @@ BYTE_S = 0.05
 T = TypeVar("T")
 
 HEAD = (
-    b'HTTP/1.1 200 OK\r\nETag: "x"\r\nx-goog-generation: 1\r\n'
+    b'HTTP/1.1 200 OK\r\nETag: "x"\r\nx-goog-generation: 1\r\nx-ms-request-id: 1\r\n'
     b"Last-Modified: Sat, 21 Nov 2026 10:00:00 GMT\r\nContent-Type: application/xml\r\n"
 )
 

@@ -150,11 +150,19 @@ def not_too_deep(name: str, text: str) -> None:
     """Raises `NotUnderstood` for JSON whose brackets are nested too deep to be read anywhere."""
     if text.lstrip()[:1] not in ("[", "{"):
         return
-    brackets = _BESIDE_BRACKETS.sub("", text)
-    deep = max(accumulate(1 if each in "[{" else -1 for each in brackets), default=0)
+    lines = text.lstrip().split("\n")
+    # Of JSON lines each is read by itself. In a damaged one a text may seem to begin at its end.
+    deep = max(map(_depth, lines)) if _depth(lines[0], last=True) == 0 else _depth(text)
     if deep > NESTED_MAX:
         raise NotUnderstood(name, f"has brackets in brackets, {deep:,} deep",
                             f"give JSON of at most {NESTED_MAX} levels")  # fmt: skip
+
+
+def _depth(text: str, *, last: bool = False) -> int:
+    """How deep its brackets are nested at most; with `last`, at its end."""
+    brackets = _BESIDE_BRACKETS.sub("", text)
+    depths = accumulate((1 if each in "[{" else -1 for each in brackets), initial=0)
+    return max(0, [*depths][-1]) if last else max(depths)
 
 
 def _unpacked(name: str, content: bytes) -> tuple[bytes, str]:

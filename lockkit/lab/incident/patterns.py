@@ -44,7 +44,7 @@ SIMULATED = {
     Pattern.DANGLING: "lease:54",
     Pattern.TWO_BELIEVERS: "lease/claim_412 ours:1",
     Pattern.HAND_DELETED: "table:2",
-    Pattern.STALE: "table/fence off:1",
+    Pattern.STALE: "table/fence off:3",
     Pattern.HOLDER_DIED: "lease:100@41",
     Pattern.HOLDER_SILENT: "lease:2@21",
     Pattern.HELD_BACK: "table:5@990",  # where somebody has deleted the lock file as well
