@@ -114,8 +114,8 @@ killed.explain("""
 Any writer may decide an offer. The combiner is not elected, and it holds no lock: no lease has to
 end. The next writer that lists the offers decides them. A writer that wins the fence each time
 does not list before each commit, but at the latest after four in a row: until then, you see it
-replace the fence for its own commits only. The killed writer's own commit is decided, too: once it
-was offered, it could not be taken back.
+replace the fence for its own commits only. If the killed writer had offered its own commit, that
+one is decided, too.
 """)
 
 # %% [markdown]

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.lab.course.together import Combining, Writing, batches
+from lockkit.lab.course.together import ANOTHER, Combining, Writing, batches
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
 from lockkit.runtime import Get, List, Procedure, Put, Sleep, Unique, WallMs
@@ -324,6 +324,15 @@ def test_the_panel_says_whether_the_killed_combiners_offers_are_decided() -> Non
     panel.go_on()
     (decider,) = set(panel.rescued.values())
     assert f" {len(panel.rescued)} of them were decided by {decider}." in repr(panel)
+
+
+def test_each_further_combiner_that_is_killed_leaves_offers_that_another_writer_decides() -> None:
+    """Its own commit may not be offered: then it is no offer that was lost."""
+    panel = Combining()
+    for left in (3, 2, 1, 3):  # with one writer left the run starts again
+        panel.kill_and_go_on()
+        assert len({each.node.name for each in panel.play.world.tasks}) == left
+        assert str(panel) == ANOTHER, panel
 
 
 def test_a_writer_that_lists_no_offers_wins_the_fence_four_times_in_a_row_at_most() -> None:

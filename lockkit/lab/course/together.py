@@ -266,7 +266,12 @@ class Combining(Shown):
         self._show()
 
     def kill(self) -> None:
-        """Kill the next writer that is about to replace the fence with others' offers in it."""
+        """Kill the next writer that is about to replace the fence with others' offers in it.
+
+        With one writer left nobody offers: then the run starts again.
+        """
+        if len({each.node.name for each in self.play.world.tasks}) < 2:
+            self.start()
         play = self.play
         while (found := self._combining()) is None:
             play.world.play(1)
@@ -293,7 +298,8 @@ class Combining(Shown):
                 fence = parse_group_fence(request.body)
                 made = frozenset(e.instant for e in fence.window if e.round == fence.round)
                 if len(made) > 1:
-                    return task, made
+                    truth = sort(self.play.events).truth
+                    return task, made & {offered(each["key"]) for each in truth if each["applied"]}
         return None
 
     @property
@@ -324,7 +330,7 @@ class Combining(Shown):
         done = f"{len(self.rescued)} of them were decided by {by}"
         fate = done if by else "None of them is decided yet"
         return (f"{self.victim} was killed at {self.killed_ms / 1000:.2f} s, before it decided "
-                f"{len(self.waiting)} commits. {fate}.\nIn all: {said}")  # fmt: skip
+                f"{len(self.waiting)} offers. {fate}.\nIn all: {said}")  # fmt: skip
 
     def _show(self) -> None:
         self._said.value = f"<div class='lockkit-said'>{self!r}</div>"
