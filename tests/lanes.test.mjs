@@ -158,6 +158,14 @@ test("a generation stands exactly where the write that made it arrives", () => {
   }
 });
 
+test("a request that an answer of the same instant caused leaves after that answer has come", () => {
+  const { arrows } = layout(named("_reacts"), 900);
+  const [claim, release] = ["acquire", "release"].map((op) => arrows.find((a) => a.lane === "W1" && a.op === op));
+  assert.equal(claim.t[2], release.t[0]);
+  const [come, left] = [claim.legs.at(-1).y2, release.legs[0].y1];
+  assert.ok(left > come, `the release leaves at ${left}, and what it reacts to comes at ${come}`);
+});
+
 test("an answer that was lost stops at a cross on its way back", () => {
   const plan = layout(named("good/lost_response_recovered"), 900);
   const lost = plan.arrows.find((arrow) => arrow.look === "lost");

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from lockkit.events import INSTANT, Event, event, read
+from lockkit.lab.playground import FIRST
 from lockkit.lab.widgets import Console
 from lockkit.lab.widgets.export import drawing
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import scene, whole
+from lockkit.lab.widgets.seeds.moments import SeedMoment, play
 
 ROOT = Path(__file__).parents[1]
 STYLES = ROOT / "lockkit" / "lab" / "widgets" / "lanes.css"
@@ -104,6 +106,7 @@ def test_the_layout_passes_its_javascript_tests_and_equals_the_golden_one(tmp_pa
     for count in (1, 2, 4):
         scenes[f"one call, {count} requests"] = scene(story_of(list(one_call(count))))
     scenes["_retried"] = console_scene("botocore-claim-retried")
+    scenes["_reacts"] = whole(play(SeedMoment.of(FIRST)).run.world.history())
     scenes["_empty"] = scene(HistoryModel())
     scenes["_long"] = scene(story_of(list(many())))
     file = tmp_path / "scenes.json"
@@ -222,6 +225,28 @@ def test_a_counterexample_is_drawn_to_the_end_of_the_first_lease() -> None:
     bars = {(bar["lane"], bar["kind"]): bar["t"] for bar in drawn["bars"]}
     assert bars["W1", "wrong"] == [2_005.0, 10_000.0]  # W2 has the lock, and W1 believes
     assert bars["W2", "belief"] == [2_010.0, 10_000.0]
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5, 7])
+def test_a_client_that_believes_while_another_has_the_lock_is_wrong_from_the_beginning(
+    seed: int,
+) -> None:
+    outcome = play(SeedMoment.of(f"lease/claim_412 ours:{seed}"))
+    history = outcome.run.world.history()
+    last = next(each for each in reversed(history) if each.kind == "held")
+    assert last.who in str(outcome.violation)
+    *_, wrong = (bar for bar in whole(history)["bars"] if bar["kind"] == "wrong")
+    assert wrong["lane"] == last.who and "another client has the lock" in wrong["detail"]
+    assert wrong["t"][0] == round(last.at_ms - history[0].at_ms, 1)
+
+
+def test_a_client_whose_grant_the_record_does_not_tell_yet_is_not_drawn_as_wrong() -> None:
+    before, after = two_believe()[:4], two_believe()[4:]
+    known = [*before, *(each for each in after if each.who != "store")]
+    assert [each.who for each in (*before, *after) if each.kind == "held"] == ["W1", "W2"]
+    bars = scene(story_of(known), now_ms=5_000.0)["bars"]
+    assert [bar["lane"] for bar in bars if bar["kind"] == "belief"] == ["W1", "W2"]
+    assert not [bar for bar in bars if bar["kind"] == "wrong"]
 
 
 def test_a_lane_says_holds_only_for_the_client_named_in_the_lock_object() -> None:

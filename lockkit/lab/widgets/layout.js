@@ -245,7 +245,12 @@ function timeline(scene, arrows, marks) {
   for (const mark of marks) if (!known.has(mark.arrow)) entries.push({ t: mark.t, mark });
   for (const bar of scene.bars) bar.t.forEach((t) => entries.push({ t }));
   entries.push({ t: scene.span[0] }, { t: scene.span[1] });
-  return entries.sort((p, q) => p.t - q.t || (p.stage ?? -1) - (q.stage ?? -1));
+  return entries.sort((p, q) => p.t - q.t || turn(p) - turn(q));
+}
+
+/** Of one instant, what comes back from a request of before is first: a client may react to it at once. */
+function turn({ t, arrow, stage = -1 }) {
+  return stage > 0 && arrow.t[0] !== null && arrow.t[0] < t ? stage - 4 : stage;
 }
 
 /** An arrow falls a little on each leg, however fast the store was. */

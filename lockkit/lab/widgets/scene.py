@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import count
+from math import inf
 from typing import Any
 
 from lockkit.events import INSTANT, STORE, Event, shortened
@@ -386,8 +387,17 @@ class _Painter:
         return min(each.until_ms, self._taken(each) or each.until_ms)
 
     def _taken(self, belief: BeliefSpan) -> float | None:
-        """When another client was granted the lock after this one; None if that never happened."""
+        """When another client was granted the lock after this one; None if that never happened.
+
+        A belief that begins while another client has the lock is false from its beginning.
+        """
         after = bisect_right(self.begans, belief.began_ms)
+        owner, _, began, _, ended = self.grants[after - 1] if after else (belief.who, 0, 0, 0, 0)
+        if owner != belief.who and began < belief.began_ms < (ended or inf):
+            # Live, a client's line may come before the store's record of its grant.
+            ahead = any(each.who == belief.who and each.outcome == "applied"
+                        and each.decided_ms is None for each in self.shown)  # fmt: skip
+            return None if ahead else belief.began_ms
         if after == len(self.grants):
             return None
         owner, _, began, _, _ = self.grants[after]
