@@ -335,6 +335,15 @@ def test_each_further_combiner_that_is_killed_leaves_offers_that_another_writer_
         assert str(panel) == ANOTHER, panel
 
 
+@pytest.mark.parametrize("goes", range(5))
+def test_pressing_the_buttons_first_does_not_change_the_outcome_of_the_run(goes: int) -> None:
+    panel = Combining()
+    panel.kill()
+    for _ in range(goes):
+        panel.go_on()
+    assert str(panel.kill_and_go_on()) == ANOTHER, panel
+
+
 def test_a_writer_that_lists_no_offers_wins_the_fence_four_times_in_a_row_at_most() -> None:
     """The lesson says so of the picture."""
     panel = Combining().kill_and_go_on()

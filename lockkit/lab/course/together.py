@@ -52,6 +52,7 @@ NOBODY, WAITS, ANOTHER = (
 )  # fmt: skip
 KILL_GUESSES = (NOBODY, WAITS, ANOTHER)
 MOVES_MAX = 400_000
+GOES_MAX = 10
 REPLAY = {"state": "replay"}
 
 
@@ -285,9 +286,12 @@ class Combining(Shown):
         self.go_on()
 
     def kill_and_go_on(self) -> Combining:
-        """What the two buttons do."""
+        """What the two buttons do; going on until the offers are decided, but not forever."""
         self.kill()
-        self.go_on()
+        for _ in range(GOES_MAX):
+            self.go_on()
+            if len(self.rescued) == len(self.waiting):
+                break
         return self
 
     def _combining(self) -> tuple[Task, frozenset[str]] | None:
