@@ -18,8 +18,9 @@ _URL = re.compile(
 )
 _PASSWORD = re.compile(r"(?::|%(25)?3a)(?!\d+(?:,|%2c|$))|^(?!localhost)[^.,]+:\d+$", re.I)
 SECRET_NAMES = (
-    r"(?>[\w.-]*?(?:secret|passw(?:or)?d|passphrase|pwd|token|credential|signature|googleaccessid|x-(?:amz|goog)-"
-    r"|(?:access|account|api)[_.-]?key|(?:\b|(?<=3f)|(?<=26))(?:sig|auth)(?= ?=|%)))[\w.-]*+"
+    r"(?>[\w.-]*?(?:secret|passw(?:or)?d|passphrase|pwd|token|credential|signature|googleaccessid"
+    r"|x-(?:amz|goog)-|(?:access|account|api)[_.-]?key"
+    r"|(?:\b|(?<=3f)|(?<=26))(?:sig|auth)(?= ?=|%)))[\w.-]*+"
 )
 """A whole name of a credential; no part is tried twice, so that long texts take linear time."""
 _NAMED = re.compile(

@@ -139,9 +139,9 @@ def test_no_line_feed_hides_deep_json_and_a_torn_line_is_not_deep() -> None:
     deep = b64encode(b"\n" + b"[\n" * 1_000).decode()
     said = result("incident", files=[{"name": "a.txt", "content": deep}])["error"]
     assert "1,000 deep" in said
-    line = json.dumps({"at_ms": 1, "who": "W1", "kind": "note", "text": "[" * 10})
-    torn = "\n".join([line, '"', *[line] * 200])
-    assert "brackets in" not in result("check", history=torn)["error"]
+    line = json.dumps({"at_ms": 1, "who": "W1", "kind": "note", "text": "x"})
+    torn = "\n".join([line, *['{"at_ms": 1, "who": {'] * 600])
+    assert "line 2" in result("check", history=torn)["error"]
 
 
 def test_an_address_with_a_rule_opens_the_first_search_without_it() -> None:

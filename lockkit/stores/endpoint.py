@@ -141,6 +141,7 @@ under `.amazonaws.com`, `.googleapis.com` or `.windows.net`.
 """
 _SCHEMES = {"s3a": "s3", "abfs": "az", "abfss": "az"}
 
+
 class ForeignAnswer(ValueError):
     """A success that is not of the service named: of a login page, a proxy, another server."""
 
