@@ -60,7 +60,7 @@ def ctrl_c_works_afterwards() -> Iterator[None]:
 def archived_at_any_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """With group commit: no age keeps commits back, and no reserved instant of a paused writer."""
     monkeypatch.setattr("lockkit.table.services.archive_group.REPUBLISHED_MS", 0)
-    monkeypatch.setattr("lockkit.table.occ.group_publish.is_busy", lambda _: False)
+    monkeypatch.setattr("lockkit.table.occ.group.publish.is_busy", lambda _: False)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockkit.table.occ.fence import NO_INSTANT
-from lockkit.table.occ.group import (
+from lockkit.table.occ.group.decision import (
     UNPUBLISHED_MAX,
     UNPUBLISHED_MAX_6,
     GroupFence,

@@ -31,10 +31,17 @@ from lockkit.table import CommitConflict, Table
 from lockkit.table.errors import TableBlocked
 from lockkit.table.format.archived import load_archived
 from lockkit.table.format.properties import load_config
-from lockkit.table.occ import group_commit
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import FENCE_KEY
-from lockkit.table.occ.group import (
+from lockkit.table.occ.group import commit as group_commit
+from lockkit.table.occ.group.commit import (
+    GroupClient,
+    GroupView,
+    GroupWrite,
+    missed_conflict,
+    publish_one,
+)
+from lockkit.table.occ.group.decision import (
     GroupFence,
     Offer,
     close_for,
@@ -43,14 +50,7 @@ from lockkit.table.occ.group import (
     refuse,
     without_oldest,
 )
-from lockkit.table.occ.group_commit import (
-    GroupClient,
-    GroupView,
-    GroupWrite,
-    missed_conflict,
-    publish_one,
-)
-from lockkit.table.occ.group_fence import read_group_fence
+from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.rollback import RollbackRefused, roll_back
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services import archive_group

@@ -13,8 +13,9 @@ from test_group_table import HOW, before_fence, judged, published, rows, spy, va
 
 from lockkit.table import CommitUnknown, NoTable, Table
 from lockkit.table.errors import TableChanged
-from lockkit.table.occ import group_ahead, group_commit
 from lockkit.table.occ.fence import FENCE_KEY
+from lockkit.table.occ.group import ahead as group_ahead
+from lockkit.table.occ.group import commit as group_commit
 
 
 @pytest.fixture

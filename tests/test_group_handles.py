@@ -28,10 +28,10 @@ from lockkit.runtime.proven import delete, listing
 from lockkit.stores import open_store
 from lockkit.table import CommitUnknown, Table
 from lockkit.table.format.timeline import LANES, instant_ms, instant_of
-from lockkit.table.occ import group_ahead
 from lockkit.table.occ.fence import FENCE_KEY
-from lockkit.table.occ.group_commit import prove_data
-from lockkit.table.occ.group_fence import read_group_fence
+from lockkit.table.occ.group import ahead as group_ahead
+from lockkit.table.occ.group.commit import prove_data
+from lockkit.table.occ.group.fence import read_group_fence
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from lockkit.protocol.outcome import Throttled
 from lockkit.runtime import Put
 from lockkit.table.occ.fence import FENCE_KEY
-from lockkit.table.occ.group_rate import EVERY_MS, REMEMBERS_MS, FenceRate
+from lockkit.table.occ.group.rate import EVERY_MS, REMEMBERS_MS, FenceRate
 from tests.distant_world import Appending
 
 

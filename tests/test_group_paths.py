@@ -20,8 +20,8 @@ from lockkit.runtime import run
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, Table
 from lockkit.table.occ.fence import FENCE_KEY, is_grouped
-from lockkit.table.occ.group import WHOLE_TABLE, clash, whole
-from lockkit.table.occ.group_fence import read_group_fence
+from lockkit.table.occ.group.decision import WHOLE_TABLE, clash, whole
+from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.services import archive_group
 
 PAGE = Path(__file__).parents[1] / "docs/concepts/group_commit.md"
@@ -30,7 +30,7 @@ PAGE = Path(__file__).parents[1] / "docs/concepts/group_commit.md"
 @pytest.fixture
 def quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit waits half a second for an earlier one that the test holds back, and not five."""
-    monkeypatch.setattr("lockkit.table.occ.group_tail.WAY_MS", 500)
+    monkeypatch.setattr("lockkit.table.occ.group.tail.WAY_MS", 500)
 
 
 @pytest.fixture

@@ -21,12 +21,14 @@ from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.errors import CommitConflict, ModeSwitched
 from lockkit.table.further import further_handle
-from lockkit.table.occ import group_ahead, group_commit, group_publish
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
-from lockkit.table.occ.group import GroupDecision, GroupFence
-from lockkit.table.occ.group_commit import GroupClient
-from lockkit.table.occ.group_fence import read_group_fence
-from lockkit.table.occ.group_process import GroupProcess
+from lockkit.table.occ.group import ahead as group_ahead
+from lockkit.table.occ.group import commit as group_commit
+from lockkit.table.occ.group import publish as group_publish
+from lockkit.table.occ.group.commit import GroupClient
+from lockkit.table.occ.group.decision import GroupDecision, GroupFence
+from lockkit.table.occ.group.fence import read_group_fence
+from lockkit.table.occ.group.process import GroupProcess
 
 THREADS = 4
 FENCED = f"put {FENCE_KEY}"

@@ -16,18 +16,18 @@ from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.errors import TableError
 from lockkit.table.format.timeline import V9
-from lockkit.table.occ import group
 from lockkit.table.occ.covered import CheckedHorizon, settle
 from lockkit.table.occ.fence import COMMIT, digest
-from lockkit.table.occ.group import GroupDecision, GroupFence, Offer, decide
-from lockkit.table.occ.group_fence import (
+from lockkit.table.occ.group import decision as group
+from lockkit.table.occ.group.decision import GroupDecision, GroupFence, Offer, decide
+from lockkit.table.occ.group.fence import (
     format_group_fence,
     packed,
     parse_group_fence,
     read_group_fence,
     unpacked,
 )
-from lockkit.table.occ.group_tail import load_decided, load_with_tail
+from lockkit.table.occ.group.tail import load_decided, load_with_tail
 
 T1, T2 = "20260101000000000", "20260101000000008"
 

@@ -16,8 +16,8 @@ from lockkit.runtime import run
 from lockkit.table import Table
 from lockkit.table.errors import TableBlocked, TableChanged
 from lockkit.table.format.properties import load_config
-from lockkit.table.occ import group_publish
 from lockkit.table.occ.commit import EpochGuard, StateChange
+from lockkit.table.occ.group import publish as group_publish
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services.restore import restore
 
@@ -114,8 +114,8 @@ def test_a_paused_owner_whose_commit_was_taken_back_hears_of_the_restore(url: st
 def test_table_show_says_that_the_fence_is_closed(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lockkit.table.occ.group_commit import GroupClient
-    from lockkit.table.occ.group_mode import set_closed
+    from lockkit.table.occ.group.commit import GroupClient
+    from lockkit.table.occ.group.mode import set_closed
 
     with Table(url) as table:
         run(set_closed(GroupClient(), lambda: None, closed=True), table.store, Clock())

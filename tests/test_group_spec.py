@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import tlc
 
-from lockkit.table.occ.group import COMMIT, GroupDecision, GroupFence, Offer, decide
+from lockkit.table.occ.group.decision import COMMIT, GroupDecision, GroupFence, Offer, decide
 
 SPEC = tlc.ROOT / "tests/spec/group/GroupCommit.tla"
 TEXT = SPEC.read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from lockkit.table import Table
 from lockkit.table.errors import ModeSwitched, NewerFence
 from lockkit.table.format.properties import FENCED, GROUP, HUDI, load_config
 from lockkit.table.occ.commit import EpochGuard
-from lockkit.table.occ.group_mode import has_group_fence
+from lockkit.table.occ.group.mode import has_group_fence
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.transaction import TableCache
 

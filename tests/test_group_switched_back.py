@@ -30,8 +30,8 @@ from lockkit.table.format.properties import FENCED, GROUP, HUDI, PROPERTIES_KEY,
 from lockkit.table.format.timeline import instant_ms, instant_of
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import FENCE_KEY
-from lockkit.table.occ.group import GroupFence, Offer, may_judge
-from lockkit.table.occ.group_fence import format_offer, read_group_fence
+from lockkit.table.occ.group.decision import GroupFence, Offer, may_judge
+from lockkit.table.occ.group.fence import format_offer, read_group_fence
 from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services import archive_group

@@ -30,11 +30,13 @@ from lockkit.table import CommitConflict, CommitUnknown, Table, TableConfig
 from lockkit.table.errors import BrokenFence, ModeSwitched, NewerFence
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import TimelineNames
-from lockkit.table.occ import group_ahead, group_commit, group_gone, group_tail
 from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
-from lockkit.table.occ.group import GroupFence, Offer, decide
-from lockkit.table.occ.group_commit import (
+from lockkit.table.occ.group import ahead as group_ahead
+from lockkit.table.occ.group import commit as group_commit
+from lockkit.table.occ.group import gone as group_gone
+from lockkit.table.occ.group import tail as group_tail
+from lockkit.table.occ.group.commit import (
     PATIENCE_MAX,
     GroupClient,
     GroupWrite,
@@ -45,7 +47,8 @@ from lockkit.table.occ.group_commit import (
     prove_data,
     take_turn,
 )
-from lockkit.table.occ.group_fence import (
+from lockkit.table.occ.group.decision import GroupFence, Offer, decide
+from lockkit.table.occ.group.fence import (
     format_group_fence,
     format_offer,
     is_tombstone,

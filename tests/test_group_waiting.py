@@ -16,16 +16,8 @@ from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, Preco
 from lockkit.runtime import Get, List, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.table.format.timeline import LANES, V9, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
-from lockkit.table.occ.group import (
-    REFUSED,
-    UNPUBLISHED_MAX,
-    GroupDecision,
-    GroupFence,
-    Offer,
-    has_room,
-)
-from lockkit.table.occ.group_ahead import spread_ms
-from lockkit.table.occ.group_commit import (
+from lockkit.table.occ.group.ahead import spread_ms
+from lockkit.table.occ.group.commit import (
     FAST_RUN_MAX,
     LOOK_TRIPS,
     PATIENCE_MAX,
@@ -44,13 +36,21 @@ from lockkit.table.occ.group_commit import (
     take_turn,
     timeline_key,
 )
-from lockkit.table.occ.group_fence import (
+from lockkit.table.occ.group.decision import (
+    REFUSED,
+    UNPUBLISHED_MAX,
+    GroupDecision,
+    GroupFence,
+    Offer,
+    has_room,
+)
+from lockkit.table.occ.group.fence import (
     format_group_fence,
     packed,
     parse_group_fence,
     tombstone,
 )
-from lockkit.table.occ.group_publish import see_published
+from lockkit.table.occ.group.publish import see_published
 
 BODY = b"inflight"
 

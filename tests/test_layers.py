@@ -96,14 +96,14 @@ ORDER = {
         "archived archive_writing savepoint_files taken_back"
     ),
     "table.occ": (
-        "fence leaving late rolling_forward group group_archived group_fence group_rate "
-        "group_commit group_tail "
+        "fence leaving late rolling_forward "
+        "group group.decision group.archived group.fence group.rate group.commit group.tail "
         "conflicting covered pending conflict heartbeat_rules "
         "liveness heartbeat locks hudi_clocks "
         "creation decide markers discarding transaction failed prepared news rewriting "
         "metadata_off outgrown "
-        "commit committing condition group_mode mode ahead "
-        "publish group_ahead group_gone group_process group_refused group_waiting group_publish "
+        "commit committing condition group.mode mode ahead "
+        "publish group.ahead group.gone group.process group.refused group.waiting group.publish "
         "rollback dead concurrency "
         "nonblocking "
         "contract"

@@ -439,7 +439,7 @@ def test_a_table_shows_what_a_dictionary_says_after_any_operations_and_deaths(
     with ExitStack() as stack:
         for name, value in AT_ONCE.items():
             stack.enter_context(patch(name, value))
-        stack.enter_context(patch("lockkit.table.occ.group_publish.is_busy", lambda _: False))
+        stack.enter_context(patch("lockkit.table.occ.group.publish.is_busy", lambda _: False))
         try:
             history.run()
         except Exception as error:

@@ -19,7 +19,7 @@ from lockkit.spark.streamer import Streamer
 from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.format.properties import load_config
-from lockkit.table.occ.group_fence import read_group_fence
+from lockkit.table.occ.group.fence import read_group_fence
 
 pytestmark = MARKS
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lockkit.table.format.timeline import Timeline
     from lockkit.table.occ.condition import HeldBack, TableCondition
     from lockkit.table.occ.fence import Decided
-    from lockkit.table.occ.group import GroupFence
+    from lockkit.table.occ.group.decision import GroupFence
 
 ABOUT = "Shows a table, runs its services, rolls dead writers back, or repairs it."
 

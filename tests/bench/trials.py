@@ -38,7 +38,8 @@ ENDED_IN_S = 30.0
 
 def _dying(seed: int) -> None:
     """From now on this process is killed in one of `ONE_OF` rounds that decide for others."""
-    from lockkit.table.occ import group_commit, group_process
+    from lockkit.table.occ.group import commit as group_commit
+    from lockkit.table.occ.group import process as group_process
 
     dice, decide_once = random.Random(seed), group_commit.decide_once
 

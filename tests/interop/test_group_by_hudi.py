@@ -14,7 +14,7 @@ from test_archive import OPTIONS, in_order, rows
 
 from lockkit.cli.main import main
 from lockkit.table import CommitConflict, Table, read_table
-from lockkit.table.occ import group_publish
+from lockkit.table.occ.group import publish as group_publish
 from lockkit.table.services import archive_group
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]

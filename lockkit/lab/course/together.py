@@ -32,10 +32,10 @@ from lockkit.lab.widgets.ui import Shown, column
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Procedure, Put, Sleep
 from lockkit.table.format.timeline import V6, V9
-from lockkit.table.occ import group_commit as group
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
-from lockkit.table.occ.group_fence import first_fence, parse_group_fence
-from lockkit.table.occ.group_publish import see_published
+from lockkit.table.occ.group import commit as group
+from lockkit.table.occ.group.fence import first_fence, parse_group_fence
+from lockkit.table.occ.group.publish import see_published
 
 LATENCY_MS = 60.0
 HOT = "gcs"
@@ -72,7 +72,7 @@ def nobody_offers(_: group.GroupView) -> Procedure[list[Any]]:
     return []
 
 
-_G = "lockkit.table.occ.group_commit"
+_G = "lockkit.table.occ.group.commit"
 ALONE: Plants = {f"{_G}:offer": retry_alone, f"{_G}:open_offers": nobody_offers}
 
 

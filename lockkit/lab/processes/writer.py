@@ -38,8 +38,8 @@ from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import GROUP, SERIAL
 from lockkit.table.occ.conflict import SIMPLE
 from lockkit.table.occ.fence import FENCE_KEY
-from lockkit.table.occ.group_fence import parse_group_fence
-from lockkit.table.occ.group_publish import publish_in_group
+from lockkit.table.occ.group.fence import parse_group_fence
+from lockkit.table.occ.group.publish import publish_in_group
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.publish import publish

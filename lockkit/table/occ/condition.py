@@ -21,7 +21,7 @@ from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import HeartbeatRead, expired, read_heartbeat
 
 if TYPE_CHECKING:
-    from lockkit.table.occ.group import GroupFence
+    from lockkit.table.occ.group.decision import GroupFence
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[TableCondit
     for instant in now.pending:
         pending.append((yield from unfinished(config.names, now, instant, wall_ms, rules)))
     if config.commit == GROUP:
-        from lockkit.table.occ.group_fence import read_group_fence
+        from lockkit.table.occ.group.fence import read_group_fence
 
         together, _ = yield from read_group_fence()
         return TableCondition(config, now, tuple(pending), None, together)

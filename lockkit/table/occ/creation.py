@@ -43,7 +43,7 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
     if config.mode == FENCED:
         first = format_fence(opened(0, CREATED, whole=True))
         if config.commit == GROUP:
-            from lockkit.table.occ.group_fence import first_fence
+            from lockkit.table.occ.group.fence import first_fence
             first = first_fence(CREATED, (yield Unique()), config.version)
         yield from create(FENCE_KEY, first)
     match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):

@@ -49,7 +49,7 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
     To `hudi`: the fence's last decision is made visible, then the fence is closed. A paused fenced
     writer finds the fence changed and is refused. To `fenced`: refused while a commit is in
     progress that could still be published without the fence; then the fence is opened. To `group`:
-    the fenced table gets a fence of group commit (`group_mode`); it goes back by either of the
+    the fenced table gets a fence of group commit (`group.mode`); it goes back by either of the
     others. A second call finishes or reverts an interrupted switch. Raises `TableError`.
     """
     if mode not in (FENCED, GROUP, HUDI):
@@ -57,7 +57,7 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
             "mode", f"is not known: a table's mode is {FENCED}, {GROUP} or {HUDI}", value=mode[:40]
         )
     # Only switches need them.
-    from lockkit.table.occ.group_mode import from_group, has_group_fence, to_group
+    from lockkit.table.occ.group.mode import from_group, has_group_fence, to_group
 
     config, _ = yield from load_config()
     if mode == HUDI and config.merged and not config.hashed:
@@ -106,8 +106,8 @@ def set_fence(
 ) -> Procedure[None]:
     """Close the fence after its last decision is visible, or open it, while holding the lock."""
     if config.commit == GROUP:
-        from lockkit.table.occ.group_commit import GroupClient
-        from lockkit.table.occ.group_mode import set_closed
+        from lockkit.table.occ.group.commit import GroupClient
+        from lockkit.table.occ.group.mode import set_closed
 
         return (yield from set_closed(GroupClient(names=config.names), believe, closed=closed))
     for _ in range(ROUNDS_MAX):

@@ -147,8 +147,8 @@ def _roll_back_in_group(
     """The same where commits are decided together: the fence, the instant's files, the entry in
     that very fence, the tombstone, and only then the deletions.
     """
-    from lockkit.table.occ import group_commit as group
-    from lockkit.table.occ.group_publish import new_client
+    from lockkit.table.occ.group import commit as group
+    from lockkit.table.occ.group.publish import new_client
 
     names, client = known.config.names, new_client(known.config.names)
     for _ in range(ROUNDS_MAX):

@@ -262,7 +262,7 @@ def survey(
     after = CheckedHorizon(horizon).listed_after
     way = load_timeline(taken.names, after=after)
     if decided:
-        from lockkit.table.occ.group_tail import list_in_turn
+        from lockkit.table.occ.group.tail import list_in_turn
         way = list_in_turn(taken.names, taken.instant, taken.action, after)
     now = yield from way
     if taken.known.newest and not now.completed:

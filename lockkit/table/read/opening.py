@@ -145,7 +145,7 @@ def open_table(
         since = nothing(config)
     after = point.lowest(since.covered)
     if config.commit == GROUP:
-        from lockkit.table.occ.group_tail import load_decided
+        from lockkit.table.occ.group.tail import load_decided
         now = yield from load_decided(config.names, after=after)
     else:
         now = yield from load_timeline(config.names, after=after)

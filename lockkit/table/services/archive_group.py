@@ -26,8 +26,7 @@ from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.property_keys import TABLE_ID
 from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ.covered import HARMLESS
-from lockkit.table.occ.group import close_for, without_oldest
-from lockkit.table.occ.group_commit import (
+from lockkit.table.occ.group.commit import (
     GroupClient,
     GroupView,
     instant_in,
@@ -36,6 +35,7 @@ from lockkit.table.occ.group_commit import (
     pause_s,
     replace_group_fence,
 )
+from lockkit.table.occ.group.decision import close_for, without_oldest
 
 REPUBLISHED_MS = 2 * 3_600_000
 ROUNDS_MAX = 40

@@ -29,7 +29,7 @@ from lockkit.table.services.rules import ServiceRules
 
 if TYPE_CHECKING:
     from lockkit.table.occ.contract import ConcurrencyControl
-    from lockkit.table.occ.group_commit import GroupClient
+    from lockkit.table.occ.group.commit import GroupClient
     from lockkit.table.occ.heartbeat import Heartbeat
     from lockkit.table.occ.rollback import RollbackRefused, RolledBack
     from lockkit.table.write.contract import AttemptHost
@@ -126,7 +126,7 @@ class StoreHost:
             return (yield from block(StoreHost(replace(context, emit=later), self.rules), held))
 
     def in_group(self, *, rewrites: bool = False) -> Any:
-        from lockkit.table.occ.group_publish import in_group
+        from lockkit.table.occ.group.publish import in_group
         self.together = in_group(self.context.together, rewrites)
         return self.together
 
@@ -136,7 +136,7 @@ class StoreHost:
         yield from ()
         context = self.context
         if prepared.transaction.config.commit == GROUP:
-            from lockkit.table.occ.group_publish import publish_in_group
+            from lockkit.table.occ.group.publish import publish_in_group
             if first is not None:  # no lock is taken here
                 context.run(first(StateChange(EpochGuard(0))))
             return publish_in_group(context, prepared, strategy, self.together)

@@ -48,7 +48,7 @@ from lockkit.table.occ.fence import (
     parse_fence,
     parse_whatever_epoch,
 )
-from lockkit.table.occ.group_fence import read_group_fence
+from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import expired, read_heartbeat
 from lockkit.table.read.log_slice import instants_of

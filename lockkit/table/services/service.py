@@ -272,7 +272,7 @@ class TableService:
     def _release_reserved(self) -> None:
         """With group commit: this writer's own next instant is no commit that is under way."""
         for client in self.context.together:
-            from lockkit.table.occ.group_ahead import release
+            from lockkit.table.occ.group.ahead import release
 
             for mine in list(client.ahead):
                 self.context.run(release(client, mine))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lockkit.runtime import Procedure
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.group_refused import LateInstant
+from lockkit.table.occ.group.refused import LateInstant
 from lockkit.table.occ.transaction import TableCache
 
 if TYPE_CHECKING:
-    from lockkit.table.occ.group_ahead import GroupAppend
+    from lockkit.table.occ.group.ahead import GroupAppend
 
 LATE_MAX = 3
 T = TypeVar("T")

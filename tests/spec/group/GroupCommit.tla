@@ -1,6 +1,6 @@
 ----------------------------- MODULE GroupCommit -----------------------------
-(* Group commit of lockkit: the decision of lockkit/table/occ/group.py and the reach rule of
-   lockkit/table/occ/group_commit.py, with writers, a combiner, a table service and readers.
+(* Group commit of lockkit: the decision of lockkit/table/occ/group/decision.py and the reach rule of
+   lockkit/table/occ/group/commit.py, with writers, a combiner, a table service and readers.
 
    Each request is one step. So a delay or a crash is another order of steps: a dead client takes no
    further step. If the answer to a replacement of the fence is lost, the replacement is put into
@@ -60,7 +60,7 @@ Greatest(S) == IF S = {} THEN 0 ELSE CHOOSE a \in S : \A b \in S : b <= a
 Least(S) == CHOOSE a \in S : \A b \in S : a <= b
 
 -----------------------------------------------------------------------------
-(* The decision: lockkit.table.occ.group, function by function. A fence is a record with `first`
+(* The decision: lockkit.table.occ.group.decision, function by function. A fence is a record with `first`
    and `window`; an offer has `t`, `base`, `group` (0: blind) and `reserved`.                    *)
 
 Commits(window) == {window[i].t : i \in {j \in DOMAIN window : window[j].kind = COMMIT}}

@@ -31,10 +31,11 @@ from lockkit.table.errors import CommitUnknown, ModeSwitched, TableBlocked
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
 from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
-from lockkit.table.occ import group_commit as group
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest, is_grouped
-from lockkit.table.occ.group import (
+from lockkit.table.occ.group import commit as group
+from lockkit.table.occ.group.archived import completion_of
+from lockkit.table.occ.group.decision import (
     REFUSED,
     GroupDecision,
     GroupFence,
@@ -45,9 +46,8 @@ from lockkit.table.occ.group import (
     reaches,
     refuse,
 )
-from lockkit.table.occ.group_archived import completion_of
-from lockkit.table.occ.group_fence import format_group_fence, format_offer, read_group_fence
-from lockkit.table.occ.group_mode import from_group, has_group_fence, to_group
+from lockkit.table.occ.group.fence import format_group_fence, format_offer, read_group_fence
+from lockkit.table.occ.group.mode import from_group, has_group_fence, to_group
 from lockkit.table.services.archive_group import decide_nothing_until, named_by_fence
 
 STEPS = 400
@@ -625,8 +625,8 @@ def archive_unproven(
 
 RIGHT_JUDGE, RIGHT_EVICT = judge, evict
 RIGHT_CLOSE = close_for
-_G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
-_M = "lockkit.table.occ.group_mode"
+_G, _D = "lockkit.table.occ.group.commit", "lockkit.table.occ.group.decision"
+_M = "lockkit.table.occ.group.mode"
 _A, _S = "lockkit.table.services.archive_group", "lockkit.lab.verify.scenarios.group"
 
 

@@ -18,19 +18,20 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create, put_once
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.timeline import load_timeline
-from lockkit.table.occ import group_commit, group_publish
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
-from lockkit.table.occ.group import GroupDecision, GroupFence
-from lockkit.table.occ.group_fence import format_group_fence, read_group_fence
+from lockkit.table.occ.group import commit as group_commit
+from lockkit.table.occ.group import publish as group_publish
+from lockkit.table.occ.group.decision import GroupDecision, GroupFence
+from lockkit.table.occ.group.fence import format_group_fence, read_group_fence
 from lockkit.table.occ.transaction import Transaction
 
 SCENARIO = TOGETHER
 RIGHT_OVER = group_commit.decided_over
 RIGHT_WRITE_OF, RIGHT_KEYS_OF = group_publish._write_of, group_publish._keys_of
-_G, _D = "lockkit.table.occ.group_commit", "lockkit.table.occ.group"
-_U = "lockkit.table.occ.group_ahead"
+_G, _D = "lockkit.table.occ.group.commit", "lockkit.table.occ.group.decision"
+_U = "lockkit.table.occ.group.ahead"
 _W = "lockkit.lab.verify.table.writers"
-_P, _T = "lockkit.table.occ.group_publish", "lockkit.table.occ.group_tail"
+_P, _T = "lockkit.table.occ.group.publish", "lockkit.table.occ.group.tail"
 
 
 def offered(client: Any, write: Any, **_: Any) -> Procedure[str]:

@@ -25,10 +25,10 @@ from lockkit.table.occ.commit import Committed, EpochGuard, First, StateChange, 
 from lockkit.table.occ.committing import commit, commit_alone
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
-from lockkit.table.occ.group_ahead import GroupAppend
-from lockkit.table.occ.group_commit import GroupClient
-from lockkit.table.occ.group_fence import parse_group_fence
-from lockkit.table.occ.group_publish import (
+from lockkit.table.occ.group.ahead import GroupAppend
+from lockkit.table.occ.group.commit import GroupClient
+from lockkit.table.occ.group.fence import parse_group_fence
+from lockkit.table.occ.group.publish import (
     in_group,
     new_client,
     publish_behind,

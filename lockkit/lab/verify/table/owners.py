@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Violated
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, GROUP_FORMAT, ROLLBACK, parse_fence
-from lockkit.table.occ.group_fence import parse_group_fence
+from lockkit.table.occ.group.fence import parse_group_fence
 
 OTHERS = "no client deletes the timeline files of another writer's instant before its rollback"
 _FILE = re.compile(

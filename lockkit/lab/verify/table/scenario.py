@@ -52,8 +52,8 @@ from lockkit.table.format.properties import FENCED, GROUP, HUDI, TableConfig
 from lockkit.table.occ.committing import commit_alone
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence
-from lockkit.table.occ.group import GROUP_WINDOW_MAX
-from lockkit.table.occ.group_publish import new_client, publish_together, see_published
+from lockkit.table.occ.group.decision import GROUP_WINDOW_MAX
+from lockkit.table.occ.group.publish import new_client, publish_together, see_published
 from lockkit.table.occ.liveness import HEARTBEATS, heartbeat_of
 from lockkit.table.occ.prepared import prepare
 from lockkit.table.occ.transaction import begin

@@ -14,8 +14,7 @@ from weakref import WeakValueDictionary
 
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Procedure, Sleep
-from lockkit.table.occ.group import GroupFence, Offer, reaches
-from lockkit.table.occ.group_commit import (
+from lockkit.table.occ.group.commit import (
     GroupClient,
     GroupView,
     GroupWrite,
@@ -24,6 +23,7 @@ from lockkit.table.occ.group_commit import (
     decision_in,
     known_decisions,
 )
+from lockkit.table.occ.group.decision import GroupFence, Offer, reaches
 
 LOOKS_S, LOOKS_MAX = 1.0, 60
 """A waiting thread is woken. It looks by itself as often as this, then decides by itself."""

@@ -24,7 +24,7 @@ from lockkit.table.occ.fence import (
     digest,
     is_instant,
 )
-from lockkit.table.occ.group import (
+from lockkit.table.occ.group.decision import (
     GROUP_WINDOW_MAX,
     REFUSED,
     GroupDecision,

@@ -11,7 +11,7 @@ from lockkit.table.format.properties import load_config
 from lockkit.table.format.taken_back import refuse_taken_back
 from lockkit.table.format.timeline import COMMITS, TimelineNames, parse_timeline
 from lockkit.table.occ.fence import COMMIT
-from lockkit.table.occ.group import REFUSED
+from lockkit.table.occ.group.decision import REFUSED
 
 ArchivedAs = Callable[[str], Procedure[str]]
 

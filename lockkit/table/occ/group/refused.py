@@ -5,7 +5,7 @@ from __future__ import annotations
 from lockkit.errors import TableError, Unanswered
 from lockkit.table.errors import CommitConflict, ModeSwitched
 from lockkit.table.occ.fence import NO_INSTANT, ROLLBACK
-from lockkit.table.occ.group import GroupDecision
+from lockkit.table.occ.group.decision import GroupDecision
 from lockkit.table.occ.news import taken_back
 
 

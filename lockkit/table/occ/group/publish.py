@@ -39,16 +39,15 @@ from lockkit.table.occ.fence import (
     NO_INSTANT,
     digest,
 )
-from lockkit.table.occ.group import GroupDecision, GroupFence
-from lockkit.table.occ.group_ahead import (
+from lockkit.table.occ.group.ahead import (
     GroupAppend,
     GroupRewrite,
     give_back,
     is_busy,
     reserve_ahead,
 )
-from lockkit.table.occ.group_archived import completion_of
-from lockkit.table.occ.group_commit import (
+from lockkit.table.occ.group.archived import completion_of
+from lockkit.table.occ.group.commit import (
     CONTENDED_FOR,
     FOLLOWS_MS,
     GroupClient,
@@ -66,11 +65,12 @@ from lockkit.table.occ.group_commit import (
     timeline_key,
     view_beside,
 )
-from lockkit.table.occ.group_fence import read_group_fence
-from lockkit.table.occ.group_gone import confirmed, is_gone, note_gone
-from lockkit.table.occ.group_process import process_of
-from lockkit.table.occ.group_refused import refusal_of
-from lockkit.table.occ.group_waiting import others_publish
+from lockkit.table.occ.group.decision import GroupDecision, GroupFence
+from lockkit.table.occ.group.fence import read_group_fence
+from lockkit.table.occ.group.gone import confirmed, is_gone, note_gone
+from lockkit.table.occ.group.process import process_of
+from lockkit.table.occ.group.refused import refusal_of
+from lockkit.table.occ.group.waiting import others_publish
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred
 from lockkit.table.occ.transaction import Transaction

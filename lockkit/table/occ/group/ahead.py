@@ -27,9 +27,9 @@ from lockkit.table.format.timeline import (
 )
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY
-from lockkit.table.occ.group_commit import FAST_RUN_MAX, GroupClient, ListedBeside, decision_in
-from lockkit.table.occ.group_fence import parse_group_fence, unpacked
-from lockkit.table.occ.group_tail import give_way, with_tail
+from lockkit.table.occ.group.commit import FAST_RUN_MAX, GroupClient, ListedBeside, decision_in
+from lockkit.table.occ.group.fence import parse_group_fence, unpacked
+from lockkit.table.occ.group.tail import give_way, with_tail
 from lockkit.table.occ.transaction import (
     TakenInstant,
     Transaction,

@@ -1,7 +1,7 @@
 """Group commit as procedures: reserve, commit, offer, combine, publish, roll back, read.
 
 For fence format 3. The simulator runs these procedures (`lockkit simulate --scenario group`), and
-`group_publish` runs them for a table; docs/concepts/group_commit.md has the rules.
+`publish` runs them for a table; docs/concepts/group_commit.md has the rules.
 One file because its procedures call each other: who commits also decides, publishes and reads.
 """
 
@@ -35,7 +35,8 @@ from lockkit.table.errors import CommitUnknown, TableChanged
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
-from lockkit.table.occ.group import (
+from lockkit.table.occ.group.archived import ArchivedAs, archived_outcome
+from lockkit.table.occ.group.decision import (
     GROUP_WINDOW_MAX,
     REFUSED,
     UNPUBLISHED_MAX,
@@ -56,8 +57,7 @@ from lockkit.table.occ.group import (
     seen_until,
     whole,
 )
-from lockkit.table.occ.group_archived import ArchivedAs, archived_outcome
-from lockkit.table.occ.group_fence import (
+from lockkit.table.occ.group.fence import (
     blind_name,
     blind_offer,
     format_group_fence,
@@ -70,7 +70,7 @@ from lockkit.table.occ.group_fence import (
     tombstone,
     unpacked,
 )
-from lockkit.table.occ.group_rate import FenceRate
+from lockkit.table.occ.group.rate import FenceRate
 
 OVERWRITE, CLUSTERING = "replacecommit", "clustering"
 COMPLETED = {CLUSTERING: OVERWRITE}
