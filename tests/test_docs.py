@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import section
 
 from lockkit.events import read
 from lockkit.lab.server import Emulator
@@ -130,6 +131,15 @@ def test_the_picture_is_drawn_from_the_recorded_history(docs_path: None) -> None
         drawn = picture.draw(list(read(lines)))
     assert drawn == picture.PICTURE.read_text(encoding="utf-8"), "run: python docs/picture.py"
     assert "412, refused" in drawn
+
+
+def test_the_protocols_table_and_diagram_have_every_transition_that_the_code_makes(
+    docs_path: None,
+) -> None:
+    drawn = import_module("transitions")
+    section("protocol.md", "transitions", f"{drawn.table()}\n")
+    there = drawn.arrows_of(drawn.DIAGRAM.read_text(encoding="utf-8"))
+    assert there == drawn.arrows(), "run: python docs/transitions.py"
 
 
 @pytest.mark.xdist_group("on_call_session")  # it runs once for this test and its own

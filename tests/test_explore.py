@@ -25,7 +25,6 @@ from lockkit.lab.verify.explore import (
     explore,
     explore_rows,
     search,
-    transition_table,
 )
 from lockkit.lab.verify.explore.parts import ON_THE_WAY, Bounds, ExplorerFault, PackedState
 from lockkit.lab.verify.explore.rows import BIG, CRASH, OBSERVED, STORE, WALL
@@ -421,10 +420,6 @@ def test_states_without_irrelevant_parts_are_fewer_and_behave_the_same(policy: P
 
 
 # --- the pages ----------------------------------------------------------------------------------
-
-
-def test_the_page_of_the_protocol_has_every_transition_that_the_code_makes() -> None:
-    section("protocol.md", "transitions", f"{transition_table()}\n")
 
 
 def test_the_page_of_planted_mistakes_has_the_recorded_numbers() -> None:

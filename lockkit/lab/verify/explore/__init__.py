@@ -16,8 +16,6 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.events import Event
-from lockkit.lab.verify.explore.diagram import state_diagram as state_diagram
-from lockkit.lab.verify.explore.diagram import transition_table as transition_table
 from lockkit.lab.verify.explore.parts import Move, PackedState
 from lockkit.lab.verify.explore.rows import BIG, SCENARIOS, SearchScenario
 from lockkit.lab.verify.explore.search import (
@@ -44,8 +42,6 @@ __all__ = [
     "explore_rows",
     "explore_so_far",
     "search",
-    "state_diagram",
-    "transition_table",
 ]
 
 
