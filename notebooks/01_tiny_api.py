@@ -109,11 +109,10 @@ stray.explain("""
 No process was paused and no lease expired. At no time did two clients hold the lock, and the
 checker confirms it. The lock keeps *processes* apart. It does not keep their *requests* apart,
 and a request that its client has given up can still arrive.
-""")
 
-# %% [markdown]
-# The store can keep them apart: the same late write, on the condition that the object *is still as
-# I read it* (`If-Match`).
+The store can keep them apart: the same late write, on the condition that the object *is still as
+I read it* (`If-Match`):
+""")
 
 # %%
 guarded = late(guarded=True)
@@ -155,17 +154,21 @@ assert (by_lock_alone.balance, guarded.balance) == (10, 20)
 
 # %% [markdown]
 # ## Why
-#
-# A lock promises one thing: at any time at most one client holds it, and every grant has a higher
-# epoch. It cannot promise that a write which was sent under the lock also arrives while it is held.
-# Networks delay requests, SDKs repeat them, and processes are paused between two lines of code.
-# Each of these can move a write of an earlier holder into the time of a later one. A shorter lease
-# does not help, nor does a look at the lock just before the write.
-#
-# So the written object must itself detect a late write. A version does that (`If-Match`). So does
-# an epoch, if the object keeps the highest epoch that it has seen (notebook 12). The lock is then
-# an optimisation: it saves work that would be refused.
-#
+
+# %% jupyter={"source_hidden": true}
+stray.explain("""
+A lock promises one thing: at any time at most one client holds it, and every grant has a higher
+epoch. It cannot promise that a write which was sent under the lock also arrives while it is held.
+Networks delay requests, SDKs repeat them, and processes are paused between two lines of code.
+Each of these can move a write of an earlier holder into the time of a later one. A shorter lease
+does not help, nor does a look at the lock just before the write.
+
+So the written object must itself detect a late write. A version does that (`If-Match`). So does
+an epoch, if the object keeps the highest epoch that it has seen (notebook 12). The lock is then
+an optimisation: it saves work that would be refused.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **`Lock`** works on S3, Google Cloud Storage, Azure and file systems. `ttl_s` is 300 by default,

@@ -99,7 +99,7 @@ kept_by_bucket
 # Each renewal is a new object with a new ETag and the same epoch. (The second write is a
 # conformance check: on a server that is not the provider's own, `Lock` first makes sure that it
 # refuses two writes whose condition is false.) The release is a write, too: a *tombstone*, with
-# `expired` true. W2 is granted the next epoch because it can read the last one.
+# `expired` true.
 #
 # ## Predict: delete instead
 #
@@ -118,9 +118,10 @@ deleted
 
 # %% jupyter={"source_hidden": true}
 tidy.explain("""
-No client wrote anything wrong. But the epoch was deleted with the object: W2 starts again at 1, and
-so do all later writers. A late write of W1 with epoch 1 looks like a write of W2. A fence that
-keeps *the highest epoch that I have seen* lets it pass.
+No client wrote anything wrong. From a tombstone, W2 reads the last epoch and is granted the next
+one. Here the epoch was deleted with the object: W2 starts again at 1, and so do all later writers.
+A late write of W1 with epoch 1 looks like a write of W2. A fence that keeps *the highest epoch that
+I have seen* lets it pass.
 """)
 
 # %% [markdown]
@@ -136,19 +137,23 @@ print(said(bucket.verdict))
 
 # %% [markdown]
 # ## Why
-#
-# A lock in an object store is a *compare-and-set* on one object, and nothing more: a client that
-# has read version *v* may replace version *v*. Of two clients that have read the same version, at
-# most one can succeed. That is all of the mutual exclusion. Everything that makes it a lease
-# (`validUntil`), fair or fast is built on top.
-#
-# For such an object, S3's ETag is a hash of its content: equal bytes have equal ETags. An object
-# that changed from A to B and back to A would look unchanged. No two records here are equal,
-# because every write has its own `attempt`.
-#
-# Finally, a decision about who may act needs memory. A deleted object remembers nothing; a
-# tombstone remembers the epoch.
-#
+
+# %% jupyter={"source_hidden": true}
+tidy.explain("""
+A lock in an object store is a *compare-and-set* on one object, and nothing more: a client that
+has read version *v* may replace version *v*. Of two clients that have read the same version, at
+most one can succeed. That is all of the mutual exclusion. Everything that makes it a lease
+(`validUntil`), fair or fast is built on top.
+
+For such an object, S3's ETag is a hash of its content: equal bytes have equal ETags. An object
+that changed from A to B and back to A would look unchanged. No two records here are equal,
+because every write has its own `attempt`.
+
+Finally, a decision about who may act needs memory. A deleted object remembers nothing; a
+tombstone remembers the epoch.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **Apache Hudi** (`StorageBasedLockProvider`, RFC-91) uses `.hoodie/.locks/table_lock.json` with

@@ -149,16 +149,20 @@ assert trusting.verdict.kind == "INVALID" and not trusting.holds
 
 # %% [markdown]
 # ## Why
-#
-# A condition makes a write safe to repeat: at most one copy is applied. It does not make the
-# *answer* safe to repeat. The 200 is the true answer to the first copy, and the 412 is the true
-# answer to the second. An SDK that sends both copies for one call reports only the last answer.
-#
-# So a 412 after a hidden retry does not say who won, and code above the SDK cannot get the first
-# answer back. An id inside the object helps: not the owner's, who may have other writes under way,
-# but the id of this very write. Its absence proves nothing either, since a request that is still on
-# its way may arrive after the look. The confirming write is for that case.
-#
+
+# %% jupyter={"source_hidden": true}
+careful.explain("""
+A condition makes a write safe to repeat: at most one copy is applied. It does not make the
+*answer* safe to repeat. The 200 is the true answer to the first copy, and the 412 is the true
+answer to the second. An SDK that sends both copies for one call reports only the last answer.
+
+So a 412 after a hidden retry does not say who won, and code above the SDK cannot get the first
+answer back. An id inside the object helps: not the owner's, who may have other writes under way,
+but the id of this very write. Its absence proves nothing either, since a request that is still on
+its way may arrive after the look. The confirming write is for that case.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **S3:** [aws-sdk-java-v2 #6580](https://github.com/aws/aws-sdk-java-v2/issues/6580) reports

@@ -131,22 +131,26 @@ assert with_fence.lost == 0
 
 # %% [markdown]
 # ## Why
-#
-# W1 did check its lease, and the lease was valid. The pause came between that check and the
-# write. Such a gap always exists, whatever a program checks and however late it checks. A shorter
-# lease makes this more likely. A longer lease makes a crashed <abbr title="holder: the client to
-# which the lock was granted last">holder</abbr> block the others for longer. No lease is longer
-# than every possible pause.
-#
-# The store has no such gap, because it compares and writes in one step. W2's commit changed
-# `.hoodie/.locks/fence.json`. W1's write carries the condition *if it is as I read it*, and the
-# condition is now false. W1 learns this from the store's answer and not from a clock. It then
-# starts again from the current table, and nothing is lost.
-#
-# It matters *which process* is paused. Here it is the driver, because the lock, its heartbeat and
-# the commit all run in the driver's own Python process. Spark's executors keep running, which does
-# no harm.
-#
+
+# %% jupyter={"source_hidden": true}
+fenced.explain("""
+W1 did check its lease, and the lease was valid. The pause came between that check and the
+write. Such a gap always exists, whatever a program checks and however late it checks. A shorter
+lease makes this more likely. A longer lease makes a crashed <abbr title="holder: the client to
+which the lock was granted last">holder</abbr> block the others for longer. No lease is longer
+than every possible pause.
+
+The store has no such gap, because it compares and writes in one step. W2's commit changed
+`.hoodie/.locks/fence.json`. W1's write carries the condition *if it is as I read it*, and the
+condition is now false. W1 learns this from the store's answer and not from a clock. It then
+starts again from the current table, and nothing is lost.
+
+It matters *which process* is paused. Here it is the driver, because the lock, its heartbeat and
+the commit all run in the driver's own Python process. Spark's executors keep running, which does
+no harm.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **Martin Kleppmann**, [How to do distributed

@@ -128,18 +128,22 @@ assert hudi.row.as_expected and str(hudi) == GUESSES[1]
 
 # %% [markdown]
 # ## Why
-#
-# A takeover claims that another lease has ended. The wall-clock rule compares two times from
-# two machines, and its error is the difference between their clocks. The store's two times come
-# from one clock, so an error of that clock cancels out. Two small errors remain: HTTP dates are
-# whole seconds, and a store has more than one front end. For both, `lockkit` adds two seconds of
-# slack. The observed rule needs only a clock that runs at a steady speed. Its price is that a
-# challenger waits a whole lease, even if the holder died long ago.
-#
-# The holder has no such choice. It counts from *before* it sent the request, on a clock that cannot
-# be set, and it stops a little early. No rule about clocks helps against a paused process. The
-# fence does (notebook 04).
-#
+
+# %% jupyter={"source_hidden": true}
+both.explain("""
+A takeover claims that another lease has ended. The wall-clock rule compares two times from
+two machines, and its error is the difference between their clocks. The store's two times come
+from one clock, so an error of that clock cancels out. Two small errors remain: HTTP dates are
+whole seconds, and a store has more than one front end. For both, `lockkit` adds two seconds of
+slack. The observed rule needs only a clock that runs at a steady speed. Its price is that a
+challenger waits a whole lease, even if the holder died long ago.
+
+The holder has no such choice. It counts from *before* it sent the request, on a clock that cannot
+be set, and it stops a little early. No rule about clocks helps against a paused process. The
+fence does (notebook 04).
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **Apache Hudi** uses the wall clock, with `CLOCK_DRIFT_BUFFER_MS = 500` on both sides. Its

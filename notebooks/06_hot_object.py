@@ -102,16 +102,20 @@ assert waited.requests("W2")["GET 200"] == 1 and waited.verdict.kind == "VALID"
 
 # %% [markdown]
 # ## Why
-#
-# The limit belongs to the *object name*, for all writers. Claims, renewals, releases and the
-# confirming write after a lost answer all share it. Two writes per grant allow half a grant per
-# second. No code can raise that limit; it can only avoid waste. So waiters read, and a release is
-# retried. A renewal is not retried at once, because the old lease is still valid until the next
-# renewal. Renewing every second is a mistake on this store.
-#
-# To relieve the object, take the lock less often: make many commits under one grant, or spread the
-# keys over many lock objects (notebook 13). Holding it for a shorter time does not help.
-#
+
+# %% jupyter={"source_hidden": true}
+once.explain("""
+The limit belongs to the *object name*, for all writers. Claims, renewals, releases and the
+confirming write after a lost answer all share it. Two writes per grant allow half a grant per
+second. No code can raise that limit; it can only avoid waste. So waiters read, and a release is
+retried. A renewal is not retried at once, because the old lease is still valid until the next
+renewal. Renewing every second is a mistake on this store.
+
+To relieve the object, take the lock less often: make many commits under one grant, or spread the
+keys over many lock objects (notebook 13). Holding it for a shorter time does not help.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **Google Cloud Storage:** [quotas](https://cloud.google.com/storage/quotas), *one write per

@@ -85,18 +85,22 @@ if woken.did:
 
 # %% [markdown]
 # ## Why
-#
-# Each of these is a lease, even if it is called a session, a heartbeat or an expiry. No service can
-# distinguish a dead holder from a slow one, so after a crash the others wait until the lease ends.
-# ZooKeeper's server measures that time itself and notifies the next client at once. On an object
-# store, a contender must poll and must allow for the error of the store's clocks.
-#
-# No lock in this list stops a holder that resumes late. Even ZooKeeper's own client still reports
-# `is_acquired` after its session has expired. In lockkit, every handle stops, by its own
-# clock, before the service may grant the lock again. Only a token that rises with every grant can
-# *refuse* a late write, and the data that is written must check it: this is `lock.fence`. An object
-# store can check it in the write itself. A file lock has no such number (`lock.fence` is `None`).
-#
+
+# %% jupyter={"source_hidden": true}
+woken.explain("""
+Each of these is a lease, even if it is called a session, a heartbeat or an expiry. No service can
+distinguish a dead holder from a slow one, so after a crash the others wait until the lease ends.
+ZooKeeper's server measures that time itself and notifies the next client at once. On an object
+store, a contender must poll and must allow for the error of the store's clocks.
+
+No lock in this list stops a holder that resumes late. Even ZooKeeper's own client still reports
+`is_acquired` after its session has expired. In lockkit, every handle stops, by its own
+clock, before the service may grant the lock again. Only a token that rises with every grant can
+*refuse* a late write, and the data that is written must check it: this is `lock.fence`. An object
+store can check it in the write itself. A file lock has no such number (`lock.fence` is `None`).
+""")
+
+# %% [markdown]
 # ## In production
 #
 # `lockkit.open_lock` accepts Hudi's own configuration or a URL such as

@@ -151,16 +151,20 @@ assert before == {"order-1": 0} and killed.rows == {"order-1": 10}
 
 # %% [markdown]
 # ## Why
-#
-# A conflict check covers only the commits that it has read. Any amount of time may pass between the
-# check and the write that publishes, and no lease covers that gap. So the publishing write names
-# the state on which the check was based (*the fence, as I read it*), and the store compares and
-# writes in one step. That write is the moment of commit. Creating the completed file afterwards
-# only makes the commit visible, and any writer can do that for one that died.
-#
-# The fence also contains what the latest commits wrote, so the check needs no listing. An
-# uncontended append takes ten requests, and at most five of them wait for one another.
-#
+
+# %% jupyter={"source_hidden": true}
+refusal.explain("""
+A conflict check covers only the commits that it has read. Any amount of time may pass between the
+check and the write that publishes, and no lease covers that gap. So the publishing write names
+the state on which the check was based (*the fence, as I read it*), and the store compares and
+writes in one step. That write is the moment of commit. Creating the completed file afterwards
+only makes the commit visible, and any writer can do that for one that died.
+
+The fence also contains what the latest commits wrote, so the check needs no listing. An
+uncontended append takes ten requests, and at most five of them wait for one another.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * Tables that lockkit makes are fenced. A table that is shared with **Apache Hudi's** writers is

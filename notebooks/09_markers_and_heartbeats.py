@@ -129,18 +129,22 @@ print(fenced.verdict.said)
 
 # %% [markdown]
 # ## Why
-#
-# A heartbeat is a lease on an instant and has the limits of a lease. It shows others when they
-# *may* act, but it never shows the <abbr title="holder: the client to which the lock was granted
-# last">holder</abbr> that they *have* acted. So three rules are needed, not one. First, the
-# writer stops relying on its own heartbeat before any other process may call it dead. Second, a
-# service that ends a heartbeat replaces exactly the version that it read. Third, the fate of an
-# instant is decided in one place. That covers the cases in which the first two rules do not help:
-# here W1 was paused.
-#
-# The list of files to delete is written first, and the files are deleted last. If a service dies
-# halfway, the next one finishes its work.
-#
+
+# %% jupyter={"source_hidden": true}
+late.explain("""
+A heartbeat is a lease on an instant and has the limits of a lease. It shows others when they
+*may* act, but it never shows the <abbr title="holder: the client to which the lock was granted
+last">holder</abbr> that they *have* acted. So three rules are needed, not one. First, the
+writer stops relying on its own heartbeat before any other process may call it dead. Second, a
+service that ends a heartbeat replaces exactly the version that it read. Third, the fate of an
+instant is decided in one place. That covers the cases in which the first two rules do not help:
+here W1 was paused.
+
+The list of files to delete is written first, and the files are deleted last. If a service dies
+halfway, the next one finishes its work.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **Apache Hudi** keeps the same objects: `.hoodie/.temp/<instant>/…marker.CREATE`, and

@@ -56,10 +56,12 @@ the number of commits whose files are kept.
 kept = read_slowly(retained=10)
 kept
 
-# %% [markdown]
-# A **writer** is different, because it is on the timeline from its first moment. The files that it
-# may be reading are kept until it has committed or was rolled back. So a clean never harms a slow
-# writer. A dead writer holds back the cleans:
+# %% jupyter={"source_hidden": true}
+slow.explain("""
+A **writer** is different, because it is on the timeline from its first moment. The files that it
+may be reading are kept until it has committed or was rolled back. So a clean never harms a slow
+writer. A dead writer holds back the cleans:
+""")
 
 # %%
 blocked = hold_back()
@@ -133,16 +135,20 @@ print(unfenced.verdict.said)
 
 # %% [markdown]
 # ## Why
-#
-# The three services differ in what can make their decision wrong. A **clean** needs no lock to
-# delete: a superseded file stays superseded, so a plan that was right when it was written stays
-# right, however late it is carried out. A **clustering** is a commit like any other. Its conflict
-# check can become stale, so it needs what any commit needs. A **rollback** decides about another
-# writer, which may still be alive. It needs the fence most of all (notebook 09).
-#
-# Adding rows conflicts with nothing, because it touches no existing file group. So concurrent
-# inserts are cheap and concurrent updates are expensive.
-#
+
+# %% jupyter={"source_hidden": true}
+yields.explain("""
+The three services differ in what can make their decision wrong. A **clean** needs no lock to
+delete: a superseded file stays superseded, so a plan that was right when it was written stays
+right, however late it is carried out. A **clustering** is a commit like any other. Its conflict
+check can become stale, so it needs what any commit needs. A **rollback** decides about another
+writer, which may still be alive. It needs the fence most of all (notebook 09).
+
+Adding rows conflicts with nothing, because it touches no existing file group. So concurrent
+inserts are cheap and concurrent updates are expensive.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **Apache Hudi:** `hoodie.clean.commits.retained` is 10. With one commit per minute, a query of

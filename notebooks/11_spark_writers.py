@@ -152,23 +152,27 @@ assert (str(save), str(direct)) == ((FATES[1], FATES[0]) if crew.spark else (SKI
 
 # %% [markdown]
 # ## Why
-#
-# **Executors write, the driver commits.** Each executor merges the rows of a file group, puts the
-# new file into the store, and returns one line of statistics. No reader sees these files until the
-# driver publishes them, under the lock, in its own Python process. `write` returns the commit or
-# raises `CommitConflict`, `LockLost` or `CommitUnknown`.
-#
-# Spark's `DataSourceWriter.commit()` runs elsewhere: in a Python worker beside Spark's JVM,
-# possibly on another machine. A driver that is paused, or that has lost its lock, cannot hold it
-# back. It returns nothing, and an error arrives as text (`with lockkit.spark.unwrapped():` turns it
-# into a `CommitConflict` again). The commit is fenced and correct in both cases, but with `save()`
-# the driver does not know about it.
-#
-# **A retry repeats the write, not your program.** The conflict check covers what was committed
-# since the write *began*. Your program must guard what it read before that: begin again with the
-# read, and pass `write(..., claim=...)`, which refuses the write if the table has changed in
-# between.
-#
+
+# %% jupyter={"source_hidden": true}
+stopped.explain("""
+**Executors write, the driver commits.** Each executor merges the rows of a file group, puts the
+new file into the store, and returns one line of statistics. No reader sees these files until the
+driver publishes them, under the lock, in its own Python process. `write` returns the commit or
+raises `CommitConflict`, `LockLost` or `CommitUnknown`.
+
+Spark's `DataSourceWriter.commit()` runs elsewhere: in a Python worker beside Spark's JVM,
+possibly on another machine. A driver that is paused, or that has lost its lock, cannot hold it
+back. It returns nothing, and an error arrives as text (`with lockkit.spark.unwrapped():` turns it
+into a `CommitConflict` again). The commit is fenced and correct in both cases, but with `save()`
+the driver does not know about it.
+
+**A retry repeats the write, not your program.** The conflict check covers what was committed
+since the write *began*. Your program must guard what it read before that: begin again with the
+read, and pass `write(..., claim=...)`, which refuses the write if the table has changed in
+between.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **Apache Hudi** has the same unit of conflict and the same default: no retries

@@ -155,16 +155,20 @@ assert not alone.well
 
 # %% [markdown]
 # ## Why
-#
-# In an object that is overwritten, *applied and then superseded* looks like *never applied*. There
-# are two remedies: slots that are never overwritten (the log and the epochs), or a file that
-# contains the ids of its latest writes (the queue). A lease needs neither, because a superseded
-# lease is a lost lease.
-#
-# And a resource must itself check what decides *who may use it*: the resource checks the epoch, the
-# log checks the fence, and the queue checks the number of attempts when a slow worker completes a
-# job that was given to another.
-#
+
+# %% jupyter={"source_hidden": true}
+job.explain("""
+In an object that is overwritten, *applied and then superseded* looks like *never applied*. There
+are two remedies: slots that are never overwritten (the log and the epochs), or a file that
+contains the ids of its latest writes (the queue). A lease needs neither, because a superseded
+lease is a lost lease.
+
+And a resource must itself check what decides *who may use it*: the resource checks the epoch, the
+log checks the fence, and the queue checks the number of attempts when a slow worker completes a
+job that was given to another.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **Election:** by Gunnar Morling (2024). The epoch is part of the object's name and is the

@@ -30,7 +30,7 @@
 
 # %%
 from lockkit.lab.widgets import Predict
-from lockkit.lab.course.striping import GUESSES, RACE_GUESSES, Deadlocks, operations, race
+from lockkit.lab.course.striping import GUESSES, RACE_GUESSES, Stories, operations, race
 from lockkit.lab.course.striping import rename_at_once, three_renames
 
 both = Predict("What is the worst possible outcome?", GUESSES)
@@ -47,11 +47,11 @@ unordered = both.run(rename_at_once, ("a", "b"), ("b", "a"), ordered=False)
 unordered
 
 # %% [markdown]
-# Each of the planted mistakes has such a story. Choose one. *Nothing* searches all of their
-# operations with every rule on.
+# Each of the planted mistakes has its own shortest story. Choose one. *Nothing* searches all of
+# their operations with every rule on.
 
 # %%
-Deadlocks("upgrades")
+both.reveal(Stories("upgrades"))
 
 # %% [markdown]
 # ## See
@@ -98,16 +98,20 @@ assert raced.stripes_met == raced.writers  # no two of these keys meet
 
 # %% [markdown]
 # ## Why
-#
-# A stripe is an ordinary lease with its own epoch and fence. The keys of one call are locked in the
-# order of their stripes, within one deadline. If one of them cannot be acquired, all are released.
-# Two keys on the same stripe only wait for each other, which costs time but never safety. Two
-# clients that hash onto different numbers of stripes would be unsafe. So the first client writes
-# the number beside the stripes, once, and a client with another number is refused.
-#
-# With more stripes fewer keys collide, but a call that needs many keys costs more. The chance that
-# a key shares its stripe with one of *k* others is 1 − (1 − 1/S)^k.
-#
+
+# %% jupyter={"source_hidden": true}
+faster.explain("""
+A stripe is an ordinary lease with its own epoch and fence. The keys of one call are locked in the
+order of their stripes, within one deadline. If one of them cannot be acquired, all are released.
+Two keys on the same stripe only wait for each other, which costs time but never safety. Two
+clients that hash onto different numbers of stripes would be unsafe. So the first client writes
+the number beside the stripes, once, and a client with another number is refused.
+
+With more stripes fewer keys collide, but a call that needs many keys costs more. The chance that
+a key shares its stripe with one of *k* others is 1 − (1 − 1/S)^k.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # `StripedLock("gs://bucket/locks", stripes=64)`, then `with striped.keys("part=7", "part=9"):`. A

@@ -121,15 +121,19 @@ assert table.hidden == ["confirm"]
 
 # %% [markdown]
 # ## Why
-#
-# A run without harm proves nothing about a rule: most of the 300 worlds went well without it. A
-# test of a safety rule is worth something only if it has been seen to fail without the rule. In the
-# library's tests, each of these rules has a planted mistake that removes it, and a test fails if no
-# search finds the mistake.
-#
-# A seed is also worth more than a stack trace, because one number contains the whole world:
-# `lease/drift:279` is the same history on your machine, today and next year.
-#
+
+# %% jupyter={"source_hidden": true}
+longest.explain("""
+A run without harm proves nothing about a rule: most of the 300 worlds went well without it. A
+test of a safety rule is worth something only if it has been seen to fail without the rule. In the
+library's tests, each of these rules has a planted mistake that removes it, and a test fails if no
+search finds the mistake.
+
+A seed is also worth more than a stack trace, because one number contains the whole world:
+`lease/drift:279` is the same history on your machine, today and next year.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **Antithesis, FoundationDB and TigerBeetle** test in this way: one seed, with simulated time,

@@ -138,19 +138,23 @@ assert str(by_request) == LATE_GUESSES[2] and str(by_completion) == LATE_GUESSES
 
 # %% [markdown]
 # ## Why
-#
-# Two base files of one file group cannot both be the newest, so one of two commits hides the
-# other's rows: optimistic control must refuse one. Two log files do not hide each other's
-# rows. Only the order of their rows must be decided, and that needs no conflict check:
-#
-# * **Of two rows with the same key** the one with the greater `at` stays (the table's *precombine
-#   field*). If both are equal, or the table has no such field, the row of the later instant stays.
-# * **Which log files belong to which base file** is decided by completion times. A compaction with
-#   the instant T merges exactly what was committed before T. What is committed later stays on top.
-#
-# Whatever *replaces* a file group (an overwrite, a clustering) still conflicts with every writer of
-# it. And the commit itself is the same as in notebook 08: one conditional write decides.
-#
+
+# %% jupyter={"source_hidden": true}
+late.explain("""
+Two base files of one file group cannot both be the newest, so one of two commits hides the
+other's rows: optimistic control must refuse one. Two log files do not hide each other's
+rows. Only the order of their rows must be decided, and that needs no conflict check:
+
+* **Of two rows with the same key** the one with the greater `at` stays (the table's *precombine
+  field*). If both are equal, or the table has no such field, the row of the later instant stays.
+* **Which log files belong to which base file** is decided by completion times. A compaction with
+  the instant T merges exactly what was committed before T. What is committed later stays on top.
+
+Whatever *replaces* a file group (an overwrite, a clustering) still conflicts with every writer of
+it. And the commit itself is the same as in notebook 08: one conditional write decides.
+""")
+
+# %% [markdown]
 # ## In production
 #
 # * **Apache Hudi:** `hoodie.write.concurrency.mode=NON_BLOCKING_CONCURRENCY_CONTROL`, for

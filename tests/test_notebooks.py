@@ -30,6 +30,8 @@ SHOWN_LINES_MAX = 16
 """Of a cell whose lines are the lesson, and of an exercise, whose function the reader completes."""
 SEE_TELLS_NOTHING = {"00_start_here", "07_providers", "12_patterns"}
 """Their text under See explains how to read the picture, or a run without a guess."""
+WHY_TELLS_NOTHING = {"00_start_here", "15_probe_a_store"}
+"""Their text under Why is many screens away from their one guess."""
 THE_LINES = "# The lines that matter:"
 CODE_CELLS_MAX = 13
 """Without the exercises."""
@@ -185,9 +187,10 @@ def test_an_answer_is_not_on_the_screen_while_its_guess_is_open(source: Path) ->
             assert not OPEN_GUESS.search(text), "a guess is a Predict: its answer is hidden"
             assert not TELLS_BEFORE_THE_RUN.search(text), "a text that is shown without a run"
             assert guessed <= ran or not TELLING.search(text), "a text below an open guess"
-        if text.startswith("## See") and each["cell_type"] == "markdown":
+        if text.startswith(("## See", "## Why")) and each["cell_type"] == "markdown":
             said = text.partition("\n")[2].strip()
-            assert not said or not ran or source.stem in SEE_TELLS_NOTHING, said
+            free = SEE_TELLS_NOTHING if text.startswith("## See") else WHY_TELLS_NOTHING
+            assert not said or not ran or source.stem in free, said
 
 
 def is_exercise(cell: str) -> bool:

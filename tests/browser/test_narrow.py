@@ -16,7 +16,7 @@ PANELS = (
     "from lockkit.lab.widgets import Console, Providers, StoreProbe, TimeSliders\nConsole()",
     "Providers()", "StoreProbe()", "TimeSliders()",
     "from lockkit.lab.course.breaker import Breaker\nBreaker()",
-    "from lockkit.lab.course.striping import Deadlocks\nDeadlocks('upgrades')",
+    "from lockkit.lab.course.striping import Stories\nStories('upgrades')",
     "from lockkit.lab.widgets import PatternStepper\nPatternStepper('election')",
 )  # fmt: skip
 CONTROLS = ".widget-dropdown, .widget-text, .widget-slider, .widget-button, .lk"

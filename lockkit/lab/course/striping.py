@@ -107,7 +107,7 @@ def three_renames(*pairs: tuple[str, str]) -> Trio:
     return Trio(twos, rename_at_once(*pairs, ordered=False))
 
 
-class Deadlocks(Shown):
+class Stories(Shown):
     """The shortest story in which a mistake does harm, of all orders of its operations' steps."""
 
     def __init__(self, mistake: str = "") -> None:
@@ -118,7 +118,7 @@ class Deadlocks(Shown):
         )  # fmt: skip
         self._story = widgets.HTML()
         self.mistake.observe(lambda _: self.show(), "value")
-        self.view = column("deadlocks", self.mistake, self._story)
+        self.view = column("stories", self.mistake, self._story)
         self.show()
 
     @property
