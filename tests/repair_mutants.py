@@ -256,12 +256,15 @@ PLACES: dict[str, tuple[SimScenario, dict[str, Any]]] = {
 """Each mistake: the scenario that looks for it, and what it replaces."""
 
 
-ROOMS = {
-    path.stem: ".".join(path.relative_to(ROOT).with_suffix("").parts)
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in (ROOT / "lockkit" / "table").rglob("*.py")
-}
-"""Where each module of a table is; their names are unique."""
-for _module in ROOMS.values():
+]
+ROOMS = {each.rpartition(".")[2]: each for each in MODULES if ".occ.group." not in each}
+"""Where each module of a table is, by its name. Those of group commit have some of the same names:
+their mistakes stand beside their scenario.
+"""
+for _module in MODULES:
     import_module(_module)  # else one that is first loaded under a mistake keeps the wrong function
 
 

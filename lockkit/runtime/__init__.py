@@ -183,7 +183,7 @@ def carry_out(procedure: Generator[R, Any, T], perform: Callable[[R], Any]) -> T
         return result
 
 
-def relay(procedure: Procedure[T], ask: Callable[[Any], Procedure[Any]]) -> Procedure[T]:
+def relay(procedure: Generator[R, Any, T], ask: Callable[[R], Procedure[Any]]) -> Procedure[T]:
     """The same procedure, with each request passed to `ask`; errors are raised at the request."""
     try:
         request = procedure.send(None)

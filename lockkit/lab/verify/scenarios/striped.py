@@ -30,8 +30,8 @@ from lockkit.protocol.state import believes
 from lockkit.recipes.errors import StripesDiffer
 from lockkit.recipes.striped.layout import agree, of_stripe, stripe_key
 from lockkit.recipes.stripes import indexes
-from lockkit.recipes.taking import AcquireLock, Taking, confirmed, give_all, take_all
-from lockkit.runtime import Delete, Procedure, Put, Sleep
+from lockkit.recipes.taking import AcquireLock, ReleaseLock, Taking, confirmed, give_all, take_all
+from lockkit.runtime import Delete, Procedure, Put, Sleep, relay
 
 STEPS = 500
 STRIPES, KEYS = 4, [f"k{number}" for number in range(6)]
@@ -213,14 +213,10 @@ def played(
     take: Callable[[int], Procedure[bool]], give: Callable[[int], Procedure[None]],
 ) -> Procedure[int | None]:  # fmt: skip
     """Like `taking.carry_out`, but taking and releasing take moves of the world."""
-    try:
-        request = taking.send(None)
-        while True:
-            way = take if isinstance(request, AcquireLock) else give
-            request = taking.send((yield from way(request.lock)))
-    except StopIteration as done:
-        result: int | None = done.value
-        return result
+    def ask(request: AcquireLock[int] | ReleaseLock[int]) -> Procedure[bool] | Procedure[None]:
+        return (take if isinstance(request, AcquireLock) else give)(request.lock)
+
+    return relay(taking, ask)
 
 
 def set_up(seed: str, steps: int, mutant: Mutant | None) -> StripedRun:

@@ -229,35 +229,25 @@ class SimHost:
 
     def _cut_off(self, way: Procedure[Committed]) -> Procedure[Committed]:
         """From now on the process cannot replace the fence; its first request is applied late."""
-        world, node, answer = self.table.world, self.session.node, None
-        landing = False
-        try:
-            request = way.send(None)
-            while True:
-                if isinstance(request, Put) and request.key == FENCE_KEY:
-                    if not landing:
-                        # With a clustering beside it, it lands once its sender is refused (`land`).
-                        at_ms = world.time.now_ms + world.dice.random() * CUT_OFF_MS
-                        late = LateWrite(
-                            node.name, request, world.time.now_ms, at_ms, world.dice.random()
-                        )
-                        world.flying.append(late)
-                        if self.table.clusters_beside:
-                            late.at_ms += HELD_MS
-                            self.late = late
-                            self.table.cluster_beside(node)
-                    landing, answer = True, Unknown("cut off")
-                    request = way.send(answer)
-                    continue
-                try:
-                    answer = yield request
-                except Exception as error:  # noqa: BLE001 - handed to the procedure
-                    request = way.throw(error)
-                else:
-                    request = way.send(answer)
-        except StopIteration as done:
-            committed: Committed = done.value
-            return committed
+        world, node, landing = self.table.world, self.session.node, False
+
+        def ask(request: Any) -> Procedure[Any]:
+            nonlocal landing
+            if not (isinstance(request, Put) and request.key == FENCE_KEY):
+                return (yield request)
+            if not landing:
+                # With a clustering beside it, it lands once its sender is refused (`land`).
+                at_ms = world.time.now_ms + world.dice.random() * CUT_OFF_MS
+                late = LateWrite(node.name, request, world.time.now_ms, at_ms, world.dice.random())
+                world.flying.append(late)
+                if self.table.clusters_beside:
+                    late.at_ms += HELD_MS
+                    self.late = late
+                    self.table.cluster_beside(node)
+            landing = True
+            return Unknown("cut off")
+
+        return (yield from relay(way, ask))
 
 
 @dataclass(slots=True)
