@@ -533,3 +533,31 @@ def test_an_interrupted_lock_leaves_no_lock_file(landed: bool) -> None:
         assert bool(getattr(caught.value, "__notes__", [])) == (not landed), "it names the ID"
         other.lock()
         other.unlock()
+
+
+@pytest.mark.parametrize("reached", ["not sent", "sent", "refused"])
+def test_an_interrupted_lock_names_its_id_only_if_its_create_may_still_be_applied(
+    bucket: str, shared_emulator: Any, reached: str
+) -> None:
+    url, at = f"s3://{bucket}/s", {"endpoint": shared_emulator.s3}
+    with closing(StateLock(url, **at)) as state, closing(StateLock(url, **at)) as other:
+        put = state.store.put
+
+        def interrupted(*rest: Any) -> Any:
+            if reached == "sent":
+                put("elsewhere", *rest[1:])
+            raise KeyboardInterrupt
+
+        def unread(*args: Any, **how: Any) -> Any:
+            state.store.get = get  # type: ignore[method-assign]
+            raise KeyboardInterrupt
+
+        get = state.store.get
+        if reached == "refused":
+            other.lock()
+            state.store.get = unread  # type: ignore[method-assign]
+        else:
+            state.store.put = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt) as caught:
+            state.lock()
+        assert bool(getattr(caught.value, "__notes__", [])) == (reached == "sent")

@@ -77,6 +77,10 @@ class Deadline:
         """The caller wants only `count` bytes: those beyond add no time."""
         self._wanted_bytes = min(self._wanted_bytes, count)
 
+    def sending(self) -> None:
+        """Bytes of a request are about to be sent."""
+        _thread.sends = sends() + 1
+
     def sent(self, count: int) -> None:
         """Bytes of the request were sent: progress, which may add time."""
         self._bytes += count
@@ -119,6 +123,12 @@ def earned_ms(moved: int) -> float:
 def current() -> Deadline | None:
     """The deadline of the call that this thread is making."""
     return getattr(_thread, "deadline", None)
+
+
+def sends() -> int:
+    """How often this thread's calls have sent bytes of a request, or may have."""
+    count: int = getattr(_thread, "sends", 0)
+    return count
 
 
 @contextmanager

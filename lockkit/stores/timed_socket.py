@@ -69,12 +69,14 @@ class TimedSocket:
         return count
 
     def send(self, *args: Any) -> int:
+        self._sending()
         count: int = self._timed(self._inner.send, *args)
         self._sent(count)
         return count
 
     def sendall(self, data: Any, *args: Any) -> None:
         # In parts, because `socket.sendall` applies one wait's timeout to all of it.
+        self._sending()
         view = memoryview(data).cast("B")
         for at in range(0, len(view), SEND_BYTES):
             part = view[at : at + SEND_BYTES]
@@ -114,6 +116,10 @@ class TimedSocket:
 
     def _buffered_s(self) -> float:
         return earned_ms(min(self._unanswered, BUFFER_BYTES)) / 1000
+
+    def _sending(self) -> None:
+        if self.deadline is not None:
+            self.deadline.sending()
 
     def _sent(self, count: int) -> None:
         self._unanswered += count

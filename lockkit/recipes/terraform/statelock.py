@@ -41,10 +41,11 @@ from lockkit.recipes.terraform.lockinfo import (
     who,
 )
 from lockkit.recipes.terraform.proof import prove_by_lock
-from lockkit.runtime import Delete, Note, Procedure, Sleep, run
+from lockkit.runtime import Delete, Note, Procedure, Put, Request, Sleep, relay, run
 from lockkit.runtime.proven import TRIES_MAX, pause_after, pause_s, put_once, read
 from lockkit.sinks import Emit, silent
-from lockkit.stores import open_store, split_url
+from lockkit.stores import Store, open_store, split_url
+from lockkit.stores.deadline import sends
 from lockkit.stores.within import within
 
 SUFFIX = ".tflock"
@@ -222,6 +223,34 @@ def _unlock_in_doubt(key: str, id: str) -> LockUnknown:
     )
 
 
+class _Creates:
+    """The creates of one `lock`: whether one was sent, and whether one has no answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._counted = bool(store.server) and store.options.faults is None
+        self._first, self._unanswered = sends(), list[int]()
+
+    @property
+    def sent(self) -> bool:
+        return self._since(self._first)
+
+    @property
+    def out(self) -> bool:
+        return any(map(self._since, self._unanswered))
+
+    def _since(self, before: int) -> bool:
+        return not self._counted or sends() > before
+
+    def counted(self, request: Request) -> Procedure[Any]:
+        if not isinstance(request, Put):
+            return (yield request)
+        self._unanswered.append(sends())
+        answer = yield request
+        if isinstance(answer, PreconditionFailed | Throttled):
+            self._unanswered.pop()
+        return answer
+
+
 # --- the handle ----------------------------------------------------------------------------------
 
 
@@ -274,13 +303,16 @@ class StateLock:
             id=self.clock.unique(), operation=operation, info=info or process_name(), who=who(),
             version=f"lockkit {__version__}", created=utc(self.clock.wall_ms()), path=self.path,
         )  # fmt: skip
+        creates = _Creates(self.store)
         try:
             with within(acquire_timeout + LATE_S if acquire_timeout else ANSWER_S):
-                self._run(lock(self.key, mine, timeout_s=acquire_timeout))
+                way = lock(self.key, mine, timeout_s=acquire_timeout)
+                self._run(relay(way, creates.counted))
         except Exception:
             raise
         except BaseException as interrupt:
-            self._take_back(mine, interrupt)
+            if creates.sent:
+                self._take_back(mine, interrupt, creates.out)
             raise
         self.held = mine
         try:
@@ -294,12 +326,16 @@ class StateLock:
             raise
         return mine
 
-    def _take_back(self, mine: LockInfo, interrupt: BaseException) -> None:
-        """Delete the lock file that an interrupted create may have left."""
+    def _take_back(self, mine: LockInfo, interrupt: BaseException, out: bool) -> None:
+        """Delete the lock file that an interrupted create may have left.
+
+        `out`: a create has no answer, so it may be applied after a look that does not show it.
+        """
         try:
             self.force_unlock(mine.id)
         except (NotLocked, LockUnknown, Unanswered, StoreError) as failed:
-            interrupt.add_note(f"{_in_doubt(self.key, mine)} ({failed})")
+            if out or not isinstance(failed, NotLocked):
+                interrupt.add_note(f"{_in_doubt(self.key, mine)} ({failed})")
 
     def _prove(self, mine: LockInfo) -> None:
         """Check that the store enforces conditions (that of incus #3651 did not).
