@@ -58,3 +58,18 @@ def test_a_store_reads_nothing_that_is_no_file(tmp_path: Path, odd: str) -> None
         store.get("k")
     with pytest.raises(StoreError, match="cannot read k"):
         store.get_file("k", BytesIO())
+
+
+@pytest.mark.parametrize("odd", ["pipe", "device", "file"])
+def test_a_table_whose_folder_is_no_folder_is_not_shown_as_free(
+    tmp_path: Path, odd: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (ODD | {"file": Path.touch})[odd](tmp_path / "k")
+    store = open_store(f"file://{tmp_path}/k")
+    for read in (store.list, store.get, lambda key: store.get_file(key, BytesIO())):
+        with pytest.raises(StoreError, match="Not a directory"):
+            read("a/")
+    for words in ("lock show", "incident"):
+        assert main([*words.split(), store.url]) == 3
+        said = capsys.readouterr()
+        assert said.out == "" and len(said.err.splitlines()) == 1, said

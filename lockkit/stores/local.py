@@ -99,10 +99,8 @@ class LocalStore:
                     return NotModified(now_ms)
                 body = file.read() if limit is None else file.read(limit + 1)
                 return Found(body, _version(status), status.st_mtime_ns // 1_000_000, now_ms)
-        except (FileNotFoundError, NotADirectoryError):
-            return Missing()
         except OSError as error:
-            raise self._fault(f"read {key}", error) from None
+            return self._missing(f"read {key}", error)
 
     def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
         path = self._path(key)
@@ -157,10 +155,8 @@ class LocalStore:
             with open(self._path(key), "rb", opener=regular) as file:
                 shutil.copyfileobj(file, into, CHUNK_BYTES)
                 return Found(b"", _version(os.fstat(file.fileno())))
-        except (FileNotFoundError, NotADirectoryError):
-            return Missing()
         except OSError as error:
-            raise self._fault(f"read {key}", error) from None
+            return self._missing(f"read {key}", error)
 
     def list(self, prefix: str, after: str = "") -> Listing:
         """A snapshot, even if others write; see `local_listing`."""
@@ -275,6 +271,13 @@ class LocalStore:
                 if self._clock.boot_ms() >= deadline_ms:
                     raise TimeoutError from None
                 self._clock.sleep(FLOCK_POLL_S)
+
+    def _missing(self, doing: str, error: OSError) -> Missing:
+        """For a read that failed. Below a store that is no directory, nothing counts as missing."""
+        below = isinstance(error, NotADirectoryError) and self._root.is_dir()
+        if not (below or isinstance(error, FileNotFoundError)):
+            raise self._fault(doing, error) from None
+        return Missing()
 
     def _fault(self, doing: str, error: OSError) -> StoreError:
         from lockkit.stores.local_faults import fault

@@ -18,7 +18,7 @@ CURES = {
     errno.EISDIR: "a directory has that file's name; find out what made it, and move it away",
     errno.ENXIO: "find out what made it, and move it away",
     errno.ELOOP: "a link there leads to itself; find out what made it, and remove it",
-    errno.ENOTDIR: "a file is in the place of a directory; choose another key",
+    errno.ENOTDIR: "a file is in the place of a directory; choose another key or URL",
     errno.EEXIST: "a file is in the place of a directory; choose another key",
     errno.ENAMETOOLONG: "a name has at most 255 bytes; choose a shorter one",
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 READINGS_MAX = 40
@@ -28,6 +29,9 @@ def keys_at_one_moment(
     Raises `OSError`.
     """
     names = _names(path_of, prefix, after, scratch)
+    if not names:
+        with suppress(FileNotFoundError), os.scandir(root):
+            pass  # raises if the root is no folder
     for _ in range(READINGS_MAX - 1):
         before, names = names, _names(path_of, prefix, after, scratch)
         if names != before:
