@@ -22,6 +22,7 @@ PAGES = {
     "an empty object": (200, b"{}", "application/json"),
     "nothing": (200, b"", "text/plain"),
     "a page that is not there": (404, b"<html>Not Found</html>", "text/html"),
+    "a path that is not there": (404, b"404 page not found\n", "text/plain"),
 }
 LOCKS = (
     "dynamodb://us-east-1/locks/x?endpoint={at}",

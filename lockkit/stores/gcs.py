@@ -81,13 +81,13 @@ TABLE: Table = {
     (ANY_STATUS, "rateLimitExceeded"): RefusalKind.THROTTLED,
     (404, ANY_CODE): RefusalKind.MISSING,
     (404, "noSuchBucket"): RefusalKind.FAULT,
-    (404, "webPage"): RefusalKind.FAULT,
+    (404, "foreign"): RefusalKind.FAULT,
 }
 # A write to a missing object gets a 412, so a 404 to a write is about the bucket.
 WRITES: Table = {**TABLE, (404, ANY_CODE): RefusalKind.FAULT}
 
 CURES: Mapping[tuple[int, str], str] = {
-    (404, "webPage"): "this is not Cloud Storage; check the endpoint",
+    (404, "foreign"): "this is not Cloud Storage; check the endpoint",
     (ANY_STATUS, "noSuchBucket"): "there is no such bucket; create it, or correct the URL",
     (404, ANY_CODE): "there is no such bucket; create it, or correct the URL",
     (401, ANY_CODE): "the credentials are missing or have expired; log in again "
@@ -96,6 +96,8 @@ CURES: Mapping[tuple[int, str], str] = {
     "delete and list on the bucket (roles/storage.objectAdmin)",
 }
 
+NO_SUCH_OBJECT = ("No such object", "Not Found")
+"""How a 404 to a download begins at Cloud Storage, and at fake-gcs-server; a proxy's is its own."""
 CREDENTIALS_CURE = "run `gcloud auth application-default login`, or pass credentials=..."
 ERROR_BYTES_MAX = 100_000
 NONSENSE = (ValueError, AttributeError)
@@ -387,11 +389,15 @@ def _code(status: int, text: str) -> str:
     """The `reason` of the JSON error; a download has it in plain text only."""
     if status == 404 and "bucket does not exist" in text:
         return "noSuchBucket"
-    if text.lstrip()[:1] == "<":  # Cloud Storage answers in JSON, or in plain text
-        return "webPage"
+    if status == 404 and text.startswith(NO_SUCH_OBJECT):
+        return ""
     try:
-        return str(json.loads(text)["error"]["errors"][0]["reason"])
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        error = json.loads(text)["error"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "foreign" if status == 404 or text.lstrip()[:1] == "<" else ""
+    try:
+        return str(error["errors"][0]["reason"])
+    except (KeyError, IndexError, TypeError):
         return ""
 
 
