@@ -31,6 +31,7 @@ from lockkit.protocol.outcome import (
     Version,
 )
 from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
+from lockkit.recipes.terraform.creates import Creates
 from lockkit.recipes.terraform.lockinfo import (
     BODY_BYTES_MAX,
     ForeignLock,
@@ -41,11 +42,10 @@ from lockkit.recipes.terraform.lockinfo import (
     who,
 )
 from lockkit.recipes.terraform.proof import prove_by_lock
-from lockkit.runtime import Delete, Note, Procedure, Put, Request, Sleep, relay, run
+from lockkit.runtime import Delete, Note, Procedure, Sleep, relay, run
 from lockkit.runtime.proven import TRIES_MAX, pause_after, pause_s, put_once, read
 from lockkit.sinks import Emit, silent
-from lockkit.stores import Store, open_store, split_url
-from lockkit.stores.deadline import sends
+from lockkit.stores import open_store, split_url
 from lockkit.stores.within import within
 
 SUFFIX = ".tflock"
@@ -223,34 +223,6 @@ def _unlock_in_doubt(key: str, id: str) -> LockUnknown:
     )
 
 
-class _Creates:
-    """The creates of one `lock`: whether one was sent, and whether one has no answer."""
-
-    def __init__(self, store: Store) -> None:
-        self._counted = bool(store.server) and store.options.faults is None
-        self._first, self._unanswered = sends(), list[int]()
-
-    @property
-    def sent(self) -> bool:
-        return self._since(self._first)
-
-    @property
-    def out(self) -> bool:
-        return any(map(self._since, self._unanswered))
-
-    def _since(self, before: int) -> bool:
-        return not self._counted or sends() > before
-
-    def counted(self, request: Request) -> Procedure[Any]:
-        if not isinstance(request, Put):
-            return (yield request)
-        self._unanswered.append(sends())
-        answer = yield request
-        if isinstance(answer, PreconditionFailed | Throttled):
-            self._unanswered.pop()
-        return answer
-
-
 # --- the handle ----------------------------------------------------------------------------------
 
 
@@ -303,7 +275,7 @@ class StateLock:
             id=self.clock.unique(), operation=operation, info=info or process_name(), who=who(),
             version=f"lockkit {__version__}", created=utc(self.clock.wall_ms()), path=self.path,
         )  # fmt: skip
-        creates = _Creates(self.store)
+        creates = Creates(self.store)
         try:
             with within(acquire_timeout + LATE_S if acquire_timeout else ANSWER_S):
                 way = lock(self.key, mine, timeout_s=acquire_timeout)
