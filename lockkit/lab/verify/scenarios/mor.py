@@ -37,6 +37,7 @@ from lockkit.table.format.properties import FENCED, HUDI, TableConfig
 from lockkit.table.format.property_keys import BUCKET_INDEX, MERGE_ON_READ
 from lockkit.table.occ.creation import create_table
 from lockkit.table.read import log_order, log_slice
+from lockkit.table.read.key_index import KeyIndex
 from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.services import compact
 
@@ -184,20 +185,20 @@ def by_instant(config: Any, standing: Any, commit: Any, stat: Any) -> Any:
 RIGHT_SLICE_AFTER = log_slice.slice_after
 
 
-def rows_win(keys: Any, kinds: Any, order: Any) -> Any:
+def rows_win(index: KeyIndex, kinds: Any, order: Any) -> Any:
     """A deletion loses against every row of the log files, also an older one."""
     import pyarrow.compute as pc
 
-    rows = pc.equal(kinds, log_order.ROW)
+    keys, rows = index.codes.cast("string"), pc.equal(kinds, log_order.ROW)
     has_row = pc.is_in(keys, value_set=keys.filter(rows))
     places = pc.indices_nonzero(pc.or_(rows, pc.invert(has_row)))
-    others = [each.take(places) for each in order]
-    return places.take(RIGHT_STANDING(keys.take(places), kinds.take(places), others))
+    others, left = [each.take(places) for each in order], KeyIndex(keys.take(places))
+    return places.take(RIGHT_STANDING(left, kinds.take(places), others))
 
 
-def deletes_stand(keys: Any, kinds: Any, order: Any) -> Any:
+def deletes_stand(index: KeyIndex, kinds: Any, order: Any) -> Any:
     """A deletion wins against every row before it, whatever its precombine value."""
-    return RIGHT_STANDING(keys, _always(kinds), order)
+    return RIGHT_STANDING(index, _always(kinds), order)
 
 
 def deletes_replace(stored: Any, kinds: Any, order: Any) -> Any:
@@ -213,8 +214,8 @@ def _always(kinds: Any) -> Any:
     return pc.if_else(pc.equal(kinds, log_order.DELETE), always, kinds)
 
 
-def the_later_stands(keys: Any, kinds: Any, _order: Any) -> Any:
-    return RIGHT_STANDING(keys, kinds, [])
+def the_later_stands(index: KeyIndex, kinds: Any, _order: Any) -> Any:
+    return RIGHT_STANDING(index, kinds, [])
 
 
 def the_later_replaces(_stored: Any, kinds: Any, _order: Any) -> Any:

@@ -42,6 +42,7 @@ from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read import listed, log_order
 from lockkit.table.read.bucket_groups import BucketGroups
+from lockkit.table.read.key_index import KeyIndex
 from lockkit.table.read.log_slice import LogSlice, instants_of
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
@@ -156,7 +157,7 @@ def _merge(of: Slice) -> Procedure[MergedRows]:
                      pa.uint8())  # fmt: skip
     by_event = isinstance(of, LogSlice) and bool(of.ordering)
     order = [pa.array(values, pa.int64())] if by_event else []
-    places = log_order.standing(pa.array(keys, pa.string()), kinds, order)
+    places = log_order.standing(KeyIndex(pa.array(keys, pa.string())), kinds, order)
     stored = [pa.array([rows.get(keys[n], (0, None))[1] for n in places.to_pylist()], pa.int64())]
     wins = log_order.replaces(
         stored if by_event else [], kinds.take(places), [each.take(places) for each in order]
