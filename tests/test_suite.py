@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from suite_plugin import by_weight
+from suite_plugin import by_weight, in_turn
 
 ROOT = Path(__file__).parents[1]
 MARK = "LOCKKIT_DELIBERATE"
@@ -186,6 +186,16 @@ def test_the_longest_groups_come_first(request: pytest.FixtureRequest) -> None:
     ]  # fmt: skip
     names = [each.nodeid for each in by_weight(items)]  # type: ignore[arg-type]
     assert names == ["a", *(f"s{number}" for number in range(9)), "slow", "quick"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_each_worker_imports_all_files_and_begins_with_a_share_of_its_own(count: int) -> None:
+    files = [Path(f"test_{letter}.py") for letter in "abcdefghij"]
+    orders = [in_turn(files, number, count) for number in range(count)]
+    assert all(sorted(order) == files for order in orders)
+    share = len(files) // count
+    assert sum(len(set(order[:share])) for order in orders) == share * count
+    assert len({file for order in orders for file in order[:share]}) == share * count
 
 
 def test_the_run_of_long_tests_takes_what_the_list_names() -> None:

@@ -81,11 +81,12 @@ def test_an_address_that_names_nothing_is_not_ignored_in_silence(
     assert "names nothing" not in page.text_content("#pg-said")
 
 
-@pytest.fixture
-def played(
-    parts: ModuleType, tmp_path: Path, page: Any, monkeypatch: pytest.MonkeyPatch, site: Server
-) -> Any:
-    """The page; the worker's answers are played, because the real ones take Python in the page."""
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Any]:
+    """What the worker answers to each request of `played`, computed once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        parts = import_module("playground_page")
     told = {}
     for request, given in (
         *(("simulate", {"moment": f"lease/claim_412 ours:{seed}"}) for seed in (2, 3, 7)),
@@ -96,9 +97,18 @@ def played(
             request, **given
         )
     assert "error" in told["check "] and "replay" not in told["explore "]
+    return told
+
+
+@pytest.fixture
+def played(
+    parts: ModuleType, tmp_path: Path, page: Any, monkeypatch: pytest.MonkeyPatch, site: Server,
+    answers: dict[str, Any],
+) -> Any:  # fmt: skip
+    """The page; the worker's answers are played, because the real ones take Python in the page."""
     monkeypatch.setattr(parts, "is_there", lambda: True)
     (tmp_path / "playground.html").write_text(parts.html(), encoding="utf-8")
-    page.add_init_script(f"""const told = {json.dumps(told)};
+    page.add_init_script(f"""const told = {json.dumps(answers)};
       window.Worker = class {{
         constructor() {{ setTimeout(() => this.onmessage({{ data: {{ ready: true }} }})); }}
         postMessage({{ id, request, given }}) {{
