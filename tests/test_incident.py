@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -324,6 +325,7 @@ def test_a_lock_without_a_table_is_shown(
 ) -> None:
     store = open_store(f"file://{tmp_path}")
     store.put(LOCK_KEY, encode(record(valid_until_ms=1, ttl_ms=0)), over(None))
+    os.utime(tmp_path / LOCK_KEY, (1, 1))
     assert main(["incident", f"file://{tmp_path}", "--watch-s", "0"]) == 1
     said = capsys.readouterr().out
     assert "overdue: W1" in said
@@ -374,9 +376,14 @@ def seen_as(
         (seen_as(record()), seen_as(record(valid_until_ms=NOW_MS + 3_600_000), age_ms=40_000),
          "overdue", False, True),
         # Hudi wrote it: no ttl, so `validUntil` it is.
-        (seen_as(record()), seen_as(record(ttl_ms=0), age_ms=40_000), "held", False, False),
-        (seen_as(record()), seen_as(record(ttl_ms=0, valid_until_ms=NOW_MS - 501), age_ms=40_000),
+        (seen_as(record()), seen_as(record(ttl_ms=0), age_ms=100_000), "held", False, False),
+        (seen_as(record()), seen_as(record(ttl_ms=0, valid_until_ms=NOW_MS - 501), age_ms=100_000),
          "overdue", False, True),
+        # By a clock that may be behind: Hudi renews every 30 s.
+        (seen_as(record()), seen_as(record(ttl_ms=0, valid_until_ms=NOW_MS - 300_000)),
+         "held", None, False),
+        (seen_as(record()), seen_as(record(ttl_ms=0, valid_until_ms=NOW_MS - 501), age_ms=40_000),
+         "held", None, False),
         (seen_as(record(ttl_ms=0, valid_until_ms=NOW_MS - 9_000)),
          seen_as(record(ttl_ms=0, valid_until_ms=NOW_MS - 501), "v2", age_ms=40_000),
          "overdue", True, False),
@@ -417,6 +424,17 @@ def test_the_process_of_a_holder_on_this_host_counts_beside_its_renewals(
     assert found.breakable == breakable
     patterns = [each for each, _ in holder_died(LockInspection(found, None, "", False))]
     assert patterns == ([pattern] if pattern else [])
+
+
+@pytest.mark.parametrize("ours_ms", [600_000, -600_000])
+def test_a_lease_of_hudis_ends_by_the_later_clock_so_a_wrong_one_breaks_no_living_holder(
+    ours_ms: int
+) -> None:
+    seen = seen_as(record(ttl_ms=0, valid_until_ms=NOW_MS + 270_000), age_ms=31_000)
+    found = judge(seen, seen, watched_ms=3_000, wall_ms=NOW_MS + ours_ms, policy=Policy())
+    assert (found.state, found.breakable, found.missed) == ("held", False, False)
+    assert "600 s" in found.why and ("ahead" in found.why) == (ours_ms > 0), "it names the cause"
+    assert not list(holder_died(LockInspection(found, None, "", False)))
 
 
 def test_each_clock_says_how_long_the_lease_still_lasts() -> None:

@@ -24,6 +24,7 @@ from lockkit.protocol.record import EPOCH_MAX, Record, decode, encode
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import Table, TableConfig
+from lockkit.table.inspect import standing
 from lockkit.table.inspect.standing import LockHolder, watch
 from lockkit.table.inspect.takeover import BREAKS, guard, planned, take_over
 from lockkit.table.inspect.versions import highest_epoch
@@ -37,6 +38,12 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def store(url: str) -> Store:
     return open_store(url)
+
+
+@pytest.fixture(autouse=True)
+def written_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these tests have just written counts as not renewed."""
+    monkeypatch.setattr(standing, "HUDI_LEASE_MS", -60_000)
 
 
 def dead(epoch: int = 7) -> Record:

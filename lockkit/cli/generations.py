@@ -12,13 +12,13 @@ from lockkit.cli.terminal import CommandError, clock_time
 from lockkit.clock import Clock
 from lockkit.events import plain
 from lockkit.lock.handle import LOCK_KEY
-from lockkit.protocol.expiry import frees_ms
 from lockkit.protocol.outcome import Found, Missing, NotModified, Unknown, Version
-from lockkit.protocol.policy import Expiry, Policy
+from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record, decode
-from lockkit.protocol.state import LastObservation, Observation
+from lockkit.protocol.state import Observation
 from lockkit.stores import Store, open_store
 from lockkit.stores.within import within
+from lockkit.table.inspect.standing import left_of
 from lockkit.table.inspect.versions import Generation
 
 OPENING_REQUESTS = 3
@@ -64,7 +64,7 @@ class LockStatus:
     takeable_in_ms: int | None
     """None: never without a repair."""
     takeable_by: str
-    """The clock that decides: the store's, or (Hudi's rule) ours against `validUntil`."""
+    """The clock that decides: see `LeaseRemaining.decides`."""
 
 
 def standing(observation: Observation) -> LockStatus:
@@ -76,20 +76,11 @@ def standing(observation: Observation) -> LockStatus:
             return LockStatus("garbled", None, "")
         case Record(expired=True):
             return LockStatus("released", 0, "")
-    now, policy = Clock().now(), Policy()
-    frees = frees_ms(LastObservation(observation, now.boot_ms, now.boot_ms), now, policy)
-    assert frees is not None
-    by_store = (
-        policy.expiry is Expiry.STORE
-        and observation.record.ttl_ms > 0
-        and None not in (observation.modified_ms, observation.date_ms)
+    left = left_of(
+        observation, observation.record, wall_ms=Clock().wall_ms(), policy=Policy(), watched_ms=0
     )
-    left_ms = frees - now.boot_ms
-    return LockStatus(
-        "held" if left_ms > 0 else "overdue",
-        max(0, left_ms),
-        "the store's clock" if by_store else "this machine's clock",
-    )
+    left_ms, whose = left.decides
+    return LockStatus("held" if left_ms > 0 else "overdue", max(0, left_ms), whose)
 
 
 def story_of(kept: Sequence[Generation]) -> list[str]:

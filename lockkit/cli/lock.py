@@ -129,7 +129,7 @@ def show(args: argparse.Namespace) -> int:
     now, holder = standing(observation), _judged(observation)
     if args.json:
         say_json(
-            {"url": args.url, "key": LOCK_KEY, "state": now.state, **_fields(observation.record)}
+            {"url": args.url, "key": LOCK_KEY, "state": holder.state, **_fields(observation.record)}
             | {"renews": holder.renews, "process_state": holder.process_state.value}
             | {"version": observation.version, "modified_ms": observation.modified_ms}
             | {"date_ms": observation.date_ms}
@@ -183,7 +183,7 @@ def _sentences(
         case record:
             pass
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
-    lines = [f"{now.state}: {_by(record)}, {epoch}"]
+    lines = [f"{holder.state if holder else now.state}: {_by(record)}, {epoch}"]
     since, written = granted_words(kept), clock_time(observation.modified_ms)
     if now.state == "released":
         lines.append(f"since    {written} (the store's clock)")

@@ -35,6 +35,9 @@ NO_RECORD_WRITTEN = (
 )
 MISSED_MAX = 3
 """A holder that missed more renewals than this does not renew."""
+HUDI_LEASE_MS = 300_000
+"""By Hudi's defaults. Its record shows only when the lease ends, by a clock that may be behind."""
+CLOCKS_DIFFER_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,19 @@ class LeaseRemaining:
     `validUntil`."""
     observed_ms: int | None = None
     """Our observation: the same version must be seen for a whole lease."""
+
+    @property
+    def decides(self) -> tuple[int, str]:
+        """What is left by the clock that decides, and whose it is.
+
+        If the lease has a length, that is the store's. Otherwise it is the later one: a challenger
+        waits for its own clock, and a clock that is wrong does not make a living holder a dead one.
+        """
+        ours = (self.ours_ms or 0, "this machine's clock")
+        if self.store_ms is None:
+            return ours
+        store = (self.store_ms, "the store's clock")
+        return store if self.observed_ms is not None else max(ours, store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +192,20 @@ def judge(
             why = "it was released: nothing is to be broken, acquire it"
             return LockHolder(second, "released", LeaseRemaining(), watched_ms, None, False, why)
     left = left_of(second, record, wall_ms=wall_ms, policy=policy, watched_ms=watched_ms)
-    decides = left.store_ms if record.ttl_ms and left.store_ms is not None else left.ours_ms
-    over = decides is not None and decides <= 0
+    left_ms, whose = left.decides
+    over = left_ms <= 0
     renews = True if second.version != first.version else _silent(second, record)
     process = process_state(record.holder)
     if renews:
         safe, why = False, "its holder renews it: it is alive, and would continue to write"
     elif process is ProcessState.ENDED and (over or renews is False):
         safe, why = True, "its process ran on this host and has ended, and it is not renewed"
+    elif over and renews is None and not record.ttl_ms and second.date_ms and second.modified_ms:
+        over, safe, why = False, False, (
+            f"its lease is over by its own clock, but it was written "
+            f"{(second.date_ms - second.modified_ms) / 1000:.0f} s ago, by the store's clock, so "
+            "that clock may be behind: wait until it has missed several renewals"
+        )
     elif over and process.lives:
         verb = "is stopped" if process is ProcessState.STOPPED else "runs"
         safe, why = False, (
@@ -193,10 +215,20 @@ def judge(
     elif over:
         safe, why = True, "its lease is over and was not renewed: any writer may take it"
     else:
-        seconds = max(0, decides or 0) / 1000
-        why = f"its lease lasts {seconds:.0f} s more: wait, unless you know that its holder is dead"
-        safe = False
+        safe, why = False, (
+            f"its lease lasts {left_ms / 1000:.0f} s more by {whose}: wait, unless you know that "
+            f"its holder is dead{_difference(second, wall_ms)}"
+        )
     return LockHolder(second, "overdue" if over else "held", left, watched_ms, renews, safe, why)
+
+
+def _difference(observation: Observation, wall_ms: int) -> str:
+    """A note if this machine's clock and the store's differ."""
+    ahead_ms = wall_ms - (observation.date_ms or wall_ms)
+    if abs(ahead_ms) <= CLOCKS_DIFFER_MS:
+        return ""
+    side = "ahead of" if ahead_ms > 0 else "behind"
+    return f" (this machine's clock is {abs(ahead_ms) / 1000:.0f} s {side} the store's)"
 
 
 def left_of(
@@ -221,5 +253,5 @@ def _silent(observation: Observation, record: Record) -> bool | None:
     modified, date = observation.modified_ms, observation.date_ms
     if modified is None or date is None:
         return None
-    lease_ms = record.ttl_ms or record.valid_until_ms - modified
+    lease_ms = record.ttl_ms or max(HUDI_LEASE_MS, record.valid_until_ms - modified)
     return False if date - modified > MISSED_MAX * lease_ms / RENEWALS_PER_LEASE else None
