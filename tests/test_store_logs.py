@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,7 +119,8 @@ def test_a_row_that_a_query_of_azures_log_returns_is_read() -> None:
     log = read_store_log(json.dumps([row]))
     assert log is not None
     assert log.requests == [
-        LoggedRequest(float(AT_MS), "somebody@10.0.0.7", "PUT", KEY, 201, "", '"0x8D1"', 3.0)
+        LoggedRequest(float(AT_MS), "somebody@10.0.0.7", "PUT", KEY, 201, "", '"0x8D1"', 3.0,
+                      place="lake/lake")
     ]
 
 
@@ -129,6 +131,65 @@ def test_a_lock_deleted_by_hand_is_named_with_the_identity_that_deleted_it(form:
     assert found.pattern is Pattern.HAND_DELETED
     assert "10.0.0.7 deleted the lock object" in found.because
     assert "requests of 1 clients" in evidence.taken[0].said
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("url", "found"), [
+    ("{scheme}://lake/orders", 4), ("{scheme}://lake-dev/orders", 1), ("{scheme}://lake/other", 0),
+])  # fmt: skip
+def test_only_the_requests_for_the_lock_of_the_tables_own_bucket_count(
+    form: str, url: str, found: int
+) -> None:
+    """A log of a project, or of a target bucket, has those of every bucket."""
+    url = url.format(scheme={"S": "s3", "C": "s3", "G": "gs", "A": "az"}[form[0]])
+    if form == "S3's server access log":
+        more = ACCESS.split("\n")[3].replace(" lake [", " lake-dev [")
+    else:
+        last = {"C": TRAIL, "G": AUDIT, "A": BLOB}[form[0]][3]
+        more = json.dumps(last).replace('"lake"', '"lake-dev"').replace("/lake/", "/lake-dev/")
+    files = [("log", FORMS[form].encode()), ("other", more.encode())]
+    evidence = take_in(files, url=url)
+    assert len(evidence.events) == found
+    with pytest.raises(NotUnderstood, match=r"locks of 2 tables .*lake-dev/orders.*give the URL"):
+        take_in(files)
+
+
+@pytest.mark.parametrize("url", ["abfss://lake@lake.dfs.core.windows.net/orders", "az://lake/orders"])
+def test_two_storage_accounts_with_one_path_are_two_locks(url: str) -> None:
+    other = json.dumps(BLOB[2]).replace("//lake.blob", "//archive.blob")
+    files = [("log", lines(BLOB).encode()), ("other", other.encode())]
+    assert len(take_in(files, url=url).events) == 4 + (url[0] == "a" and "@" not in url)
+
+
+def test_a_debug_log_of_another_tables_lock_is_not_evidence_of_this_one() -> None:
+    logs = Path(__file__).parents[1] / "datasets" / "incidents" / "logs"
+    files = [("log", next(logs.glob("*.log")).read_bytes())]
+    assert take_in(files).events
+    assert not take_in(files, url="s3://lake/none-of-its-tables").events
+
+
+OLD = "3HL4kqtJlcpXroDTDmJ.rmSpXd3QBFP1"
+
+
+@pytest.mark.parametrize("log", [
+    json.dumps({"Records": [TRAIL[0], TRAIL[3] | {"requestParameters": {
+        "bucketName": "lake", "key": KEY, "versionId": OLD}}]}),
+    ACCESS.replace("?x-id=1", f"?versionId={OLD}").replace('linux" - ', f'linux" {OLD} '),
+    ACCESS.replace("REST.DELETE.OBJECT", "S3.EXPIRE.OBJECT").replace('linux" - ', f'linux" {OLD} '),
+    lines(BLOB).replace("?timeout=10", "?snapshot=2026-11-27T08:00:00.0000000Z"),
+    lines(BLOB).replace("?timeout=10", "?timeout=10&versionid=2026-11-27T08:00:00.0000000Z"),
+])  # fmt: skip
+def test_a_deletion_of_an_old_version_deletes_no_lock(log: str) -> None:
+    """A bucket that keeps versions has a rule that deletes old ones every day."""
+    evidence = take_in([("log", log.encode())])
+    assert not [each for each in evidence.events if each["method"] == "DELETE"]
+    assert diagnose(evidence.events).pattern is not Pattern.HAND_DELETED
+    assert "other records" in evidence.taken[0].said
+
+
+def test_an_access_log_of_another_zone_is_brought_to_utc() -> None:
+    log = read_store_log(access("09:00:00", "PUT", 200).replace("+0000", "+0900"))
+    assert log is not None and log.requests[0].at_ms == AT_MS
 
 
 def test_a_log_names_the_writer_of_each_listed_version() -> None:

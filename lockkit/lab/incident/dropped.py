@@ -18,13 +18,15 @@ from lockkit.lab.incident.calls import SeenVersion, identity, unnamed
 from lockkit.lab.incident.client_events import client_events
 from lockkit.lab.incident.logs import ParsedLog, is_log, read_log
 from lockkit.lab.incident.logs.wire import SentRequest
+from lockkit.lab.incident.places import FOLDER, is_of, several
 from lockkit.lab.incident.repeats import event_identity, unseen
-from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
+from lockkit.lab.verify.check.lanes import FENCE_NAME, LOCK_NAME, name_of
 
 FILE_BYTES_MAX = 10_000_000
 FILES_MAX = 200
 NAME_MAX = 80
 CHUNK_BYTES = 1 << 16
+TABLES_SHOWN = 8
 NESTED_MAX = 500
 """JSON that is deeper ends Python in a browser, whose stack is small."""
 _BESIDE_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"?|[^][{}"]+')
@@ -60,6 +62,7 @@ class Evidence:
 class _Pile:
     """Sorted by kind: logs need the listings beside them."""
 
+    url: str
     events: list[Event] = field(default_factory=list)
     audits: list[Audit] = field(default_factory=list)
     sent: list[SentRequest] = field(default_factory=list)
@@ -78,16 +81,21 @@ ACCEPTED = (
 )
 
 
-def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[SeenVersion] = ()) -> Evidence:
+def take_in(
+    files: Sequence[tuple[str, bytes]], known: Sequence[SeenVersion] = (), *, url: str = ""
+) -> Evidence:
     """Read files by name and content; `known` are the lock's versions by a bucket's listing.
 
-    Raises `NotUnderstood` for the first file of an unknown kind.
+    Requests for the locks of other tables than that at `url` are left out. Raises `NotUnderstood`
+    for the first file of an unknown kind, and without a URL for logs of several tables' locks.
     """
     if len(files) > FILES_MAX:
         raise NotUnderstood(f"{len(files)} files at once", "", f"give at most {FILES_MAX}")
-    pile = _Pile()
+    pile = _Pile(url)
     for name, content in files:
         _sort(pile, plain(name, limit=NAME_MAX), content)
+    if not url:
+        _refuse_several(pile)
     seen = [*known, *(each for listing in pile.lists for each in listings.seen(listing))]
     reported = [*pile.events, *client_events(pile.sent, seen)]
     reported += store_logs.as_events(pile.stores)
@@ -128,6 +136,9 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
         pile.taken.append(ParsedFile(name, f"{listing.provider}'s listing of versions", said))
     elif (stored := store_logs.read_store_log(text)) is not None:
         pile.stores.append(stored)
+        every = stored.requests
+        stored.requests = [each for each in every if is_of(pile.url, f"{each.place}/{each.key}")]
+        stored.others += len(every) - len(stored.requests)
         stored.requests, known = unseen(
             stored.requests, lambda each: each.identity, pile.seen, "requests"
         )
@@ -140,10 +151,25 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
     elif is_log(text):
         log = read_log(text, name.rpartition("/")[2].removesuffix(".log"))
         sent, known = unseen(log.sent, identity, pile.seen, "requests")
-        pile.sent += sent
+        pile.sent += [each for each in sent if not _is_lock(each.key) or is_of(pile.url, each.key)]
         pile.taken.append(ParsedFile(name, log.form, _said(log) + known + cut))
     else:
         raise NotUnderstood(name, f"is none of these: {ACCEPTED}")
+
+
+def _is_lock(key: str) -> bool:
+    return name_of(key) in (LOCK_NAME, FENCE_NAME)
+
+
+def _refuse_several(pile: _Pile) -> None:
+    logged = [f"{each.place}/{each.key}" for log in pile.stores for each in log.requests]
+    tables = several([*logged, *(each.key for each in pile.sent if _is_lock(each.key))])
+    if len(tables) > 1:
+        names = ", ".join(plain(each.removesuffix(f"/{FOLDER}")) for each in tables[:TABLES_SHOWN])
+        raise NotUnderstood(
+            "the files", f"have requests for the locks of {len(tables)} tables ({names})",
+            "give the URL of one of them first",
+        )  # fmt: skip
 
 
 def not_too_deep(name: str, text: str) -> None:

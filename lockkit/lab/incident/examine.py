@@ -82,7 +82,7 @@ def examine(
     kept, untold = _generations(store)
     emit("note", text="reading Hudi's audit log")
     audits = run(load_audits(), store, clock)
-    evidence = take_in(files, seen(kept))
+    evidence = take_in(files, seen(kept), url=store.url)
     lanes = names(kept)  # Hudi's log has owners, the lock object may say who they are
     reported = [replace(each, who=lanes.get(each.who, each.who))
             for audit in audits for each in audit.events]  # fmt: skip

@@ -29,6 +29,9 @@ LISTED_WITHIN_MS = 1_500.0
 WRITES = ("PUT", "DELETE")
 ANSWERS = {304: "not_modified", 404: "missing", 409: "precondition_failed",
            412: "precondition_failed", 429: "throttled", 503: "throttled"}  # fmt: skip
+OLD_VERSION = "a version by its name"
+"""A request for one version of an object, as of a lifecycle rule for old ones, is another record:
+the object itself stays."""
 _GRPC = {0: 200, 5: 404, 6: 412, 7: 403, 8: 429, 9: 412, 10: 409, 13: 500, 14: 503, 16: 401}
 
 
@@ -46,6 +49,8 @@ class LoggedRequest:
     took_ms: float = 0.0
     id: str = ""
     """The store's own number of the record or the request: a log may be delivered twice."""
+    place: str = ""
+    """The bucket, or Azure's account and container."""
 
     @property
     def identity(self) -> object:
@@ -135,9 +140,10 @@ def _record(line: str) -> Any:
 # --- one record of each form ----------------------------------------------------------------------
 
 _ACCESS = re.compile(
-    r'\S+ \S+ \[(?P<at>[^\]]{20,40})\] (?P<ip>\S+) (?P<who>\S+) (?P<id>\S+) '
+    r'\S+ (?P<bucket>\S+) \[(?P<at>[^\]]{20,40})\] (?P<ip>\S+) (?P<who>\S+) (?P<id>\S+) '
     r'(?P<op>(?:REST|BATCH|S3|WEBSITE)\.\S+) (?P<key>\S+) (?P<request>"[^"]*"|-) '
     r"(?P<status>\d{3}|-) (?P<code>\S+) \S+ \S+ (?P<took>\d+|-)"
+    r'(?: \S+ (?:"[^"]*"|-) (?:"[^"]*"|-) (?P<version>\S+))?'
 )  # fmt: skip
 _ACCESS_METHODS = {
     **{f"REST.{method}.OBJECT": method for method in ("GET", "HEAD", "PUT", "DELETE")},
@@ -156,15 +162,19 @@ def _access(line: str) -> LoggedRequest | str | None:
     rule = found["op"].startswith("S3.")
     if method is None or (found["status"] == "-" and not rule):
         return found["op"]
+    if found["version"] not in (None, "-") and found["op"] != "S3.CREATE.DELETEMARKER":
+        return OLD_VERSION
     day, _, clock = found["at"].partition(":")
     parts = day.split("/")
     if len(parts) != 3 or parts[1] not in _MONTHS:
         return None
-    moment = f"{parts[2]}-{_MONTHS.index(parts[1]) + 1:02}-{parts[0]}T{clock.split()[0]}Z"
+    date = f"{parts[2]}-{_MONTHS.index(parts[1]) + 1:02}-{parts[0]}"
+    moment = f"{date}T{clock.replace(' ', '')}"
     return _request(
         moment, ("a lifecycle rule" if rule else who, found["ip"]), method,
         unquote(unquote(found["key"])), 204 if rule else int(found["status"]),
         took_ms=0 if found["took"] == "-" else int(found["took"]), id=found["id"],
+        place=found["bucket"],
     )  # fmt: skip
 
 
@@ -181,12 +191,15 @@ def _trail(record: Mapping[str, Any]) -> LoggedRequest | str | None:
         return str(record.get("eventName")) if "eventName" in record else None
     code = record.get("errorCode")
     parameters = _dict(record, "requestParameters")
+    if parameters.get("versionId"):
+        return OLD_VERSION
     who = _dict(record, "userIdentity")
     status = _CODES.get(str(code), 403 if "Denied" in str(code) else 400) if code else 200
     name = who.get("arn") or who.get("userName") or who.get("principalId")
     return _request(
         record.get("eventTime"), (name, record.get("sourceIPAddress")), method,
         parameters.get("key"), status, id=record.get("eventID"),
+        place=str(parameters.get("bucketName", "")),
     )  # fmt: skip
 
 
@@ -201,10 +214,11 @@ def _audit(record: Mapping[str, Any]) -> LoggedRequest | str | None:
         return str(said.get("methodName")) if "methodName" in said else None
     code = _dict(said, "status").get("code") or 0
     who = _dict(said, "authenticationInfo").get("principalEmail")
-    name = str(said.get("resourceName")).partition("/objects/")[2]
+    place, _, name = str(said.get("resourceName")).partition("/objects/")
     return _request(
         record.get("timestamp"), (who, _dict(said, "requestMetadata").get("callerIp")), method,
         name, _GRPC.get(code, 500) if type(code) is int else 500, id=record.get("insertId"),
+        place=place.rpartition("/")[2],
     )  # fmt: skip
 
 
@@ -222,7 +236,10 @@ def _blob(record: Mapping[str, Any]) -> LoggedRequest | str | None:
     method = _BLOB.get(str(fields.get("operationname")))
     if method is None:
         return str(fields.get("operationname")) if "operationname" in fields else None
-    _container, _, key = unquote(urlsplit(str(fields.get("uri"))).path).lstrip("/").partition("/")
+    uri = urlsplit(str(fields.get("uri")))
+    if re.search(r"(?i)(?:^|&)(?:versionid|snapshot)=", uri.query):
+        return OLD_VERSION
+    container, _, key = unquote(uri.path).lstrip("/").partition("/")
     requester = _dict(fields, "requester")
     who = requester.get("upn") or requester.get("objectId") or fields.get("type")
     ip = str(fields.get("calleripaddress") or "").rpartition(":")[0]
@@ -233,7 +250,7 @@ def _blob(record: Mapping[str, Any]) -> LoggedRequest | str | None:
         int(status) if status.isdecimal() else 0, condition=_used(fields.get("conditionsused")),
         version=str(fields.get("etag") or ""),
         took_ms=float(took) if isinstance(took, int | float) else 0.0,
-        id=fields.get("correlationid"),
+        id=fields.get("correlationid"), place=f"{uri.netloc.partition('.')[0]}/{container}",
     )  # fmt: skip
 
 
@@ -257,7 +274,7 @@ _FORMS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], LoggedRequest | str 
 
 def _request(
     at: object, who: Sequence[object], method: str, key: object, status: int, *,
-    condition: str = "", version: str = "", took_ms: float = 0.0, id: object = "",
+    condition: str = "", version: str = "", took_ms: float = 0.0, id: object = "", place: str = "",
 ) -> LoggedRequest | None:  # fmt: skip
     at_ms = moment_ms(at)
     took_ms = took_ms if math.isfinite(took_ms) else 0.0
@@ -266,6 +283,7 @@ def _request(
     return LoggedRequest(
         at_ms, _name(*who), method, key[:TEXT_MAX], status, condition, version[:TEXT_MAX],
         min(max(took_ms, 0.0), 600_000.0), id[:TEXT_MAX] if isinstance(id, str) else "",
+        place[:TEXT_MAX],
     )  # fmt: skip
 
 

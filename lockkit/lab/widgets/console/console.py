@@ -228,7 +228,8 @@ class Console(Shown):
 
     def _take(self, files: Sequence[tuple[str, bytes]]) -> Diagnosis:
         self.panel.say("Reading…")
-        evidence = take_in(files)  # before any is kept: a file of an unknown form is not
+        url = "" if self.found is None else self._at[0]
+        evidence = take_in(files, url=url)  # before any is kept: one of an unknown form is not
         self._files = list(files)
         if self.service is not None:
             raise ValueError("a service's lock has no history: look at a table, or at files alone")

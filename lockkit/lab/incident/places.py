@@ -1,0 +1,40 @@
+"""Which table's lock a request is for: a log may have those of many buckets and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lockkit.lock.storage import LOCK_KEY
+
+FOLDER = LOCK_KEY.rpartition("/")[0]
+
+
+def is_of(url: str, key: str) -> bool:
+    """Whether `key` is in the folder of the locks of the table at `url`.
+
+    Before the key may be its bucket, as in "bucket/key", and before that an account. A log that
+    names neither is believed.
+    """
+    scheme, _, rest = url.partition("://")
+    if not scheme or scheme.lower() == "file":
+        return True
+    place, _, prefix = rest.partition("/")
+    bucket, _, account = place.partition("@")
+    want = f"{prefix.strip('/')}/{FOLDER}".lstrip("/")
+    folder = "/" + key.rpartition("/")[0]
+    if not folder.endswith(f"/{want}"):
+        return False
+    before = folder.removesuffix(f"/{want}").split("/")
+    if len(before) == 1:
+        return True
+    said = account.partition(".")[0]
+    return before[-1] == bucket and (not said or len(before) < 3 or before[-2] == said)
+
+
+def several(keys: Iterable[str]) -> list[str]:
+    """The folders in which the keys are; one with its bucket and one without are the same."""
+    found: list[str] = []
+    for each in sorted({key.rpartition("/")[0] for key in keys}, key=len, reverse=True):
+        if not any(f"/{longer}".endswith(f"/{each}") for longer in found):
+            found.append(each)
+    return sorted(found)
