@@ -135,6 +135,18 @@ def test_an_upsert_that_is_older_than_what_is_stored_writes_no_file() -> None:
     assert group.rows() == {"a": (5, 3), "b": (5, 1), "c": (1, 3)}
 
 
+def test_rows_that_say_they_are_deleted_are_counted_as_deletes_of_what_they_delete() -> None:
+    def flagged(*listed: tuple[str, int, bool]) -> pa.Table:
+        names = ["id", "at", "_hoodie_is_deleted"]
+        return pa.table([list(each) for each in zip(*listed, strict=True)], names)
+
+    old = write_inserts(at(1), flagged(*((key, 5, False) for key in "abc")), file_id="g-0")
+    base, stored = Slice("", "g-0", at(1).instant, old.key), read_base_file(old.key, old.body)
+    new = flagged(("a", 6, True), ("b", 4, True), ("c", 6, False), ("d", 6, True), ("e", 6, False))
+    stat = rewrite_group(at(2), base, stored, new).stat
+    assert (stat.inserts, stat.updates, stat.deletes, stat.writes) == (1, 1, 1, 3)
+
+
 def test_a_copied_row_keeps_its_commit_and_gets_the_new_file_name() -> None:
     group = Group()
     group.write(rows(("a", 1, 1), ("b", 1, 1)))

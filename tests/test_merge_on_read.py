@@ -214,6 +214,41 @@ def test_only_a_boolean_of_hudis_name_marks_a_deleted_row(tmp_path: Path, value:
         assert table.read().sort_by("id").equals(both)
 
 
+@pytest.mark.parametrize(
+    "how", [{}, {"version": 6}, {"table_type": MERGE_ON_READ},
+            {"table_type": MERGE_ON_READ, "index": "BUCKET"}], ids=str,
+)  # fmt: skip
+def test_a_row_that_says_it_is_deleted_deletes_its_key_in_whichever_file_that_is(
+    how: dict[str, Any],
+) -> None:
+    """As Hudi does: it is greater or less than the stored row as any other, and is not stored."""
+    flag = "_hoodie_is_deleted"
+
+    def flagged(*listed: tuple[str, int, bool | None]) -> pa.Table:
+        names = ("id", "ts", flag)
+        schema = pa.schema([("id", pa.string()), ("ts", pa.int64()), (flag, pa.bool_())])
+        return pa.Table.from_pylist([dict(zip(names, r, strict=True)) for r in listed], schema)
+
+    def left(table: Table) -> dict[str, int]:
+        return {each["id"]: each["ts"] for each in table.read().to_pylist()}
+
+    url = f"memory://flagged{next(_NAMES)}"
+    with Table.create(url, record_key="id", precombine="ts", buckets=1, **how) as table:
+        table.upsert(flagged(("never", 5, True)))
+        table.upsert(flagged(("a", 5, False), ("b", 5, None), ("c", 5, False), ("d", 5, True)))
+        assert left(table) == {"a": 5, "b": 5, "c": 5}
+        table.upsert(flagged(("a", 6, True), ("b", 4, True), ("c", 6, False), ("e", 6, True)))
+        assert left(table) == {"b": 5, "c": 6}
+        if table.history()[0].action == "commit":
+            assert table.upsert(flagged(("f", 1, True))) is None
+        else:
+            table.compact()
+            assert left(table) == {"b": 5, "c": 6}
+        table.append(flagged(("g", 7, True), ("h", 7, False)))
+        table.append(flagged(("i", 7, True)))
+        assert left(table) == {"b": 5, "c": 6, "h": 7}
+
+
 def test_an_upsert_adds_a_log_file_and_reads_no_base_file() -> None:
     with made(partition_by=None, buckets=1) as table:
         table.upsert(rows(("a", "EU", 1, 1), ("b", "EU", 1, 1)))

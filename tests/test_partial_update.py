@@ -184,6 +184,23 @@ def test_a_deletion_that_a_newer_row_outlived_leaves_its_columns_to_a_partial_ro
         assert shown(table) == [("k1", "EU", 6, 6, "kept")] == by_hudi_rs(table)
 
 
+def test_a_partial_row_keeps_what_was_read_not_what_a_row_of_a_log_file_lost_with(
+    tmp_path: Path,
+) -> None:
+    with made(tmp_path, table_type="MERGE_ON_READ", buckets=1) as table:
+        table.upsert(rows([order(key, 5, v=1, w=f"kept{key}") for key in (1, 3, 5, 7)]))
+        table.upsert(rows([order(1, 3, v=3, w="beaten"), order(3, 6, v=6, w="newer")]))
+        table.upsert(rows([order(5, 3, v=3)]), partial=True)
+        table.delete(rows([order(7, 5)]))
+        table.upsert(rows([order(key, 9, v=9) for key in (1, 3, 7, 9)]), partial=True)
+        table.upsert(rows([order(5, 9, w="9")]), partial=True)
+        left = [("k1", "EU", 9, 9, "kept1"), ("k3", "EU", 9, 9, "newer"), ("k5", "EU", 9, 1, "9"),
+                ("k7", "EU", 9, 9, None), ("k9", "EU", 9, 9, None)]  # fmt: skip
+        assert shown(table) == left == by_hudi_rs(table)
+        table.compact()
+        assert shown(table) == left == by_hudi_rs(table)
+
+
 def test_a_delete_during_a_partial_upsert_is_a_conflict(tmp_path: Path) -> None:
     def meanwhile(event: str, /, **fields: Any) -> None:
         if event == "note" and fields["text"].startswith("wrote") and not done:
@@ -225,15 +242,15 @@ def test_partial_rows_are_logged_without_the_columns_that_they_do_not_have(tmp_p
         assert '"w"' not in found[0].header[DESCRIBED] and '"w"' in found[1].header[DESCRIBED]
 
 
-def test_a_late_partial_row_gives_a_partial_row_in_a_log_file_what_that_one_lacks(
+def test_a_late_partial_row_gives_a_newer_one_that_is_in_a_log_file_what_that_one_lacks(
     tmp_path: Path,
 ) -> None:
     """As in Hudi, which merges log files among themselves first."""
     with made(tmp_path, table_type="MERGE_ON_READ") as table:
         table.upsert(rows([order(1, 2, v=0, w="a")]))
-        table.upsert(rows([order(1, 1, v=9)]), partial=True)
-        assert shown(table) == [("k1", "EU", 2, 0, "a")]
         table.upsert(rows([order(1, 3, w="b")]), partial=True)
+        assert shown(table) == [("k1", "EU", 3, 0, "b")]
+        table.upsert(rows([order(1, 1, v=9)]), partial=True)
         assert shown(table) == [("k1", "EU", 3, 9, "b")]
 
 

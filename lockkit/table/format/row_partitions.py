@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.table.errors import RefusedRows
 from lockkit.table.format.partition import partition_path
 from lockkit.table.format.properties import TableConfig
-from lockkit.table.format.schema import column_of
+from lockkit.table.format.schema import DELETED_FLAG, column_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,9 +50,12 @@ def partition_of(config: TableConfig, rows: pa.Table) -> str:
 
 
 def by_partition(config: TableConfig, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each partition, in the order in which its first row comes."""
+    """The rows of each partition, in the order of its first one, without those that are deleted."""
     import pyarrow.compute as pc
 
+    if DELETED_FLAG in rows.column_names:
+        from lockkit.table.format.deleted_rows import not_deleted
+        rows = not_deleted(rows)
     numbers, paths = partition_numbers(config, rows)
     for number, path in enumerate(paths if rows.num_rows else ()):
         yield path, rows if len(paths) == 1 else rows.filter(pc.equal(numbers, number))

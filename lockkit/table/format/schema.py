@@ -20,6 +20,7 @@ COMMIT_SEQNO = "_hoodie_commit_seqno"
 RECORD_KEY = "_hoodie_record_key"
 PARTITION_PATH = "_hoodie_partition_path"
 FILE_NAME = "_hoodie_file_name"
+DELETED_FLAG = "_hoodie_is_deleted"
 META_COLUMNS = (COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME)
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DEPTH_MAX = 16

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.avro_columns import by_polars
 from lockkit.table.format.avro_flat import by_numpy
+from lockkit.table.format.deleted_rows import deleted
 from lockkit.table.format.log_blocks import (
     AVRO,
     DELETE,
@@ -26,7 +27,7 @@ from lockkit.table.format.log_blocks import (
     avro_rows,
     deleted_keys,
 )
-from lockkit.table.format.schema import RECORD_KEY
+from lockkit.table.format.schema import DELETED_FLAG, RECORD_KEY
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read import log_order
 from lockkit.table.read.key_index import KeyIndex
@@ -35,7 +36,7 @@ from lockkit.table.read.log_order import DELETE_ALWAYS, FLAGGED, ROW
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DELETED_FLAG, OPERATION = "_hoodie_is_deleted", "_hoodie_operation"
+OPERATION = "_hoodie_operation"
 DELETING = ("D", "-U")
 ROWS_AT_ONCE = 10_000
 
@@ -234,9 +235,10 @@ def _as_entries(rows: pa.Table, columns: LogColumns, has: frozenset[str] | None)
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows, gone = rows.combine_chunks(), pa.repeat(pa.scalar(False), rows.num_rows)
-    if DELETED_FLAG in rows.column_names and rows[DELETED_FLAG].type == pa.bool_():
-        gone = pc.or_(gone, pc.fill_null(_one(rows, DELETED_FLAG), False))
+    rows = rows.combine_chunks()
+    gone = deleted(rows)
+    if gone is None:
+        gone = pa.repeat(pa.scalar(False), rows.num_rows)
     if OPERATION in rows.column_names:
         gone = pc.or_(gone, pc.is_in(_one(rows, OPERATION), value_set=pa.array(DELETING)))
     kinds = pc.if_else(gone, pa.scalar(FLAGGED, pa.uint8()), pa.scalar(ROW, pa.uint8()))

@@ -249,14 +249,16 @@ def logged_keys(of: Slice, store: Store, clock: Clock) -> pa.Array:
         return log_entries(of, source.logs, LogColumns(none, none)).keys
 
 
-def without_row(
+def hidden_entries(
     of: LogSlice, keys: pa.Array, schema: pa.Schema, stored: Callable[[], pa.Table], store: Store,
     clock: Clock,
-) -> pa.Array:  # fmt: skip
-    """Those of `keys` that log files delete, so that no row has them; `TableError`.
+) -> tuple[pa.Array, pa.Array]:  # fmt: skip
+    """Those of `keys` whose entry in log files no reader sees as a row; `TableError`.
+
+    First the deleted ones, then those whose row in the base file is greater.
 
     :param schema: the table's.
-    :param stored: reads the base file's keys and ordering values; called if a key is deleted.
+    :param stored: reads the base file's keys and ordering values, if they are needed.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -265,14 +267,15 @@ def without_row(
     order = pa.schema([schema.field(name) for name in of.ordering])
     with open_log_slice(replace(of, path=""), io.BytesIO, store, clock) as source:
         found = log_entries(of, source.logs, LogColumns(order, pa.schema([])))
-    gone = pc.and_not(pc.is_in(found.keys, value_set=keys), _is_row(found))
-    if not pc.any(gone).as_py():
-        return pa.array([], pa.string())
-    found = found.take(pc.indices_nonzero(gone))
+    found = found.take(pc.indices_nonzero(pc.is_in(found.keys, value_set=keys)))
+    is_row = _is_row(found)
+    if not (len(order) and len(found.keys)) and pc.all(is_row).as_py():
+        return found.keys.slice(0, 0), found.keys.slice(0, 0)
     place, goes = _met(found, stored(), RECORD_KEY, of.ordering)
-    beaten = place.filter(pc.and_not(place.is_valid(), goes))
     every = pa.arange(0, len(found.keys)).cast(pa.int32())
-    return found.keys.filter(pc.invert(pc.is_in(every, value_set=beaten)))
+    beaten = pc.is_in(every, value_set=place.filter(pc.and_not(place.is_valid(), goes)))
+    deleted = pc.invert(pc.or_(is_row, beaten))
+    return found.keys.filter(deleted), found.keys.filter(pc.and_(is_row, beaten))
 
 
 def log_entries(of: LogSlice, logs: Mapping[str, bytes], columns: LogColumns) -> LogEntries:

@@ -1,7 +1,8 @@
 """A commit's log file of one file group: it costs what the changes cost, not what the group does.
 
 Nothing is read: readers merge the rows, by their keys. Only for partial rows the group's log files
-are read: a row whose key they delete is written whole, or the deleted values would be joined to it.
+are read. A row whose key they delete, or whose row in them the base file's has beaten, is written
+whole: a reader would join it to values that nobody sees.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from lockkit.table.format.log_writing import data_block, delete_block, log_name,
 from lockkit.table.format.schema import META_COLUMNS, RECORD_KEY, conform
 from lockkit.table.read.log_slice import LogSlice, instants_of, without_logs
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
-from lockkit.table.write.merge import GroupChanges, own_columns, refuse_strangers, upserts
+from lockkit.table.write.merge import (
+    PLACE,
+    GroupChanges,
+    filled,
+    own_columns,
+    refuse_strangers,
+    upserts,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,6 +110,7 @@ def _blocks(
     work: WriteTask, base: Slice | None, changes: GroupChanges, columns: pa.Schema
 ) -> Iterator[tuple[pa.Array, pa.Table]]:
     """Keys and rows of each block: partial rows in one, those that must be whole in another one."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     assert changes.rows is not None
@@ -109,37 +118,47 @@ def _blocks(
     if len(own) == len(columns) or not isinstance(base, LogSlice):
         yield changes.keys, conform(changes.rows, own)
         return
-    dead = pc.is_in(changes.keys, value_set=_deleted(work, base, changes.keys))
-    for which, shape in ((pc.invert(dead), own), (dead, columns)):
+    deleted, beaten = _hidden(work, base, changes.keys)
+    whole = pc.is_in(changes.keys, value_set=pa.concat_arrays([deleted, beaten]))
+    rows = changes.rows
+    if len(beaten):
+        lacks = pa.schema([each for each in columns if each.name not in own.names])
+        wanted = key_scan(work.target, *lacks.names)
+        found = _of_base(work, base, replace(wanted, where=pc.field(RECORD_KEY).isin(beaten)))
+        place = pc.index_in(found[RECORD_KEY], value_set=changes.keys)
+        rows = filled(rows, [conform(found, lacks).append_column(PLACE, place)])
+    for which, shape in ((pc.invert(whole), own), (whole, columns)):
         if pc.any(which).as_py():
-            yield changes.keys.filter(which), conform(changes.rows.filter(which), shape)
+            yield changes.keys.filter(which), conform(rows.filter(which), shape)
 
 
-def _deleted(work: WriteTask, base: LogSlice, keys: pa.Array) -> pa.Array:
-    """Those of `keys` that have no row because log files delete them."""
-    import pyarrow as pa
-
-    from lockkit.table.read.merging_logs import without_row
-    from lockkit.table.read.reader import scan_planned
+def _hidden(work: WriteTask, base: LogSlice, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
+    from lockkit.table.read.merging_logs import hidden_entries
 
     wanted = key_scan(work.target, work.target.config.precombine)
-
-    def stored() -> pa.Table:
-        plain_one = replace(wanted, slices=(without_logs(base),) if base.path else ())
-        return pa.Table.from_batches(scan_planned(work.store, work.clock, plain_one), wanted.result)
-
-    return without_row(base, keys, wanted.schema, stored, work.store, work.clock)
+    return hidden_entries(
+        base, keys, wanted.schema, lambda: _of_base(work, base, wanted), work.store, work.clock
+    )
 
 
-def key_scan(target: Target, best: str | None) -> Scan:
-    """A scan of record keys, and of the column `best`, for slices that the caller adds."""
+def _of_base(work: WriteTask, base: LogSlice, wanted: Scan) -> pa.Table:
+    import pyarrow as pa
+
+    from lockkit.table.read.reader import scan_planned
+
+    wanted = replace(wanted, slices=(without_logs(base),) if base.path else ())
+    return pa.Table.from_batches(scan_planned(work.store, work.clock, wanted), wanted.result)
+
+
+def key_scan(target: Target, *columns: str | None) -> Scan:
+    """A scan of record keys, and of `columns` (without None), for slices that the caller adds."""
     import pyarrow as pa
 
     from lockkit.table.read.reader import Scan
 
     assert target.schema is not None
     schema = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *target.schema])
-    return Scan((), schema, (RECORD_KEY,) if best is None else (RECORD_KEY, best), None)
+    return Scan((), schema, (RECORD_KEY, *filter(None, columns)), None)
 
 
 def _deletions(

@@ -24,6 +24,7 @@ from lockkit.table.format.base_file import (
     plain,
     record_keys,
 )
+from lockkit.table.format.deleted_rows import deleted as flags
 from lockkit.table.format.layout import TaskId, WriteStat
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.row_partitions import partition_of
@@ -87,9 +88,11 @@ def merge(
 ) -> WriteStat | None:
     """Write the old rows that stay, then the new ones; None if nothing would change.
 
+    A new row that says of itself that it is deleted wins and loses as others do, and is not stored.
     `old` are tables as read, including meta columns. If an insert stored a row twice, every copy is
     replaced.
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     hits: list[Any] = []
@@ -123,19 +126,24 @@ def merge(
             old_values = conform(rows, lacks).append_column(PLACE, place)
             replaced.append(old_values.filter(goes))
         draft.copy(rows.filter(pc.invert(goes)))
-    found = _distinct(hits)
     if changes.rows is None:
         return draft.close(inserts=0, deletes=deleted) if deleted else None
-    lost = _distinct(beaten)
-    if len(lost) == len(changes.keys) and not deleted:
+    found, gone = _distinct(hits), _distinct(beaten)
+    inserts, updates = len(changes.keys) - len(found), len(found) - len(gone)
+    if (flagged := flags(changes.rows)) is not None:
+        dead = _others(pc.indices_nonzero(flagged).cast(pa.int32()), gone)
+        new = _others(dead, found)
+        inserts, stored_ones = inserts - len(new), len(dead) - len(new)
+        updates, deleted = updates - stored_ones, deleted + stored_ones
+        gone = pa.concat_arrays([gone, dead])
+    if len(gone) == len(changes.keys) and not deleted:
         return None
-    fresh, keys = _filled(changes.rows, replaced), changes.keys
-    if len(lost):
-        stay = _others(len(keys), lost)
+    fresh, keys = filled(changes.rows, replaced), changes.keys
+    if len(gone):
+        stay = _others(pa.arange(0, len(keys)).cast(pa.int32()), gone)
         fresh, keys = fresh.take(stay), keys.take(stay)
     draft.add(fresh, keys)
-    inserts = len(changes.keys) - len(found)
-    return draft.close(inserts=inserts, updates=len(found) - len(lost), deletes=deleted)
+    return draft.close(inserts=inserts, updates=updates, deletes=deleted)
 
 
 def _lacking(draft: BaseFileWriter, changes: GroupChanges) -> pa.Schema | None:
@@ -149,7 +157,7 @@ def _lacking(draft: BaseFileWriter, changes: GroupChanges) -> pa.Schema | None:
     return pa.schema(lacks) if lacks else None
 
 
-def _filled(rows: pa.Table, replaced: list[pa.Table]) -> pa.Table:
+def filled(rows: pa.Table, replaced: list[pa.Table]) -> pa.Table:
     """The rows with what `replaced` has in the columns that they lack, by their place in `rows`."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -183,12 +191,10 @@ def _distinct(places: list[Any]) -> Any:
     return pa.chunked_array(chunks, pa.int32()).unique()
 
 
-def _others(count: int, without: Any) -> Any:
-    import pyarrow as pa
+def _others(places: Any, without: Any) -> Any:
     import pyarrow.compute as pc
 
-    every = pa.arange(0, count).cast(pa.int32())
-    return every.filter(pc.invert(pc.is_in(every, value_set=without)))
+    return places.filter(pc.invert(pc.is_in(places, value_set=without))) if len(without) else places
 
 
 def rewrite_group(
