@@ -47,6 +47,17 @@ def signals_are_not_ignored() -> None:
             signal.signal(each, signal.SIG_DFL)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def this_process_does_not_wait_for_the_disk() -> Iterator[None]:
+    """A sync protects from a loss of power only, which no test has. The disk serializes those of
+    all workers; so each took milliseconds, and the tables' tests waited for little else. Processes
+    that a test starts sync.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: os.fstat(file) and None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def ctrl_c_works_afterwards() -> Iterator[None]:
     """An interrupted `main()` ignores further Ctrl-C, because its process ends. Ours continues."""

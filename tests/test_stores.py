@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import socketserver
+import stat
 import subprocess
 import sys
 import threading
@@ -917,6 +918,23 @@ def test_a_file_goes_with_hadoops_checksum_of_it(tmp_path: Path, way: str) -> No
     else:
         store.delete("f")
     assert not (tmp_path / ".f.crc").exists() and (tmp_path / ".g.crc").exists()
+
+
+def test_a_write_to_a_directory_is_synced_with_its_name_before_it_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[bool, list[str]]] = []
+
+    def sync(file: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(file).st_mode), [*map(str, tmp_path.glob("[!.]*"))]))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    name, store = f"{tmp_path}/k", open_store(f"file://{tmp_path}")
+    written = store.put("k", b"x", IfAbsent())
+    assert synced == [(False, []), (True, [name])], "the content, then its name"
+    assert isinstance(written, Applied)
+    assert isinstance(store.delete("k", IfVersion(written.version)), Applied)
+    assert synced[2:] == [(True, [])]
 
 
 def test_the_files_of_a_directory_store_are_plain_files(tmp_path: Path) -> None:
