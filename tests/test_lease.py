@@ -304,11 +304,16 @@ BY_HUDI = Record("hudi", WALL_AHEAD_MS + TTL_MS)
         # no Date, or a record without ttlMs: the wall clock, plus Hudi's 500 ms
         (Expiry.STORE, HELD, (0, None), 10.5),
         (Expiry.STORE, HELD, (None, 4_000), 10.5),
-        (Expiry.STORE, BY_HUDI, (0, 4_000), 10.5),
+        (Expiry.STORE, BY_HUDI, (0, None), 10.5),
+        # it names only its end, which must have passed by the store's clock as well
+        (Expiry.STORE, BY_HUDI, (0, WALL_AHEAD_MS - 600_000), 610.5),
+        (Expiry.STORE, BY_HUDI, (0, WALL_AHEAD_MS + 600_000), 10.5),
+        (Expiry.OBSERVED, BY_HUDI, (0, WALL_AHEAD_MS - 600_000), 610.5),
+        (Expiry.WALL, BY_HUDI, (0, WALL_AHEAD_MS - 600_000), 10.5),
         (Expiry.WALL, HELD, (0, 4_000), 10.5),
         # a whole lease on my own clock since I first saw this version
         (Expiry.OBSERVED, HELD, (0, 4_000), 10.0),
-        (Expiry.OBSERVED, BY_HUDI, (0, 4_000), 10.5),
+        (Expiry.OBSERVED, BY_HUDI, (0, None), 10.5),
         # a tombstone, or nothing there: now
         (Expiry.STORE, replace(HELD, expired=True), (0, 4_000), 0.0),
         (Expiry.STORE, None, (None, 4_000), 0.0),

@@ -143,8 +143,7 @@ def renew(turn: StepContext, to: Phase) -> Step:
     """CAS on our own version.
 
     A grant whose epoch is not above `floor` gets one that is. Nobody can have taken the lock in
-    between, because the write replaces exactly our own version. The new epoch counts only once the
-    write is proven.
+    between: the write replaces exactly our version. The new epoch counts once that is proven.
     """
     state, grant = turn.state, turn.state.grant
     assert grant is not None

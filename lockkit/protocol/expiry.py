@@ -10,8 +10,8 @@ from lockkit.protocol.state import Identity, LastObservation, Now, PendingWrite
 def frees_ms(observed: LastObservation, now: Now, policy: Policy) -> int | None:
     """When the observed lease may be taken, on my boot clock; None: never by itself.
 
-    `store` compares two times of the store's own clock. Its Date is advanced by my boot clock from
-    the moment of the answer, which gives a lower bound of the store's time now.
+    `store` compares two times of the store's clock; my boot clock gives a lower bound of its time
+    now. A lease of Hudi's names only an end: by my clock and, but for `wall`, by the store's too.
     """
     record = observed.observation.record
     if record is None or (isinstance(record, Record) and record.expired):
@@ -19,12 +19,14 @@ def frees_ms(observed: LastObservation, now: Now, policy: Policy) -> int | None:
     if isinstance(record, Garbled):
         return None
     modified, date = observed.observation.modified_ms, observed.observation.date_ms
-    by_store = policy.expiry is Expiry.STORE and record.ttl_ms
-    if by_store and modified is not None and date is not None:
-        return observed.read_ms + (modified + record.ttl_ms + policy.slack_ms - date)
     if policy.expiry is Expiry.OBSERVED and record.ttl_ms:
         return observed.since_ms + record.ttl_ms
-    return now.boot_ms + (record.valid_until_ms + policy.drift_ms - now.wall_ms)
+    by_mine = now.boot_ms + (record.valid_until_ms + policy.drift_ms - now.wall_ms)
+    if policy.expiry is Expiry.WALL or date is None or (record.ttl_ms and modified is None):
+        return by_mine
+    if record.ttl_ms and modified is not None:
+        return observed.read_ms + (modified + record.ttl_ms + policy.slack_ms - date)
+    return max(by_mine, observed.read_ms + (record.valid_until_ms + policy.drift_ms - date))
 
 
 def free(observed: LastObservation, now: Now, policy: Policy) -> bool:

@@ -20,7 +20,7 @@ class Now:
     """One moment on two clocks of one client, in ms.
 
     `boot_ms` never jumps and counts suspend; a grant's length is measured on it. `wall_ms` is what
-    others can read: it goes into `validUntil`, and only the `wall` expiry policy relies on it.
+    others can read: it goes into `validUntil`, on which only `wall` and Hudi's records rely.
     """
 
     boot_ms: int

@@ -63,8 +63,7 @@ class Decided:
     overwrites: Overwritten | None = field(default=NOWHERE, compare=False)
     """Where it removed every row; None: not recorded here, its own file says it.
 
-    Not compared: an older lockkit that carries the entry on leaves this out, and it is still the
-    same decision.
+    Not compared: an older lockkit that carries the entry on leaves it out of the same decision.
     """
 
 
