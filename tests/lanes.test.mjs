@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { test } from "node:test";
-import { fall, fitted, haystack, headOf, inView, layout, matches, seconds, upTo } from "../lockkit/lab/widgets/layout.js";
+import { fall, fitted, haystack, headOf, inView, layout, matches, seconds, statesAt, timeAt, upTo } from "../lockkit/lab/widgets/layout.js";
 
 const scenes = JSON.parse(readFileSync(process.env.LANES_SCENES, "utf8"));
 const GOLDEN = new URL("./lanes.golden.json", import.meta.url);
@@ -109,6 +109,9 @@ test("a label without room says less, and what it says is still true", () => {
   assert.equal(told("the SDK's own retry: answer 412 lost", 23), "retry: answer 412 lost");
   assert.equal(told("stale commit accepted", 14), "stale commit");
   assert.equal(told("acquire", 5), "acq.");
+  assert.deepEqual(["fence", "confirm", "exited"].map((each) => told(each, each.length - 1)), ["fen.", "conf.", "exit"]);
+  assert.equal(told("fault: answer dropped", 14), "answer dropped");
+  assert.equal(told("fault: answer dropped", 7), "dropped");
   assert.equal(told("checked", 4), "", "its ring says it");
   assert.equal(told("takeover", 5), "take\u2026");
   assert.ok(told("g17 9f1c", 3).length === 3 && told("", 0) === "");
@@ -164,6 +167,38 @@ test("a request that an answer of the same instant caused leaves after that answ
   assert.equal(claim.t[2], release.t[0]);
   const [come, left] = [claim.legs.at(-1).y2, release.legs[0].y1];
   assert.ok(left > come, `the release leaves at ${left}, and what it reacts to comes at ${come}`);
+});
+
+test("a head says what its lane shows at that moment, and not what it shows at the end", () => {
+  const scene = named("good/stalled_commit_refused");
+  const states = (t) => statesAt(scene, t).W1;
+  const stall = scene.bars.find((bar) => bar.kind === "stall" && bar.lane === "W1");
+  const held = scene.bars.find((bar) => bar.kind === "belief" && bar.lane === "W1");
+  assert.deepEqual([0, held.t[0], held.t[1], stall.t[0] + 1, scene.span[1]].map(states), [undefined, "holds", undefined, "stalled", "exited"]);
+});
+
+test("a height and its time are found from each other", () => {
+  const { anchors, ticks } = layout(named("good/stalled_commit_refused"), 900);
+  for (const { t, y } of ticks) assert.ok(Math.abs(timeAt(anchors, y) - t) < 1e-6, `${t} at ${y}`);
+});
+
+test("no two rows of the axis say the same time", () => {
+  const said = layout(named("_reacts"), 900).ticks.map((tick) => seconds(tick.t, 3));
+  assert.deepEqual(said, [...new Set(said)]);
+});
+
+test("an arrow leaves the letters alone that go below the line", () => {
+  const lanes = ["lock", "W1", "W2"].map((id) => ({ id, title: id, role: id === "lock" ? "truth" : "writer", state: "" }));
+  const write = (id, lane, look, label, t) => ({ id, lane, side: "lock", op: "acquire", label, kind: "write", look, t, hue: 1 });
+  for (let t = 40; t < 90; t += 1) {
+    const arrows = [write("a", "W2", "refused", "acquire: 412", [10, 12, t]), write("b", "W2", "ok", "acquire", [t + 1, t + 2, t + 3])];
+    const plan = layout({ span: [0, 100], lanes, arrows, marks: [], bars: [] }, 900);
+    const { x0, x1, y } = plan.labels.find((each) => each.id === "b");
+    for (const leg of plan.arrows.flatMap((arrow) => arrow.legs)) {
+      const at = (x) => leg.y1 + ((leg.y2 - leg.y1) * (x - leg.x1)) / (leg.x2 - leg.x1);
+      for (const x of [x0, x1]) assert.ok(at(x) <= y || at(x) >= y + 3, `at ${t}: ${at(x)} through ${y}`);
+    }
+  }
 });
 
 test("an answer that was lost stops at a cross on its way back", () => {

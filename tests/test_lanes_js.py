@@ -237,7 +237,7 @@ def test_a_client_that_believes_while_another_has_the_lock_is_wrong_from_the_beg
     assert last.who in str(outcome.violation)
     *_, wrong = (bar for bar in whole(history)["bars"] if bar["kind"] == "wrong")
     assert wrong["lane"] == last.who and "another client has the lock" in wrong["detail"]
-    assert wrong["t"][0] == round(last.at_ms - history[0].at_ms, 1)
+    assert wrong["t"][0] == round(last.at_ms - history[0].at_ms, 4)
 
 
 def test_a_client_whose_grant_the_record_does_not_tell_yet_is_not_drawn_as_wrong() -> None:

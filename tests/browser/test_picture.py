@@ -124,6 +124,38 @@ def test_a_page_opens_at_the_event_that_its_address_names(tmp_path: Path, page: 
     assert page.locator("tr[data-row=g7].lk-selected").count() == 1
 
 
+def test_a_moment_is_shown_whole_and_stays_in_view_in_another_width(
+    tmp_path: Path, page: Any
+) -> None:
+    """Heads, rows, marks and labels are of the moment of the slider; no label is faded in part."""
+    opened(page, recorded(), tmp_path / "story.html")
+    heads = "[...document.querySelectorAll('button.lk-title')].map(each => each.innerText)"
+    ended = page.evaluate(heads)
+    assert all("exited" in each for each in ended)
+    faded = (
+        "at => { const slider = document.querySelector('.lk-slider'); slider.value = 1000 * at;"
+        " slider.dispatchEvent(new Event('input'));"
+        " const later = of => [...document.querySelectorAll(of)].map("
+        "each => each.classList.contains('lk-later'));"
+        " return [later('text.lk-label'), later('tr[data-row]')]; }"
+    )
+    labels, rows = page.evaluate(faded, 0.3)
+    assert {*labels} == {True, False} and rows == sorted(rows) and {*rows} == {True, False}
+    assert not any("exited" in each for each in page.evaluate(heads))
+    assert not any(map(any, page.evaluate(faded, 1.0)))
+    assert page.evaluate(heads) == ended
+
+    end = "b => b.scrollHeight - b.clientHeight - b.scrollTop"
+    scroller = page.locator(".lk-scroll")
+    for width in (1400, 420):
+        page.set_viewport_size({"width": width, "height": 500})
+        page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+        if width == 1400:
+            scroller.evaluate("b => { b.scrollTop = 1e6; }")
+        assert scroller.evaluate("b => b.scrollHeight > b.clientHeight")
+        assert scroller.evaluate(end) <= 4, width
+
+
 def test_a_long_history_is_drawn_only_where_it_is_looked_at(tmp_path: Path, page: Any) -> None:
     """However long: the page has as many nodes as a screen shows."""
     many = [later(each, n) for n in range(120) for each in recorded()]

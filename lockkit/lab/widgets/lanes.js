@@ -360,6 +360,7 @@ class View {
     const scene = this.current();
     if (!scene) return;
     const any = Boolean(scene.lanes && scene.lanes.some((lane) => lane.role === "writer"));
+    const again = this.scene === scene;   // in another width, or with other lanes
     this.scene = scene;
     if (scene.reads && !this.asked) { this.asked = this.reads = this.box.checked = true; }
     this.empty.hidden = any;
@@ -372,7 +373,7 @@ class View {
     const ended = this.drawnLive && !live && !(this.model.get("status") || {}).recorded;
     if (live && !this.drawnLive) { this.pinned = true; this.freed = false; }   // nobody chose a place in it
     this.drawnLive = live;
-    if (any) this.paint(scene, ended);
+    if (any) this.paint(scene, ended, again && this.plan ? this.seen() : null);
     else { this.canvas.replaceChildren(); this.plan = this.hay = this.times = null; }
     this.mode();
     this.rows.name(scene.caption || GENERATIONS);
@@ -380,7 +381,15 @@ class View {
     this.root.dataset.ready = "true";
   }
 
-  paint(scene, ended) {
+  /** What is in view: the time in its middle, or the picture's end. */
+  seen() {
+    const { scrollTop, scrollHeight, clientHeight } = this.scroller;
+    if (!clientHeight || !scrollTop || this.live) return null;
+    if (scrollTop + clientHeight >= scrollHeight - 4) return Infinity;
+    return timeAt(this.plan.anchors, scrollTop + clientHeight / 2);
+  }
+
+  paint(scene, ended, seen) {
     if (!this.laid) this.rows.open(this.root.dataset.bench === "true" || this.root.clientWidth >= BESIDE);
     this.laid = this.pane.clientWidth;
     const width = Math.max(WIDTH_MIN, this.scroller.clientWidth || this.laid);   // without its scrollbar
@@ -395,6 +404,7 @@ class View {
     this.proof.hidden = !this.plan.stops.some((stop) => stop.evidence);
     if (this.live) this.follow(scene.keep ?? null);
     else if (ended) this.scroll((box) => { box.scrollTop = this.plan.height; });
+    else if (seen !== null) this.scroll((box) => { box.scrollTop = interpolate(this.plan.anchors, seen) - box.clientHeight / 2; });
     else this.atHarm();
     this.visible(true);
     this.scrub();
@@ -438,7 +448,9 @@ class View {
   }
 
   heads() {
-    const { lanes, width } = this.plan;
+    const { width } = this.plan;
+    const then = this.past() ? statesAt(this.scene, this.cursor) : null;
+    const lanes = this.plan.lanes.map((lane) => (then && lane.role === "writer" ? { ...lane, state: then[lane.id] ?? "" } : lane));
     const stamp = JSON.stringify([lanes, width, [...this.away]]);
     if (stamp === this.headed) return;
     this.headed = stamp;
@@ -454,7 +466,7 @@ class View {
       title.style.maxWidth = `${room}px`;
       html("b", "", lane.title === "lock object" && room < 92 ? "lock" : lane.title, title);
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, STATE_CHAR * lane.state.length > room ? BRIEF[lane.state] ?? lane.state : lane.state, title);
-      else html("i", "", lane.id === "lock" ? "the truth" : room < 92 ? "for readers" : "what readers see", title);
+      else if (!writer) html("i", "", lane.id === "lock" ? "the truth" : room < 92 ? "for readers" : "what readers see", title);
       if (writer) this.folds(title, lane, `Hide the lane of ${lane.title}`);
     }
     strip.style.transform = `translateX(${-this.scroller.scrollLeft}px)`;
@@ -510,9 +522,9 @@ class View {
     const [bars, arrows, marks, labels] = ["bars", "arrows", "marks", "labels"].map((name) => layer(`lk-${name}`));
     for (const bar of seen.bars) this.drawBar(bar, bars);
     for (const arrow of seen.arrows) this.drawArrow(arrow, arrows);
-    for (const mark of seen.marks) this.drawMark(mark, marks);
-    for (const label of seen.labels) this.drawLabel(label, labels);
-    this.shade = svg("rect", { class: "lk-future", x: 0, width: this.plan.width, height: 0, y: 0 }, this.canvas);
+    this.shade = svg("rect", { class: "lk-future", x: 0, width: this.plan.width, height: 0, y: 0 });
+    this.canvas.insertBefore(this.shade, marks);   // what has a moment of its own is faded as a whole, or not
+    this.whole = [...seen.marks.map((mark) => [this.drawMark(mark, marks), mark]), ...seen.labels.map((label) => [this.drawLabel(label, labels), label])];
     this.shadeFrom();
     this.mark(top + AROUND);   // where it is scrolled to: to measure it again lays the page out again
     if (focused) this.focus();
@@ -615,11 +627,14 @@ class View {
         svg("path", { d: `M${x - 6} ${y}h12M${x} ${y - 5}v10`, class: "lk-stop" }, node);
     }
     if (mark.evidence) svg("circle", { cx: x, cy: y, r: 10, class: "lk-halo" }, node);
+    return node;
   }
 
   drawLabel(label, parent) {
     const hue = label.kind === "generation" || label.kind === "owner" || label.kind === "commit" ? ` lk-w${label.hue % 6}` : "";
-    svg("text", { class: `lk-label lk-label-${label.kind}${hue}`, x: label.x, y: label.y, "text-anchor": label.anchor, "data-for": label.id }, parent).textContent = label.text;
+    const node = svg("text", { class: `lk-label lk-label-${label.kind}${hue}`, x: label.x, y: label.y, "text-anchor": label.anchor, "data-for": label.id }, parent);
+    node.textContent = label.text;
+    return node;
   }
 
   // --- choosing, walking, holding still ---
@@ -797,15 +812,21 @@ class View {
     this.clock.textContent = seconds(now);
     this.slider.setAttribute("aria-valuetext", seconds(now));
     this.shadeFrom();
+    this.heads();
+    this.rows.until(this.past() ? now : Infinity);
     if (t >= 0) this.scroll((box) => within(box, interpolate(this.plan.anchors, now) - 60, 120));
   }
 
+  /** Whether a moment before the end is shown. */
+  past() { return !this.live && this.cursor >= 0 && this.cursor < this.scene.span[1]; }
+
   shadeFrom() {
     if (!this.shade) return;
-    const t = this.live ? -1 : this.cursor;
-    const y = t < 0 ? this.plan.height : interpolate(this.plan.anchors, t) + 2;
+    const past = this.past();
+    const y = past ? interpolate(this.plan.anchors, this.cursor) + 2 : this.plan.height;
     this.shade.setAttribute("y", y);
     this.shade.setAttribute("height", Math.max(0, this.plan.height - y));
+    for (const [node, { t, y: at }] of this.whole) node.classList.toggle("lk-later", past && (t === undefined ? at > y : t > this.cursor));
   }
 
   /** Every moment at which something happens, rising. */

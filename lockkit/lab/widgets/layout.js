@@ -27,6 +27,9 @@ const WIDE = /[A-Zmw]/g;
 const WIDE_MORE = 0.3;    // ... and so much wider a wide one
 const LINE = 14;          // a line of labels
 const LETTER = 9;         // ... above its baseline
+const BELOW = 2;          // ... below it
+const DESCENDER = 4;      // ... where a letter goes down
+const DESCENDS = /[gjpqy_]/;
 const TOP = 14;
 const FLIGHT = 9;         // an arrow falls at least this far, so that its direction can be seen
 const GAP_MAX = 46;       // idle time is elided beyond this
@@ -46,6 +49,7 @@ const NUDGES = [0, -2, 2, -4, 4, -6, 6, -8, 8, -10, 10];   // so far a label mak
 const ROUNDS = 6;         // a picture is laid out so often, with more room where a label still touches something
 const MORE = 5;           // ... so much more each time
 const MANY = 400;         // arrows from which on two rounds have to do
+const ENDS = new Set(["exited", "killed"]);
 const STUB = 46;          // the arrow of a client without a lane
 const TRIES_MAX = 200;    // places that are tried for a bar's label, and lines of the page that an arrow is looked for in
 
@@ -54,12 +58,12 @@ const SHORTER = [
   [/^committed, (epoch \d+)$/, "$1"], [/^epoch (\d+)$/, "e$1"],
   [/^decided by (.+)$/, "by $1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
-  [/^conflict with .*$/, "conflict"], [/^(fault: .+) \(.*\)$/, "$1"], [/^(fenced off|fault): .*$/, "$1"], [/^commit refused.*$/, "refused"],
+  [/^conflict with .*$/, "conflict"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^commit refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
   [/^stalled (.+)$/, "$1"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^(.+) epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
-  [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^checked$/, ""], [/^tests the store$/, "tests"],
+  [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
 ];
 
 /** An estimate of how wide a text is. */
@@ -218,12 +222,13 @@ function stretch(scene, arrows, marks, at, room, more) {
     for (const box of boxes) {
       box.y = y + box.dy;
       placed.recent.push(box);
-      if (box.text) placed.labels.push(Object.assign(box, { place }));
+      if (box.text) placed.labels.push(Object.assign(box, { place, t: entry.t }));
     }
     if (placed.recent.length > 60) placed.recent.splice(0, 20);
     if ((boxes.some((box) => box.text) || placed.anchors.length === 0) && y - ticked >= TICK) {
       const last = placed.ticks.at(-1);
-      placed.ticks.push({ y, t: entry.t, digits: last && entry.t - last.t < 60 ? 3 : 2 });
+      const same = last && seconds(last.t, 3) === seconds(entry.t, 3);
+      if (!same) placed.ticks.push({ y, t: entry.t, digits: last && entry.t - last.t < 60 ? 3 : 2 });
       ticked = y;
     }
     placed.anchors.push([entry.t, y]);
@@ -371,7 +376,7 @@ class Page {
 
   /** Where the label touches something, as a share of the way of what it touches; null if nowhere. */
   touched(box) {
-    const [top, bottom] = [box.y - LETTER, box.y + 2];
+    const [top, bottom] = [box.y - LETTER, box.y + (DESCENDS.test(box.text) ? DESCENDER : BELOW)];
     for (const by of [-1, 0, 1]) {
       for (const other of this.rows.get(rowOf(box.y) + by) ?? []) {
         if (other.x0 >= box.x1 + 4 || box.x0 >= other.x1 + 4) continue;
@@ -490,6 +495,25 @@ function stops(arrows, marks, bars) {
     ...marks.map((m) => stop(m, m.y - 6, m.y + 6)),
     ...bars.filter((b) => kinds.includes(b.kind) || (b.kind === "belief" && b.evidence)).map((b) => stop(b, b.y, b.y2)),
   ].sort((p, q) => p.y - q.y || (p.id < q.id ? -1 : 1));
+}
+
+/** What each lane's head says at a moment before the end: what its bars and marks show there. */
+export function statesAt(scene, t) {
+  const found = {};
+  for (const { lane, kind, t: at } of scene.marks) if (ENDS.has(kind) && at <= t) found[lane] = kind;
+  for (const { lane, kind, label, t: [from, to] } of scene.bars) {
+    const said = { belief: "holds", wrong: label, stall: "stalled" }[kind];
+    if (said && from <= t && t < to && found[lane] !== "stalled") found[lane] = said;
+  }
+  return found;
+}
+
+/** The time that is drawn at this height. */
+export function timeAt(anchors, y) {
+  const place = upTo(anchors.map(([, at]) => at), y);
+  if (place < 0) return anchors[0][0];
+  const [[t0, y0], [t1, y1]] = [anchors[place], anchors[place + 1] ?? anchors[place]];
+  return y1 > y0 ? t0 + ((t1 - t0) * (y - y0)) / (y1 - y0) : t0;
 }
 
 function stop({ id, lane, detail, label, row, evidence }, y, y2) {

@@ -39,6 +39,13 @@ SIMULATED = {
     "answer lost after it was applied": "answer lost",
 }  # fmt: skip
 """The simulator's faults of a write that is lost or late; their names are part of its traces."""
+STRUCK = {
+    "drop": "{} dropped", "reset": "{} cut off", "hang": "{} withheld", "delay": "{} delayed",
+    "late": "request held back", "status": "an error sent instead of the answer",
+}  # fmt: skip
+"""What the proxy did to a request, or to its answer, in words."""
+SILENCING = ("dropped", "cut off", "withheld", "instead of the answer")
+"""How the words of a fault end after which the client does not know what the store did."""
 SCRATCH = "/conditions.json"
 """The object on which a client tests that its store enforces write conditions."""
 COMPLETED = (".commit", ".deltacommit", ".replacecommit")
@@ -555,6 +562,8 @@ def guess(key: str, reads: bool) -> str:
 def described(fault: Event) -> str:
     """In words that are true also of a write that the store refused."""
     name = str(fault["fault"])
+    if name in STRUCK:
+        return STRUCK[name].format("answer" if fault["when"] == "after" else "request")
     return neutral(name) if name in SIMULATED else f"{name} ({fault['when']} the store decided)"
 
 

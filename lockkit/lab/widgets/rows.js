@@ -11,6 +11,7 @@ class Rows {
     this.choose = choose;
     this.all = [];
     this.selected = this.active = "";
+    this.shown = Infinity;
     this.caption = html("button", "lk-caption", GENERATIONS, parent);
     this.caption.type = "button";
     this.caption.addEventListener("click", () => this.open(this.box.hidden));
@@ -69,8 +70,17 @@ class Rows {
     if (focused) this.focus();
   }
 
+  /** Rows that are later than this time are faded, as in the picture; the last of the others is in view. */
+  until(t) {
+    if (t === this.shown) return;
+    this.shown = t;
+    for (const node of this.body.children) node.classList.toggle("lk-later", this.all[this.places?.get(node.dataset.row)]?.t > t);
+    if (t < Infinity) within(this.box, (upTo(this.all.map((row) => row.t), t) + 1) * ROW_H, ROW_H);
+  }
+
   row(row, place) {
     const node = document.createElement("tr");
+    node.classList.toggle("lk-later", row.t > this.shown);
     node.dataset.row = row.id;
     node.dataset.arrow = row.arrow;
     node.setAttribute("aria-rowindex", place + 2);

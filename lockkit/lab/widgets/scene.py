@@ -19,6 +19,7 @@ from typing import Any
 from lockkit.events import INSTANT, STORE, Event, shortened
 from lockkit.lab.widgets.models import (
     COMPLETED,
+    SILENCING,
     BeliefSpan,
     Exchange,
     HistoryModel,
@@ -178,7 +179,7 @@ class _Painter:
         return sorted(shown, key=lambda exchange: exchange.first_ms)
 
     def _t(self, at_ms: float) -> float:
-        return round(max(at_ms, self.start) - self.zero, 1)
+        return round(max(at_ms, self.start) - self.zero, 4)
 
     def _hue(self, who: str) -> int:
         return self.hues.get(who, NO_LANE)
@@ -655,7 +656,7 @@ def silent(each: Exchange) -> str:
     """The outcome for a client that records no answers: by the store's record and the faults."""
     if each.sent_ms is not None or each.decided_ms is None:
         return ""
-    if each.fault.startswith(("drop", "reset", "hang", "status")):
+    if each.fault.endswith(SILENCING):
         return "unknown"
     return {409: "precondition_failed", 412: "precondition_failed", 429: "throttled"}.get(
         each.status, "applied"
