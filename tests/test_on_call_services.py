@@ -204,6 +204,19 @@ def test_a_terraform_state_is_not_locked_as_a_table(capsys: pytest.CaptureFixtur
     assert "lockkit tflock run" in capsys.readouterr().err
 
 
+def test_a_file_that_is_not_terraforms_is_not_offered_for_a_break_that_would_be_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.tfstate.tflock"
+    file.write_text("<html>")
+    line = ["lock", "break", f"file://{tmp_path}/x.tfstate"]
+    found = said(capsys, *line, code=75)
+    assert main(line) == 75
+    assert "delete it by hand" in found["why"] and "to break it" not in capsys.readouterr().out
+    assert main([*line, "--version", found["version"], "--force"]) == 75 and file.exists()
+    assert "delete it by hand" in capsys.readouterr().err
+
+
 def test_the_times_of_a_terraform_lock_are_its_holders() -> None:
     with Emulator() as server:
         options = {"endpoint": server.s3}

@@ -35,6 +35,8 @@ class ServiceHolder:
     """The service's sign that the holder lived within its last `lease_s`; "" if it gives none."""
     no_holder: str = ""
     """What shows that nobody keeps it, so that it never ends by itself; "" if nothing does."""
+    by_hand: str = ""
+    """Why only a person can end it, without lockkit; "" if lockkit can."""
     clock: str = "the service's clock"
     """By which clock the times are."""
 
@@ -51,6 +53,8 @@ class ServiceHolder:
     @property
     def breakable(self) -> tuple[bool | None, str]:
         """Whether a break is safe by what one look shows (None: it does not show that), and why."""
+        if self.by_hand:
+            return False, self.by_hand
         match self.process_state:
             case ProcessState.ENDED:
                 return True, "its process ran on this host and has ended"
@@ -84,11 +88,9 @@ def guard_break(found: ServiceHolder, version: str, *, force: bool) -> None:
     Another grant than that of `version` is refused by the service itself.
     """
     breakable, why = found.breakable
-    if breakable is False and found.version == version and not force:
-        raise BreakRefused(
-            "the lock", f"was not broken: {why}",
-            "if you want to end its grant anyway, confirm it (--force, or the console)",
-        )  # fmt: skip
+    if breakable is False and found.version == version and (found.by_hand or not force):
+        cure = "if you want to end its grant anyway, confirm it (--force, or the console)"
+        raise BreakRefused("the lock", f"was not broken: {why}", "" if found.by_hand else cure)
 
 
 def description(unique: str) -> str:

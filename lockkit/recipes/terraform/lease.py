@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lockkit import __version__
 from lockkit.clock import process_name, utc
-from lockkit.errors import NoAnswer, StoreError, Unanswered
+from lockkit.errors import NoAnswer, Unanswered
 from lockkit.protocol.outcome import Applied, Throttled, Version, over
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
@@ -180,12 +180,12 @@ class StateLease(LeasedLock):
         info = found.info if isinstance(found.info, LockInfo) else LockInfo(id="")
         ttl_s = lease_s(info)
         ends = "never" if ttl_s is None else f"{ttl_s:g} s after its last renewal"
-        if info is not found.info:
-            ends = "never: find out who wrote it, then delete it by hand"
+        foreign = info is not found.info
         return ServiceHolder(
             str(found.info), found.version, ends, time_ms(info.created),
             process=process_in(info.info), lease_s=ttl_s, clock="its holder's clock",
             overdue_s=ttl_s and ttl_s * (BEATS_PER_LEASE - 1) / BEATS_PER_LEASE,
+            by_hand="find out who wrote it, then delete it by hand" if foreign else "",
         )  # fmt: skip
 
     def _break_grant(self, version: str) -> bool:
@@ -193,8 +193,7 @@ class StateLease(LeasedLock):
         found = self._look()
         if found.version != version:
             return False
-        if not isinstance(found.info, LockInfo):
-            raise StoreError(f"{self}: {self._state.key} is not a lock file; delete it by hand")
+        assert isinstance(found.info, LockInfo), "only a person may end another one"
         self._delete(found.info.id)
         return True
 

@@ -120,7 +120,7 @@ def grant_html(grant: ServiceHolder | None, url: str) -> str:
     risk = "No later grant would be ended." if grant.certain else others
     breakable, why = grant.breakable
     refused = f"<p class='bad'><b>Must not be broken now:</b> {shown(why)}.</p>"
-    confirm = f"<p>To break it anyway, type in <b>{FORCE}</b>.</p>"
+    confirm = "" if grant.by_hand else f"<p>To break it anyway, type in <b>{FORCE}</b>.</p>"
     return (
         f"<div class='lc-card'><h4>Dry run: nothing was changed</h4><p>Would end the grant of "
         f"<b>{shown(grant.owner)}</b> at {shown(url)}, version <b>{shown(grant.version)}</b>. "
