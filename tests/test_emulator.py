@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from lockkit import StoreError, open_store
 from lockkit.clock import Clock
 from lockkit.events import Event
 from lockkit.lab.server import Credentials, Emulator
@@ -274,11 +275,11 @@ def test_with_credentials_only_requests_signed_by_them_are_answered(emulator: An
     from botocore.config import Config
     from botocore.exceptions import ClientError
 
-    def client(access_key: str, secret_key: str) -> Any:
+    def client(access_key: str, secret_key: str, region: str = "us-east-1") -> Any:
         return boto3.client(
-            "s3", endpoint_url=emulator.s3, region_name="eu-central-1",
+            "s3", endpoint_url=emulator.s3, region_name=region,
             aws_access_key_id=access_key, aws_secret_access_key=secret_key,
-            config=Config(retries={"total_max_attempts": 1}),
+            config=Config(retries={"total_max_attempts": 1}, signature_version="s3v4"),
         )  # fmt: skip
 
     real = client("AKIAREAL", "realsecret")
@@ -293,7 +294,18 @@ def test_with_credentials_only_requests_signed_by_them_are_answered(emulator: An
         with pytest.raises(ClientError) as caught:
             wrong.put_object(Bucket="b", Key="k", Body=b"x")
         assert caught.value.response["Error"]["Code"] == code
+    elsewhere, at = client("AKIAREAL", "realsecret", "eu-west-1"), {"Bucket": "b", "Key": key}
+    link = elsewhere.generate_presigned_url("get_object", at)
+    status, _, said = ask(emulator.s3, "GET", link.removeprefix(emulator.s3))
+    assert status == 400 and b"the region 'eu-west-1' is wrong" in said
+    keys = {"aws_access_key_id": "AKIAREAL", "aws_secret_access_key": "realsecret"}
+    store = open_store("s3://b", endpoint=emulator.s3, region_name="eu-west-1", **keys)
+    with pytest.raises(StoreError, match="AuthorizationHeaderMalformed; wrong region"):
+        store.get(key)
+    assert elsewhere.get_object(**at)["Body"].read() == b"x", "boto3 follows the answer's region"
     assert ask(emulator.s3, "GET", "/b/k")[0] == 403
+    form = "multipart/form-data; boundary=x"
+    assert ask(emulator.s3, "POST", "/b", b"--x--", Content_Type=form)[0] == 501
     assert "realsecret" not in repr(Credentials("AKIAREAL", "realsecret"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -373,9 +374,14 @@ def test_serve_refuses_a_policy_of_another_form_in_one_sentence(
     assert why in said and said.count("\n") == 1
 
 
-def test_serve_reads_no_endless_policy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_reads_no_endless_policy_and_waits_for_no_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["serve", "--policy", "/dev/zero"]) == EXIT_FAILED
     assert "a policy has at most" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["serve", "--policy", str(tmp_path / "pipe")]) == EXIT_FAILED
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_condition_may_compare_with_a_number_or_a_boolean() -> None:

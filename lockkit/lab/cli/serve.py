@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import OK, USAGE, CommandError, command, say_json
@@ -134,8 +133,15 @@ def policy_of(names: list[str]) -> AccessPolicy | None:
 
 
 def _text(name: str) -> str:
-    with Path(name).open("rb") as file:
+    with open(name, "rb", opener=_at_once) as file:
         text = file.read(POLICY_BYTES_MAX + 1)
     if len(text) > POLICY_BYTES_MAX:
         raise ValueError(f"a policy has at most {POLICY_BYTES_MAX} bytes")
     return text.decode()
+
+
+def _at_once(name: str, flags: int) -> int:
+    """A pipe is opened although nobody writes to it: then it is empty."""
+    descriptor = os.open(name, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor

@@ -23,6 +23,7 @@ from lockkit.lab.server.objects import Check, Object, Objects
 from lockkit.lab.server.policy import AccessPolicy
 from lockkit.lab.server.profiles import ServerProfile
 from lockkit.lab.server.s3_body import checksum_headers, crc32_of, payload, received
+from lockkit.lab.server.sigv4 import MALFORMED, REGION
 
 KEPT_HEADERS = (
     "content-type", "content-encoding", "cache-control", "content-disposition", "content-language",
@@ -79,8 +80,9 @@ class S3:
             return Reply(304, {"ETag": refusal.message}, b"", deed)
         if call.method == "HEAD":
             return Reply(refusal.status, {}, b"", deed)
+        region = f"<Region>{REGION}</Region>" if refusal.code == MALFORMED else ""
         return markup.document(
-            f"<Error><Code>{refusal.code}</Code><Message>{plain(refusal.message)}</Message>"
+            f"<Error><Code>{refusal.code}</Code><Message>{plain(refusal.message)}</Message>{region}"
             f"<Resource>{plain(call.path)}</Resource><RequestId>{call.id}</RequestId></Error>",
             deed,
             refusal.status,
@@ -146,7 +148,7 @@ class S3:
                 return Reply(204, deed=deed)
             case "HEAD", "":  # one that is missing was refused before
                 deed.answer = "found"
-                return Reply(200, {"x-amz-bucket-region": "us-east-1"}, deed=deed)
+                return Reply(200, {"x-amz-bucket-region": REGION}, deed=deed)
             case "GET", "location":
                 deed.answer = "found"
                 return s3_lists.answer("LocationConstraint", "", deed)

@@ -13,6 +13,9 @@ from lockkit.lab.server.call import DialectError, DialectRequest
 
 SKEW_S_MAX = 15 * 60
 LINK_S_MAX = 7 * 24 * 3600
+REGION = "us-east-1"
+"""Of every bucket."""
+MALFORMED = "AuthorizationHeaderMalformed"
 _SCOPE = r"([^/]+)/(\d{8})/([^/]+)/s3/aws4_request"
 _NAMES = r"[a-z0-9;!#$%&'*+.^_`|~-]+"
 _HEADER = re.compile(
@@ -43,12 +46,20 @@ def verify(call: DialectRequest, credentials: Credentials, now_ms: float) -> Non
 
     A request signed by headers is valid for 15 minutes, a presigned link as long as it says.
     """
+    if call.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise DialectError(501, "NotImplemented", "this server takes no uploads by forms (POST)")
     link = "X-Amz-Algorithm" in call.query
     access_key, day, region, names, signature = _of_link(call) if link else _of_headers(call)
     if access_key != credentials.access_key:
         raise DialectError(
             403, "InvalidAccessKeyId",
             "The AWS Access Key Id you provided does not exist in our records.",
+        )  # fmt: skip
+    if region != REGION:
+        where = "X-Amz-Credential parameter" if link else "authorization header"
+        raise DialectError(
+            400, "AuthorizationQueryParametersError" if link else MALFORMED,
+            f"The {where} is malformed; the region '{region}' is wrong; expecting '{REGION}'",
         )  # fmt: skip
     signed_at = call.query.get("X-Amz-Date", "") if link else call.headers.get("x-amz-date", "")
     try:
