@@ -20,13 +20,14 @@ _PASSWORD = re.compile(r"(?::|%(25)?3a)(?!\d+(?:,|%2c|$))|^(?!localhost)[^.,]+:\
 SECRET_NAMES = (
     r"(?>[\w.-]*?(?:secret|passw(?:or)?d|passphrase|pwd|token|credential|signature|googleaccessid"
     r"|x-(?:amz|goog)-|(?:access|account|api)[_.-]?key"
-    r"|(?:\b|(?<=3f)|(?<=26))(?:sig|auth)(?= ?=|%)))[\w.-]*+"
+    r"|(?:\b|(?<=3f)|(?<=26))(?:sig|auth|pass)(?= *=|%)))[\w.-]*+"
 )
 """A whole name of a credential; no part is tried twice, so that long texts take linear time."""
 _NAMED = re.compile(
-    rf"((?<![\w./-]){SECRET_NAMES}(?: ?= ?|%(?:25)*3d|[\"'] ?: ?[\"'])"  # after a /: a partition
+    rf"((?<![\w./-]){SECRET_NAMES}(?: *= *|%(?:25)*3d|[\"'] ?: ?|(?<=word): +|(?<=key): +)"
+    r"|(?<![\w./-])(?:[\w.-]*%(?:25)*(?:[46][1-9a-f]|[57][0-9a]))++[\w.-]*(?:=|%(?:25)*3d)"
     r"|(?<!\w)authorization ?[:=] *(?:(?:bearer|basic|token|apikey|sharedkey(?:lite)?|aws) +)?)"
-    r"(?!\.\.\.(?:\W|$))[^\s&;]+", re.I
+    r"(?!\.\.\.(?:\W|$))(?:'[^'\n]{1,200}'|\"[^\"\n]{1,200}\"|[^\s&;]+)", re.I
 )  # fmt: skip
 
 

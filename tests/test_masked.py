@@ -73,6 +73,14 @@ SHORT = "https://anna:secret-word@ci.test/job/7"
         "token=...secret",
         'pwd=secret {"api_key": "secret"}',
         "authorization: secret",
+        "https://ci.test/?%70assword=secret&x",
+        "%2570assword%253Dsecret",
+        "password='a secret'",
+        'passwd = "a secret"',
+        "pass=secret",
+        "password  = secret",
+        "password: secret",
+        '"access_key": "a secret"',
     ],
 )
 def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
@@ -101,6 +109,9 @@ def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
         "lease:1234@57",
         "container@account",
         "pass access_key=... and password=...",
+        "check the credentials: run aws login",
+        "s3://bucket/k%41",
+        "compass=3 bypass=1, one pass: done",
     ],
 )
 def test_a_url_without_a_password_is_shown_in_full(url: str) -> None:

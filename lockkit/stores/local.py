@@ -273,10 +273,9 @@ class LocalStore:
                 self._clock.sleep(FLOCK_POLL_S)
 
     def _missing(self, doing: str, error: OSError) -> Missing:
-        """For a read that failed. Below a store that is no directory, nothing counts as missing."""
         below = isinstance(error, NotADirectoryError) and self._root.is_dir()
         if not (below or isinstance(error, FileNotFoundError)):
-            raise self._fault(doing, error) from None
+            raise self._fault(doing, error) from None  # also if the store itself is no directory
         return Missing()
 
     def _fault(self, doing: str, error: OSError) -> StoreError:
