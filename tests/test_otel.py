@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import json
+import os
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +18,16 @@ pytest.importorskip("opentelemetry.sdk", reason="make test installs opentelemetr
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from table_world import CONFIG, new_table, rows
 
-from lockkit import Lock, open_lock
+from lockkit import Lock, open_lock, sinks
 from lockkit.errors import LockBusy
 from lockkit.events import Event, event
 from lockkit.recipes.wal import Wal
-from lockkit.sinks import overheard
+from lockkit.sinks import ObserverFailed, overheard, queued
 from lockkit.sinks.otel import INSTRUMENTS, LANES_MAX, Telemetry, address, instrument
 from lockkit.table.handle import Table
 
@@ -34,17 +37,38 @@ URL = "s3://lake/orders"
 _NAMES = itertools.count()
 
 
+class Gate(InMemorySpanExporter):
+    """An exporter that takes as long as its gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.open, self.waited_in_vain = threading.Event(), threading.Event(), False
+        self.open.set()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.reached.set()
+        self.waited_in_vain |= not self.open.wait(2.0)
+        return super().export(spans)
+
+
 class Exported:
     """The metrics and spans of one test."""
 
     def __init__(self) -> None:
-        self.reader, self.spans = InMemoryMetricReader(), InMemorySpanExporter()
+        self.reader, self.gate = InMemoryMetricReader(), Gate()
         self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
         self.tracers = TracerProvider()
-        self.tracers.add_span_processor(SimpleSpanProcessor(self.spans))
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.gate))
         self.stop = instrument(meter_provider=self.meters, tracer_provider=self.tracers)
+        self.telemetry = sinks._listeners[-1]
+        assert isinstance(self.telemetry, Telemetry)
+
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        assert self.telemetry.queue.flush(30)
+        return self.gate.get_finished_spans()
 
     def points(self, name: str) -> list[Any]:
+        assert self.telemetry.queue.flush(30)
         data = self.reader.get_metrics_data()
         return [
             point
@@ -63,13 +87,14 @@ class Exported:
         }
 
     def span_names(self) -> list[str]:
-        return [each.name for each in self.spans.get_finished_spans()]
+        return [each.name for each in self.spans()]
 
 
 @pytest.fixture
 def exported() -> Iterator[Exported]:
     found = Exported()
     yield found
+    found.gate.open.set()
     found.stop()
 
 
@@ -103,7 +128,7 @@ def test_a_lock_reports_its_wait_its_hold_and_its_renewals(exported: Exported, u
 def test_no_attribute_has_the_password_of_an_owners_name(exported: Exported, url: str) -> None:
     with Lock(url, owner="https://anna:secret-word@ci.test/job/7"):
         pass
-    (span,) = exported.spans.get_finished_spans()
+    (span,) = exported.spans()
     assert span.attributes["lockkit.client"] == "https://***@ci.test/job/7"
     assert "secret" not in span.to_json()
 
@@ -163,7 +188,7 @@ def test_a_commit_is_a_span_with_its_phases_and_a_refused_one_an_error(
     new_table(url, CONFIG)
     with Table(url) as table:
         table.append(rows([1]))
-    spans = {each.name: each for each in exported.spans.get_finished_spans()}
+    spans = {each.name: each for each in exported.spans()}
     commit = spans["lockkit.commit"]
     for phase in ("prepare", "decide", "publish"):
         span = spans[f"lockkit.commit.{phase}"]
@@ -175,7 +200,7 @@ def test_a_commit_is_a_span_with_its_phases_and_a_refused_one_an_error(
     refused = at(9.0, "refused", instant="T", epoch=1, error="CommitConflict", why="secret text")
     heard(at(1.0, "began", instant="T"), refused)
     assert exported.by("lockkit.commit.conflicts", "lockkit.url") == {URL: 1}
-    last = exported.spans.get_finished_spans()[-1]
+    last = exported.spans()[-1]
     assert not last.status.is_ok and "secret" not in last.to_json()
 
 
@@ -203,11 +228,97 @@ def test_an_exporter_that_raises_is_one_warning_and_ends_nothing(url: str) -> No
         url_of=broken,
     )  # fmt: skip
     try:
-        with pytest.warns(UserWarning, match="no route") as warned, Lock(url):
-            pass
+        with pytest.warns(UserWarning, match="no route") as warned:
+            with Lock(url):
+                pass
+            stop()
     finally:
         stop()
     assert len(warned) == 1
+
+
+def test_a_slow_exporter_delays_no_lock(exported: Exported, url: str) -> None:
+    exported.gate.open.clear()
+    with Lock(url) as first:
+        assert exported.gate.reached.wait(30)  # the span of its grant is being exported
+        with Lock(f"{url}-2"):
+            first.renew()
+    assert not exported.gate.waited_in_vain
+    exported.gate.open.set()
+    assert exported.span_names() == ["lockkit.lock.acquire"] * 2
+    assert len(exported.points("lockkit.lock.hold")) == 2
+
+
+def test_a_full_queue_drops_events_counts_them_and_measures_nothing_across_the_gap(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want, held = (
+        at(1.0, "heard", step=1, event="want", boot_ms=1, wall_ms=1),
+        at(2.0, "held", epoch=1, until_ms=9.0, version="v"),
+    )
+    released = at(3.0, "released", epoch=1, proven=True)
+    monkeypatch.setattr(queued, "ITEMS_MAX", 3)
+    exported.gate.open.clear()
+    heard(want, held)
+    assert exported.gate.reached.wait(30)
+    with pytest.warns(ObserverFailed, match="drops events .* BatchSpanProcessor") as warned:
+        heard(released, want, held, released, released)
+    assert len(warned) == 1
+    exported.gate.open.set()
+    assert exported.points("lockkit.lock.wait")[0].count == 2
+    heard(released)
+    (hold,) = exported.points("lockkit.lock.hold")
+    assert (hold.count, hold.sum) == (1, 0.001), "the second hold began before the gap"
+    assert [each.value for each in exported.points("lockkit.events.dropped")] == [2]
+
+
+@pytest.mark.parametrize("how", ["stop", "exit"])
+def test_what_is_queued_is_exported_at_the_stop_and_at_the_end_of_the_process(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    at_exit: list[Any] = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    exported = Exported()
+    heard(*(at(float(number), "held", epoch=1, until_ms=9.0, version="") for number in range(50)))
+    heard(at(99.0, "waiting", owner="W2", epoch=2, until_ms=9.0))
+    heard(at(99.0, "released", epoch=1, proven=True))
+    (exported.stop if how == "stop" else at_exit[-1])()
+    exported.telemetry.queue._thread.join(30)
+    assert exported.by("lockkit.lock.hold", "lockkit.outcome") == {"released": 1}
+    exported.stop()
+
+
+def test_a_stop_does_not_wait_for_ever_for_an_exporter(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setattr(queued, "FLUSH_S", 0.01)
+    exported.gate.open.clear()
+    with Lock(url):
+        assert exported.gate.reached.wait(30)
+    with pytest.warns(ObserverFailed, match="drops events"):
+        exported.stop()
+    assert exported.telemetry.queue.dropped and not exported.gate.waited_in_vain
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_exports_its_own_events_and_not_its_parents() -> None:
+    taken: list[str | None] = []
+    gate = threading.Event()
+
+    def take(item: str | None) -> None:
+        gate.wait(30)
+        taken.append(item)
+
+    handed = queued.EventQueue(take, "")
+    handed.put("of the parent")
+    if not (child := os.fork()):
+        gate.set()
+        handed.put("of the child")
+        os._exit(0 if handed.flush(30) and taken == ["of the child"] else 1)
+    gate.set()
+    assert os.waitpid(child, 0)[1] == 0
+    assert handed.flush(30) and taken == ["of the parent"]
+    handed.close()
 
 
 @pytest.mark.parametrize(
@@ -216,18 +327,20 @@ def test_an_exporter_that_raises_is_one_warning_and_ends_nothing(url: str) -> No
         ("s3://me:pass@lake/orders", "s3://lake/orders"),
         ("dynamodb://us-east-1/t/k?endpoint=http://u:p@h&x=secret", "dynamodb://us-east-1/t/k"),
         ("/var/locks/lock", "/var/locks/lock"),
+        ("s3://lake/http://u:secret@h/x", "s3://lake/http://***@h/x"),
+        ("s3://lake/\x1b[31m\u202e", "s3://lake/\\x1b[31m\\u202e"),
     ],
 )
-def test_a_label_carries_no_credential(given: str, shown: str) -> None:
+def test_a_label_carries_no_credential_and_no_control_character(given: str, shown: str) -> None:
     assert address(given) == shown
 
 
 def test_handles_that_are_idle_are_forgotten_and_others_are_bounded() -> None:
     seen = Telemetry(MeterProvider(), TracerProvider(), address)
     for number in range(LANES_MAX + 5):
-        seen(URL, event(1.0, f"W{number}", "held", epoch=1, until_ms=2.0, version=""))
+        seen._take(URL, event(1.0, f"W{number}", "held", epoch=1, until_ms=2.0, version=""))
     assert len(seen._handles) == LANES_MAX
-    seen(URL, event(2.0, f"W{LANES_MAX}", "released", epoch=1, proven=True))
+    seen._take(URL, event(2.0, f"W{LANES_MAX}", "released", epoch=1, proven=True))
     assert len(seen._handles) == LANES_MAX - 1
 
 

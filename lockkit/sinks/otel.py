@@ -9,11 +9,11 @@
 Needs `pip install 'lockkit[otel]'`. Nothing but names, numbers and outcomes is exported: no message
 of an error, no content of an object, no credential. `INSTRUMENTS` lists the metrics;
 docs/howto/telemetry.md has an example for Prometheus and a dashboard for Grafana.
+One thread exports. The threads that hold locks queue their events and never wait for an exporter.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from lockkit import __version__
-from lockkit.events import Event
+from lockkit.events import Event, plain
 from lockkit.sinks import listening, warn_of
+from lockkit.sinks.queued import EventQueue
 
 LANES_MAX = 10_000
 """Handles whose state is kept; the oldest is forgotten first."""
@@ -64,7 +65,14 @@ INSTRUMENTS = {
     "lockkit.batch.size": Instrument(
         "histogram", "{entry}", "Entries that one write decided together.", SIZES
     ),
+    "lockkit.events.dropped": Instrument(
+        "counter", "{event}", "Events that no metric and no span counts: the queue was full."
+    ),
 }  # fmt: skip
+DROPPING = (
+    "lockkit drops events of its metrics and traces, which are exported too slowly; export by a "
+    "BatchSpanProcessor (no lock or table is affected)"
+)
 PHASES = {"checked": "prepare", "fenced": "decide", "published": "publish"}
 """The phases of a commit, each a span, by the event that ends the phase."""
 
@@ -104,25 +112,29 @@ def instrument(
 ) -> Callable[[], None]:  # fmt: skip
     """Export from now on, also of handles that are already open; call the result to stop.
 
+    The stop, and else the end of the process, exports what is queued, for `FLUSH_S` at most.
+
     :param meter_provider: where metrics go; None: opentelemetry's global one.
     :param tracer_provider: where spans go; None: opentelemetry's global one.
     :param url_of: the label for a lock's or table's URL, for fewer series; `address` by default.
     :raises ModuleNotFoundError: without `pip install 'lockkit[otel]'`.
     """
     block = ExitStack()
-    block.enter_context(listening(Telemetry(meter_provider, tracer_provider, url_of or address)))
+    telemetry = Telemetry(meter_provider, tracer_provider, url_of or address)
+    block.callback(telemetry.queue.close)
+    block.enter_context(listening(telemetry))
     return block.close
 
 
 def address(url: str) -> str:
-    """The URL without what may carry a secret: a user, a query, a fragment."""
+    """The URL as text of a label: without a user, a query, a fragment or a named password."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return url.partition("://")[0]
+        return plain(url.partition("://")[0])
     host = parts.netloc.rpartition("@")[2]
     scheme = f"{parts.scheme}://" if parts.scheme else ""
-    return f"{scheme}{host}{parts.path}"[:URL_CHARS_MAX]
+    return plain(f"{scheme}{host}{parts.path}", limit=URL_CHARS_MAX)
 
 
 class Telemetry:
@@ -133,11 +145,14 @@ class Telemetry:
     ) -> None:
         from opentelemetry import context, metrics, trace
 
+        self.queue: EventQueue[tuple[str, Event, Any]] = EventQueue(self._export, DROPPING)
+
         meter = metrics.get_meter("lockkit", __version__, meter_provider)
         self._tracer: Any = trace.get_tracer("lockkit", __version__, tracer_provider)
         self._trace: Any = trace
-        self._here: Callable[[], Any] = context.get_current
-        self._url_of, self._turn, self._failed = url_of, threading.Lock(), False
+        self._get_here: Callable[[], Any] = context.get_current
+        self._here: Any = None  # the context of the thread that reported the current event
+        self._url_of, self._failed, self._dropped = url_of, False, 0
         self._handles: dict[tuple[str, str], HandleTelemetry] = {}
         self._add: dict[str, Callable[[float, dict[str, Any]], None]] = {}
         for name, each in INSTRUMENTS.items():
@@ -152,18 +167,29 @@ class Telemetry:
                 self._add[name] = histogram.record
 
     def __call__(self, url: str, event: Event) -> None:
+        """Never waits: what it observes has a lease to renew."""
+        if url:  # else the store's own record
+            self.queue.put((url, event, self._get_here()))
+
+    def _export(self, queued: tuple[str, Event, Any] | None) -> None:
         """Never raises: telemetry must not end what it observes."""
         try:
-            with self._turn:
-                self._take(url, event)
+            if queued is None:
+                return self._skip()
+            url, event, self._here = queued
+            self._take(url, event)
         except Exception as error:  # noqa: BLE001 - an exporter may raise anything
             if not self._failed:
                 self._failed = True
-                warn_of(event.kind, error)
+                warn_of(queued[1].kind if queued else "dropped", error)
+
+    def _skip(self) -> None:
+        """Events are missing: a duration across the gap would be wrong, so it is not reported."""
+        self._handles.clear()
+        before, self._dropped = self._dropped, self.queue.dropped
+        self._add["lockkit.events.dropped"](self._dropped - before, {})
 
     def _take(self, url: str, event: Event) -> None:
-        if not url:
-            return  # the store's own record
         at = url, event.who
         one = self._handles.pop(at, None) or HandleTelemetry()
         labels = {URL: self._url_of(url)}
@@ -197,7 +223,7 @@ class Telemetry:
 
     def _wants(self, one: HandleTelemetry, event: Event) -> None:
         if one.wants_ms is None and one.held_ms is None:
-            one.wants_ms, one.wants_in = event.at_ms, self._here()
+            one.wants_ms, one.wants_in = event.at_ms, self._here
 
     def _waited(
         self, one: HandleTelemetry, event: Event, outcome: str, labels: dict[str, Any]
@@ -265,9 +291,9 @@ class Telemetry:
     def _commits(self, one: HandleTelemetry, event: Event, labels: dict[str, Any]) -> None:
         instant = str(event["instant"])
         if event.kind == "began":
-            span = self._span("lockkit.commit", self._here(), event.at_ms, labels, event)
+            span = self._span("lockkit.commit", self._here, event.at_ms, labels, event)
             span.set_attribute(INSTANT, instant)
-            inside = self._trace.set_span_in_context(span, self._here())
+            inside = self._trace.set_span_in_context(span, self._here)
             one.commits[instant] = CommitTrace(span, inside, event.at_ms, event.at_ms)
             return
         found = one.commits.get(instant)
@@ -297,7 +323,7 @@ class Telemetry:
     def _span(
         self, name: str, context: Any, began_ms: float, labels: dict[str, Any], event: Event
     ) -> Any:
-        about = labels | {LANE: event.who}
+        about = labels | {LANE: plain(event.who)}
         if isinstance(event.get("epoch"), int):
             about[EPOCH] = event["epoch"]
         return self._tracer.start_span(
