@@ -17,6 +17,7 @@ from lockkit.errors import BreakRefused
 from lockkit.events import Event
 from lockkit.lab.course.table_trouble import URL, TroubledTable
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
+from lockkit.lab.incident.dropped import NotUnderstood
 from lockkit.lab.incident.patterns import NOT_SIMULATED, PRESENT, SIMULATED, Pattern
 from lockkit.lab.incident.present import with_present
 from lockkit.lab.server import Emulator
@@ -275,6 +276,9 @@ def test_a_file_that_is_not_evidence_is_refused_and_the_picture_stays(
     odd = Event(1.0, "W1", "held", {"epoch": [], "until_ms": [], "version": 4})
     assert console.diagnosis is not None, "the table was looked at, and still is as it was"
     alone = Console()
+    for name, why in (("", "no file is named"), (str(tmp_path / "none.jsonl"), "No such file")):
+        with pytest.raises(NotUnderstood, match=why):
+            alone.read(name)
     alone.read(str(INCIDENTS / "hudi-20027-*.jsonl"))
     for path in (wrong, tmp_path / "none.jsonl"):
         alone.panel.paths.value = str(path)

@@ -155,6 +155,7 @@ def test_large_old_bodies_are_dropped_but_keep_their_place(emulator: Any) -> Non
 
 @pytest.mark.parametrize("emulator", [{"profile": "gcs"}], indirect=True)
 def test_the_gcs_profile_takes_one_write_a_second_to_an_object(emulator: Any) -> None:
+    assert ask(emulator.gcs, "POST", "/storage/v1/b", b'{"name": 5}')[0] == 400
     path = "/upload/storage/v1/b/b/o?uploadType=media&name="
     began = time.monotonic()
     assert ask(emulator.gcs, "POST", f"{path}k", b"1")[0] == 200

@@ -148,7 +148,8 @@ def test_every_error_of_the_package_belongs_to_the_family() -> None:
 
 
 def test_a_store_that_refuses_says_what_it_answered() -> None:
-    endpoint = Endpoint("s3://b/t", StoreOptions(endpoint="http://127.0.0.1:9"), cures={})
+    at, rights = StoreOptions(endpoint="http://127.0.0.1:9"), {"write": "more", "": "the right"}
+    endpoint = Endpoint("s3://b/t", at, cures={}, rights=rights)
     error = endpoint.fault(ErrorResponse(status=403, code="AccessDenied"), "read k")
     assert (error.where, error.status, error.code) == (
         "s3://b/t at 127.0.0.1:9",
@@ -157,7 +158,7 @@ def test_a_store_that_refuses_says_what_it_answered() -> None:
     )
     assert str(error) == (
         "s3://b/t at 127.0.0.1:9: cannot read k, it answered 403 AccessDenied; "
-        "let these credentials read, write, list and delete under that prefix"
+        "access is denied: these credentials need the right"
     )
 
 

@@ -128,3 +128,16 @@ def test_a_deletion_is_done_by_an_empty_answer_of_any_type_and_not_by_a_page() -
     for status, body, done in ((204, b"", Applied), (200, b"<html>log in</html>", Unknown)):
         with answering(status, body, "text/html; charset=utf-8") as address:
             assert isinstance(open_store("s3://b/t", endpoint=address).delete("k"), done)
+
+
+@pytest.mark.parametrize(("words", "right"), [
+    ("lock show {url}", "GetItem"), ("lock acquire {url} --timeout 0 -- true", "DescribeTable"),
+])  # fmt: skip
+def test_a_denied_request_of_dynamodb_names_the_right_that_it_needs(
+    words: str, right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    denied = b'{"__type": "com.amazon.coral.service#AccessDeniedException", "Message": "no"}'
+    with answering(400, denied, "application/x-amz-json-1.0") as at:
+        assert main(words.format(url=LOCKS[0].format(at=at)).split()) == 3
+    said = capsys.readouterr().err
+    assert f"need dynamodb:{right} on the table (datasets" in said and said.count("\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -228,9 +229,13 @@ def test_a_lock_that_was_taken_over_is_lost_even_if_only_the_release_detects_it(
         lock.release()
 
 
-def test_a_missing_metastore_is_reported_and_not_as_a_busy_lock() -> None:
+def test_a_missing_metastore_is_reported_once_and_not_as_a_busy_lock(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("thrift"), "propagate", False)  # as without pytest
     with pytest.raises(NoAnswer, match="is it running"):
         HiveMetastoreLock(f"127.0.0.1:{free_port()}", "lake", "x").acquire(timeout=0)
+    assert capsys.readouterr().err == "", "thrift's own line"
 
 
 def test_the_server_decides_how_long_a_grant_lasts(

@@ -16,6 +16,7 @@ from process_world import ended_process, named_process
 
 from lockkit import open_lock
 from lockkit.cli.main import main
+from lockkit.cli.service_lock import holder_fields
 from lockkit.clock import process_name
 from lockkit.lab.incident.patterns import CARDS, Pattern
 from lockkit.lab.incident.service import _is_unchanged, judge
@@ -103,6 +104,11 @@ def test_clients_that_queue_up_do_not_end_a_watch_and_renewals_do() -> None:
     assert not _is_unchanged(HELD, replace(HELD, version="v2"))
     assert not _is_unchanged(replace(HELD, renewed_ms=1.0), replace(HELD, renewed_ms=2.0))
     assert not _is_unchanged(HELD, None)
+
+
+def test_json_of_a_holder_is_bounded_as_its_text_is() -> None:
+    said = holder_fields(replace(HELD, owner="o" * 400_000, waiting=("w",) * 3_000))
+    assert len(str(said)) < 3_000 and said["waiting_count"] == 3_000
 
 
 @pytest.mark.parametrize("pattern", [Pattern.HOLDER_DIED, Pattern.HOLDER_SILENT, Pattern.HEALTHY])

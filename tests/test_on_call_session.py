@@ -12,9 +12,9 @@ import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
 CURES = {
-    "s3": "403 AccessDenied; access is denied: these credentials need s3:GetObject, s3:PutObject",
-    "gcs": "403 forbidden; access is denied: these credentials need storage.objects.get, create",
-    "azure": "403 AuthorizationPermissionMismatch; access is denied: this identity needs the role",
+    "s3": "403 AccessDenied; access is denied: these credentials need s3:PutObject",
+    "gcs": "403 forbidden; access is denied: these credentials need storage.objects.create",
+    "azure": "AuthorizationPermissionMismatch; access is denied: these credentials need the role",
 }
 
 

@@ -521,6 +521,7 @@ FAULTS: list[tuple[str, int, str, dict[str, str], str]] = [
     ("s3", 301, "PermanentRedirect", {"x_amz_bucket_region": "eu-west-1"}, "'eu-west-1'"),
     ("s3", 301, "PermanentRedirect", {}, "region_name"),
     ("s3", 307, "TemporaryRedirect", {"Location": "http://127.0.0.1:1/"}, "new"),
+    ("s3", 307, "", {"Location": "http://127.0.0.1:1/"}, "check the endpoint"),
     ("s3", 400, "AuthorizationHeaderMalformed", {}, "region_name"),
     ("s3", 501, "NotImplemented", {}, "does not support"),
     ("gcs", 403, "forbidden", {}, "roles/storage.objectAdmin"),

@@ -26,6 +26,7 @@ from lockkit.cli.terminal import (
     warn,
 )
 from lockkit.clock import Clock
+from lockkit.errors import clipped
 from lockkit.events import plain
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 POLL_S = 1.0
 WAITING_MAX = 20
+OWNER_MAX = 1_000
+"""Characters; another program's record may have an owner of some hundred kilobytes."""
 
 
 STATE = ".tfstate"
@@ -168,9 +171,10 @@ def holder_fields(found: ServiceHolder | None) -> dict[str, Any]:
         return {"state": "free"}
     breakable, why = found.breakable
     return {
-        "state": "held", "owner": found.owner, "since_ms": found.since_ms,
+        "state": "held", "owner": clipped(found.owner, OWNER_MAX), "since_ms": found.since_ms,
         "renewed_ms": found.renewed_ms, "clock": found.clock, "ends": found.ends,
-        "version": found.version, "waiting": list(found.waiting), "process": found.process,
+        "version": found.version, "waiting": list(found.waiting[:WAITING_MAX]),
+        "waiting_count": len(found.waiting), "process": found.process,
         "process_lives": found.process_state.lives, "process_state": found.process_state.value,
         "breakable": breakable, "why": why,
     }  # fmt: skip

@@ -143,7 +143,8 @@ class AzureBlobLease(LeasedLock):
             ) from None
         self._table: Table = {**adapter.TABLE, **LEASES}
         self._errors = adapter.SDK_ERRORS
-        self._endpoint = Endpoint(str(self), store, cures={**adapter.CURES, **CURES})
+        cures = {**adapter.CURES, **CURES}
+        self._endpoint = Endpoint(str(self), store, cures=cures, rights=adapter.RIGHTS)
         self._store = adapter.AzureStore(parent, store)
         self._blob = self._store.blob(self._name)
 

@@ -45,14 +45,22 @@ TABLE: Table = {
 }
 
 CURES: Mapping[tuple[int, str], str] = {
-    (ANY_STATUS, "AccessDeniedException"): "these credentials need dynamodb:GetItem, PutItem, "
-    "UpdateItem and DeleteItem on its items, DescribeTable, and CreateTable while there is none "
-    "(datasets/policies/dynamodb.json)",
+    (ANY_STATUS, "AccessDeniedException"): "access is denied: these credentials need {right} "
+    "(datasets/policies/dynamodb.json has all rights)",
     (ANY_STATUS, "UnrecognizedClientException"): "AWS does not know this access key; check it",
     (ANY_STATUS, "InvalidSignatureException"): "the secret key or this machine's clock is wrong",
     (ANY_STATUS, "ExpiredTokenException"): "the credentials have expired; log in again",
     (ANY_STATUS, "ValidationException"): "check the names of table and partition key",
 }
+
+
+RIGHTS = {
+    "read": "dynamodb:GetItem on the table", "describe": "dynamodb:DescribeTable on the table",
+    "make": "dynamodb:CreateTable, because there is no such table",
+    **dict.fromkeys(("take", "write"), "dynamodb:PutItem on the table"),
+    **dict.fromkeys(("renew", "count"), "dynamodb:UpdateItem on the table"),
+    "": "dynamodb:DeleteItem on the table",
+}  # fmt: skip
 
 
 class DynamoTable:
@@ -84,7 +92,7 @@ class DynamoTable:
         self._creation_timeout_s = creation_timeout_s
         self._ready = False
         self._making_since_ms: float | None = None
-        self._endpoint = Endpoint(who, options, cures=CURES)
+        self._endpoint = Endpoint(who, options, cures=CURES, rights=RIGHTS)
         self._client = _client(options, self._endpoint)
 
     def close(self) -> None:

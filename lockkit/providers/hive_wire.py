@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import xml.etree.ElementTree as xml
@@ -17,6 +18,9 @@ from lockkit.providers.leased import GrantOver
 from lockkit.stores.deadline import DeadlinePassed, deadline
 from lockkit.stores.timed_socket import TimedSocket
 from lockkit.stores.within import left_s
+
+# thrift logs each refused connection; discarded unless the program configures logging.
+logging.getLogger("thrift").addHandler(logging.NullHandler())
 
 PORT = 9083
 TEXT_BYTES_MAX, ROWS_MAX = 1 << 20, 100_000

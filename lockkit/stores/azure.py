@@ -87,7 +87,12 @@ CURES: Mapping[tuple[int, str], str] = {
     (ANY_STATUS, "InvalidHeaderValue"): "the server may not know this API version; pass "
     "api_version=... that it knows",
     (401, ANY_CODE): "the token is missing or has expired; log in again (az login)",
-    (403, ANY_CODE): "access is denied: this identity needs the role Storage Blob Data Contributor",
+}
+
+_READER = "the role Storage Blob Data Reader on the container"
+RIGHTS = {
+    **dict.fromkeys(("read", "list", "look", "compare"), _READER),
+    "": "the role Storage Blob Data Contributor on the container",
 }
 
 API_VERSION = "2023-11-03"
@@ -130,7 +135,7 @@ class AzureStore:
         self.options = options
         place, self._prefix = split_url(url)
         container, _, account_host = place.partition("@")
-        self._endpoint = Endpoint(url, options, cures=CURES)
+        self._endpoint = Endpoint(url, options, cures=CURES, rights=RIGHTS)
         self.refusals = self._endpoint.refusals
         try:
             self._client = _client(container, account_host, options)

@@ -79,7 +79,7 @@ HTTP: Table = {
 HTTP_CURES: Mapping[tuple[int, str], str] = {
     **{(status, ANY_CODE): "it sends us elsewhere; check the endpoint" for status in REDIRECTS},
     (401, ANY_CODE): "give credentials that it accepts",
-    (403, ANY_CODE): "let these credentials read, write, list and delete under that prefix",
+    (403, ANY_CODE): "access is denied: these credentials need {right}",
     (404, ANY_CODE): "check the URL and the endpoint",
     (501, ANY_CODE): "it does not support that request; run `lockkit probe` on it, or use another",
 }
@@ -154,11 +154,16 @@ A writer's batches run in parallel: new files, partitions' files, the timeline's
 
 
 class Endpoint:
-    """The server of one store in one process, and what it has answered so far."""
+    """The server of one store in one process, and what it has answered so far.
+
+    `rights`: by the beginnings of what a request does ("read", ..., "" for all others), the right
+    that it needs.
+    """
 
     def __init__(
-        self, url: str, options: StoreOptions, *, cures: Mapping[tuple[int, str], str]
-    ) -> None:
+        self, url: str, options: StoreOptions, *, cures: Mapping[tuple[int, str], str],
+        rights: Mapping[str, str],
+    ) -> None:  # fmt: skip
         self.refusals: Counter[tuple[int, str]] = Counter()
         """Every (status, error code) refused so far; the probe's record."""
         self.server = ""
@@ -166,7 +171,7 @@ class Endpoint:
         self._url, self._who = url, url
         if options.endpoint:
             self.opened(options.endpoint)
-        self._cures = {**HTTP_CURES, **cures}
+        self._cures, self._rights = {**HTTP_CURES, **cures}, rights
         self._timeout_s, self._attempts = options.timeout_s, options.attempts
         self._pid = os.getpid()
         self._has_answered = False
@@ -308,6 +313,9 @@ class Endpoint:
             (refusal.status, ANY_CODE),
         ):
             cure = cure or self._cures.get(row, "")
+        if "{right}" in cure:
+            named = (right for verb, right in self._rights.items() if doing.startswith(verb))
+            cure = cure.replace("{right}", next(named))
         return StoreError(
             f"cannot {doing}", where=self._who, status=refusal.status, code=_code_of(refusal),
             cure=cure or "check the URL and options",

@@ -92,8 +92,14 @@ CURES: Mapping[tuple[int, str], str] = {
     (404, ANY_CODE): "there is no such bucket; create it, or correct the URL",
     (401, ANY_CODE): "the credentials are missing or have expired; log in again "
     "(gcloud auth application-default login)",
-    (403, ANY_CODE): "access is denied: these credentials need storage.objects.get, create, "
-    "delete and list on the bucket (roles/storage.objectAdmin)",
+}
+
+RIGHTS = {
+    "list": "storage.objects.list on the bucket (roles/storage.objectViewer)",
+    "read": "storage.objects.get on the bucket (roles/storage.objectViewer)",
+    "delete": "storage.objects.delete on the bucket (roles/storage.objectAdmin)",
+    "": "storage.objects.create on the bucket, and storage.objects.delete for a write over a "
+    "version (roles/storage.objectAdmin)",
 }
 
 NO_SUCH_OBJECT = ("No such object", "Not Found")
@@ -130,7 +136,7 @@ class GcsStore:
         self.options = options
         name, self._prefix = split_url(url)
         self._timeout = timeouts_s(options.timeout_s)
-        self._endpoint = Endpoint(url, options, cures=CURES)
+        self._endpoint = Endpoint(url, options, cures=CURES, rights=RIGHTS)
         self.refusals = self._endpoint.refusals
         with self._translated(tokens.OPENING):
             try:

@@ -67,10 +67,6 @@ TABLE: Table = {
 
 CURES: Mapping[tuple[int, str], str] = {
     (ANY_STATUS, "NoSuchBucket"): "there is no such bucket; create it, or correct the URL",
-    (ANY_STATUS, "AccessDenied"): (
-        "access is denied: these credentials need s3:GetObject, s3:PutObject, s3:ListBucket and "
-        "s3:DeleteObject under that prefix"
-    ),
     (ANY_STATUS, "ExpiredToken"): "the credentials have expired; log in again or renew them",
     (ANY_STATUS, "InvalidToken"): "the session token is not valid; log in again or renew it",
     (ANY_STATUS, "TokenRefreshRequired"): "the credentials have expired; renew them",
@@ -84,7 +80,19 @@ CURES: Mapping[tuple[int, str], str] = {
     (ANY_STATUS, "AuthorizationHeaderMalformed"): "wrong region: pass the bucket's region_name=...",
     (ANY_STATUS, "IllegalLocationConstraintException"): "wrong region: pass region_name=...",
     (301, ANY_CODE): "wrong region: pass the bucket's region_name=...",
-    (307, ANY_CODE): "the bucket is new and its name not yet known everywhere; try in some minutes",
+    (
+        307,
+        "TemporaryRedirect",
+    ): "the bucket is new and its name not yet known everywhere; try in some minutes",
+}
+
+RIGHTS = {
+    "list versions": "s3:ListBucketVersions on the bucket",
+    "list": "s3:ListBucket on the bucket",
+    "read": "s3:GetObject under that prefix, and s3:ListBucket, without which a missing object is "
+    "denied as well",
+    "delete": "s3:DeleteObject under that prefix",
+    "": "s3:PutObject under that prefix, and s3:GetObject for a write over a version",
 }
 
 ELSEWHERE = Config(s3={"addressing_style": "path"})
@@ -105,7 +113,7 @@ class S3Store:
         self.url = url
         self.options = options
         self._bucket, self._prefix = split_url(url)
-        self._endpoint = Endpoint(url, options, cures=CURES)
+        self._endpoint = Endpoint(url, options, cures=CURES, rights=RIGHTS)
         self.refusals = self._endpoint.refusals
         extra = dict(options.extra)
         self._multipart_bytes = extra.pop("multipart_bytes", None)

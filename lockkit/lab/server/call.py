@@ -106,7 +106,9 @@ def key_of(quoted: str) -> str:
         raise DialectError(400, "InvalidURI", "the key is not UTF-8") from None
 
 
-def checked_key(key: str) -> str:
+def checked_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise DialectError(400, "invalid", "a name is a string")
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
         raise DialectError(400, "KeyTooLongError", f"a key has at most {KEY_BYTES_MAX} bytes")
     if re.search("[\x00\ud800-\udfff]", key):
@@ -155,7 +157,7 @@ def same_tag(header: str, etag: str) -> bool:
 
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
     """`bytes=a-b` as (start, end exclusive); None: the whole, or several ranges (RFC 9110)."""
-    found = re.fullmatch(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", header or "", re.ASCII)
+    found = re.fullmatch(r"bytes=\s*(\d{0,999})-(\d{0,999})\s*", header or "", re.ASCII)
     if found is None or not found[1] + found[2]:
         return None
     if not found[1]:

@@ -131,7 +131,7 @@ class Gcs:
             items = [gcs_resource.bucket(name) for name in self.objects.buckets()]
             return answer({"kind": "storage#buckets", "items": items}, deed)
         deed.method = "bucket"
-        deed.bucket = checked_key(str(fields_of(call.body).get("name", "")))
+        deed.bucket = checked_key(fields_of(call.body).get("name", ""))
         if call.method != "POST" or not deed.bucket:
             raise DialectError(400, "invalid", "a bucket is made by a POST that names it")
         if not self.objects.add_bucket(deed.bucket):

@@ -208,9 +208,9 @@ class Console(Shown):
     def read(self, *names: str) -> Diagnosis:
         """Read files of any kind, by name or pattern; beside the table, if one was read.
 
-        Raises `NotUnderstood` for a file of an unknown form, and `OSError`.
+        Raises `NotUnderstood` for a file that cannot be read, or is of an unknown form.
         """
-        paths = [path for name in names for path in sorted(_matching(name))]
+        paths = [path for name in filter(str.strip, names) for path in sorted(_matching(name))]
         if not paths:
             raise NotUnderstood(
                 "no file", "is named", "give paths, or patterns such as audit/*.jsonl"
@@ -354,5 +354,9 @@ def _matching(name: str) -> list[Path]:
 
 
 def _content(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(FILE_BYTES_MAX + 1)
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+        raise NotUnderstood(plain(path.name), why, "check its path") from None
