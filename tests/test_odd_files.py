@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lockkit import StoreError
+from lockkit import Clock, StoreError
 from lockkit.cli.main import main
 from lockkit.stores import open_store
+from lockkit.table.format.data_files import open_data_file
 
 LOCKS = {
     "filesystem://{folder}?expire_minutes=5": "lock",
@@ -58,6 +59,8 @@ def test_a_store_reads_nothing_that_is_no_file(tmp_path: Path, odd: str) -> None
         store.get("k")
     with pytest.raises(StoreError, match="cannot read k"):
         store.get_file("k", BytesIO())
+    with pytest.raises(StoreError, match="cannot read k"):
+        open_data_file(store, "k", Clock())
 
 
 @pytest.mark.parametrize("odd", ["pipe", "device", "file"])

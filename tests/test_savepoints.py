@@ -312,6 +312,18 @@ def test_a_clean_that_was_planned_before_a_savepoint_gives_its_plan_up(table: Ta
     assert contents(table.read()) == {"k0": 1}
 
 
+def test_what_names_no_commit_makes_no_savepoint_and_no_restore(table: Table) -> None:
+    with pytest.raises(TableBlocked, match="no completed commit to save; write to it first"):
+        table.savepoint()
+    wrong: Any = 5
+    for call in (
+        lambda: table.savepoint(wrong), lambda: table.savepoint(comment=wrong),
+        lambda: table.restore(wrong), lambda: table.delete_savepoint(wrong),
+    ):  # fmt: skip
+        with pytest.raises(RefusedOption, match="takes a text; this is a int"):
+            call()
+
+
 def test_a_savepoint_is_refused_where_a_clean_took_its_files(table: Table) -> None:
     for v in range(3):
         table.upsert(rows("k0", v=v))

@@ -21,14 +21,14 @@ from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store, open_store
-from lockkit.table.errors import RefusedOption
-from lockkit.table.format.base_file import Target, refuse_unfit
+from lockkit.table.errors import RefusedOption, RefusedRows
+from lockkit.table.format.base_file import Target, plain, refuse_unfit
 from lockkit.table.format.data_files import ATTEMPTS
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import GROUP, HUDI, TableConfig
 from lockkit.table.format.refusals import refuse_keyless
-from lockkit.table.format.schema import META_COLUMNS, avro_schema, conform, evolve
+from lockkit.table.format.schema import avro_schema, conform, evolve
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import see_conditions
@@ -321,8 +321,10 @@ class ArrowWrite(TableWrite):
     """Clients for data files, whose requests may be repeated."""
 
     def __post_init__(self) -> None:
-        kept = [name for name in self.rows.column_names if name not in META_COLUMNS]
-        self.rows = self.rows.select(kept)
+        names = self.rows.column_names
+        if twice := [name for name in set(names) if names.count(name) > 1]:
+            raise RefusedRows(min(twice)[:60], "is in these rows twice", "rename one, or drop it")
+        self.rows = plain(self.rows)
 
     def incoming(self) -> pa.Schema:
         return self.rows.schema
@@ -352,11 +354,10 @@ class ArrowWrite(TableWrite):
         if operation == "delete_partition":
             return []
         assert target.schema is not None
-        rows = self.rows
-        columns = own_columns(target, rows.schema) if operation != "delete" else (
-            named_columns(target.config, rows.schema)
+        columns = own_columns(target, self.rows.schema) if operation != "delete" else (
+            named_columns(target.config, self.rows.schema)
         )
-        rows = conform(rows, columns)
+        rows = conform(self.rows, columns)
         early = self.early_check(covered)
         work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
         found = RowsInMemory.of(target.config, rows, bucketed=self.merges(target.config))

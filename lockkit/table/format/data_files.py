@@ -26,9 +26,16 @@ def open_data_file(store: Store, key: str, clock: Clock) -> BinaryIO:
     """The file at `key`, seekable, for the caller to close; `TableError` if it is gone."""
     folder, why = folder_of(store.url), ""
     if folder is not None:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            return (folder / key).open("rb")
-        raise _gone(key)
+        from lockkit.stores.local import regular
+
+        try:
+            return open(folder / key, "rb", opener=regular)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _gone(key) from None
+        except OSError as error:
+            from lockkit.stores.local_faults import fault
+
+            raise fault(store.url, f"read {key}", error) from None
     try:
         copy: Any = _LocalCopy(tempfile.TemporaryFile())  # noqa: SIM115 - the caller closes it
     except OSError as error:

@@ -58,6 +58,7 @@ from lockkit.table.services.savepoint import (
     paths_of,
     place,
     refuse_gone,
+    refuse_no_text,
     saved_files,
 )
 
@@ -154,6 +155,7 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
     Raises `TableError`, and then nothing was changed unless a pending restore is on the timeline;
     run it again to finish that one. `StoreError`, `LockLost`: likewise.
     """
+    refuse_no_text(savepoint=savepoint)
     config = yield from recheck_config(known.config, known.config_version)
     names = config.names
     now = yield from load_timeline(names)

@@ -52,10 +52,13 @@ def save(
     A savepoint that exists is left as it is; one that another process began is completed. Raises
     `TableError` if the commit is not on the timeline, or if its files are not all there any more.
     """
+    refuse_no_text(instant=instant, user=user, comment=comment)
     config = yield from recheck_config(known.config, known.config_version)
     names = config.names
     now = yield from load_timeline(names)
-    instant = instant or max(now.commits, default="")
+    if not now.commits:
+        raise TableBlocked("the table", "has no completed commit to save", "write to it first")
+    instant = instant or max(now.commits)
     if instant not in now.commits:
         raise RefusedOption(
             "instant", "is no completed commit of the timeline; nothing was saved",
@@ -83,6 +86,12 @@ def save(
     return Savepoint(instant, len(paths))
 
 
+def refuse_no_text(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise RefusedOption(name, f"takes a text; this is a {type(value).__name__}")
+
+
 def _refuse_overlap(now: Timeline, instant: str) -> None:
     """Raise if the instants and the completion times do not say the same of what came before."""
     at = place(now, instant)
@@ -103,6 +112,7 @@ def place(now: Timeline, instant: str) -> str:
 
 def delete_savepoint(known: TableCache, held: StateChange, instant: str) -> Procedure[bool]:
     """Under the table's lock: let cleans delete the files again. False: there was no savepoint."""
+    refuse_no_text(instant=instant)
     names = known.config.names
     now = yield from load_timeline(names)
     if restores := [each for each, action in now.pending.items() if action == "restore"]:
