@@ -439,6 +439,32 @@ def test_a_yield_of_something_else_is_named() -> None:
     assert "it yields 'lock me', which is not a request" in str(judge(acquire))
 
 
+@pytest.mark.parametrize(("request_", "said"), [
+    (Put("lock", "text", IfAbsent()), "a Put whose body is not bytes: add .encode() to a text"),
+    (Put("lock", b"", None), "a Put whose condition is missing: give IfAbsent() or IfVersion(ve"),
+    (Delete(None), "a Delete whose key is None, which is not text"),
+    (Sleep(float("nan")), "a Sleep whose time is nan: give seconds, 0 or more"),
+    (Sleep(-5), "a Sleep whose time is -5: give seconds, 0 or more"),
+], ids=["text", "no condition", "no key", "nan", "negative"])  # fmt: skip
+def test_a_request_that_no_store_could_be_sent_is_named_with_the_remedy(
+    request_: Any, said: str
+) -> None:
+    def acquire(key: str, mine: bytes) -> Any:
+        yield request_
+
+    assert f"acquire() raised TypeError: it yields {said}" in str(judge(acquire))
+
+
+def test_a_loop_that_never_waits_after_a_429_is_told_to_wait() -> None:
+    def acquire(key: str, mine: bytes) -> Any:
+        while not isinstance((yield Put(key, mine, IfAbsent())), (Applied, PreconditionFailed)):
+            pass
+        found = yield from read(key)
+        return isinstance(found, Found) and found.body == mine
+
+    assert "answered 429: after a 429, wait with `yield Sleep(1)`" in str(judge(acquire))
+
+
 def test_a_function_that_never_ends_is_stopped() -> None:
     def acquire(key: str, mine: bytes) -> Any:
         while True:

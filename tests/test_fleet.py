@@ -390,6 +390,7 @@ def test_stop_works_also_where_the_supervisor_does_not_answer(fleets):
     os.kill(fleet.pid, signal.SIGSTOP)
     fleet.stop()
     assert not fleet.alive
+    assert fleet.error is None, "a stop that was asked for is no failure"
     assert until(lambda: leftovers(fleet.id) == []), leftovers(fleet.id)
 
 

@@ -8,6 +8,8 @@ const byId = (id) => document.getElementById(id);
 const [state, said, bar, more] = ["pg-state", "pg-said", "pg-progress", "pg-more"].map(byId);
 const panels = Object.fromEntries([...place.querySelectorAll(".pg-panel")].map((each) => [each.id.slice(3), each]));
 const began = performance.now();
+const [KEPT, WAYS] = [20, 4];   // results that Back finds again, and other ways that are listed at once
+const kept = [];
 
 // --- the picture ---
 
@@ -113,13 +115,20 @@ function refused(why) {
   say(why, true);
 }
 
-function list(items) {
-  const ul = html("ul", "pg-list");
-  for (const [text, link] of items) {
-    const item = html("li", "", "", ul);
-    if (link) { const a = html("a", "", text, item); a.href = `#${link}`; } else item.textContent = text;
-  }
-  more.replaceChildren(ul);
+function list(items, most = Infinity) {
+  const made = (some) => {
+    const ul = html("ul", "pg-list");
+    for (const [text, link] of some) {
+      const item = html("li", "", "", ul);
+      if (link) { const a = html("a", "", text, item); a.href = `#${link}`; } else item.textContent = text;
+    }
+    return ul;
+  };
+  more.replaceChildren(made(items.slice(0, most)));
+  if (items.length <= most) return;
+  const fold = html("details", "", "", more);
+  html("summary", "", `${items.length - most} more`, fold);
+  fold.append(made(items.slice(most)));
 }
 
 // --- tabs, and the moment in the address ---
@@ -139,8 +148,20 @@ function linked(link, again = false) {
   history[again ? "replaceState" : "pushState"](null, "", link ? `#${link}` : location.pathname);
 }
 
+/** Show what no address can name, a reader's own file: Back shows it again while the page is open. */
+function keep(tab, show) {
+  const again = () => { open(tab); show(); };
+  if (kept.push(again) > KEPT) kept[kept.length - KEPT - 1] = null;
+  history.pushState({ kept: kept.length - 1 }, "", location.pathname);
+  again();
+}
+
+/** What the entry of the browser's history shows, if the page kept it. */
+const keptNow = () => kept[history.state?.kept];
+
 /** Opens what the address names; nothing named: the prepared picture. */
 function follow() {
+  if (keptNow()) return;
   const named = location.hash.slice(1);
   if (byId(named)) return; // a heading of the page
   if (!named) { stop(); open("simulate"); return shown(data.first); }
@@ -194,7 +215,7 @@ function shown(found) {
   const runs = found.runs === 1 ? "1 run" : `${found.runs} runs`;
   const searched = found.runs ? `${found.found ? "Found" : "Nothing found"} after ${runs}. ` : "";
   const where = found.step === found.steps ? "the end" : `of ${found.steps}`;
-  say(`${searched}Seed ${found.seed}, move ${found.step}, ${where}: ${found.replay.status.because}.`);
+  say(`${searched}Seed ${found.seed}, move ${found.step}, ${where}: ${found.because}.`);
   more.replaceChildren();
   draw(found.replay);
 }
@@ -242,7 +263,7 @@ function simulator() {
   }
   sim.vary.addEventListener("click", () => ask("vary", { moment: `#${place.dataset.link}` }, (found) => {
     say(`${found.others}.`);
-    list(found.wrong.map(({ link, because }) => [because, link]));
+    list(found.wrong.map(({ link, because }) => [because, link]), WAYS);
   }));
   sim.copy.addEventListener("click", async () => {
     linked(place.dataset.link, true);
@@ -255,10 +276,12 @@ function simulator() {
 
 function check(history) {
   ask("check", { history }, (found) => {
-    say("");
-    list(found.findings.map((each) => [`${each.verdict}: ${each.because}`]));
-    linked("");
-    draw(found.replay);
+    keep("check", () => {
+      panels.check.elements.history.value = history;
+      say("");
+      list(found.findings.map((each) => [`${each.verdict}: ${each.because}`]));
+      draw(found.replay);
+    });
   });
 }
 
@@ -390,7 +413,7 @@ async function incidents(files) {
 }
 
 function diagnosed(files) {
-  ask("incident", { files }, (found) => {
+  ask("incident", { files }, (found) => keep("incident", () => {
     say(found.taken.join("; "));
     const card = html("div", "pg-card");
     const line = (words, text) => { const p = html("p", "", "", card); html("b", "", words, p); p.append(` ${text}`); };
@@ -400,9 +423,8 @@ function diagnosed(files) {
     line("Run:", found.command);
     list([...found.proofs, ...found.also.map((each) => `Also: ${each}`), ...found.audit].map((each) => [each]));
     more.prepend(card);
-    linked("");
     draw(found.replay);
-  });
+  }));
 }
 
 function reader() {
@@ -459,5 +481,8 @@ render({ model, el: byId("pg-picture") });
 shown(data.first);
 place.dataset.drawn = String(Math.round(performance.now()));
 addEventListener("hashchange", follow);
+addEventListener("popstate", () => {
+  if (keptNow()) { stop(); keptNow()(); } else if (!location.hash) follow();
+});
 if (location.hash) follow();
 load();

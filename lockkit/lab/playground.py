@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 
+NEEDS_ARROW = ("mor", "group-table", "archive-table", "group-archive", "late-table")
+"""Scenarios that read or write files by pyarrow, which the page does not have."""
 FIRST = "lease/claim_412 ours:1"
 """What the page shows before Python is there."""
 SEEDS_MAX = 2_000
@@ -68,7 +70,7 @@ def menus() -> Iterator[Answer]:
             {"name": name, "says": each.says,
              "rules": [{"name": rule.name, "says": rule.says}
                        for rule in mutants_of(name).values()]}
-            for name, each in scenarios().items()
+            for name, each in scenarios().items() if name not in NEEDS_ARROW
         ],
         "rows": [{"name": each.name, "says": each.off or "all rules are on"} for each in ROWS],
         "plays": [{"name": name, "says": each.says, "rules": list(each.mistakes)}
@@ -81,7 +83,7 @@ def menus() -> Iterator[Answer]:
 
 def simulated(moment: str) -> Iterator[Answer]:
     """The run up to a moment, which may be given as a link."""
-    wanted = SeedMoment.of(moment)
+    wanted = _playable(moment)
     yield {"said": f"playing {wanted}"}
     yield _run(wanted)
 
@@ -90,7 +92,7 @@ def sought(scenario: str, rule: str, seed: int, runs: int) -> Iterator[Answer]:
     """The first run, from a seed on, that goes wrong; else the last of them."""
     if not 1 <= runs <= SEEDS_MAX:
         raise ValueError(f"{runs} runs are not possible; choose 1 to {SEEDS_MAX:,}")
-    moment = SeedMoment.of(str(SeedMoment(scenario, seed, mutant=rule)))
+    moment = _playable(str(SeedMoment(scenario, seed, mutant=rule)))
     for number in range(runs):
         moment = replace(moment, seed=seed + number)
         yield {"said": f"playing seed {moment.seed}", "done": number, "of": runs}
@@ -102,11 +104,22 @@ def sought(scenario: str, rule: str, seed: int, runs: int) -> Iterator[Answer]:
 
 def varied(moment: str) -> Iterator[Answer]:
     """Other ways on from a moment: how many of them go wrong."""
-    wanted = SeedMoment.of(moment)
-    for found in others_so_far(wanted, OTHERS):
+    for found in others_so_far(_playable(moment), OTHERS):
         yield {"said": "playing other ways on", "done": found.runs, "of": OTHERS}
-    links = [{"link": seed_fragment(str(each)), "because": text(why)} for each, why in found.wrong]
+    soonest = sorted(found.wrong, key=lambda each: each[0].step or 0)
+    links = [{"link": seed_fragment(str(each)),
+              "because": f"way {each.branches[-1].way}, wrong at move {each.step}: {text(why)}"}
+             for each, why in soonest]  # fmt: skip
     yield {"others": f"{len(found.wrong)} of {found.runs} other ways on go wrong", "wrong": links}
+
+
+def _playable(moment: str) -> SeedMoment:
+    """`ValueError`, with the command that plays it, for a moment that this page cannot play."""
+    wanted = SeedMoment.of(moment)
+    if wanted.scenario in NEEDS_ARROW:
+        raise ValueError(f"the scenario {wanted.scenario} needs pyarrow, which this page does not "
+                         f"have; in a terminal: lockkit simulate --moment '{wanted}'")
+    return wanted
 
 
 @lru_cache(maxsize=2)
@@ -123,11 +136,13 @@ def _run(moment: SeedMoment) -> Answer:
     over = "nothing went wrong" if step == whole.steps else "nothing is wrong so far"
     events = outcome.run.world.history()
     drawn = replayed(events, check(events) if wrong else None)
-    drawn["status"] |= {"verdict": "INVALID" if wrong else "VALID", "because": text(wrong or over)}
+    because = text(wrong or over) if step else "nothing has happened yet"
+    if step:
+        drawn["status"] |= {"verdict": "INVALID" if wrong else "VALID", "because": because}
     return {
         "link": seed_fragment(str(moment)), "moment": str(moment), "scenario": moment.scenario,
         "rule": moment.mutant, "seed": moment.seed, "step": step, "steps": whole.steps,
-        "trace": outcome.trace_hash, "replay": drawn,
+        "trace": outcome.trace_hash, "because": because, "replay": drawn,
     }  # fmt: skip
 
 

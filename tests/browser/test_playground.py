@@ -219,6 +219,7 @@ def test_a_link_opens_the_moment_that_is_played_everywhere(
     page.get_by_role("tab", name="Stepper").click()
     page.locator(".pg-actor").first.get_by_role("button", name="Answer lost").click()
     page.wait_for_function("location.hash === '#play=lock&decisions=W1%20lose'", timeout=LOADED_MS)
+    assert page.locator("#pg-picture .lk-read.lk-look-lost").count() == 1, "a read that got nothing"
     page.get_by_role("button", name="Undo").click()
     page.wait_for_function("location.hash === '#play=lock'", timeout=LOADED_MS)
     page.get_by_role("tab", name="Incident").click()
@@ -230,6 +231,12 @@ def test_a_link_opens_the_moment_that_is_played_everywhere(
     try:
         page.select_option("#pg-incident [name=known]", "hudi-18438-release-429.jsonl")
         page.wait_for_selector(".pg-card >> text=throttled release", timeout=LOADED_MS)
+        page.go_back()
+        page.wait_for_selector(".pg-card >> text=renewal met a false 412", timeout=SOON_MS)
+        page.go_back()
+        page.wait_for_selector("#pg-tab-step[aria-selected=true]", timeout=LOADED_MS)
+        page.go_forward()
+        page.wait_for_selector(".pg-card >> text=renewal met a false 412", timeout=SOON_MS)
     finally:
         page.context.set_offline(False)
     assert elsewhere(page, site) == [] and page.trouble == []

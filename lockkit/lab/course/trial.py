@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import isgenerator
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 from lockkit.errors import Unanswered
 from lockkit.lab.verify.sim.clock import Time
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.protocol.outcome import Condition, Found, IfAbsent, IfVersion
+from lockkit.protocol.outcome import Condition, Found, IfAbsent, IfVersion, Throttled
 from lockkit.runtime import Delete, Get, List, Procedure, Put, Sleep
 from lockkit.runtime.proven import read, settle_write
 
@@ -112,6 +113,7 @@ def taken(
 
 def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
     answer: Any = None
+    throttled = 0
     for _ in range(REQUESTS_MAX):
         try:
             request = procedure.send(answer)
@@ -119,8 +121,28 @@ def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
             return done.value
         if not isinstance(request, Put | Get | List | Delete | Sleep):
             raise TypeError(f"it yields {request!r}, which is not a request")
+        if why := _unusable(request):
+            raise TypeError(f"it yields a {type(request).__name__} whose {why}")
         answer = yield request
-    raise Violated("the function ends", f"{name}() has sent {REQUESTS_MAX} requests")
+        throttled += isinstance(answer, Throttled)
+    hint = f", {throttled} of them answered 429: after a 429, wait with `yield Sleep(1)`"
+    raise Violated("the function ends", f"{name}() has sent {REQUESTS_MAX} requests"
+                   f"{hint if throttled > REQUESTS_MAX // 2 else ''}")
+
+
+def _unusable(request: Any) -> str:
+    """What is wrong with a request that no store could be sent; "" if nothing is."""
+    if isinstance(request, Sleep):
+        usable = isinstance(request.seconds, int | float) and 0 <= request.seconds < inf
+        return "" if usable else f"time is {request.seconds!r}: give seconds, 0 or more"
+    key = request.prefix if isinstance(request, List) else request.key
+    if not isinstance(key, str):
+        return f"key is {key!r}, which is not text"
+    if isinstance(request, Put) and not isinstance(request.body, bytes):
+        return "body is not bytes: add .encode() to a text"
+    if isinstance(request, Put) and not isinstance(request.condition, IfAbsent | IfVersion):
+        return "condition is missing: give IfAbsent() or IfVersion(version)"
+    return ""
 
 
 def _name_of(returns: Any) -> str:

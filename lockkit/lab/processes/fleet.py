@@ -179,6 +179,7 @@ class Fleet:
         self._spawned = threading.Event()
         self._supervisor: ChildProcess | None = prepared._supervisor if prepared else None
         self._keeper: threading.Thread | None = None
+        self._killed = False
 
     # --- life ---
 
@@ -223,6 +224,7 @@ class Fleet:
         self._send(do="stop")
         self._keeper.join(STOP_TIMEOUT_S)
         if self._keeper.is_alive() and self._supervisor is not None:
+            self._killed = True
             self._supervisor.process.kill()  # the kernel's parent-death signal ends what it owned
             self._keeper.join(KILL_TIMEOUT_S)
         for pid in leftovers(self.id):
@@ -342,7 +344,7 @@ class Fleet:
         finally:
             self._spawned.set()
         with self._news:
-            if code and self.error is None:
+            if code and self.error is None and not self._killed:
                 said = last_words(self.run_dir / "supervisor.log")
                 self.error = f"the supervisor ended with code {code}: {said}"
             self._states = dict.fromkeys(self._states, "exited")

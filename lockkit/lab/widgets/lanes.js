@@ -284,7 +284,7 @@ class View {
       ["writer's bar", "the time in which that writer counts on the lock. Red, hatched: it still does, but its lease is over, or another client has the lock"],
       ["grey hatching", "the process is paused (SIGSTOP): it does nothing and notices nothing"],
       ["dotted box", "the lease has ended and no client has taken the lock yet"],
-      ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads (tick \u201creads\u201d to see all of them; those that settle a lost answer are always drawn)"],
+      ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads (tick \u201creads\u201d to see all of them; those whose answer was lost, or that settle a lost answer, are always drawn)"],
       ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],
       ["bracket at a writer's lane", "one call of the client, for which its SDK sent several requests by itself"],
       ["cross at the store, 412", "the store refused the write: the object had changed. Red: a writer came too late, or work was lost; grey: another client was first; amber, 429: too many writes, certainly not done"],

@@ -50,6 +50,7 @@ const ROUNDS = 6;         // a picture is laid out so often, with more room wher
 const MORE = 5;           // ... so much more each time
 const MANY = 400;         // arrows from which on two rounds have to do
 const ENDS = new Set(["exited", "killed"]);
+const SILENT = new Set(["lost", "dropped", "unheard"]);
 const STUB = 46;          // the arrow of a client without a lane
 const TRIES_MAX = 200;    // places that are tried for a bar's label, and lines of the page that an arrow is looked for in
 
@@ -170,15 +171,15 @@ function gutters(scene, narrow) {
   return [Math.max(TIME_W, Math.ceil(clock)), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
 
-/** Reads that settle a write without an answer: they belong to the story, also without the others. */
+/** Reads without an answer, or that settle a write without one: they belong to the story, also without the others. */
 function readBacks(arrows) {
   const silent = new Set();
   const found = new Set();
   for (const arrow of arrows) {
     const place = `${arrow.lane} ${arrow.side}`;
     if (arrow.kind === "read") {
-      if (silent.delete(place)) found.add(arrow.id);
-    } else if (["lost", "dropped", "unheard"].includes(arrow.look)) silent.add(place);
+      if (silent.delete(place) || SILENT.has(arrow.look)) found.add(arrow.id);
+    } else if (SILENT.has(arrow.look)) silent.add(place);
     else silent.delete(place);
   }
   return found;
