@@ -138,10 +138,12 @@ def _unusable(request: Any) -> str:
     key = request.prefix if isinstance(request, List) else request.key
     if not isinstance(key, str):
         return f"key is {key!r}, which is not text"
-    if isinstance(request, Put) and not isinstance(request.body, bytes):
-        return "body is not bytes: add .encode() to a text"
-    if isinstance(request, Put) and not isinstance(request.condition, IfAbsent | IfVersion):
-        return "condition is missing: give IfAbsent() or IfVersion(version)"
+    if isinstance(request, Put):
+        given: tuple[Any, Any] = request.body, request.condition
+        if not isinstance(given[0], bytes):
+            return "body is not bytes: add .encode() to a text"
+        if not isinstance(given[1], IfAbsent | IfVersion):
+            return "condition is missing: give IfAbsent() or IfVersion(version)"
     return ""
 
 
