@@ -332,5 +332,8 @@ test("group commit takes no lock, so its picture has no lane of the lock object"
   const write = (op) => ({ id: op, lane: "W1", side: "table", kind: "write", look: "ok", op, label: op, hue: 0, t: [1, 2, 3] });
   const drawn = (...ops) => layout({ span: [0, 9], rows: [], bars: [], marks: [], lanes, arrows: ops.map(write) }, 900).lanes.map((lane) => lane.id);
   assert.deepEqual(drawn("offer", "fence"), ["W1", "table"]);
+  const five = [1, 2, 3, 4, 5].map((n) => ({ id: `W${n}`, title: `W${n}`, role: "writer", hue: n }));
+  const many = layout({ span: [0, 1980], rows: [], bars: [], marks: [], lanes: [lanes[0], ...five, lanes[2]], arrows: [write("offer")] }, 336);
+  assert.equal(many.width, 336, "five writers and the table fit a notebook of 800 pixels");
   assert.deepEqual(drawn("fence"), ["lock", "W1", "table"]);
 });

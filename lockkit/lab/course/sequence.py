@@ -26,7 +26,7 @@ line-height:1.5;vertical-align:top;overflow-wrap:anywhere}
 .lockkit-latest th{position:sticky;top:0;background:var(--jp-layout-color0,Canvas)}
 .lockkit-latest{display:flex;flex-direction:column-reverse;max-height:480px;overflow-y:auto}
 .lockkit-sequence tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
-.lockkit-harm{border-left:4px solid #D55E00;padding:4px 10px;margin:4px 0}
+.lockkit-harm{border-left:4px solid var(--jp-error-color1,#b3001b);padding:4px 10px;margin:4px 0}
 </style>"""
 
 

@@ -210,9 +210,10 @@ class Batches(Shown):
 
     def __repr__(self) -> str:
         largest = max((len(owners) for _, _, owners in self.batches), default=0)
-        return (f"{self.commits} commits in {len(self.batches)} replacements of the fence, at most "
-                f"{largest} in one;\n{self.offers} offers; {self.helped} commits were decided by "
-                "another writer")  # fmt: skip
+        said = {"commit": self.commits, "replacement": len(self.batches), "offer": self.offers}
+        commits, writes, offers = (f"{n} {one}{'s' * (n != 1)}" for one, n in said.items())
+        return (f"{commits} in {writes} of the fence, at most {largest} in one;\n"
+                f"{offers}; decided by another writer: {self.helped}")  # fmt: skip
 
 
 def batches(events: Sequence[Event]) -> Batches:

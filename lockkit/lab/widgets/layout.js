@@ -7,6 +7,8 @@
 const TIME_W = 66;        // gutter of the clock, at least
 const GEN_W = 86;         // gutter of the generations' and the holders' labels, at least
 const GEN_W_MAX = 170;
+const GEN_NARROW = 52;
+const LOCKLESS = 12;      // ... of a narrow picture without a lock object
 const TABLE_W = 84;       // gutter of the completed instants
 const WRITER_W = 152;     // gutter of the last writer's labels, where no table is drawn
 const LANE_MIN = 118;     // between two neighbouring lanes, if there is room
@@ -115,7 +117,6 @@ export function layout(scene, width, options = {}) {
   const reads = options.reads !== false;
   const away = options.away || new Set();
   const narrow = width < NARROW;
-  const gutter = gutters(scene, narrow);
   const answers = reads ? null : readBacks(scene.arrows);
   const arrows = scene.arrows.filter((a) => (reads || a.kind !== "read" || answers.has(a.id)) && !away.has(a.lane))
     .map((a) => ({ ...a, busy: busy(a, scene.marks) }));
@@ -123,6 +124,7 @@ export function layout(scene, width, options = {}) {
   const grouped = scene.arrows.some((a) => a.op === "offer");   // group commit takes no lock
   const needless = (lane) => !used.has(lane) && (lane === "table" || (lane === "lock" && grouped));
   const shown = scene.lanes.filter((lane) => !away.has(lane.id) && !needless(lane.id));
+  const gutter = gutters(scene, narrow, shown.some((lane) => lane.id === "lock"));
   const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
   const tiny = width < TINY;
   const edge = tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
@@ -162,12 +164,12 @@ function laid(scene, arrows, kept, marks, at, room, more, last) {
   return { axis, bars, drawn, points, tight, labels: [...labels, ...caption(bars, page, at, room)] };
 }
 
-/** Room for the longest time, and for the longest name of a holder. */
-function gutters(scene, narrow) {
+/** Room for the longest time, and, where there is a lock object, for the longest name of a holder. */
+function gutters(scene, narrow, locks) {
   const clock = seconds(scene.span[1], 3).length * TIME_CHAR + 6;
   const names = [...scene.bars.filter((bar) => bar.kind === "owner"), ...scene.marks.filter((mark) => mark.kind === "generation")];
   const longest = names.reduce((most, { label }) => Math.max(most, label.length), 0);
-  if (narrow) return [Math.ceil(clock) + 4, 52];
+  if (narrow) return [Math.ceil(clock) + 4, locks ? GEN_NARROW : LOCKLESS];
   return [Math.max(TIME_W, Math.ceil(clock)), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
 

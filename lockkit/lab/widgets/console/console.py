@@ -205,12 +205,13 @@ class Console(Shown):
     def _named_files(self) -> None:
         self.read(*_names(self.panel.paths.value))
 
-    def read(self, *names: str) -> Diagnosis:
+    def read(self, *names: str | Path) -> Diagnosis:
         """Read files of any kind, by name or pattern; beside the table, if one was read.
 
         Raises `NotUnderstood` for a file that cannot be read, or is of an unknown form.
         """
-        paths = [path for name in filter(str.strip, names) for path in sorted(_matching(name))]
+        named = filter(str.strip, map(str, names))
+        paths = [path for name in named for path in sorted(_matching(name))]
         if not paths:
             raise NotUnderstood(
                 "no file", "is named", "give paths, or patterns such as audit/*.jsonl"
