@@ -23,6 +23,7 @@ from lockkit.protocol.outcome import (
     IfAbsent,
     IfVersion,
     Missing,
+    NotModified,
     PreconditionFailed,
     ReadAnswer,
     Throttled,
@@ -388,9 +389,17 @@ class ListsNothing(Defective):
         return Listing([])
 
 
+class AnswersStale304(Defective):
+    def get(
+        self, key: str, *, unless: Version | None = None, limit: int | None = None
+    ) -> ReadAnswer:
+        return super().get(key, limit=limit) if unless is None else NotModified(None)
+
+
 @pytest.mark.parametrize(
     ("second", "because"),
     [
+        (AnswersStale304, "what another endpoint had replaced was answered as unchanged (304)"),
         (ReadsMissing, "a read did not see the write before it at another endpoint"),
         (IgnoresAll, "a create of what another endpoint had created was applied"),
         (RefusesTheCurrentVersion, "a version of another endpoint could not be replaced"),
@@ -406,6 +415,7 @@ def test_each_endpoint_must_see_refuse_and_replace_what_another_wrote(
     check = across(ways, "place", 4, Clock())
     assert check.finding is (CheckOutcome.FAILED if because else CheckOutcome.PASSED)
     assert because in check.because
+    assert because or check.evidence["unchanged"] == check.evidence["rounds"], "MemoryStore: 304"
     checks = [Check("create", CheckOutcome.PASSED, ""), check]
     verdict = report("memory://x", checks, {}).verdict
     assert verdict is (Suitability.NOT_ATOMIC if because else Suitability.UNTESTED)

@@ -103,7 +103,10 @@ RIGHTS = {
 }
 
 NO_SUCH_OBJECT = ("No such object", "Not Found")
-"""How a 404 to a download begins at Cloud Storage, and at fake-gcs-server; a proxy's is its own."""
+"""How a 404 to a download begins at Cloud Storage, and at fake-gcs-server; a proxy's is its own.
+
+That of gcp-storage-emulator is empty, as that of some proxies.
+"""
 CREDENTIALS_CURE = "run `gcloud auth application-default login`, or pass credentials=..."
 ERROR_BYTES_MAX = 100_000
 NONSENSE = (ValueError, AttributeError)
@@ -395,7 +398,7 @@ def _code(status: int, text: str) -> str:
     """The `reason` of the JSON error; a download has it in plain text only."""
     if status == 404 and "bucket does not exist" in text:
         return "noSuchBucket"
-    if status == 404 and text.startswith(NO_SUCH_OBJECT):
+    if status == 404 and (not text or text.startswith(NO_SUCH_OBJECT)):
         return ""
     try:
         error = json.loads(text)["error"]
