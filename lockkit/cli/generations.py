@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from lockkit.cli.terminal import CommandError, clock_time
-from lockkit.clock import Clock
 from lockkit.events import plain
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.protocol.outcome import Found, Missing, NotModified, Unknown, Version
-from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record, decode
 from lockkit.protocol.state import Observation
 from lockkit.stores import Store, open_store
 from lockkit.stores.within import within
-from lockkit.table.inspect.standing import left_of
 from lockkit.table.inspect.versions import Generation
 
 OPENING_REQUESTS = 3
@@ -53,34 +49,6 @@ def read_lock(store: Store, unless: Version | None = None) -> Observation | None
             raise NoAnswerYet(
                 f"{store.url}/{LOCK_KEY} could not be read ({why}); try again in a moment"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class LockStatus:
-    """The state of the lock, in the words of `lock show`."""
-
-    state: str
-    """absent, released, held, overdue (not renewed in time) or garbled."""
-    takeable_in_ms: int | None
-    """None: never without a repair."""
-    takeable_by: str
-    """The clock that decides: see `LeaseRemaining.decides`."""
-
-
-def standing(observation: Observation) -> LockStatus:
-    """The lock's state for a challenger with the default policy."""
-    match observation.record:
-        case None:
-            return LockStatus("absent", 0, "")
-        case Garbled():
-            return LockStatus("garbled", None, "")
-        case Record(expired=True):
-            return LockStatus("released", 0, "")
-    left = left_of(
-        observation, observation.record, wall_ms=Clock().wall_ms(), policy=Policy(), watched_ms=0
-    )
-    left_ms, whose = left.decides
-    return LockStatus("held" if left_ms > 0 else "overdue", max(0, left_ms), whose)
 
 
 def story_of(kept: Sequence[Generation]) -> list[str]:

@@ -25,12 +25,6 @@ from lockkit.clock import Clock
 from lockkit.errors import StoreError
 from lockkit.events import plain
 
-VERSION_RIGHTS = {
-    "s3": " (this needs s3:ListBucketVersions and s3:GetObjectVersion)",
-    "gs": " (this needs storage.objects.list and storage.objects.get)",
-    "az": " (this needs the role Storage Blob Data Reader)",
-}
-
 if TYPE_CHECKING:
     from lockkit.protocol.record import Garbled, Record
     from lockkit.protocol.state import Observation
@@ -113,7 +107,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def show(args: argparse.Namespace) -> int:
     if service_lock.is_service(args.url):
         return service_lock.show(args)
-    from lockkit.cli.generations import opened, read_lock, standing
+    from lockkit.cli.generations import opened, read_lock
     from lockkit.lock.handle import LOCK_KEY
     from lockkit.protocol.record import Garbled
     from lockkit.table.inspect.versions import generations, granted_ms, granted_words
@@ -126,7 +120,8 @@ def show(args: argparse.Namespace) -> int:
             kept, untold = list(generations(store, newest=newest)), ""
         except StoreError as error:  # perhaps because these credentials may not list versions
             kept, untold = [], plain(error, limit=300)
-    now, holder = standing(observation), _judged(observation)
+    holder = _judged(observation)
+    takeable_in_ms, takeable_by = _takeable(holder)
     if args.json:
         say_json(
             {"url": args.url, "key": LOCK_KEY, "state": holder.state, **_fields(observation.record)}
@@ -134,7 +129,7 @@ def show(args: argparse.Namespace) -> int:
             | {"version": observation.version, "modified_ms": observation.modified_ms}
             | {"date_ms": observation.date_ms}
             | {"granted_ms": granted_ms(kept) if granted_words(kept) else None}
-            | {"takeable_in_ms": now.takeable_in_ms, "takeable_by": now.takeable_by}
+            | {"takeable_in_ms": takeable_in_ms, "takeable_by": takeable_by}
             | {"generations": [
                 {"version": each.number.version, "modified_ms": each.number.modified_ms,
                  "deleted": each.number.deleted, **_fields(each.record)} for each in kept]}
@@ -143,14 +138,13 @@ def show(args: argparse.Namespace) -> int:
     else:
         say(
             f"{plain(args.url)} {LOCK_KEY}",
-            *(f"  {line}" for line in _sentences(observation, kept, holder)),
+            *(f"  {line}" for line in _sentences(holder, kept)),
         )
         rows = [_row(each.number.version, each.number.modified_ms, each.record) for each in kept]
         if len(rows) > 1:
             say("", *table(("version", "written", "epoch", "state", "by"), rows))
         if untold:
-            needs = VERSION_RIGHTS.get(args.url.partition(":")[0], "")
-            say("", f"its earlier versions cannot be shown{needs}: {untold}")
+            say("", f"its earlier versions cannot be shown: {untold}")
     return FOUND if isinstance(observation.record, Garbled) or holder.missed else OK
 
 
@@ -163,15 +157,20 @@ def _judged(observation: Observation) -> LockHolder:
     return judge(observation, observation, watched_ms=0, wall_ms=wall_ms, policy=Policy())
 
 
-def _sentences(
-    observation: Observation, kept: Sequence[Generation] = (), holder: LockHolder | None = None
-) -> list[str]:
+def _takeable(holder: LockHolder) -> tuple[int | None, str]:
+    """In how many ms any writer may take it, and by whose clock; None: never without a repair."""
+    if holder.state in ("absent", "released", "garbled"):
+        return None if holder.state == "garbled" else 0, ""
+    left_ms, whose = holder.left.decides
+    return max(0, left_ms), whose
+
+
+def _sentences(holder: LockHolder, kept: Sequence[Generation] = ()) -> list[str]:
     """The content of the object, in words. `kept` shows when its holder got it."""
-    from lockkit.cli.generations import standing
     from lockkit.protocol.record import Garbled
     from lockkit.table.inspect.versions import granted_words
 
-    now = standing(observation)
+    observation = holder.observation
     match observation.record:
         case None:
             return ["free: this table was never locked"]
@@ -183,9 +182,9 @@ def _sentences(
         case record:
             pass
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
-    lines = [f"{holder.state if holder else now.state}: {_by(record)}, {epoch}"]
+    lines = [f"{holder.state}: {_by(record)}, {epoch}"]
     since, written = granted_words(kept), clock_time(observation.modified_ms)
-    if now.state == "released":
+    if holder.state == "released":
         lines.append(f"since    {written} (the store's clock)")
     elif since:
         lines.append(f"since    {since} (the store's clock)")
@@ -193,18 +192,18 @@ def _sentences(
             lines.append(f"renewed  {written} (the store's clock)")
     else:
         lines.append(f"written  {written} (the store's clock): its grant, or its last renewal")
-    if now.state != "released":
+    if holder.state != "released":
         from lockkit.table.inspect.words import process_fact
 
-        if holder is not None:
-            facts = process_fact(holder.process_state)
-            lines += [f"{name:8} {value}" for name, value in facts]
-            if holder.renews is False:
-                lines.append("renews   no: it missed several renewals")
+        facts = process_fact(holder.process_state)
+        lines += [f"{name:8} {value}" for name, value in facts]
+        if holder.renews is False:
+            lines.append("renews   no: it missed several renewals")
         lines.append(f"until    {clock_time(record.valid_until_ms)} (the holder's clock)")
-        left_s = (now.takeable_in_ms or 0) / 1000
+        left_ms, whose = _takeable(holder)
+        left_s = (left_ms or 0) / 1000
         takeable = f"in {left_s:.1f} s, unless it is renewed" if left_s else "now"
-        lines.append(f"takeable {takeable} ({now.takeable_by})")
+        lines.append(f"takeable {takeable} ({whose})")
     return [*lines, f"version  {plain(observation.version)}"]
 
 
@@ -249,7 +248,7 @@ def _fields(record: Record | Garbled | None) -> dict[str, Any]:
 def watch(args: argparse.Namespace) -> int:
     if service_lock.is_service(args.url):
         return service_lock.watch(args)
-    from lockkit.cli.generations import NoAnswerYet, opened, read_lock, standing
+    from lockkit.cli.generations import NoAnswerYet, opened, read_lock
 
     clock, silent = Clock(), False
     with opened(args.url, store_options(args)) as store:
@@ -265,14 +264,14 @@ def watch(args: argparse.Namespace) -> int:
                 observation, silent = None, True
             # A missing object has no version to compare: report it only once.
             if observation is not None and (first or observation.version != unless):
+                holder = _judged(observation)
                 if args.json:
-                    now = standing(observation)
                     say_json(
-                        {"at_ms": clock.wall_ms(), "state": now.state}
+                        {"at_ms": clock.wall_ms(), "state": holder.state}
                         | _fields(observation.record)
                         | {"version": observation.version, "modified_ms": observation.modified_ms}
                     )
                 else:
-                    say(f"{clock_time(clock.wall_ms())}  {_sentences(observation)[0]}")
+                    say(f"{clock_time(clock.wall_ms())}  {_sentences(holder)[0]}")
                 unless, first = observation.version, False
             clock.sleep(interval_s)

@@ -87,7 +87,7 @@ CURES: Mapping[tuple[int, str], str] = {
 }
 
 RIGHTS = {
-    "list versions": "s3:ListBucketVersions on the bucket",
+    "list versions": "s3:ListBucketVersions on the bucket, and s3:GetObjectVersion",
     "list": "s3:ListBucket on the bucket",
     "read": "s3:GetObject under that prefix, and s3:ListBucket, without which a missing object is "
     "denied as well",

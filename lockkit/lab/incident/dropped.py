@@ -18,9 +18,9 @@ from lockkit.lab.incident.calls import SeenVersion, identity, unnamed
 from lockkit.lab.incident.client_events import client_events
 from lockkit.lab.incident.logs import ParsedLog, is_log, read_log
 from lockkit.lab.incident.logs.wire import SentRequest
-from lockkit.lab.incident.places import FOLDER, is_of, several
+from lockkit.lab.incident.places import FOLDER, is_lock, is_of, several
 from lockkit.lab.incident.repeats import event_identity, unseen
-from lockkit.lab.verify.check.lanes import FENCE_NAME, LOCK_NAME, name_of
+from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
 
 FILE_BYTES_MAX = 10_000_000
 FILES_MAX = 200
@@ -151,19 +151,15 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
     elif is_log(text):
         log = read_log(text, name.rpartition("/")[2].removesuffix(".log"))
         sent, known = unseen(log.sent, identity, pile.seen, "requests")
-        pile.sent += [each for each in sent if not _is_lock(each.key) or is_of(pile.url, each.key)]
+        pile.sent += [each for each in sent if not is_lock(each.key) or is_of(pile.url, each.key)]
         pile.taken.append(ParsedFile(name, log.form, _said(log) + known + cut))
     else:
         raise NotUnderstood(name, f"is none of these: {ACCEPTED}")
 
 
-def _is_lock(key: str) -> bool:
-    return name_of(key) in (LOCK_NAME, FENCE_NAME)
-
-
 def _refuse_several(pile: _Pile) -> None:
     logged = [f"{each.place}/{each.key}" for log in pile.stores for each in log.requests]
-    tables = several([*logged, *(each.key for each in pile.sent if _is_lock(each.key))])
+    tables = several([*logged, *(each.key for each in pile.sent if is_lock(each.key))])
     if len(tables) > 1:
         names = ", ".join(plain(each.removesuffix(f"/{FOLDER}")) for each in tables[:TABLES_SHOWN])
         raise NotUnderstood(

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lockkit.lab.verify.check.lanes import FENCE_NAME, LOCK_NAME, name_of
 from lockkit.lock.storage import LOCK_KEY
 
 FOLDER = LOCK_KEY.rpartition("/")[0]
+
+
+def is_lock(key: str) -> bool:
+    """Whether it is a lock object or a fence."""
+    return name_of(key) in (LOCK_NAME, FENCE_NAME)
 
 
 def is_of(url: str, key: str) -> bool:

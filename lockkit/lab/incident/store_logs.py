@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 from lockkit.events import STORE, Event, event
 from lockkit.lab.incident.listings import moment_ms
-from lockkit.lab.verify.check.lanes import FENCE_NAME, LOCK_NAME, name_of
+from lockkit.lab.incident.places import is_lock
+from lockkit.lab.verify.check.lanes import name_of
 from lockkit.stores.secret import carries_secret
 
 TEXT_MAX = 1_024
@@ -96,7 +97,7 @@ def _gather(form: str, found: Iterable[LoggedRequest | str | None]) -> StoreLog:
     for each in found:
         if each is None:
             log.unread += 1
-        elif isinstance(each, str) or name_of(each.key) not in (LOCK_NAME, FENCE_NAME):
+        elif isinstance(each, str) or not is_lock(each.key):
             log.others += 1
         else:
             log.requests.append(each)
