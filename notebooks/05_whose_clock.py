@@ -83,10 +83,10 @@ print(search("skew").story)
 # %% [markdown]
 # ## Predict: a buffer for both
 #
-# Hudi adds its 500 ms when a challenger tests whether *another writer's* lease has ended. The same
-# function tests whether *its own* lock is still valid, so the buffer is added there, too. In the
-# explorer the clocks differ by one second and the buffer is one second, so it should be just
-# enough.
+# Hudi adds its 500 ms when a challenger tests whether *another writer's* lease has ended. The
+# holder tests by the same function whether *its own* lock is still valid, so it adds the buffer,
+# too. In the explorer the clocks differ by one second and the buffer is one second, so it should be
+# just enough.
 
 # %%
 both = Predict("Both the challenger and the holder allow one second more:", GUESSES)

@@ -132,9 +132,9 @@ print(fenced.verdict.said)
 
 # %% jupyter={"source_hidden": true}
 late.explain("""
-A heartbeat is a lease on an instant and has the limits of a lease. It shows others when they
-*may* act, but it never shows the <abbr title="holder: the client to which the lock was granted
-last">holder</abbr> that they *have* acted. So three rules are needed, not one. First, the
+A heartbeat is a lease on an instant and has the limits of a lease. It shows other clients when
+they *may* act. It never shows the <abbr title="holder: the client to which the lock was granted
+last">holder</abbr> that another client *has* acted. So three rules are needed, not one. First, the
 writer stops relying on its own heartbeat before any other process may call it dead. Second, a
 service that ends a heartbeat replaces exactly the version that it read. Third, the fate of an
 instant is decided in one place. That covers the cases in which the first two rules do not help:

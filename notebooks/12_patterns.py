@@ -38,7 +38,7 @@ late
 # ## Run: leader election
 #
 # There is one object for each epoch, `lock_0000000001.json`. The client that creates it (*only if
-# absent*) leads in that epoch. W2's clock is a minute fast, so every epoch of W1 looks over to W2.
+# absent*) leads in that epoch. W2's clock is a minute fast: to W2, every epoch of W1 has ended.
 #
 # 1. The mistake is already planted.
 # 2. Press **Next** under W1 until it is about to *PUT* `resource.json`.

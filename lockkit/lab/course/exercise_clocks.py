@@ -199,8 +199,8 @@ class Session:
         if until_ms < sent_ms + self.USED_MIN * self.TTL_MS:
             raise Violated(
                 "a session is used",
-                f"{node.name} stops {until_ms - sent_ms:.0f} ms after it sent the heartbeat, of "
-                f"{self.TTL_MS}",
+                f"{node.name} stops {until_ms - sent_ms:.0f} ms after it sent the heartbeat; its "
+                f"session lasts {self.TTL_MS} ms",
             )
         return True
 

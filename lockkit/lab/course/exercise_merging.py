@@ -86,7 +86,8 @@ class SliceOfFiles:
         inside = list[int]()
         if base is not None:
             if dict(bases).get(base) is None:
-                raise Violated("only committed files are read", f"{call}: base file {base} is not")
+                said = f"{call}: base file {base} is not committed"
+                raise Violated("only committed files are read", said)
             body = yield from read(f"bases/{base}")
             assert isinstance(body, Found)
             inside = json.loads(body.body)
@@ -98,7 +99,8 @@ class SliceOfFiles:
     ) -> None:
         committed = {each for each, done in logs if done is not None}
         if unseen := sorted(set(above) - committed, key=str):
-            raise Violated("only committed files are read", f"{call}: log file {unseen[0]} is not")
+            said = f"{call}: log file {unseen[0]} is not committed"
+            raise Violated("only committed files are read", said)
         if lost := sorted(committed - {*inside, *above}):
             raise Violated("no lost update", f"{call}: the rows of log file {lost[0]} are missing")
         if twice := sorted({*inside} & {*above}):

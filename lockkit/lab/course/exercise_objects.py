@@ -142,7 +142,7 @@ class HotLock:
 
     def shown(self) -> str:
         there = json.loads(self.trial.world.memory_store.objects[self.KEY].body)
-        return f"{'free since' if there['free'] else 'held by'} {there['owner']}"
+        return f"{'free, last held by' if there['free'] else 'held by'} {there['owner']}"
 
     def writes(self, client: str, now: Put) -> int:
         """How often a client tried to claim; a copy of a request counts once."""

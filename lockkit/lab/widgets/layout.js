@@ -59,7 +59,7 @@ const TRIES_MAX = 200;    // places that are tried for a bar's label, and lines 
 /** What may be left out of a label that has no room, one after the other; the detail line has all of it. */
 const SHORTER = [
   [/^committed, (epoch \d+)$/, "$1"], [/^epoch (\d+)$/, "e$1"],
-  [/^decided by (.+)$/, "by $1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
+  [/^decided by (.+)$/, "by $1"], [/^by (W\d+)$/, "$1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
   [/^conflict with .*$/, "conflict"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^commit refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
@@ -170,7 +170,7 @@ function gutters(scene, narrow, locks) {
   const names = [...scene.bars.filter((bar) => bar.kind === "owner"), ...scene.marks.filter((mark) => mark.kind === "generation")];
   const longest = names.reduce((most, { label }) => Math.max(most, label.length), 0);
   if (narrow) return [Math.ceil(clock) + 4, locks ? GEN_NARROW : LOCKLESS];
-  return [Math.max(TIME_W, Math.ceil(clock)), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
+  return [Math.max(TIME_W, Math.ceil(clock) + 4), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
 
 /** Reads without an answer, or that settle a write without one: they belong to the story, also without the others. */
