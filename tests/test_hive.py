@@ -16,10 +16,12 @@ from lock_world import Suspendable, Tale, until
 from metastore_client import connected
 from service_world import Wire
 
+from lockkit.cli.main import main
 from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError
 from lockkit.lock.handle import UnprovenRelease
 from lockkit.providers.hive import HiveMetastoreLock, seconds
-from lockkit.providers.hive_wire import servers, uris_of_site
+from lockkit.providers.hive_thrift import ShowLocksResponse, ShownLock
+from lockkit.providers.hive_wire import MetastoreConnection, servers, uris_of_site
 from lockkit.spark.connect import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("hive")]
@@ -236,6 +238,16 @@ def test_a_missing_metastore_is_reported_once_and_not_as_a_busy_lock(
     with pytest.raises(NoAnswer, match="is it running"):
         HiveMetastoreLock(f"127.0.0.1:{free_port()}", "lake", "x").acquire(timeout=0)
     assert capsys.readouterr().err == "", "thrift's own line"
+
+
+def test_a_row_without_what_every_metastore_sends_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = ShownLock(lockid=5, state=1, lastheartbeat=1, user="u", hostname="h", agentInfo="")
+    answer = ShowLocksResponse(locks=[ShownLock(), whole])
+    monkeypatch.setattr(MetastoreConnection, "ask", lambda *_: answer)
+    assert main(["lock", "show", "hive://127.0.0.1:1/lake/x"]) == 3
+    assert "it lists a lock without an id" in capsys.readouterr().err
 
 
 def test_the_server_decides_how_long_a_grant_lasts(

@@ -241,7 +241,13 @@ class HiveMetastoreLock(LeasedLock):
         from lockkit.providers.hive_thrift import ShowLocksRequest
 
         request = ShowLocksRequest(dbname=self.database, tablename=self.table)
-        return sorted(self._wire.ask("show_locks", request).locks or [], key=lambda row: row.lockid)
+        rows = self._wire.ask("show_locks", request).locks or []
+        if any(None in (row.lockid, row.state, row.lastheartbeat) for row in rows):
+            raise StoreError(
+                f"{self}: it lists a lock without an id, a state or a heartbeat, which every Hive "
+                "Metastore has: check what answers there"
+            )
+        return sorted(rows, key=lambda row: row.lockid)
 
     # --- the queue -------------------------------------------------------------------------------
 
