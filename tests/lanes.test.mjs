@@ -112,6 +112,7 @@ test("a label without room says less, and what it says is still true", () => {
   assert.deepEqual(["fence", "confirm", "exited"].map((each) => told(each, each.length - 1)), ["fen.", "conf.", "exit"]);
   assert.equal(told("fault: answer dropped", 14), "answer dropped");
   assert.equal(told("fault: answer dropped", 7), "dropped");
+  assert.equal(told("stalled 300.1 s", 6), "300 s");
   assert.equal(told("checked", 4), "", "its ring says it");
   assert.equal(told("takeover", 5), "take\u2026");
   assert.ok(told("g17 9f1c", 3).length === 3 && told("", 0) === "");
@@ -335,5 +336,7 @@ test("group commit takes no lock, so its picture has no lane of the lock object"
   const five = [1, 2, 3, 4, 5].map((n) => ({ id: `W${n}`, title: `W${n}`, role: "writer", hue: n }));
   const many = layout({ span: [0, 1980], rows: [], bars: [], marks: [], lanes: [lanes[0], ...five, lanes[2]], arrows: [write("offer")] }, 336);
   assert.equal(many.width, 336, "five writers and the table fit a notebook of 800 pixels");
+  const locked = layout({ span: [0, 1980], rows: [], bars: [], marks: [], lanes: [lanes[0], ...five.slice(1), lanes[2]], arrows: [{ ...write("fence"), lane: "W2" }] }, 336);
+  assert.equal(locked.width, 336, "and so do four with a lock");
   assert.deepEqual(drawn("fence"), ["lock", "W1", "table"]);
 });

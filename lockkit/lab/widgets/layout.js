@@ -17,6 +17,9 @@ const NARROW = 600;       // below this width gutters and lanes are closer still
 const LANE_NARROW = 64;
 const TINY = 420;         // a notebook of 800 pixels beside its list of files
 const LANE_TINY = 44;
+const MANY_LANES = 6;     // with so many, a tiny picture has less room for the holders' names
+const GEN_TINY = 34;
+const EDGE_CROWDED = 26;
 const EDGE_TINY = 34;
 const LETTERS_MIN = 3;    // a label of which less would be left is left out
 const CLEAR = 10;         // between a label and the next lane
@@ -63,7 +66,7 @@ const SHORTER = [
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
   [/^conflict with .*$/, "conflict"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^commit refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
-  [/^stalled (.+)$/, "$1"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
+  [/^stalled (.+)$/, "$1"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^(.+) epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
   [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
@@ -124,10 +127,11 @@ export function layout(scene, width, options = {}) {
   const grouped = scene.arrows.some((a) => a.op === "offer");   // group commit takes no lock
   const needless = (lane) => !used.has(lane) && (lane === "table" || (lane === "lock" && grouped));
   const shown = scene.lanes.filter((lane) => !away.has(lane.id) && !needless(lane.id));
-  const gutter = gutters(scene, narrow, shown.some((lane) => lane.id === "lock"));
+  const crowded = width < TINY && shown.length >= MANY_LANES;
+  const gutter = gutters(scene, narrow, shown.some((lane) => lane.id === "lock"), crowded);
   const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
   const tiny = width < TINY;
-  const edge = tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
+  const edge = crowded ? EDGE_CROWDED : tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
   const lanes = place(shown, width, gutter, edge, tiny ? LANE_TINY : narrow ? LANE_NARROW : LANE_LEAST);
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
@@ -165,11 +169,11 @@ function laid(scene, arrows, kept, marks, at, room, more, last) {
 }
 
 /** Room for the longest time, and, where there is a lock object, for the longest name of a holder. */
-function gutters(scene, narrow, locks) {
+function gutters(scene, narrow, locks, crowded) {
   const clock = seconds(scene.span[1], 3).length * TIME_CHAR + 6;
   const names = [...scene.bars.filter((bar) => bar.kind === "owner"), ...scene.marks.filter((mark) => mark.kind === "generation")];
   const longest = names.reduce((most, { label }) => Math.max(most, label.length), 0);
-  if (narrow) return [Math.ceil(clock) + 4, locks ? GEN_NARROW : LOCKLESS];
+  if (narrow) return [Math.ceil(clock) + 4, !locks ? LOCKLESS : crowded ? GEN_TINY : GEN_NARROW];
   return [Math.max(TIME_W, Math.ceil(clock) + 4), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
 

@@ -220,6 +220,7 @@ class FitFigures(anywidget.AnyWidget):
       const watch = new ResizeObserver(() => window.dispatchEvent(new Event("resize")));
       const drawn = ({ detail }) => watch.observe(detail.element);
       document.addEventListener("plotlywidget-after-render", drawn);
+      for (const each of document.querySelectorAll(".js-plotly-plot")) watch.observe(each);
       return () => {
         watch.disconnect();
         document.removeEventListener("plotlywidget-after-render", drawn);

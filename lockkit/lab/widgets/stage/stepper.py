@@ -56,7 +56,7 @@ class StageView(Newest):
         self._status = Status()
         self._past = widgets.SelectionSlider(
             options=[("the beginning", 0)], description="Decision", continuous_update=False,
-            layout=widgets.Layout(width="620px", margin="0 16px 0 0"),
+            layout=widgets.Layout(width="628px", margin="0 8px 0 0"),
         )  # fmt: skip
         again = button(
             "Start over", self._tried(lambda: self.go_back(0)), name="again",
