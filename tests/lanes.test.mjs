@@ -336,6 +336,7 @@ test("group commit takes no lock, so its picture has no lane of the lock object"
   const five = [1, 2, 3, 4, 5].map((n) => ({ id: `W${n}`, title: `W${n}`, role: "writer", hue: n }));
   const many = layout({ span: [0, 1980], rows: [], bars: [], marks: [], lanes: [lanes[0], ...five, lanes[2]], arrows: [write("offer")] }, 336);
   assert.equal(many.width, 336, "five writers and the table fit a notebook of 800 pixels");
+  assert.equal(layout({ span: [0, 1980], rows: [], bars: [], marks: [], lanes: [lanes[0], ...five, lanes[2]], arrows: [write("offer")] }, 636).width, 636);
   const locked = layout({ span: [0, 1980], rows: [], bars: [], marks: [], lanes: [lanes[0], ...five.slice(1), lanes[2]], arrows: [{ ...write("fence"), lane: "W2" }] }, 336);
   assert.equal(locked.width, 336, "and so do four with a lock");
   assert.deepEqual(drawn("fence"), ["lock", "W1", "table"]);

@@ -106,10 +106,9 @@ def varied(moment: str) -> Iterator[Answer]:
     """Other ways on from a moment: how many of them go wrong."""
     for found in others_so_far(_playable(moment), OTHERS):
         yield {"said": "playing other ways on", "done": found.runs, "of": OTHERS}
-    soonest = sorted(found.wrong, key=lambda each: each[0].step or 0)
     links = [{"link": seed_fragment(str(each)),
               "because": f"way {each.branches[-1].way}, wrong at move {each.step}: {text(why)}"}
-             for each, why in soonest]  # fmt: skip
+             for each, why in sorted(found.wrong, key=lambda way: way[0].step or 0)]  # fmt: skip
     yield {"others": f"{len(found.wrong)} of {found.runs} other ways on go wrong", "wrong": links}
 
 

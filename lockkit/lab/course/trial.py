@@ -119,10 +119,8 @@ def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
             request = procedure.send(answer)
         except StopIteration as done:
             return done.value
-        if not isinstance(request, Put | Get | List | Delete | Sleep):
-            raise TypeError(f"it yields {request!r}, which is not a request")
         if why := _unusable(request):
-            raise TypeError(f"it yields a {type(request).__name__} whose {why}")
+            raise TypeError(f"it yields {why}")
         answer = yield request
         throttled += isinstance(answer, Throttled)
     hint = f", {throttled} of them answered 429: after a 429, wait with `yield Sleep(1)`"
@@ -132,18 +130,19 @@ def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
 
 def _unusable(request: Any) -> str:
     """What is wrong with a request that no store could be sent; "" if nothing is."""
-    if isinstance(request, Sleep):
+    kind = type(request).__name__
+    if type(request) not in (Put, Get, List, Delete, Sleep):
+        return f"{request!r}, which is not a request"
+    if kind == "Sleep":
         usable = isinstance(request.seconds, int | float) and 0 <= request.seconds < inf
-        return "" if usable else f"time is {request.seconds!r}: give seconds, 0 or more"
-    key = request.prefix if isinstance(request, List) else request.key
+        return "" if usable else f"a Sleep whose time is {request.seconds}: give seconds, 0 or more"
+    key = request.prefix if kind == "List" else request.key
     if not isinstance(key, str):
-        return f"key is {key!r}, which is not text"
-    if isinstance(request, Put):
-        given: tuple[Any, Any] = request.body, request.condition
-        if not isinstance(given[0], bytes):
-            return "body is not bytes: add .encode() to a text"
-        if not isinstance(given[1], IfAbsent | IfVersion):
-            return "condition is missing: give IfAbsent() or IfVersion(version)"
+        return f"a {kind} whose key is {key!r}, which is not text"
+    if kind == "Put" and not isinstance(request.body, bytes):
+        return "a Put whose body is not bytes: add .encode() to a text"
+    if kind == "Put" and not isinstance(request.condition, IfAbsent | IfVersion):
+        return "a Put whose condition is missing: give IfAbsent() or IfVersion(version)"
     return ""
 
 

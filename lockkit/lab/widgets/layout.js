@@ -8,7 +8,7 @@ const TIME_W = 66;        // gutter of the clock, at least
 const GEN_W = 86;         // gutter of the generations' and the holders' labels, at least
 const GEN_W_MAX = 170;
 const GEN_NARROW = 52;
-const LOCKLESS = 12;      // ... of a narrow picture without a lock object
+const LOCKLESS = 12;      // ... of a picture without a lock object
 const TABLE_W = 84;       // gutter of the completed instants
 const WRITER_W = 152;     // gutter of the last writer's labels, where no table is drawn
 const LANE_MIN = 118;     // between two neighbouring lanes, if there is room
@@ -174,7 +174,7 @@ function gutters(scene, narrow, locks, crowded) {
   const names = [...scene.bars.filter((bar) => bar.kind === "owner"), ...scene.marks.filter((mark) => mark.kind === "generation")];
   const longest = names.reduce((most, { label }) => Math.max(most, label.length), 0);
   if (narrow) return [Math.ceil(clock) + 4, !locks ? LOCKLESS : crowded ? GEN_TINY : GEN_NARROW];
-  return [Math.max(TIME_W, Math.ceil(clock) + 4), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
+  return [Math.max(TIME_W, Math.ceil(clock) + 4), !locks ? LOCKLESS : Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
 
 /** Reads without an answer, or that settle a write without one: they belong to the story, also without the others. */
