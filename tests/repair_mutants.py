@@ -132,12 +132,12 @@ def without_heartbeat(attempt: Any, taken: TakenInstant) -> Procedure[bool]:
     return True
 
 
-def whatever_is_completed(instant: str, marker: str) -> Procedure[str]:
+def whatever_is_completed(claim: Any, marker: str) -> Procedure[str]:
     config, _ = yield from load_config()
-    now = parse_timeline((yield from listing(config.names.folder + instant)), config.names)
-    if now.completed.get(instant) in COMMITS:
+    now = parse_timeline((yield from listing(config.names.folder + claim.instant)), config.names)
+    if now.completed.get(claim.instant) in COMMITS:
         return "committed"
-    return (yield from own_attempt(instant, marker))
+    return (yield from own_attempt(claim, marker))
 
 
 def rolled_back_by_the_lock_alone(

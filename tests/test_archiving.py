@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -443,7 +443,7 @@ def test_files_that_no_clean_has_deleted_keep_their_commits(tmp_path: Path) -> N
 def test_an_archived_commit_is_found_committed_and_is_no_streams_batch(
     tmp_path: Path, version: int
 ) -> None:
-    from lockkit.table.write.batch import STREAM, own_attempt
+    from lockkit.table.write.batch import STREAM, BatchClaim, own_attempt
 
     table, _ = made(tmp_path, version)
     with table:
@@ -451,8 +451,9 @@ def test_an_archived_commit_is_found_committed_and_is_no_streams_batch(
         config, _ = run(load_config(), table.store, Clock())
         first = run(load_archived_commits(config), table.store, Clock())[0]
         assert STREAM not in first.extra
-        assert run(own_attempt(first.instant, None), table.store, Clock()) == "committed"  # type: ignore[arg-type]
-        assert run(own_attempt(first.instant, "q 1"), table.store, Clock()) == "gone"
+        claim, no_marker = BatchClaim(1, first.instant), cast(str, None)
+        assert run(own_attempt(claim, no_marker), table.store, Clock()) == "committed"
+        assert run(own_attempt(claim, "q 1"), table.store, Clock()) == "gone"
 
 
 # --- what goes wrong ------------------------------------------------------------------------------

@@ -213,20 +213,22 @@ def batch_of(place: dict[str, Any], number: int, checkpoint: str = "") -> MicroB
     return MicroBatch(open_store(**place), place["url"], "q", number, checkpoint=checkpoint)
 
 
-@pytest.mark.parametrize("done", [True, False], ids=["committed", "about to commit"])
-def test_an_instant_that_another_commit_has_does_not_end_a_batch(here: Any, done: bool) -> None:
+@pytest.mark.parametrize("came_to", ["committed", "about to commit", "begun"])
+def test_an_instant_that_another_commit_has_does_not_end_a_batch(here: Any, came_to: str) -> None:
     """The batch gave its instant up, and somebody else has it: the batch is still to be written."""
     land(*kept(here, ("a", "EU", 1, 1)))
     store, clock = open_store(**here), Clock()
     other = run(begin(), store, clock)
     schema = run(load_snapshot(), store, clock).schema or ""
-    prepared = run(prepare(other, (), schema=schema), store, clock)
-    if done:
+    way = prepare(other, (), schema=schema)
+    prepared = None if came_to == "begun" else run(way, store, clock)
+    if came_to == "committed" and prepared is not None:
         run(commit(prepared, Holder(9)), store, clock)
-    batch_of(here, 7).claim(other.instant)
+    batch_of(here, 7).claim(other.instant, "the batch's own, which was given up")
     with Lock(here["url"]) as lock:
         assert not batch_of(here, 7).is_over(lock)
-    if not done:
+    if came_to != "committed":
+        prepared = prepared or run(way, store, clock)
         run(commit(prepared, Holder(9)), store, clock)  # and it was not taken back
     land(*kept(here, ("b", "EU", 1, 1)), ("q", 7))
     land(*kept(here, ("b", "EU", 1, 1)), ("q", 7))

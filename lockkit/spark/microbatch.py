@@ -92,6 +92,6 @@ class MicroBatch:
         self.emit("note", text=text)
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
-    def claim(self, instant: str) -> None:
+    def claim(self, instant: str, attempt: str = "") -> None:
         """Record that `instant` writes this batch; `TableError` if another run claimed it."""
-        run(self._batch.claim(instant), self.store, self.clock)
+        run(self._batch.claim(instant, attempt), self.store, self.clock)

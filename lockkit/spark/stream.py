@@ -108,7 +108,7 @@ class BatchWriter:
                         if lent is None or name.lower() not in DESCRIBING}  # fmt: skip
                 write(
                     frame, place.url, endpoint=place.endpoint, options=kept, client=place.client,
-                    emit=self.emit, clock=clock, lock=lent, upkeep=upkeep, claim=once.claim,
+                    emit=self.emit, clock=clock, lock=lent, upkeep=upkeep, claim=once,
                     extra=once.extra, **self.how,
                 )  # fmt: skip
         finally:

@@ -17,6 +17,7 @@ from lockkit.sinks import Emit, EventSink, silent
 from lockkit.spark.errors import unwrap
 from lockkit.spark.frame import TASKS_MAX, WriteJob, insert_frame, merge_frame
 from lockkit.spark.fresh import OldRows, attempt_tag, refuse_old_frame
+from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.place import TableAddress
 from lockkit.spark.placing import place_frame
 from lockkit.spark.rows import (
@@ -76,7 +77,7 @@ def write(
     upkeep: Upkeep | None = None,
     client: str = "",
     extra: Mapping[str, str] | None = None,
-    claim: Claim = unclaimed,
+    claim: Callable[[str], None] | MicroBatch | None = None,
     emit: Emit = silent,
     clock: Clock | None = None,
     **store_options: Any,
@@ -127,8 +128,14 @@ def write(
     with _opened(place, options, lock, upkeep, clock, emit) as (store, services, sink):
         return SparkWrite(
             frame=df, requested=wanted, url=place.url, place=place, store=store, upkeep=services,
-            clock=clock, emit=sink, extra=dict(extra or {}), claim=claim,
+            clock=clock, emit=sink, extra=dict(extra or {}), claim=_claiming(claim),
         ).whole()  # fmt: skip
+
+
+def _claiming(claim: Callable[[str], None] | MicroBatch | None) -> Claim:
+    if isinstance(claim, MicroBatch):
+        return claim.claim
+    return unclaimed if claim is None else lambda instant, _: claim(instant)
 
 
 @contextmanager

@@ -64,11 +64,11 @@ PREFETCH_ROWS_MAX = 10_000
 """Up to this many rows are examined twice, to find out early which files are to be read."""
 BEGINS_MAX = 3
 """How often one attempt begins, each time after publishing what another writer had decided."""
-Claim = Callable[[str], None]
+Claim = Callable[[str, str], None]
 TableState = tuple[TableCache, Snapshot]
 
 
-def unclaimed(_instant: str) -> None:
+def unclaimed(_instant: str, _attempt: str) -> None:
     """The default: no earlier attempt can have begun this write."""
 
 
@@ -221,7 +221,7 @@ class TableWrite(ABC):
         self, incoming: pa.Schema, snapshot: Snapshot, transaction: Transaction, heart: Heartbeat
     ) -> Prepared | None:
         """One attempt's files and its commit's bytes; None if there is nothing to commit."""
-        self.claim(transaction.instant)
+        self.claim(transaction.instant, transaction.taken.attempt)
         before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
         schema = before if self.requested.operation.startswith("delete") else None
         if schema is not None and self.requested.operation == "delete":

@@ -39,7 +39,6 @@ from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.bucket_groups import bucket_file_id
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
-from lockkit.table.writer import Claim, unclaimed
 
 NAMES = ("id", "region", "at", "amount")
 COLUMNS = "id string, region string, at long, amount long"
@@ -178,7 +177,7 @@ class SparkProgram:
         frame.write.format("lockkit").mode("append").options(**options).save(self.url)
         return "save() has returned"
 
-    def _write(self, frame: Any, retries: int, claim: Claim = unclaimed) -> str:
+    def _write(self, frame: Any, retries: int, claim: Callable[[str], None] | None = None) -> str:
         from lockkit.spark import write
 
         place: dict[str, Any] = {"endpoint": self.endpoint, "client": self.name}

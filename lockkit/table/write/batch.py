@@ -50,6 +50,8 @@ class BatchClaim:
     instant: str
     checkpoint: str = ""
     """Spark's id of the query, which a new checkpoint changes; empty if unknown."""
+    attempt: str = ""
+    """In the instant's requested file, which shows whether the instant is still the claim's."""
 
 
 class BatchState(Enum):
@@ -103,19 +105,20 @@ class StreamBatch:
             return BatchState.PASSED_OVER
         if before.batch < self.batch:
             return BatchState.NEW
-        own = yield from own_attempt(before.instant, self.extra[STREAM])
+        own = yield from own_attempt(before, self.extra[STREAM])
         if own == "pending":
             text = f"batch {self.batch} was begun as {before.instant}; taking it back"
             yield Note("note", {"text": text})
-            own = yield from self._take_back(before.instant, hold, base)
+            own = yield from self._take_back(before, hold, base)
         return BatchState.COMMITTED if own == "committed" else BatchState.NEW
 
-    def claim(self, instant: str) -> Procedure[None]:
+    def claim(self, instant: str, attempt: str = "") -> Procedure[None]:
         """Record that `instant` writes this batch; `TableError` if another run claimed it first."""
-        mine = BatchClaim(self.batch, instant, self.checkpoint)
+        mine = BatchClaim(self.batch, instant, self.checkpoint, attempt)
         self._version = yield from write_claim(self.query, mine, self._version)
 
-    def _take_back(self, instant: str, hold: Hold, base: str) -> Procedure[AttemptState]:
+    def _take_back(self, claim: BatchClaim, hold: Hold, base: str) -> Procedure[AttemptState]:
+        instant = claim.instant
         known, heartbeat = yield from _survey(instant)
         # A repeated batch shows that its query's earlier run is over. With a fence that run may be
         # alive; with only a lock it must have stopped.
@@ -132,7 +135,7 @@ class StreamBatch:
         yield from forget(instant)
         if not isinstance(outcome, RollbackRefused):
             return "gone"
-        return (yield from own_attempt(instant, self.extra[STREAM]))
+        return (yield from own_attempt(claim, self.extra[STREAM]))
 
 
 # --- its claim ----------------------------------------------------------------------------------
@@ -152,6 +155,8 @@ def write_claim(query: str, claim: BatchClaim, seen: Version | None) -> Procedur
     said: dict[str, Any] = {"batch": claim.batch, "instant": claim.instant}
     if claim.checkpoint:
         said["checkpoint"] = claim.checkpoint
+    if claim.attempt:
+        said["taken"] = claim.attempt
     body = json.dumps({**said, "attempt": (yield Unique())}).encode()
     settled = yield from settle_write(key, body, over(seen))
     if not isinstance(settled, Version):
@@ -165,9 +170,10 @@ def write_claim(query: str, claim: BatchClaim, seen: Version | None) -> Procedur
 def _parse(query: str, body: bytes) -> BatchClaim:
     try:
         fields = json.loads(body[:BODY_BYTES_MAX])
-        checkpoint = fields.get("checkpoint", "")
+        checkpoint, attempt = fields.get("checkpoint", ""), fields.get("taken", "")
         if type(fields["batch"]) is int and re.fullmatch(r"\d{17}", fields["instant"]):
-            return BatchClaim(fields["batch"], fields["instant"], str(checkpoint)[:100])
+            more = str(checkpoint)[:100], str(attempt)[:100]
+            return BatchClaim(fields["batch"], fields["instant"], *more)
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise DamagedFile(
@@ -177,11 +183,12 @@ def _parse(query: str, body: bytes) -> BatchClaim:
     )
 
 
-def own_attempt(instant: str, marker: str) -> Procedure[AttemptState]:
-    """What became of this batch's own attempt at `instant`: a listing of its own few files.
+def own_attempt(claim: BatchClaim, marker: str) -> Procedure[AttemptState]:
+    """What became of this batch's own attempt at its instant: a listing of its own few files.
 
     If another commit has or will have the instant, that says nothing about this batch.
     """
+    instant = claim.instant
     if isinstance((yield from read(PROPERTIES_KEY)), Missing):
         return "gone"
     config, _ = yield from load_config()
@@ -201,8 +208,10 @@ def own_attempt(instant: str, marker: str) -> Procedure[AttemptState]:
             except TableError:
                 return "gone"  # not of lockkit's making
             return "pending" if begun.extra.get(STREAM) == marker else "gone"
-        case _missing:
-            return "pending"  # it has come no further than its requested file
+        case _missing:  # it has come no further than its requested file
+            begun_as = yield from read(config.names.requested(instant, now.pending[instant]))
+            holds = isinstance(begun_as, Found) and claim.attempt.encode() in begun_as.body
+            return "pending" if holds else "gone"
 
 
 def _archived(config: TableConfig, instant: str) -> Procedure[CommitFiles | None]:

@@ -192,8 +192,7 @@ class TableRun:
         if client.startswith("Q") and heart.node.name.startswith("Q"):
             # A query that sends a batch again stops its earlier run, alive or not.
             self.stopped_runs.add(instant)
-        given_up = client.startswith("Q") and instant in self.owners.rolled_back
-        if instant in self.stopped_runs or given_up:  # another writer took it meanwhile
+        if instant in self.stopped_runs:
             return
         if heart.believes() and heartbeat_of(instant, Found(body, "")).ended:
             raise Violated(ALIVE, f"{client} ended the heartbeat of {instant}, which beats")

@@ -186,7 +186,8 @@ class SimWriter:
         def files(transaction: Transaction, _heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             nonlocal snapshot
             if batch is not None:
-                yield from self.host.run(batch.claim(transaction.instant))
+                taken = transaction.taken
+                yield from self.host.run(batch.claim(taken.instant, taken.attempt))
             covered = transaction.covered
             now = load_snapshot(covering=covered, since=seen)
             if warm:
