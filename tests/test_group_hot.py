@@ -8,6 +8,7 @@ import pytest
 
 from lockkit.protocol.outcome import Throttled
 from lockkit.runtime import Put
+from lockkit.runtime.proven import RETRY_AFTER_S_MAX
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group.rate import EVERY_MS, REMEMBERS_MS, FenceRate
 from tests.distant_world import Appending
@@ -56,6 +57,15 @@ def test_a_client_paces_itself_only_if_the_fence_that_it_could_not_replace_is_st
     assert raced.early_ms(5_120) == 0
     slow.unchanged("v1", 5_120)
     assert slow.early_ms(5_120) == 4_700 + EVERY_MS - 5_120
+
+
+def test_a_store_that_asks_for_a_long_pause_delays_the_next_fence_by_no_more_than_the_limit() -> (
+    None
+):
+    rate = met()
+    rate.refused("v1", 5_000, 3_600)
+    rate.unchanged("v1", 5_000)
+    assert rate.early_ms(5_000) == RETRY_AFTER_S_MAX * 1000
 
 
 def test_a_client_tries_again_after_a_minute_and_at_once_if_two_replacements_follow_quickly() -> (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockkit.protocol.outcome import Version
+from lockkit.runtime.proven import RETRY_AFTER_S_MAX
 
 EVERY_MS = 1_000
 """Documented by GCS and by R2."""
@@ -48,9 +49,9 @@ class FenceRate:
             self.until_ms, self.throttled = now_ms + REMEMBERS_MS, ""
 
     def refused(self, version: Version, now_ms: int, after_s: float | None) -> None:
-        """Throttled."""
+        """Throttled; what the store requests counts within a limit, as for each other request."""
         self.throttled = version
-        wait_ms = max(REFUSED_MS, int(1000 * (after_s or 0)))
+        wait_ms = max(REFUSED_MS, int(1000 * min(RETRY_AFTER_S_MAX, after_s or 0)))
         self.seen_ms = max(self.seen_ms, now_ms + wait_ms - EVERY_MS)
 
     def is_slow(self, now_ms: int) -> bool:
