@@ -25,14 +25,16 @@ from test_group_table import (
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
 from lockkit.runtime import Procedure, run
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, Table
 from lockkit.table.errors import TableBlocked
 from lockkit.table.format.archived import load_archived
 from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import V9
 from lockkit.table.occ.commit import EpochGuard
-from lockkit.table.occ.fence import FENCE_KEY
+from lockkit.table.occ.fence import FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group.commit import (
     GroupClient,
@@ -50,7 +52,8 @@ from lockkit.table.occ.group.decision import (
     refuse,
     without_oldest,
 )
-from lockkit.table.occ.group.fence import read_group_fence
+from lockkit.table.occ.group.fence import format_group_fence, packed, read_group_fence
+from lockkit.table.occ.group.tail import load_with_tail
 from lockkit.table.occ.rollback import RollbackRefused, roll_back
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services import archive_group
@@ -273,6 +276,35 @@ def test_a_publisher_that_has_seen_the_fence_publishes_nothing_that_was_archived
     assert run(publish_one(client, view, fence.window[0], {}), store, Clock()) is False
     with pytest.raises(TableError, match="is missing"):
         run(publish_one(client, view, fence.window[1], {}), store, Clock())
+
+
+def test_a_commit_that_left_the_timeline_before_the_listing_is_not_taken_for_unpublished(
+    tmp_path: Path
+) -> None:
+    """The fence beside the listing names it still. It no longer names others that have left."""
+    body = b'{"partitionToWriteStats": {}}'
+    offers = [Offer(each, 0, sha256=digest(body), body=packed(body)) for each in (T1, T3)]
+    fence = decide(GroupFence("a", completion=NO_INSTANT), offers, attempt="b")
+    after = close_for(fence, T1, {1, 2}, "c")
+    left = fence.window[1]
+    assert after is not None and after.window == (left,)
+    store = open_store(f"file://{tmp_path}/orders")
+    for key in (V9.requested(T3), V9.inflight(T3), V9.completed(T3, "commit", left.completion)):
+        store.put(key, body, IfAbsent())
+    store.put(FENCE_KEY, format_group_fence(fence), IfAbsent())
+
+    class ThenArchived:
+        def __getattr__(self, name: str) -> Any:
+            return self.get_fence if name == "get" else getattr(store, name)
+
+        def get_fence(self, key: str, *args: Any, **how: Any) -> Any:
+            found = store.get(key, *args, **how)
+            if key == FENCE_KEY and isinstance(found, Found):
+                store.put(FENCE_KEY, format_group_fence(after), IfVersion(found.version))
+            return found
+
+    now = run(load_with_tail(V9, ""), ThenArchived(), Clock())  # type: ignore[arg-type]
+    assert list(now.completed) == [T3] and not now.tail
 
 
 def test_a_base_is_not_raised_over_commits_that_may_be_archived(url: str) -> None:

@@ -108,7 +108,7 @@ class Writing:
         while True:
             yield Sleep(PREPARES_S * self.world.dice.random())
             began_ms = self.world.time.now_ms
-            write = yield from group.reserve(client)
+            write = yield from group.reserve(client, group.look)
             files = {f"{files_of(write.instant)}{write.attempt}": b"rows"}
             write.blind, write.writes = True, frozenset({("", write.attempt)})
             write.body = json.dumps({"writes": [["", write.attempt]]}).encode()

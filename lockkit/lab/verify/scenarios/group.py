@@ -260,7 +260,8 @@ class GroupRun:
     def write(self, client: group.GroupClient, names: tuple[str, ...]) -> Procedure[str]:
         write = self._ahead(client)
         ahead = write is not None
-        write = write or (yield from group.reserve(client))
+        looks = group.look_whole if self.archives else group.look
+        write = write or (yield from group.reserve(client, looks))
         blind = ahead or self.world.dice.random() < 0.2
         if self.reserves_ahead:
             client.beside = self._reserve_ahead(client, write)
@@ -560,7 +561,7 @@ def roll_back_by(steps: str) -> Callable[[group.GroupClient, str, str], Procedur
     return roll_back
 
 
-def reserve_unlisted(client: group.GroupClient) -> Procedure[group.GroupWrite]:
+def reserve_unlisted(client: group.GroupClient, _: object) -> Procedure[group.GroupWrite]:
     """Read the snapshot before the instant is reserved."""
     view = yield from group.look(client)
     attempt, wall_ms = (yield Unique()), (yield WallMs())
@@ -570,7 +571,7 @@ def reserve_unlisted(client: group.GroupClient) -> Procedure[group.GroupWrite]:
     return group.GroupWrite(instant, attempt, view.fence.last, view.commits(), table=TABLE)
 
 
-def reserve_nothing(client: group.GroupClient) -> Procedure[group.GroupWrite]:
+def reserve_nothing(client: group.GroupClient, _: object) -> Procedure[group.GroupWrite]:
     """Take an instant without an object that reserves it."""
     view = yield from group.look(client)
     newest = max(view.commits() | {view.fence.newest})
@@ -603,6 +604,12 @@ def not_archived(_names: TimelineNames, _: str) -> Procedure[str]:
 def archived_means_no(_names: TimelineNames, _: str) -> Procedure[str]:
     yield from ()
     return REFUSED
+
+
+def archived_then(view: group.GroupView) -> Procedure[str]:
+    """Count as archived what the fence beside the listing says, though it may be older."""
+    yield from ()
+    return view.fence.archived
 
 
 def count_anew() -> Procedure[GroupFence]:
@@ -683,6 +690,8 @@ _SAYS: dict[str, tuple[str, Plants]] = {
                          f"{_G}:may_judge": judge_archived, f"{_D}:may_judge": judge_archived}),
     "archive unread": ("what has left the timeline counts as refused",
                        {f"{_S}:archived_as": archived_means_no}),
+    "archive beside": ("a listing is used with a fence that is older than what was archived",
+                       {f"{_G}:archived_by_now": archived_then}),
     "archive unproven": ("decisions are archived before their outcome is proven",
                          {f"{_A}:close_for": archive_unproven}),
     "counts anew": ("the fence counts from one again after a switch of the mode and back",

@@ -379,6 +379,25 @@ def look(client: GroupClient) -> Procedure[GroupView]:
     return view
 
 
+def look_whole(client: GroupClient) -> Procedure[GroupView]:
+    """The same, again if it may lack a commit that was archived before the listing, and that the
+    fence beside it does not call archived yet.
+    """
+    view = yield from look(client)
+    for _ in range(TURNS_MAX):
+        if (yield from archived_by_now(view)) <= view.fence.archived:
+            return view
+        view = yield from look(client)
+    raise TableError("the timeline", "is archived faster than it is listed", "try again")
+
+
+def archived_by_now(view: GroupView) -> Procedure[str]:
+    """Up to which instant commits may have left the timeline before this view listed it."""
+    found = yield from read(FENCE_KEY, unless=view.version, limit=FENCE_BYTES_MAX)
+    newer = parse_group_fence(found.body) if isinstance(found, Found) else view.fence
+    return max(view.fence.archived, newer.archived)
+
+
 def list_instants(client: GroupClient) -> Procedure[list[ListEntry]]:
     """Those after its horizon."""
     after = f"{client.names.folder}{client.horizon}~" if client.horizon else ""
@@ -446,15 +465,21 @@ def is_passed(view: GroupView, instant: str) -> bool:
     return max(view.commits() | {view.fence.newest}) >= instant
 
 
-def reserve(client: GroupClient) -> Procedure[GroupWrite]:
-    """A client's own instant, and a snapshot that was read after it was reserved."""
+def reserve(
+    client: GroupClient, looks: Callable[[GroupClient], Procedure[GroupView]]
+) -> Procedure[GroupWrite]:  # fmt: skip
+    """A client's own instant, and a snapshot that was read after it was reserved.
+
+    :param looks: `look` where nothing is archived, or for an append, which is compared with
+        nothing; else `look_whole`.
+    """
     newest = max(client.known.newest, client.known.since) if client.known else NO_INSTANT
     for _ in range(RESERVATIONS_MAX):
         attempt, instant = (yield Unique()), next_group_instant((yield WallMs()), newest)
         requested = timeline_key(client.names, instant, "requested")
         taken = yield from create(requested, attempt.encode())
         if not isinstance(taken, Found):
-            view = yield from look(client)
+            view = yield from looks(client)
             ended = yield from reservation_ended(view, instant)
             if not ended and not is_passed(view, instant):
                 return GroupWrite(instant, attempt, view.fence.last, view.commits(),
@@ -758,7 +783,9 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
     """
     unseen = [each for each in view.decided.values()
               if each.instant not in write.seen and each.instant > write.horizon]  # fmt: skip
-    if conflicts(write.offer(), unseen) or view.fence.archived > (write.horizon or NO_INSTANT):
+    if conflicts(write.offer(), unseen):
+        return True
+    if (yield from archived_by_now(view)) > (write.horizon or NO_INSTANT):
         return True
     for instant in sorted(view.commits() - write.seen - {write.instant}):
         if instant <= write.horizon:

@@ -53,9 +53,23 @@ def load_with_tail(names: TimelineNames, after: str) -> Procedure[Timeline]:
     """The same for a writer, which need not wait for what the fence has in full."""
     began_ms = yield WallMs()
     now = yield from _list_beside(names, after)
-    if now.fence is not None and (known := with_tail(now.fence[0], now, after)) is not None:
-        return known
-    return (yield from _wait_published(names, now, after, began_ms))
+    if may_be_archived(now, after):
+        now = yield from _list_beside(names, after)
+    known = None
+    if now.fence is not None and not may_be_archived(now, after):
+        known = with_tail(now.fence[0], now, after)
+    return known or (yield from _wait_published(names, now, after, began_ms))
+
+
+def may_be_archived(now: Timeline, after: str) -> bool:
+    """Whether a commit of the fence has no file at all in the listing beside it.
+
+    Either it began after the listing, or an archiver moved it after the fence was read. Then others
+    may have left the timeline that this fence does not name: the snapshot would lack them.
+    """
+    commits = [each.instant for each in (now.fence[0].window if now.fence else ())
+               if each.kind == COMMIT]  # fmt: skip
+    return any(not is_shown(each, now, after) and each not in now.inflight for each in commits)
 
 
 def _list_beside(names: TimelineNames, after: str) -> Procedure[Timeline]:
