@@ -44,13 +44,13 @@ def whatever_is_pending(*_: Any) -> None:
 _R = "lockkit.table.services.restore"
 MISTAKES: dict[str, tuple[dict[str, Callable[..., Any]], int, str]] = {
     "the name of a commit that went is free": (
-        {f"{_R}:keep_name": name_is_free}, 293, "what a restore took back"),
+        {f"{_R}:keep_name": name_is_free}, 130, "a batch of a stream that is passed over"),
     "a commit without its files stays": (
         {f"{_R}:keep_name": commit_stays}, 2, "Hudi's readers"),
     "a restore does not look a second time": (
         {f"{_R}:_refuse_news": looks_no_more}, 69, "a restore takes back the newest"),
     "a restore begins beside pending commits": (
-        {f"{_R}:_refuse_pending": whatever_is_pending, f"{_R}:_refuse_news": looks_no_more}, 7,
+        {f"{_R}:_refuse_pending": whatever_is_pending, f"{_R}:_refuse_news": looks_no_more}, 1,
         "a restore takes back the newest"),
 }  # fmt: skip
 """What is replaced, by what, the seed that finds it, and the rule that breaks."""
