@@ -49,6 +49,8 @@ class RestoredLedger(AttemptLedger):
     """Instants that restores took back, or are taking back."""
     plans: dict[str, set[str]] = field(default_factory=dict)
     """By restore, while it is pending: the instants that go."""
+    begun: bool = False
+    """Whether a restore was begun; it may have been withdrawn."""
     states: list[Table] = field(default_factory=lambda: [{}])
     """What the table held after each commit and each restore."""
     restores: list[int] = field(default_factory=list)
@@ -74,7 +76,7 @@ class RestoredLedger(AttemptLedger):
             self.gone -= self.plans.pop(instant, set()) if requested else set()
         elif requested:
             plan = parse_restore_plan(key, after.body)
-            self.plans[instant] = {each for each, _ in plan.instants}
+            self.plans[instant], self.begun = {each for each, _ in plan.instants}, True
             self.gone |= self.plans[instant]
         elif instant in self.plans:
             self._restored(self.plans.pop(instant))
@@ -126,9 +128,19 @@ class RestoredLedger(AttemptLedger):
         else:
             AttemptLedger.acknowledged(self, attempt)
 
+    def refused(self, attempt: TrackedAttempt, error: str) -> None:
+        """A commit whose inflight file a restore has removed is gone, before that restore ends."""
+        names = {f"{each}.inflight" for of in self.plans.values() for each in of
+                 if self.token_of.get(each) == attempt.token}  # fmt: skip
+        left = {key.rpartition("/")[2] for key in self.memory_store.objects}
+        if error == "TableChanged" and names and not names & left:
+            attempt.reported = error
+        else:
+            AttemptLedger.refused(self, attempt, error)
+
     def nothing_pending(self) -> None:
         """A writer that met a restore may leave its instant: the fence was closed."""
-        if not self.restores:
+        if not self.begun:
             AttemptLedger.nothing_pending(self)
 
     def acknowledgeable(self) -> int:
