@@ -51,6 +51,22 @@ def test_thousands_of_keys_of_one_length_are_found(size: int) -> None:
     assert_as_arrow(list(every), [f"{n:0{size}d}" for n in range(10 ** min(size, 4))])
 
 
+@pytest.mark.parametrize("head", ["", "k", "orders-2026-"])
+def test_keys_that_differ_at_their_end_alone_are_found_beside_others(
+    head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = [f"{head}{n:08d}" for n in range(0, 3000, 3)]
+    sought = [f"{head}{n:08d}" for n in range(3000)]
+    assert_as_arrow(list(index), list(sought))
+    assert_as_arrow(list(index), [f"{head or 'k'}{n:08d}"[::-1] for n in range(3000)])
+    assert_as_arrow(list(index), [f"K{each[1:]}" for each in sought])
+    assert_as_arrow(list(index), [*sought, f"{head}9", "", None])
+    assert_as_arrow([*index, index[5]], [])
+    monkeypatch.setattr(key_index, "_of_words", lambda words: words % 64)
+    assert_as_arrow(list(index), list(sought))
+    assert_as_arrow(index[:1], [*index[1:], index[0]])
+
+
 def test_a_key_has_the_same_hash_beside_shorter_and_beside_longer_keys() -> None:
     every = ["k" * n for n in range(40)] + [f"{'k' * n}a" for n in range(40)]
     together = hashed(pa.array(every))
