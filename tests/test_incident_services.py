@@ -6,7 +6,9 @@ import json
 import os
 import shlex
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from process_world import ended_process, named_process
 from lockkit import open_lock
 from lockkit.cli.main import main
 from lockkit.cli.service_lock import holder_fields
-from lockkit.clock import process_name
+from lockkit.clock import process_name, utc
 from lockkit.lab.incident.patterns import CARDS, Pattern
 from lockkit.lab.incident.service import _is_unchanged, judge
 from lockkit.lab.server import Emulator
@@ -61,6 +63,7 @@ def test_terraforms_times_have_up_to_nine_digits() -> None:
         ({"process": ELSEWHERE}, 41, Pattern.HOLDER_SILENT, False),
         ({"process": process_name()}, 1, Pattern.HEALTHY, None),
         ({"process": process_name()}, 41, Pattern.HOLDER_SILENT, False),
+        ({"process": process_name()}, 61, Pattern.HOLDER_SILENT, False),
     ],
 )
 def test_two_looks_distinguish_a_silent_holder_from_a_healthy_one(
@@ -151,6 +154,29 @@ def test_the_command_names_a_dead_holder_and_its_command_breaks_the_lock(
     assert "broken" in line
     assert main(["incident", url, "--watch-s", "0"]) == 0
     assert "the lock is free" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("holder", ["ended", "living"])
+def test_an_expired_lock_file_shows_its_holder_and_is_not_free(
+    folder: Path, ended: str, holder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """This machine's clock may be ahead, and the holder alive."""
+    url = f"filesystem://{folder}?expire_minutes=5"
+    with ExitStack() as held:
+        if holder == "ended":
+            orphaned(folder, ended)
+        else:
+            held.enter_context(open_lock(url, acquire_timeout=0))
+        seen_s = time.time() - 600
+        os.utime(folder / NAME, (seen_s, seen_s))
+        assert main(["lock", "show", url]) == 1
+        said = capsys.readouterr().out
+        assert f"overdue since {utc((seen_s + 300) * 1000)[:19]}" in said
+        assert "by this machine's clock" in said and "held:" in said
+        assert main(["incident", url, "--watch-s", "0"]) == 1
+        said = capsys.readouterr().out
+        pattern = {"ended": Pattern.HOLDER_DIED, "living": Pattern.HOLDER_SILENT}[holder]
+        assert pattern.value in said and "the lock is free" not in said
 
 
 def test_a_living_holder_is_healthy_and_the_same_as_json(

@@ -184,6 +184,14 @@ class Refuses(Defective):
         raise StoreError("it answered 501 NotImplemented")
 
 
+class RefusesWhatItApplied(Defective):
+    """As behind a proxy that sends a request again."""
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        answer = super().put(key, body, condition)
+        return PreconditionFailed() if "/race/" in key or "/clocks" in key else answer
+
+
 class NeverAnswers(Defective):
     def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
         return Unknown("no answer")
@@ -202,6 +210,7 @@ UNSOUND: list[tuple[type[Defective], Suitability, str]] = [
     (AcknowledgesWithoutWriting, Suitability.NOT_ATOMIC, "the winner's object was not there"),
     (ReadsStale, Suitability.NOT_ATOMIC, "a read did not see the write before it"),
     (Refuses, Suitability.REFUSED, "501 NotImplemented"),
+    (RefusesWhatItApplied, Suitability.NOT_ATOMIC, "a refused write was there"),
     (NeverAnswers, Suitability.UNTESTED, "could not be written"),
 ]
 

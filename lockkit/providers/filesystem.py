@@ -160,10 +160,14 @@ class FilesystemLock(LeasedLock):
         return self._held(found)
 
     def _holder(self) -> ServiceHolder | None:
+        """Also of an expired file: it may be renewed yet, as this machine's clock may be ahead."""
         found = self._ask("read", self._read)
-        if found is None or self._expired(found, self.clock.wall_ns()):
+        if found is None:
             return None
         ends = f"{self.ttl_s:g} s after its last renewal" if self.ttl_s else "never: by a break"
+        if self.ttl_s and self._expired(found, self.clock.wall_ns()):
+            since = utc(found.modified_ns / 1e6 + self.ttl_s * 1000)
+            ends = f"{ends}: overdue since {since} by this machine's clock; any writer may take it"
         gone = "; that process no longer runs" if found.left_behind() else ""
         beat_s = self.ttl_s / BEATS_PER_LEASE if self.ttl_s else BEAT_S
         return ServiceHolder(

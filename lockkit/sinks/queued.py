@@ -35,8 +35,6 @@ class EventQueue(Generic[T]):
         self.dropped = 0
 
     def put(self, item: T) -> None:
-        if self._closed:
-            return
         if self._thread is None or not self._thread.is_alive():
             self._start()
         if self._queue.qsize() < ITEMS_MAX:

@@ -91,7 +91,8 @@ def judge(
     silent = f"was not renewed for {silent_ms / 1000:.0f} s, {clock}"
     if last.lease_s is not None and silent_ms > last.lease_s * 1000:
         because = f"{who}: it {silent}, which is longer than its lease of {last.lease_s:g} s"
-        return False, Diagnosis(Pattern.HOLDER_DIED, because)
+        runs = state is ProcessState.RUNS  # it is paused, or a clock is wrong
+        return False, Diagnosis(Pattern.HOLDER_SILENT if runs else Pattern.HOLDER_DIED, because)
     if last.overdue_s is not None and silent_ms > last.overdue_s * 1000:
         because = f"{who}: it {silent}; a holder that lives renews it within {last.overdue_s:g} s"
         return False, Diagnosis(Pattern.HOLDER_SILENT, because)

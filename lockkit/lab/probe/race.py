@@ -19,6 +19,7 @@ from lockkit.protocol.outcome import (
     IfAbsent,
     IfVersion,
     Missing,
+    PreconditionFailed,
     Throttled,
     Unknown,
     WriteAnswer,
@@ -86,6 +87,7 @@ def race(
     """For each target all clients write at once under one condition; one at most is *applied*."""
     tally = {"rounds": 0, "clients": len(writes), "winners": 0, "throttled": 0}
     tally |= {"unknown": 0, "no_winner": 0, "double_winners": 0, "wrong_body": 0}
+    tally["refused_yet_applied"] = 0
     start = threading.Barrier(len(writes))
 
     def write(number: int, key: str, condition: Condition) -> WriteAnswer:
@@ -105,6 +107,10 @@ def race(
         tally["unknown"] += unknown
         tally["no_winner"] += not winners
         tally["double_winners"] += len(winners) > 1
+        if all(isinstance(answer, PreconditionFailed) for answer in answers):
+            match readers[0].get(key):
+                case Found(body) if body in {_entry(name, n) for n in range(len(writes))}:
+                    tally["refused_yet_applied"] += 1
         for reader in readers if len(winners) == 1 else ():
             # Through clients that did not write it, at every endpoint.
             applied = answers[winners[0]]
@@ -116,7 +122,7 @@ def race(
                 case Missing():
                     tally["wrong_body"] += 1
         tally["rounds"] += 1
-        if tally["double_winners"] or tally["wrong_body"]:
+        if tally["double_winners"] or tally["wrong_body"] or tally["refused_yet_applied"]:
             break  # one is proof enough
     return _judged(name, tally)
 
@@ -134,6 +140,9 @@ def _judged(name: str, tally: dict[str, int]) -> Check:
         return Check(name, CheckOutcome.FAILED, because, tally)
     if tally["wrong_body"]:
         because = f"after {tally['wrong_body']} of {rounds} the winner's object was not there"
+        return Check(name, CheckOutcome.FAILED, because, tally)
+    if tally["refused_yet_applied"]:
+        because = f"after {tally['refused_yet_applied']} of {rounds} a refused write was there"
         return Check(name, CheckOutcome.FAILED, because, tally)
     if tally["winners"] == 0:
         return Check(name, CheckOutcome.UNDECIDED, f"none of {rounds} had a winner", tally)

@@ -115,16 +115,14 @@ def deleting(key: str) -> Procedure[list[Check]]:
 
 def rewriting(key: str) -> Procedure[list[Check]]:
     """Whether equal bytes have equal versions, so that A-B-A would look like A."""
-    first = yield from put(key, b"A", IfAbsent())
-    if not isinstance(first, Applied):
-        return [_cannot("content-versions", "the object could not be written", first)]
-    second = yield from put(key, b"B", IfVersion(first.version))
-    if not isinstance(second, Applied):
-        return [_cannot("content-versions", "the object could not be rewritten", second)]
-    third = yield from put(key, b"A", IfVersion(second.version))
-    if not isinstance(third, Applied):
-        return [_cannot("content-versions", "the object could not be rewritten", third)]
-    is_hash = third.version == first.version
+    versions: list[str] = []
+    for body in (b"A", b"B", b"A"):
+        condition = IfVersion(versions[-1]) if versions else IfAbsent()
+        answer = yield from put(key, body, condition)
+        if not isinstance(answer, Applied):
+            return [_cannot("content-versions", "the object could not be written", answer)]
+        versions.append(answer.version)
+    is_hash = versions[2] == versions[0]
     because = (
         "equal bytes have equal versions: every write needs a unique attempt in its body"
         if is_hash
@@ -227,7 +225,8 @@ def _loses(name: str, what: str, answer: WriteAnswer) -> Check:
 
 
 def _cannot(name: str, why: str, answer: object) -> Check:
-    because = f"{why} ({answer.why})" if isinstance(answer, Unknown) else why
+    refused = " (it was refused: 412)" if isinstance(answer, PreconditionFailed) else ""
+    because = f"{why} ({answer.why})" if isinstance(answer, Unknown) else why + refused
     return Check(name, CheckOutcome.UNDECIDED, because, _shown(answer))
 
 
