@@ -313,11 +313,11 @@ def archived(table: Table, model: Model) -> None:
     for v in range(3, 12):
         table.append(rows(f"n{v}", v=v))
         model |= {f"n{v}": v}
-    if table._open().config.merged:
-        table.compact()
+    if merged := table._open().config.merged:
+        table.compact()  # its commit stays: clean keeps the files that it made obsolete
     table.clean()
     done = table.archive(keep_min=4, keep_max=5)
-    assert done is not None and len(done.instants) >= 5, done
+    assert done is not None and len(done.instants) >= (2 if merged else 5), done
 
 
 def overtaken(
