@@ -24,6 +24,7 @@ from lockkit.table.further import further_handle
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
+from lockkit.table.occ.group import gone as group_gone
 from lockkit.table.occ.group import publish as group_publish
 from lockkit.table.occ.group.commit import GroupClient
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
@@ -50,9 +51,11 @@ def warm(url: str, shared: bool = False) -> Iterator[list[Table]]:
     with ExitStack() as stack:
         made = [stack.enter_context(Table(url)) for _ in range(1 if shared else THREADS)]
         tables = made * (THREADS // len(made))
-        for number, each in enumerate(tables):
-            each.append(rows(f"first{number}"))
-            published(each)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(group_gone, "SURE_MS", 0)  # nobody makes the table again
+            for number, each in enumerate(tables):
+                each.append(rows(f"first{number}"))
+                published(each)
         yield tables
 
 
