@@ -6,6 +6,7 @@ import datetime
 import time
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -139,6 +140,8 @@ def no_credentials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> str:  # fmt: skip
     """Only a machine's metadata server would have some; answers a URL."""
+    # The first store of a process imports an SDK, which takes seconds of a busy machine.
+    import_module({"gs": "lockkit.stores.gcs", "s3": "lockkit.stores.s3"}[request.param])
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("HOME", str(no_keys))
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(no_keys))
