@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import subprocess
 import sys
@@ -15,12 +16,13 @@ import pytest
 from table_world import CONFIG, new_table, rows
 from trickle import silence, trickle
 
+from lockkit.cli.generations import read_lock
 from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.events import event
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.examine import examine
-from lockkit.lab.incident.patterns import PRESENT, Pattern
+from lockkit.lab.incident.patterns import CARDS, PRESENT, Pattern
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.protocol.record import Record, encode
@@ -270,6 +272,17 @@ def test_the_card_says_the_same_as_the_lock_about_a_break(
     assert (found.diagnosis.pattern, found.standing.holder.breakable) == (pattern, breakable)
     assert ("do not break" in found.diagnosis.card.dont.lower()) == (not breakable)
     assert "job-7 (etl-3/4711)" in found.diagnosis.because
+
+
+def test_the_command_for_a_lock_that_was_set_free_by_hand_gives_it_a_new_epoch() -> None:
+    url, store = table()
+    set_free_by_hand(url, store)
+    before = read_lock(store)
+    command = CARDS[Pattern.HAND_EDITED].command.format(url=url)
+    assert main(shlex.split(command)[1:]) == 0
+    after = read_lock(store)
+    assert before and after and isinstance(before.record, Record)
+    assert isinstance(after.record, Record) and after.record.epoch > before.record.epoch
 
 
 @pytest.mark.parametrize(("scene", "code"), [(died, 1), (silent_for_long, 1), (in_time, 0)])

@@ -89,10 +89,10 @@ CARDS = {
         "lockkit table show {url}",
     ),
     Pattern.HAND_EDITED: RunbookCard(
-        "Stop the writer whose lease it was: it does not know of the change. Then break the lock, "
-        "which gives it a new epoch, and compare the timeline with what was written meanwhile.",
+        "Stop the writer whose lease it was: it does not know of the change. Then take the lock "
+        "once, which gives it a new epoch, and compare the timeline with what was written since.",
         "Do not edit the lock file again: no writer notices, and two of them may act on a lease.",
-        _BREAK,
+        "lockkit lock acquire {url} -- true",
     ),
     Pattern.CLOCK_SKEW: RunbookCard(
         "Set the clocks (NTP) of the machines named above; then check what both of them committed "
