@@ -96,6 +96,29 @@ def test_a_delete_finds_a_key_in_any_partition(tmp_path: Path) -> None:
         assert other.delete(rows(("b", "EU", 0, 0))) is None
 
 
+def test_in_log_files_an_append_moves_a_row_as_an_upsert_does(tmp_path: Path) -> None:
+    with made(tmp_path, table_type="MERGE_ON_READ") as table:
+        table.append(rows(("a", "EU", 1, 1), ("b", "EU", 5, 1)))
+        table.append(rows(("a", "US", 2, 2), ("b", "US", 4, 2)))
+        assert shown(table) == [("a", "US", 2, 2), ("b", "EU", 5, 1)] == by_hudi_rs(table)
+
+
+@pytest.mark.parametrize("before", [0, -7])
+def test_a_row_moves_by_a_value_that_hudi_takes_for_none_in_a_deletion(
+    tmp_path: Path, before: int
+) -> None:
+    def at(region: str, ts: int) -> pa.Table:
+        return rows(("a", region, ts, ts)).set_column(2, "ts", pa.array([ts], pa.int32()))
+
+    with made(tmp_path, table_type="MERGE_ON_READ") as table:
+        table.upsert(at("EU", before))
+        table.upsert(at("US", 0))
+        assert shown(table) == [("a", "US", 0, 0)] == by_hudi_rs(table)
+        table.compact()
+        table.upsert(at("EU", -1))  # older than the row in its other partition
+        assert shown(table) == [("a", "US", 0, 0)] == by_hudi_rs(table)
+
+
 def test_a_row_that_moved_away_does_not_come_back_with_an_old_value(tmp_path: Path) -> None:
     """A delete without an ordering value would be forgotten by the next row behind it."""
     with made(tmp_path, table_type="MERGE_ON_READ") as table:
@@ -235,7 +258,8 @@ def test_what_a_global_index_cannot_do_is_refused_by_name(tmp_path: Path) -> Non
     for kind in ("COPY_ON_WRITE", "MERGE_ON_READ"):
         how = {"index": "BUCKET", "mode": "hudi", "options": None, "table_type": kind}
         with made(tmp_path / kind, **how) as table, Table(table.url, options=GLOBAL) as other:
-            for write in (other.upsert, other.delete):
+            merged = [other.append] if kind == "MERGE_ON_READ" else []
+            for write in (other.upsert, other.delete, *merged):
                 with pytest.raises(TableError, match=r"Hudi's (buckets|bucket index)"):
                     write(new)
             assert not other.store.list(".hoodie/timeline/2")

@@ -249,6 +249,18 @@ def test_a_row_that_says_it_is_deleted_deletes_its_key_in_whichever_file_that_is
         assert left(table) == {"b": 5, "c": 6, "h": 7}
 
 
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", MERGE_ON_READ])
+def test_an_overwrite_whose_rows_all_say_they_are_deleted_empties_their_partitions(
+    kind: str,
+) -> None:
+    how: Any = {"record_key": "id", "partition_by": "region", "table_type": kind}
+    with Table.create(f"memory://flagged{next(_NAMES)}", **how) as table:
+        table.upsert(rows(("a", "EU", 1, 1), ("b", "US", 1, 1)))
+        gone = rows(("c", "EU", 1, 1)).append_column("_hoodie_is_deleted", pa.array([True]))
+        assert table.overwrite(gone)
+        assert table.read(columns=["id"])["id"].to_pylist() == ["b"]
+
+
 def test_an_upsert_adds_a_log_file_and_reads_no_base_file() -> None:
     with made(partition_by=None, buckets=1) as table:
         table.upsert(rows(("a", "EU", 1, 1), ("b", "EU", 1, 1)))

@@ -218,8 +218,9 @@ def test_an_option_equal_to_the_default_behaviour_is_accepted(key: str, value: s
 )
 def test_an_append_refuses_what_only_a_spark_write_obeys(key: str, value: str) -> None:
     check_options({key: value})
-    with pytest.raises(TableError, match=re.escape(key)):
+    with pytest.raises(TableError, match=re.escape(key)) as refused:
         Table("memory://options-append/t", options={key: value})
+    assert ("pass retries= to each call" in str(refused.value)) == ("retries" in key)
 
 
 def named(rule: OptionRule) -> list[str]:

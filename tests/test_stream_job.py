@@ -86,6 +86,14 @@ def test_the_command_line_of_hudis_own_page_is_understood(tmp_path: Path) -> Non
     assert found.options["hoodie.table.name"] == "tableName"
 
 
+def test_properties_may_all_be_flags_if_the_checkpoint_has_a_place() -> None:
+    said = ["--target-base-path", "file:///tmp/t", "--hoodie-conf", f"{S}source.dfs.root=/tmp/in"]
+    with pytest.raises(TableError, match="--checkpoint-path is missing"):
+        work_of(parser().parse_args(said))
+    found = work_of(parser().parse_args([*said, "--checkpoint-path", "/tmp/seen"]))
+    assert (found.checkpoint, found.said("source.dfs.root")) == ("/tmp/seen", "/tmp/in")
+
+
 def test_flags_of_hudis_streamer_are_obeyed(tmp_path: Path) -> None:
     found = work(
         tmp_path, "--table-type", "COPY_ON_WRITE", "--op", "INSERT", "--filter-dupes",
@@ -127,6 +135,10 @@ def test_a_flag_without_effect_is_named(tmp_path: Path, capsys: pytest.CaptureFi
     for flag in IDLE:
         work(tmp_path, flag, "5")
         assert capsys.readouterr().err == f"note: {flag} has no effect here\n"
+    work(tmp_path, "--hoodie-conf", "foo=bar")
+    assert capsys.readouterr().err == "note: foo has no effect here\n"
+    work(tmp_path, "--source-class", "JsonKafkaSource", **TOPIC)
+    assert capsys.readouterr().err == "", "Kafka gets what is not Hudi's"
 
 
 @pytest.mark.parametrize(

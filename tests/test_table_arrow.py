@@ -194,6 +194,20 @@ def test_create_finds_the_same_table_and_refuses_another() -> None:
         made(url, version=6)
 
 
+@pytest.mark.parametrize(("how", "why"), [
+    ({"record_key": None, "table_type": "MERGE_ON_READ"}, "record_key is needed"),
+    ({"record_key": None, "index": "BUCKET"}, "record_key is needed"),
+    ({"record_key": "_hoodie_record_key"}, "_hoodie_record_key is a column that writers fill"),
+    ({"partition_by": "_hoodie_partition_path"}, "_hoodie_partition_path is a column that"),
+    ({"precombine": "_hoodie_commit_time"}, "_hoodie_commit_time is a column that writers fill"),
+])  # fmt: skip
+def test_a_table_that_nobody_could_write_to_is_not_made(how: dict[str, Any], why: str) -> None:
+    url = f"memory://arrow{next(_NAMES)}"
+    with pytest.raises(TableError, match=why):
+        Table.create(url, **{"record_key": "id", **how})
+    made(url).close()  # there is none
+
+
 @pytest.mark.parametrize("version", [6, 9])
 def test_hudi_rs_reads_what_was_written(version: int, tmp_path: Path) -> None:
     hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")

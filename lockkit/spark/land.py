@@ -105,6 +105,8 @@ class SpoolWrite(SparkWrite):
             if not requested.partitions:
                 self.partitions = frozenset(partition for partition, _ in rows.groups)
             return []
+        if requested.operation == "insert_overwrite":  # also where each row says that it is deleted
+            self.partitions = frozenset(partition for partition, _ in rows.groups)
         work = WriteTask(self.place.data(), target, TaskId(), self.clock, self.early_check(covered))
         merges = self.merges(target.config)
         snapshot = self.merges_into(snapshot) if merges else snapshot

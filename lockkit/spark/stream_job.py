@@ -170,7 +170,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = found.add_argument
-    add("--props", required=True, metavar="FILE", help="Java properties, by Hudi's names")
+    add("--props", metavar="FILE", help="Java properties, by Hudi's names")
     add("--op", type=_operation, default=OPS[0], metavar="OPERATION",
         help=f"{', '.join(OPS)} (default: upsert)")  # fmt: skip
     add("--target-base-path", metavar="URL", help="the table; or hoodie.base.path in FILE")
@@ -187,7 +187,8 @@ def parser() -> argparse.ArgumentParser:
     add("--continuous", action="store_true", help="run until a signal")
     add("--min-sync-interval-seconds", type=_seconds, default=1.0, metavar="S",
         help="--continuous: look so often (default 1)")  # fmt: skip
-    add("--checkpoint-path", metavar="FOLDER", help="for Spark (default FILE.checkpoint)")
+    add("--checkpoint-path", metavar="FOLDER",
+        help="for Spark (default FILE.checkpoint; needed without FILE)")  # fmt: skip
     add("--hoodie-conf", action="append", default=[], metavar="KEY=VALUE", help="goes before FILE")
     add("--endpoint", metavar="URL", help="of the object store")
     add("--master", "--spark-master", default="local[*]", metavar="URL",
@@ -234,14 +235,15 @@ def work_of(given: argparse.Namespace) -> StreamJob:
     for flag in IDLE:
         if _given(given, flag):
             sys.stderr.write(f"note: {flag} has no effect here\n")
-    file = _local(given.props)
-    try:
-        props = parse_properties(file.read_bytes())
-    except OSError as error:
-        raise RefusedOption(
-            "--props", f"cannot be read: {error.strerror}", value=given.props
-        ) from None
-    props |= pairs(given.hoodie_conf)
+    props = pairs(given.hoodie_conf)
+    if given.props:
+        try:
+            props = parse_properties(_local(given.props).read_bytes()) | props
+        except OSError as error:
+            why = f"cannot be read: {error.strerror}"
+            raise RefusedOption("--props", why, value=given.props) from None
+    elif not given.checkpoint_path:
+        raise RefusedOption("--checkpoint-path", "is missing, and no --props names a place for it")
     props[WRITE + "operation"] = given.op
     props |= {key: said for flag, key in INTO_PROPERTIES.items() if (said := _given(given, flag))}
     _refuse_compaction_on_and_off(given, props)
@@ -260,7 +262,7 @@ def work_of(given: argparse.Namespace) -> StreamJob:
             "--source-class", "is not known here", f"choose {', '.join(SOURCES)}",
             value=given.source_class[:80],
         )  # fmt: skip
-    checkpoint = given.checkpoint_path or f"{file.absolute()}.checkpoint"
+    checkpoint = given.checkpoint_path or f"{_local(given.props).absolute()}.checkpoint"
     found = StreamJob(
         url, kind, props, checkpoint, given.endpoint, given.continuous,
         given.min_sync_interval_seconds, given.source_limit,
@@ -268,6 +270,8 @@ def work_of(given: argparse.Namespace) -> StreamJob:
     found = replace(found, registry=_is_from_registry(given.schemaprovider_class, found))
     found.check()
     write_options(found.options)
+    for key in () if kind.startswith("kafka") else sorted({*props} - {*found.options}):
+        sys.stderr.write(f"note: {clipped(key, 80)} has no effect here\n")
     return found
 
 

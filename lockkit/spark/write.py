@@ -36,7 +36,7 @@ from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import WriteStat
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.refusals import refuse_outside_arrow
-from lockkit.table.format.schema import META_COLUMNS
+from lockkit.table.format.schema import DELETED_FLAG, META_COLUMNS
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import control_of
 from lockkit.table.occ.covered import CheckedHorizon
@@ -207,6 +207,8 @@ class SparkWrite(TableWrite):
             if not requested.partitions:
                 self.partitions = partition_paths(frame, config)
             return []
+        if requested.operation == "insert_overwrite" and DELETED_FLAG in frame.columns:
+            self.partitions = partition_paths(frame, config)
         if self.merges(config):
             snapshot = self.merges_into(snapshot)
         job = WriteJob(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
@@ -53,7 +52,7 @@ from lockkit.table.write.decided_before import publish_decided
 from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, write_rows
 from lockkit.table.write.in_time import again_if_late, changes_nothing
 from lockkit.table.write.merge import named_columns, own_columns, refuse_other_key
-from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases
+from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases, without
 from lockkit.table.write.own_files import own_files
 from lockkit.table.write.stored_keys import stored_keys
 
@@ -185,7 +184,8 @@ class TableWrite(ABC):
 
     def everywhere(self, config: TableConfig) -> bool:
         """Whether a key is looked for in all partitions."""
-        finds = self.requested.operation in ("upsert", "delete")
+        upserts = ("upsert", "insert", "bulk_insert") if config.merged else ("upsert",)
+        finds = self.requested.operation in ("delete", *upserts)
         return self.requested.everywhere and finds and config.partition_by is not None
 
     def only_logs(self, config: TableConfig) -> bool:
@@ -285,15 +285,6 @@ class TableWrite(ABC):
         )  # fmt: skip
 
 
-def without(before: Snapshot, gone: Collection[FileGroup]) -> Snapshot:
-    """The snapshot once these file groups are replaced: a bucket's next group gets a new id."""
-    return replace(
-        before,
-        groups=MappingProxyType({g: s for g, s in before.groups.items() if g not in gone}),
-        replaced=MappingProxyType({**before.replaced, **dict.fromkeys(gone, "")}),
-    )
-
-
 def state_after(snapshot: Snapshot, prepared: Prepared, committed: Committed) -> TableState:
     """A writer's view of the table after its commit, which began with `snapshot`."""
     began, covered = prepared.transaction, snapshot.covered
@@ -361,6 +352,8 @@ class ArrowWrite(TableWrite):
         early = self.early_check(covered)
         work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
         found = RowsInMemory.of(target.config, rows, bucketed=self.merges(target.config))
+        if operation == "insert_overwrite":  # also where each row says that it is deleted
+            self.partitions = frozenset(partition for partition, _ in found.groups)
         if self.merges(target.config):
             snapshot = self.merges_into(snapshot)
             logs = self.only_logs(target.config)

@@ -10,18 +10,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def deleted(rows: pa.Table) -> pa.Array | None:
-    """Which of the rows do; None if no column says so. One of another type is like any other."""
+def deleted(rows: pa.Table) -> pa.Array:
+    """Which of the rows do. A column of that name and of another type is like any other."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if DELETED_FLAG not in rows.column_names or rows[DELETED_FLAG].type != pa.bool_():
-        return None
+        return pa.repeat(pa.scalar(False), rows.num_rows)
     return pc.fill_null(rows[DELETED_FLAG].combine_chunks(), False)
-
-
-def not_deleted(rows: pa.Table) -> pa.Table:
-    import pyarrow.compute as pc
-
-    gone = deleted(rows)
-    return rows if gone is None else rows.filter(pc.invert(gone))

@@ -89,6 +89,8 @@ def check_append_options(given: Mapping[str, Any]) -> None:
         value = given.get(key)
         if value not in (None, "") and not _fits(accepted, str(value)):
             cure = f"only {_in_words(accepted)} is accepted" if accepted else "leave it out"
+            if key in NAMES["retries"]:
+                cure = "pass retries= to each call"
             why = "is refused: a Spark write obeys it (lockkit.spark.write), Table.append does not"
             raise RefusedOption(key, why, cure, value=str(value)[:SHOWN])
 

@@ -120,15 +120,17 @@ def _with_meta_columns(rows: pa.Table, known: tuple[Any, ...]) -> pa.Table:
 
 
 def delete_block(
-    target: Target, partition: str, keys: Any, ordering: Any, columns: pa.Schema
-) -> bytes:
+    target: Target, partition: str, keys: Any, ordering: Any, columns: pa.Schema,
+    moved: bool = False,
+) -> bytes:  # fmt: skip
     """The block that deletes `keys`; `ordering` are their ordering values, or None.
 
-    A row with a greater ordering value stays, and so does one that is written later.
+    A row with a greater ordering value stays, and so does one that is written later. A `moved` row
+    lost here already, so its value may be one that Hudi takes for none.
     """
     import fastavro
 
-    values = [BY_COMMIT] * len(keys) if ordering is None else _wrapped(ordering)
+    values = [BY_COMMIT] * len(keys) if ordering is None else _wrapped(ordering, moved)
     record = {"deleteRecordList": [
         {"recordKey": key, "partitionPath": partition, "orderingVal": value}
         for key, value in zip(keys.to_pylist(), values, strict=True)
@@ -140,12 +142,12 @@ def delete_block(
     return log_block(DELETE, header, content)
 
 
-def _wrapped(ordering: Any) -> list[tuple[str, dict[str, Any]]]:
+def _wrapped(ordering: Any, moved: bool) -> list[tuple[str, dict[str, Any]]]:
     """Ordering values in the records that Hudi has for their type; `TableError`."""
     name = f"{_wrapper(ordering.type)}Wrapper"
     values = ordering if name == "DecimalWrapper" else ordering.cast(_as_number(ordering.type))
     wrapped: list[tuple[str, dict[str, Any]]] = [(name, {"value": v}) for v in values.to_pylist()]
-    if BY_COMMIT in wrapped:
+    if BY_COMMIT in wrapped and not moved:
         why = "are to be deleted with the ordering value 0 of an int or a date, which Hudi takes "
         raise RefusedRows("", why + "for none: rows would go whatever their own", "give another")
     return wrapped

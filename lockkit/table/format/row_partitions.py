@@ -54,8 +54,8 @@ def by_partition(config: TableConfig, rows: pa.Table) -> Iterator[tuple[str, pa.
     import pyarrow.compute as pc
 
     if DELETED_FLAG in rows.column_names:
-        from lockkit.table.format.deleted_rows import not_deleted
-        rows = not_deleted(rows)
+        from lockkit.table.format.deleted_rows import deleted
+        rows = rows.filter(pc.invert(deleted(rows)))
     numbers, paths = partition_numbers(config, rows)
     for number, path in enumerate(paths if rows.num_rows else ()):
         yield path, rows if len(paths) == 1 else rows.filter(pc.equal(numbers, number))

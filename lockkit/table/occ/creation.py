@@ -21,6 +21,7 @@ from lockkit.table.format.properties import (
     refuse_half_rewritten,
     to_properties,
 )
+from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.occ.fence import FENCE_KEY, format_fence, opened
 
 CREATED = "created with the table"
@@ -35,6 +36,11 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
 
     :param config: its properties.
     """
+    for name in (*config.record_keys, *config.partition_fields, config.precombine):
+        if name in META_COLUMNS:
+            raise RefusedOption(name, "is a column that writers fill", "name one of the rows'")
+    if not config.record_key and (config.merged or config.hashed):
+        raise RefusedOption("record_key", "is needed: log files and Hudi's buckets have keys")
     yield from refuse_half_rewritten()
     match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
         case Found(body, _):

@@ -237,8 +237,6 @@ def _as_entries(rows: pa.Table, columns: LogColumns, has: frozenset[str] | None)
 
     rows = rows.combine_chunks()
     gone = deleted(rows)
-    if gone is None:
-        gone = pa.repeat(pa.scalar(False), rows.num_rows)
     if OPERATION in rows.column_names:
         gone = pc.or_(gone, pc.is_in(_one(rows, OPERATION), value_set=pa.array(DELETING)))
     kinds = pc.if_else(gone, pa.scalar(FLAGGED, pa.uint8()), pa.scalar(ROW, pa.uint8()))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from lockkit.table.format.base_file import Slice, Target, columns_of, plain
@@ -68,12 +69,12 @@ def write_merged(
     group, base, gone = group_target.group, group_target.base, group_target.gone
     if delete:
         return write_log(work, group, base, rows.slice(0, 0), rows)
-    return write_log(work, group, base, rows, gone)
+    return write_log(work, group, base, rows, gone, moved=True)
 
 
 def write_log(
     work: WriteTask, group: FileGroup, base: Slice | None, rows: pa.Table,
-    gone: pa.Table | None = None,
+    gone: pa.Table | None = None, *, moved: bool = False,
 ) -> WriteStat:  # fmt: skip
     """Put a log file with `rows` behind `base`, and with a block that deletes the keys of `gone`.
 
@@ -93,7 +94,7 @@ def write_log(
         draft = LogDraft(group, target.instant, work.task, previous, out)
         work.begin(draft)
         if gone is not None:
-            block, deletes = _deletions(target, group[0], plain(gone), columns)
+            block, deletes = _deletions(target, group[0], plain(gone), columns, moved)
             out.write(block)
         if count:
             for keys, fresh in _blocks(work, base, changes, columns):
@@ -118,7 +119,13 @@ def _blocks(
     if len(own) == len(columns) or not isinstance(base, LogSlice):
         yield changes.keys, conform(changes.rows, own)
         return
-    deleted, beaten = _hidden(work, base, changes.keys)
+    from lockkit.table.read.merging_logs import hidden_entries
+
+    wanted = key_scan(work.target, work.target.config.precombine)
+    stored = partial(_of_base, work, base, wanted)
+    deleted, beaten = hidden_entries(
+        base, changes.keys, wanted.schema, stored, work.store, work.clock
+    )
     whole = pc.is_in(changes.keys, value_set=pa.concat_arrays([deleted, beaten]))
     rows = changes.rows
     if len(beaten):
@@ -130,15 +137,6 @@ def _blocks(
     for which, shape in ((pc.invert(whole), own), (whole, columns)):
         if pc.any(which).as_py():
             yield changes.keys.filter(which), conform(rows.filter(which), shape)
-
-
-def _hidden(work: WriteTask, base: LogSlice, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
-    from lockkit.table.read.merging_logs import hidden_entries
-
-    wanted = key_scan(work.target, work.target.config.precombine)
-    return hidden_entries(
-        base, keys, wanted.schema, lambda: _of_base(work, base, wanted), work.store, work.clock
-    )
 
 
 def _of_base(work: WriteTask, base: LogSlice, wanted: Scan) -> pa.Table:
@@ -162,7 +160,7 @@ def key_scan(target: Target, *columns: str | None) -> Scan:
 
 
 def _deletions(
-    target: Target, partition: str, rows: pa.Table, columns: pa.Schema
+    target: Target, partition: str, rows: pa.Table, columns: pa.Schema, moved: bool
 ) -> tuple[bytes, int]:
     """The block that deletes the keys of `rows`, and how many these are.
 
@@ -177,4 +175,5 @@ def _deletions(
         if best in columns.names:
             only = pa.schema([columns.field(best)])
             values = conform(changes.rows.select([best]), only)[best]
-    return delete_block(target, partition, changes.keys, values, columns), len(changes.keys)
+    block = delete_block(target, partition, changes.keys, values, columns, moved)
+    return block, len(changes.keys)

@@ -92,7 +92,6 @@ def merge(
     `old` are tables as read, including meta columns. If an insert stored a row twice, every copy is
     replaced.
     """
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     hits: list[Any] = []
@@ -128,22 +127,16 @@ def merge(
         draft.copy(rows.filter(pc.invert(goes)))
     if changes.rows is None:
         return draft.close(inserts=0, deletes=deleted) if deleted else None
-    found, gone = _distinct(hits), _distinct(beaten)
-    inserts, updates = len(changes.keys) - len(found), len(found) - len(gone)
-    if (flagged := flags(changes.rows)) is not None:
-        dead = _others(pc.indices_nonzero(flagged).cast(pa.int32()), gone)
-        new = _others(dead, found)
-        inserts, stored_ones = inserts - len(new), len(dead) - len(new)
-        updates, deleted = updates - stored_ones, deleted + stored_ones
-        gone = pa.concat_arrays([gone, dead])
-    if len(gone) == len(changes.keys) and not deleted:
+    known, lost = (_at(places, len(changes.keys)) for places in (hits, beaten))
+    ends = flags(changes.rows)
+    deleted += pc.sum(pc.and_(pc.and_not(known, lost), ends)).as_py() or 0
+    stays = pc.invert(pc.or_(lost, ends))
+    if not pc.any(stays).as_py() and not deleted:
         return None
-    fresh, keys = filled(changes.rows, replaced), changes.keys
-    if len(gone):
-        stay = _others(pa.arange(0, len(keys)).cast(pa.int32()), gone)
-        fresh, keys = fresh.take(stay), keys.take(stay)
-    draft.add(fresh, keys)
-    return draft.close(inserts=inserts, updates=updates, deletes=deleted)
+    keys = changes.keys.filter(stays)
+    draft.add(filled(changes.rows, replaced).filter(stays), keys)
+    updates = pc.sum(pc.and_(known, stays)).as_py() or 0
+    return draft.close(inserts=len(keys) - updates, updates=updates, deletes=deleted)
 
 
 def _lacking(draft: BaseFileWriter, changes: GroupChanges) -> pa.Schema | None:
@@ -184,17 +177,13 @@ def beats(stored: Any, newer: Any) -> Any:
     return pc.or_(greater, pc.and_(stored.is_valid(), newer.is_null()))
 
 
-def _distinct(places: list[Any]) -> Any:
+def _at(places: list[Any], count: int) -> pa.Array:
+    """Of so many rows, which are at one of these places."""
     import pyarrow as pa
-
-    chunks = [chunk for each in places for chunk in each.chunks]
-    return pa.chunked_array(chunks, pa.int32()).unique()
-
-
-def _others(places: Any, without: Any) -> Any:
     import pyarrow.compute as pc
 
-    return places.filter(pc.invert(pc.is_in(places, value_set=without))) if len(without) else places
+    at = pa.chunked_array([chunk for each in places for chunk in each.chunks], pa.int32())
+    return pc.is_in(pa.arange(0, count).cast(pa.int32()), value_set=at)
 
 
 def rewrite_group(

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.table.format.base_file import Slice, plain, record_keys
@@ -277,6 +278,15 @@ class GroupMerge:
             group_target = replace(group_target, logs=self.only_logs)
             return write_merged(self.work, group_target, rows, delete=self.delete)
         return write_group(self.work, group_target, rows, delete=self.delete)
+
+
+def without(before: Snapshot, gone: Collection[FileGroup]) -> Snapshot:
+    """The snapshot once these file groups are replaced: a bucket's next group gets a new id."""
+    return replace(
+        before,
+        groups=MappingProxyType({g: s for g, s in before.groups.items() if g not in gone}),
+        replaced=MappingProxyType({**before.replaced, **dict.fromkeys(gone, "")}),
+    )
 
 
 def concatenated(parts: list[pa.Table | None]) -> pa.Table | None:

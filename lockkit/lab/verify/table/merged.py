@@ -50,7 +50,7 @@ from lockkit.table.services.compact import after_its_inputs, planned, slice_of, 
 from lockkit.table.services.view import TableView
 from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.contract import AttemptHeartbeat
-from lockkit.table.writer import without
+from lockkit.table.write.merging import without
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
