@@ -22,6 +22,7 @@ from lockkit.lab.widgets.export import drawing
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import scene, whole
 from lockkit.lab.widgets.seeds.moments import SeedMoment, play
+from lockkit.lab.widgets.seeds.objects import run_scene
 
 ROOT = Path(__file__).parents[1]
 STYLES = ROOT / "lockkit" / "lab" / "widgets" / "lanes.css"
@@ -107,6 +108,7 @@ def test_the_layout_passes_its_javascript_tests_and_equals_the_golden_one(tmp_pa
         scenes[f"one call, {count} requests"] = scene(story_of(list(one_call(count))))
     scenes["_retried"] = console_scene("botocore-claim-retried")
     scenes["_reacts"] = whole(play(SeedMoment.of(FIRST)).run.world.history())
+    scenes["_objects"] = run_scene(play(SeedMoment.of("wal/fences:1")), "wal")
     scenes["_empty"] = scene(HistoryModel())
     scenes["_long"] = scene(story_of(list(many())))
     file = tmp_path / "scenes.json"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
+from evidence import shows_its_harm
 from went_wrong import went_wrong
 
 from lockkit.cli.main import main
@@ -146,6 +147,7 @@ def test_each_mistake_is_found_in_a_world_that_is_right_without(name: str, mista
     plays = (simulate(scenario, each, mutant=mutant, judge=False) for each in seeds)
     found = next((each for each in plays if each.violation), None)
     assert found is not None
+    assert shows_its_harm(found, name)
     assert simulate(scenario, found.seed).violation is None
 
 

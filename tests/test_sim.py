@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evidence import shows_its_harm
 from suite_plugin import rest_in_soak
 from table_mutants import MUTANTS as TABLE_MUTANTS
 from table_mutants import planted
@@ -127,7 +128,9 @@ def found_again(entry: dict[str, Any], outcome: SeedOutcome) -> None:
 @pytest.mark.parametrize("name", LEASE_MUTANTS)
 def test_the_simulator_finds_each_mistake_of_the_lease_and_nothing_without(name: str) -> None:
     entry = FOUND_BY[name]
-    found_again(entry, simulate(LEASE, entry["seed"], mutant=LEASE_MUTANTS[name]))
+    outcome = simulate(LEASE, entry["seed"], mutant=LEASE_MUTANTS[name])
+    found_again(entry, outcome)
+    assert shows_its_harm(outcome, "lease")
     assert simulate(LEASE, entry["seed"]).violation is None
 
 

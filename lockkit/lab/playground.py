@@ -29,6 +29,7 @@ from lockkit.lab.widgets.seeds.moments import (
     play,
     scenarios,
 )
+from lockkit.lab.widgets.seeds.objects import run_scene
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.explore import SearchRow
@@ -134,7 +135,8 @@ def _run(moment: SeedMoment) -> Answer:
     wrong = outcome.violation and f"a rule is broken: {outcome.violation}"
     over = "nothing went wrong" if step == whole.steps else "nothing is wrong so far"
     events = outcome.run.world.history()
-    drawn = replayed(events, check(events) if wrong else None)
+    scene = run_scene(outcome, moment.scenario) | {"newest": True}
+    drawn = replayed(events, None, scene=scene)
     because = text(wrong or over) if step else "nothing has happened yet"
     if step:
         drawn["status"] |= {"verdict": "INVALID" if wrong else "VALID", "because": because}

@@ -110,10 +110,15 @@ def page_of(events: Iterable[Event], verdict: Any, *, title: str, above: str = "
     )
 
 
-def replayed(events: list[Event], verdict: Any) -> dict[str, Any]:
-    """The state of the drawing that shows a whole history; `verdict` may be None."""
+def replayed(
+    events: list[Event], verdict: Any, *, scene: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The state of the drawing that shows a whole history, as `scene` if that is drawn already.
+
+    `verdict` may be None.
+    """
     return {
-        "scene": whole(events, evidence=verdict.evidence if verdict else ()),
+        "scene": scene or whole(events, evidence=verdict.evidence if verdict else ()),
         "status": {"state": "replay", "log": log_lines(events), **judged(verdict)},
         "live": False,
         "beats": False,

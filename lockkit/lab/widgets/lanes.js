@@ -431,18 +431,19 @@ class View {
 
   /**
    * A recorded violation is opened where it is, unless the page was asked for another place. A
-   * simulated run without evidence ends with its harm.
+   * simulated run without evidence ends with its harm, or with its newest event.
    */
   atHarm() {
     const invalid = (this.model.get("status") || {}).verdict === "INVALID";
     const selected = this.model.get("selected");
-    if (this.shownHarm === true || !(invalid || selected)) return;
+    const opens = invalid || Boolean(this.scene.newest);
+    if (this.shownHarm === true || !(opens || selected)) return;
     if (!this.scroller.clientHeight) return;   // not in the page yet: it cannot be scrolled
     if (selected && !this.shownHarm) { this.shownHarm = true; this.reveal(); }
     const asked = selected || this.cursor >= 0;
     const harm = this.plan.stops.filter((stop) => stop.evidence).at(-1) ?? this.plan.stops.at(-1);
     const which = `${harm?.id} ${this.scene.span}`;   // another run has another harm
-    if (this.shownHarm === which || asked || !invalid || !harm || this.live) return;
+    if (this.shownHarm === which || asked || !opens || !harm || this.live) return;
     this.shownHarm = which;
     this.scroll((box) => { box.scrollTop = Math.max(0, harm.y2 - 0.7 * (box.clientHeight || 600)); });
   }
@@ -607,6 +608,7 @@ class View {
         svg("circle", { cx: x, cy: y, r: 7.5, class: "lk-disc" }, node);
         svg("path", { d: `M${x - 3.6} ${y + 0.2}l2.6 2.9l4.8 -5.8`, class: "lk-glyph" }, node);
         break;
+      case "harm":
       case "conflict":
       case "refused":
         svg("circle", { cx: x, cy: y, r: 7.5, class: "lk-ring" }, node);

@@ -45,7 +45,7 @@ const BOLD_CHAR = 7.9;
 const HEAD_CHAR = 8.2;      // of a lane's head
 const HEAD_MAX = 220;
 const MONO_CHAR = 6.65;   // of a generation, in every picture
-const BOLD = new Set(["published", "refused", "conflict", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
+const BOLD = new Set(["harm", "published", "refused", "conflict", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
 const LABEL = 170;        // an answer is lost so far from the writer, beyond the label of its request
 const TICK = 30;
 const PAGE = 600;         // what is drawn is found by pages of so many pixels
@@ -66,7 +66,7 @@ const SHORTER = [
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
   [/^conflict with .*$/, "conflict"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^commit refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
-  [/^stalled (.+)$/, "$1"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
+  [/^stalled (.+)$/, "$1"], [/^rule broken here$/, "rule broken"], [/^rule broken$/, "broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^(.+) epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
   [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
@@ -121,8 +121,8 @@ export function layout(scene, width, options = {}) {
   const away = options.away || new Set();
   const narrow = width < NARROW;
   const answers = reads ? null : readBacks(scene.arrows);
-  const arrows = scene.arrows.filter((a) => (reads || a.kind !== "read" || answers.has(a.id)) && !away.has(a.lane))
-    .map((a) => ({ ...a, busy: busy(a, scene.marks) }));
+  const arrows = scene.arrows.filter((a) => (reads || a.kind !== "read" || a.evidence || answers.has(a.id)) && !away.has(a.lane))
+    .map((a) => ({ ...a, busy: a.busy ?? busy(a, scene.marks) }));
   const used = new Set([...arrows.map((a) => a.side), ...scene.marks.map((m) => m.lane)]);
   const grouped = scene.arrows.some((a) => a.op === "offer");   // group commit takes no lock
   const needless = (lane) => !used.has(lane) && (lane === "table" || (lane === "lock" && grouped));

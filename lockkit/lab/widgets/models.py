@@ -48,6 +48,8 @@ SILENCING = ("dropped", "cut off", "withheld", "instead of the answer")
 """How the words of a fault end after which the client does not know what the store did."""
 SCRATCH = "/conditions.json"
 """The object on which a client tests that its store enforces write conditions."""
+RESOURCE = "resource.json"
+"""What simulated clients replace under the lock, in place of a table."""
 COMPLETED = (".commit", ".deltacommit", ".replacecommit")
 
 
@@ -364,6 +366,8 @@ class HistoryModel:
             attempt,
             reads,
         )
+        if key == RESOURCE and isinstance(body := each.get("body"), dict) and "number" in body:
+            exchange.op = f"commit {whole(body['number'])}"
         exchange.began_ms = min(float(each["began_ms"] or each.at_ms), each.at_ms)
         return exchange
 
@@ -417,21 +421,25 @@ class HistoryModel:
         self._waiting.pop(each.who, None)
         match each.kind:
             case "held":
-                until_ms = float(each["until_ms"] or each.at_ms)
-                belief = BeliefSpan(
-                    self._name("b"), each.who, whole(each["epoch"]), each.at_ms, until_ms
-                )
-                self.lease_ms = max(self.lease_ms, until_ms - each.at_ms)
-                self._believing[each.who] = belief
-                self.beliefs.append(belief)
-            case "renewed" if belief is not None:
+                self._counts(each)
+            case "renewed" if belief is not None and belief.ended_ms is None:
                 belief.until_ms = max(belief.until_ms, float(each["until_ms"] or 0.0))
+            case "renewed":  # wrongly: it had lost the lock
+                self._counts(each)
             case "released" | "lost":
                 if belief is not None and belief.ended_ms is None:
                     belief.ended_ms, belief.ending = each.at_ms, each.kind
                     belief.why = str(each.get("why") or "")
                 if each.kind == "lost":
                     self._passed(each)
+
+    def _counts(self, each: Event) -> None:
+        """From now on a client counts on the lock."""
+        until_ms = float(each["until_ms"] or each.at_ms)
+        belief = BeliefSpan(self._name("b"), each.who, whole(each["epoch"]), each.at_ms, until_ms)
+        self.lease_ms = max(self.lease_ms, until_ms - each.at_ms)
+        self._believing[each.who] = belief
+        self.beliefs.append(belief)
 
     def _moved(self, each: Event) -> None:
         if each.who == SPARK:
@@ -530,7 +538,7 @@ def spot(key: str) -> str:
 def place(key: str) -> str:
     """Where it is drawn: "lock", "table" (fence, offers, completed instants) or "" (nowhere)."""
     name = key.rsplit("/", 1)[-1]
-    if name == "fence.json" or offered(key):
+    if name in ("fence.json", RESOURCE) or offered(key):
         return "table"
     if name.endswith(COMPLETED) and ".hoodie" in key:
         return "table"

@@ -51,13 +51,15 @@ STATES = {"danger", "note", "began", "fenced"}
 """Events that the picture shows in another way, or not at all."""
 
 
-def whole(events: Iterable[Event], *, evidence: Iterable[Event] = ()) -> Scene:
-    """The scene of a whole recorded history, however long."""
+def whole(
+    events: Iterable[Event], *, evidence: Iterable[Event] = (), now_ms: float | None = None
+) -> Scene:
+    """The scene of a whole recorded history, however long; up to `now_ms` if that is later."""
     kept = list(events)
     story = HistoryModel(ring=max(1, len(kept)))
     story.add(kept)
     return scene(
-        story, now_ms=overlap_ends_ms(story), arrows_max=story.ring, rows_max=story.ring,
+        story, now_ms=now_ms or overlap_ends_ms(story), arrows_max=story.ring, rows_max=story.ring,
         evidence=evidence,
     )  # fmt: skip
 
@@ -369,7 +371,9 @@ class _Painter:
                 "label": "",
                 "t": [self._t(each.began_ms), self._t(min(end, over))],
                 "detail": f"{who} counts on the lock, epoch {each.epoch}",
-                "evidence": self._proves((each.began_ms, each.who, "held")),
+                "evidence": self._proves(
+                    (each.began_ms, each.who, "held"), (each.began_ms, each.who, "renewed")
+                ),
             }
             if end - over > STALE_SLACK_MS:
                 yield {

@@ -88,6 +88,8 @@ class SharedRun:
     def believes(self, place: QueuePlace, belief: QueueBelief) -> None:
         """A client says that it holds the lock from now on."""
         now_ms = self.world.time.now_ms
+        mode = belief.mode.name.lower()
+        self.world.belief(belief.node.name, "held", of=f"to {mode}", until_ms=now_ms + TTL_MS)
         for id, other in self.beliefs.items():
             if id == place.id or other.until_ms <= now_ms:
                 continue
@@ -132,6 +134,7 @@ class SharedRun:
             except (Unanswered, NoAnswer):
                 pass
             belief.until_ms = 0.0
+            self.world.belief(node.name, "released")
             id = place.id
             try:
                 yield from leave(place)
@@ -174,6 +177,7 @@ class SharedRun:
             until_ms = lease_end_ms(sent_ms, TTL_MS / 1000)
             if belief.until_ms > self.world.time.now_ms:  # what has ended never comes back
                 belief.until_ms = belief.node.clock.true_ms(until_ms)
+                self.world.belief(belief.node.name, "renewed", until_ms=belief.until_ms)
 
 
 def set_up(seed: str, steps: int, mutant: Mutant | None) -> SharedRun:

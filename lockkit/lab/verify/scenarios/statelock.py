@@ -55,6 +55,7 @@ class LockRun:
             self.world.reached.add("ghost")
 
     def holds(self, node: Node, id: str) -> None:
+        self.world.belief(node.name, "held", of=id)
         if self.holding:
             raise Violated(ONE_HOLDER, f"{node.name} and {', '.join(self.holding)} hold it at once")
         self.holding[node.name] = id
@@ -97,11 +98,13 @@ class LockRun:
         yield Sleep(dice() * dice() * 10)
         for _ in range(UNLOCKS_MAX):
             del self.holding[node.name]
+            self.world.belief(node.name, "released")
             try:
                 yield from unlock(KEY, info.id)
                 break
             except (LockUnknown, Unanswered, NoAnswer):
                 self.holding[node.name] = info.id  # as a user who has seen the error would say
+                self.world.belief(node.name, "held", of=info.id)
                 yield Sleep(dice() * 5)
         if info.id not in self.removed:
             raise Violated(REPORTED, f"{node.name} unlocked {info.id}, which was never removed")

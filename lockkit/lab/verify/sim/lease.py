@@ -128,7 +128,8 @@ class LeaseRun:
         granted = was is None or was.expired or was.epoch != record.epoch or self.writer != handle
         self.writer = handle
         if granted and record.epoch <= self.top:
-            raise Violated(Invariant.EPOCHS_RISE, f"{record.epoch} was granted after {self.top}")
+            because = f"{decided.client} was granted epoch {record.epoch} after epoch {self.top}"
+            raise Violated(Invariant.EPOCHS_RISE, because)
         self.top = max(self.top, record.epoch)
 
     def _judge_commit(self, body: bytes) -> None:

@@ -57,6 +57,16 @@ JUMPS_MS = (20.0, 500.0, 4_000.0, 15_000.0)
 _SENT = frozenset({Put, Get, List, Delete})
 
 
+class HeardAnswer(NamedTuple):
+    """A request, and what its sender heard about it."""
+
+    at_ms: float
+    client: str
+    request: Any
+    sent_ms: float
+    answer: Any
+
+
 class Branch(NamedTuple):
     """From this move on, the run continues with another random sequence, number `way`."""
 
@@ -96,6 +106,9 @@ class SimWorld:
     branches: deque[Branch] = field(default_factory=deque)
     """Those that are still to come."""
     recorded: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
+    heard: list[HeardAnswer] = field(default_factory=list)
+    beliefs: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
+    """What clients count on, for the picture of a scenario whose history has no such events."""
     reached: set[str] = field(default_factory=set)
     """Rare events that the scenario itself recorded."""
     on_crash: Callable[[Node], None] | None = None
@@ -130,6 +143,10 @@ class SimWorld:
 
     def record(self, who: str, kind: str, data: dict[str, Any]) -> None:
         self.recorded.append((self.time.now_ms, who, kind, data))
+
+    def belief(self, who: str, kind: str, **data: Any) -> None:
+        """For the picture only: from now on a client counts on something, or no longer."""
+        self.beliefs.append((self.time.now_ms, who, kind, data))
 
     # --- moves -----------------------------------------------------------------------------------
 
@@ -207,6 +224,9 @@ class SimWorld:
                 self._decide(mover)
             case Task(phase=TaskPhase.ANSWERED):
                 self.trace.append(f"{mover.name} hears")
+                self.heard.append(HeardAnswer(
+                    self.time.now_ms, mover.node.name, mover.request, mover.at_ms, mover.answer,
+                ))  # fmt: skip
                 self._go(mover, mover.answer)
             case Task():
                 self.trace.append(f"{mover.name} goes on")

@@ -10,15 +10,14 @@ from math import ceil
 
 import ipywidgets as widgets
 
-from lockkit.lab.verify.check import check
 from lockkit.lab.verify.sim import SeedOutcome
 from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.export import log_lines
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.links import link
-from lockkit.lab.widgets.models import HistoryModel
-from lockkit.lab.widgets.scene import scene, text
+from lockkit.lab.widgets.scene import text
 from lockkit.lab.widgets.seeds.moments import OtherOutcomes, SeedMoment, others, others_so_far, play
+from lockkit.lab.widgets.seeds.objects import run_scene
 from lockkit.lab.widgets.ui import Newest, Status, button, column, row
 
 RUNS = 50
@@ -180,14 +179,11 @@ class Rerun(Newest):
         self._status.say_html(f"{said} {browser}")
 
     def _draw(self, outcome: SeedOutcome, because: str) -> None:
-        events, story = outcome.run.world.history(), HistoryModel()
-        story.add(events)
-        wrong = bool(outcome.violation)
         with self.lanes.hold_sync():
-            self.lanes.scene = scene(story, evidence=check(events).evidence if wrong else ())
+            self.lanes.scene = run_scene(outcome, self.moment.scenario)
             self.lanes.status = {
-                "state": "replay", "log": log_lines(events),
-                "verdict": "INVALID" if wrong else "VALID", "because": text(because),
+                "state": "replay", "log": log_lines(outcome.run.world.history()),
+                "verdict": "INVALID" if outcome.violation else "VALID", "because": text(because),
             }  # fmt: skip
 
     def _keep(self, found: OtherOutcomes) -> None:

@@ -20,7 +20,7 @@ def picture(run: Stage) -> Scene:
     """The scene of a run: the store's lane on the left, and a lane for each actor."""
     hue = hues(run.actors)
     trips = [each for each in run.trips if isinstance(each.request, Get | List | Put | Delete)]
-    rows = [_row(n, each, hue) for n, each in enumerate(filter(_applied, trips), 1)]
+    rows = [row_of(n, each, hue) for n, each in enumerate(filter(_applied, trips), 1)]
     lanes: list[Scene] = [{"id": LOCK_LANE, "title": "store", "role": "truth", "state": ""}]
     for name, actor in run.actors.items():
         state = "stalled" if actor.paused else "exited" if actor.waits is None else "running"
@@ -29,7 +29,7 @@ def picture(run: Stage) -> Scene:
     return {
         "span": [0.0, run.time.now_ms], "keep": None, "cut": False, "hidden": 0,
         "events": len(run.decisions), "lanes": lanes, "reads": True, "caption": CAPTION,
-        "arrows": [_arrow(each, hue) for each in trips], "bars": _bars(run, hue),
+        "arrows": [arrow_of(each, hue, _said(each)) for each in trips], "bars": _bars(run, hue),
         "marks": [*(_mark(row) for row in rows), *_ends(run, hue)], "rows": rows,
     }  # fmt: skip
 
@@ -49,9 +49,8 @@ def _said(trip: Trip) -> str:
     return f"{verb} {name_of(key)}"
 
 
-def _arrow(trip: Trip, hue: dict[str, int]) -> Scene:
-    reads = isinstance(trip.request, Get | List)
-    look, label = "ok", _said(trip)
+def arrow_of(trip: Trip, hue: dict[str, int], label: str) -> Scene:
+    reads, look = isinstance(trip.request, Get | List), "ok"
     if isinstance(trip.answer, PreconditionFailed):
         look, label = "refused", f"{label}: 412"
     if isinstance(trip.answer, Throttled):
@@ -77,7 +76,7 @@ def _lost(trip: Trip, label: str) -> tuple[str, str]:
     return ("lost" if _applied(trip) else "unheard"), f"{label}: answer lost"
 
 
-def _row(n: int, trip: Trip, hue: dict[str, int]) -> Scene:
+def row_of(n: int, trip: Trip, hue: dict[str, int]) -> Scene:
     version = trip.answer.version
     key = getattr(trip.request, "key", "")
     return {

@@ -1,0 +1,375 @@
+"""The picture of a simulated scenario that has no single lock: its objects, and who wrote what."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+from lockkit.errors import NoAnswer
+from lockkit.events import Event
+from lockkit.lab.verify.check import check
+from lockkit.lab.verify.sim import SeedOutcome
+from lockkit.lab.verify.sim.memory_store import DecidedRequest
+from lockkit.lab.verify.sim.task import TaskPhase
+from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.widgets.models import place, spot
+from lockkit.lab.widgets.scene import (
+    LOCK_LANE,
+    NO_LANE,
+    TABLE_LANE,
+    Scene,
+    hues,
+    tail,
+    text,
+    whole,
+)
+from lockkit.lab.widgets.seeds.named_writes import named, state_of
+from lockkit.lab.widgets.stage.picture import CAPTION, arrow_of, name_of, row_of
+from lockkit.lab.widgets.stage.staged import Trip
+from lockkit.protocol.outcome import Applied, IfVersion, PreconditionFailed, Unknown
+from lockkit.runtime import Delete, Get, List, Put, Request
+
+TITLES = {
+    "wal": "log", "queue": "queue", "shared": "shared lock", "striped": "stripes",
+    "statelock": "state lock", "election": "epochs",
+}  # fmt: skip
+"""The scenarios that are drawn here, and what their objects are together."""
+AFTER_MS = 2_000.0
+"""How much of a harm is drawn that nothing ends."""
+CHECKER = "the checker: "
+_WORD = re.compile(r"[\w.]*\w")
+_NUMBERED = re.compile(r"\b(?:epoch|slot|stripe) \d+\b")
+_MEMORY = re.compile(r'"recent":.*?,(?="jobs")')
+_WORD_CHARS = 4
+
+
+def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
+    """The scene of a run, with its violation and the evidence of it."""
+    world, violation = outcome.run.world, outcome.violation or ""
+    if scenario in TITLES:
+        return _Objects(world, scenario, violation).paint()
+    events = world.history()
+    if not violation:
+        return whole(events)
+    leases = list(_leases(events, violation))
+    ends = [each["until_ms"] for each in leases if each["until_ms"] > world.time.now_ms]
+    scene = whole(events, evidence=[*check(events).evidence, *leases, *_last_writes(events)],
+                  now_ms=min(ends, default=None))  # fmt: skip
+    known = {each["id"] for each in scene["lanes"]}
+    going = world.going.name if world.going else ""
+    lanes = _named(violation, known) or [going if going in known else TABLE_LANE]
+    at_ms = round(world.time.now_ms - events[0].at_ms, 4)
+    marks = [*scene["marks"], *(_harm(n, each, at_ms, violation) for n, each in enumerate(lanes))]
+    return scene | {"marks": sorted(marks, key=lambda mark: float(mark["t"]))}
+
+
+def _leases(events: list[Event], violation: str) -> Iterator[Event]:
+    """Where each client that the violation names, or that holds the lock, began to count on it.
+
+    `until_ms` is the end of its lease, 0 if it no longer counts on it.
+    """
+    held: dict[str, Event] = {}
+    began: dict[str, Event] = {}
+    open_: dict[str, None] = {}
+    for each in events:
+        if each.kind in ("held", "renewed") and each.get("until_ms"):
+            if each.kind == "held" or each.who not in open_:
+                began[each.who] = each
+            held[each.who], open_[each.who] = each, None
+        elif each.kind in ("released", "lost", "killed"):
+            open_.pop(each.who, None)
+    for who in {**dict.fromkeys(_named(violation, held)), **open_}:
+        until_ms = held[who]["until_ms"] if who in open_ else 0.0
+        yield replace(began[who], data={**began[who].data, "until_ms": until_ms})
+
+
+def _last_writes(events: list[Event]) -> Iterator[Event]:
+    """The last write that was applied and is drawn, and the one before it to the same object."""
+    applied = [each for each in events if each.kind == "request" and each["applied"]
+               and place(spot(str(each["key"])))]  # fmt: skip
+    if applied:
+        yield from [each for each in applied if each["key"] == applied[-1]["key"]][-2:]
+
+
+def _named(violation: str, known: Collection[str]) -> list[str]:
+    """The clients that a violation names, in its order."""
+    because = violation.removeprefix(CHECKER).partition(": ")[2]
+    return [each for each in dict.fromkeys(_WORD.findall(because)) if each in known]
+
+
+def _harm(n: int, lane: str, at_ms: float, violation: str, hue: int = NO_LANE) -> Scene:
+    return {
+        "id": f"harm{n}", "lane": lane, "kind": "harm", "t": at_ms, "hue": hue, "evidence": True,
+        "label": "rule broken here", "detail": f"a rule is broken: {text(violation)}",
+    }  # fmt: skip
+
+
+class _Objects:
+    """Builds one scene; holds the requests, so that each method draws one part."""
+
+    def __init__(self, world: SimWorld, scenario: str, violation: str) -> None:
+        self.world, self.scenario, self.violation = world, scenario, violation
+        self.now_ms = world.time.now_ms
+        self.hue = hues(node.name for node in world.nodes)
+        self.bodies: dict[tuple[str, str], bytes] = {}
+        """The content of each version of an object."""
+        for each in world.memory_store.truth:
+            if isinstance(each.request, Put) and isinstance(each.answer, Applied):
+                self.bodies[each.request.key, each.version] = each.request.body
+        self.trips = sorted(self._trips(), key=lambda each: each[0].sent_ms)
+        self.decided = {each.id: decided for each, decided in self.trips if decided is not None}
+        self.spans = list(self._spans())
+        self.judged = check(world.history()).evidence if violation.startswith(CHECKER) else ()
+        """What proves a violation that only the checker of histories found."""
+
+    def paint(self) -> Scene:
+        proofs = self._proofs() if self.violation else set()
+        harm = self._harm() if self.violation else []
+        rows = [self._row(n, each) for n, (each, _) in enumerate(self._applied(), 1)]
+        arrows = [self._arrow(each, proofs) for each, _ in self.trips if each.who in self.hue]
+        bars = list(self._bars())
+        marks = [*(self._mark(row, proofs) for row in rows), *harm]
+        writes = [each for each in arrows if each["kind"] == "write" or each["evidence"]]
+        busy = {each["lane"] for each in (*writes, *bars, *harm)}
+        arrows = [each for each in arrows if each["lane"] in busy]
+        return {
+            "span": [0.0, self._end_ms()], "keep": None, "omitted": 0, "cut": False, "hidden": 0,
+            "events": len(self.world.history()), "caption": CAPTION,
+            "lanes": self._lanes(busy), "arrows": arrows, "bars": bars, "rows": rows,
+            "marks": sorted(marks, key=lambda mark: float(mark["t"])),
+        }  # fmt: skip
+
+    def _lanes(self, busy: set[str]) -> list[Scene]:
+        """The objects, and each client that writes, holds something or is part of the harm."""
+        title = TITLES[self.scenario]
+        lanes: list[Scene] = [{"id": LOCK_LANE, "title": title, "role": "truth", "state": ""}]
+        for node in self.world.nodes:
+            if node.name in busy:
+                state = "exited" if node.down else "stalled" if node.stalled else "running"
+                lanes.append({"id": node.name, "title": node.name, "role": "writer",
+                              "hue": self.hue[node.name], "state": state})  # fmt: skip
+        return lanes
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def _trips(self) -> Iterator[tuple[Trip, DecidedRequest | None]]:
+        """Each request that was sent, once for each time that the store decided it."""
+        decisions: dict[tuple[int, float], list[DecidedRequest]] = defaultdict(list)
+        for record in self.world.memory_store.truth:
+            decisions[id(record.request), record.began_ms].append(record)
+        number = 0
+        for heard in self.world.heard:
+            lost = isinstance(heard.answer, Unknown | NoAnswer)
+            times: list[DecidedRequest | None] = [
+                *decisions.pop((id(heard.request), heard.sent_ms), [])
+            ]
+            for each in times or (None,):
+                number += 1
+                at_ms = None if each is None else each.at_ms
+                silent = lost or each is not (times or (None,))[-1] or (at_ms or 0) > heard.at_ms
+                yield Trip(
+                    f"x{number}", heard.client, heard.request, heard.sent_ms, at_ms,
+                    None if silent else heard.at_ms, heard.answer if each is None else each.answer,
+                    late=(at_ms or 0) > heard.at_ms,
+                ), each  # fmt: skip
+        for (_, sent_ms), unheard in decisions.items():  # no answer has arrived yet
+            for one in unheard:
+                number += 1
+                yield Trip(f"x{number}", one.client, one.request, sent_ms, one.at_ms,
+                           inf, one.answer), one  # fmt: skip
+        for task in self.world.tasks:
+            if task.phase is TaskPhase.SENT:
+                number += 1
+                yield Trip(f"x{number}", task.node.name, task.request, task.at_ms, None, inf), None
+
+    def _applied(self) -> Iterator[tuple[Trip, DecidedRequest]]:
+        """The writes that were applied, in the order of the store."""
+        found = [
+            (each, self.decided[each.id]) for each, _ in self.trips
+            if each.id in self.decided and each.who in self.hue
+            and isinstance(each.request, Put | Delete) and isinstance(each.answer, Applied)
+        ]  # fmt: skip
+        yield from sorted(found, key=lambda each: each[1].at_ms)
+
+    def _said(self, request: Request) -> str:
+        if isinstance(request, Get | List):
+            several = self.scenario in ("wal", "election", "striped")
+            key = request.key if isinstance(request, Get) else f"{request.prefix}*"
+            return f"read {name_of(key)}" if several else "read"
+        assert isinstance(request, Put | Delete)
+        condition = request.condition
+        seen = condition.version if isinstance(condition, IfVersion) else ""
+        now = request.body if isinstance(request, Put) else b""
+        return text(named(self.scenario, request.key, self.bodies.get((request.key, seen)), now))
+
+    def _arrow(self, trip: Trip, proofs: set[str]) -> Scene:
+        arrow = arrow_of(trip, self.hue, self._said(trip.request))
+        if trip.answered_ms == inf:
+            arrow["t"] = [trip.sent_ms, trip.decided_ms, None]
+        proven = trip.id in proofs
+        return arrow | {"evidence": proven, "busy": arrow["look"] == "refused"}
+
+    def _row(self, n: int, trip: Trip) -> Scene:
+        return row_of(n, trip, self.hue) | {"op": self._said(trip.request)}
+
+    def _mark(self, row: Scene, proofs: set[str]) -> Scene:
+        decided = self.decided[row["arrow"]]
+        request = decided.request
+        assert isinstance(request, Put | Delete)
+        body = request.body if isinstance(request, Put) else b""
+        state = text(state_of(self.scenario, request.key, body))
+        return {
+            "id": row["id"], "lane": LOCK_LANE, "kind": "generation", "t": row["t"],
+            "hue": row["hue"], "label": state, "row": row["id"], "arrow": row["arrow"],
+            "evidence": row["arrow"] in proofs,
+            "detail": f"after the write of {row['who']} ({row['op']}), "
+                      f"{text(tail(request.key))} says: {state}",
+        }  # fmt: skip
+
+    # --- what clients count on ------------------------------------------------------------------
+
+    def _spans(self) -> Iterator[dict[str, Any]]:
+        """Who counted on what, from when until when; `ends` is None while the client does."""
+        open_: dict[tuple[str, Any], dict[str, Any]] = {}
+        told = sorted([*self.world.recorded, *self.world.beliefs], key=lambda each: each[0])
+        for at_ms, who, kind, data in told:
+            key = who, data.get("stripe")
+            if kind in ("held", "renewed"):
+                until_ms = data.get("until_ms")
+                if kind == "renewed" and key in open_:
+                    open_[key]["until"] = until_ms
+                    continue
+                of = data.get("of") or f"epoch {data.get('epoch', '')}"
+                of = f"stripe {key[1]}" if key[1] is not None else of
+                span = {"who": who, "stripe": key[1], "of": of, "began": at_ms,
+                        "until": until_ms, "ends": None}  # fmt: skip
+                if key in open_:
+                    open_[key]["ends"] = at_ms
+                open_[key] = span
+                yield span
+            elif kind in ("released", "lost", "killed"):
+                gone = [each for each in open_ if each == key or (kind, each[0]) == ("killed", who)]
+                for each in gone:
+                    open_.pop(each)["ends"] = at_ms
+
+    def _open(self) -> list[dict[str, Any]]:
+        """What the clients that the violation names count on at its end."""
+        named_ = _named(self.violation, self.hue)
+        return [each for each in self.spans if each["ends"] is None and each["who"] in named_
+                and (each["until"] or inf) > self.now_ms]  # fmt: skip
+
+    def _clash(self) -> list[dict[str, Any]]:
+        """Of these, what two of them count on at once."""
+        found = self._open()
+        return [each for each in found if any(
+            other["who"] != each["who"] and other["stripe"] == each["stripe"] for other in found
+        )]  # fmt: skip
+
+    def _end_ms(self) -> float:
+        """A harm is drawn until the first lease ends that is part of it."""
+        ends = [each["until"] or self.now_ms + AFTER_MS for each in self._clash()]
+        return min(ends, default=self.now_ms)
+
+    def _bars(self) -> Iterator[Scene]:
+        end_ms, open_, clash = self._end_ms(), self._open(), self._clash()
+        both = max((each["began"] for each in clash), default=inf)
+        for n, span in enumerate(self.spans):
+            ends = end_ms if span["ends"] is None else span["ends"]
+            wrong = both if any(span is each for each in clash) else inf
+            who = span["who"]
+            bar = {"id": f"b{n}", "lane": who, "kind": "belief", "hue": self.hue[who],
+                   "label": "", "t": [span["began"], min(ends, wrong)],
+                   "detail": f"{who} counts on it: {text(span['of'])}",
+                   "evidence": any(span is each for each in open_)}  # fmt: skip
+            yield bar
+            if wrong < ends:
+                yield bar | {"id": f"b{n}w", "kind": "wrong", "t": [wrong, ends],
+                             "label": "both hold it", "detail": f"{self.violation}: {who} counts "
+                             f"on it, and so does another client"}  # fmt: skip
+        began: dict[str, float] = {}
+        for at_ms, who, kind, _ in [*self.world.recorded, (self.now_ms, "", "end", {})]:
+            if kind == "stalled":
+                began[who] = at_ms
+            for each in [who] if kind in ("resumed", "started") else list(began) * (kind == "end"):
+                if each in began:
+                    yield {"id": f"s{each}{at_ms}", "lane": each, "kind": "stall",
+                           "hue": self.hue[each], "t": [began.pop(each), at_ms], "evidence": False,
+                           "label": "stalled", "detail": f"{each}'s process is paused"}  # fmt: skip
+
+    # --- the harm -------------------------------------------------------------------------------
+
+    def _last(self) -> Trip | None:
+        """The request that broke the rule, or the last one of the client that did."""
+        truth = self.world.memory_store.truth
+        last = truth[-1] if truth else None
+        for each in self.judged:
+            if each.kind == "request":
+                last = next(d for d in truth if (d.at_ms, d.client) == (each.at_ms, each["client"]))
+        broke = last is not None and (bool(self.judged) or last.at_ms == self.now_ms)
+        if broke and last is not None and last.client in self.hue:
+            return next(trip for trip, decided in self.trips if decided is last)
+        going = self.world.going.name if self.world.going else ""
+        who = [*_named(self.violation, self.hue), going][0]
+        return next((trip for trip, _ in reversed(self.trips) if trip.who == who), None)
+
+    def _proofs(self) -> set[str]:
+        """The writes that show the harm: those of what the violation names, and the last two."""
+        found = {trip.id for trip, decided in self._applied() if self._turns(decided)}
+        last = self._last()
+        if last is None:
+            return found
+        found.add(last.id)
+        reads = isinstance(last.request, Get | List)
+        said, key = self._said(last.request), getattr(last.request, "key", "")
+        before = [trip for trip, decided in self._applied()
+                  if decided.at_ms < (last.decided_ms or inf)]  # fmt: skip
+        others = [trip for trip in before if reads or trip.who != last.who]
+        twin = [trip for trip in others if self._said(trip.request) == said]
+        same = [trip for trip in others if getattr(trip.request, "key", "") == key]
+        told = [trip for trip, _ in self.trips
+                if isinstance(trip.request, Put | Delete) and self._told(trip.request)
+                and not isinstance(trip.answer, PreconditionFailed)]  # fmt: skip
+        return found | {each.id for each in [*(twin or same)[-1:], *told[-2:]]}
+
+    def _told(self, request: Put | Delete) -> bool:
+        """Whether a write says what the violation names: an epoch, a slot, a key."""
+        body = request.body if isinstance(request, Put) else b""
+        state = state_of(self.scenario, request.key, body)
+        return request.key in self.violation or any(
+            re.match(rf"{each}\b", state) for each in _NUMBERED.findall(self.violation)
+        )
+
+    def _turns(self, decided: DecidedRequest) -> bool:
+        """Whether a write adds or removes something that the violation names."""
+        request = decided.request
+        key = getattr(request, "key", "")
+        was = self.bodies.get((key, decided.before), b"")
+        now = request.body if isinstance(request, Put) else b""
+        return any(_counted(was, word) != _counted(now, word) for word in self._words())
+
+    def _words(self) -> list[str]:
+        """Ids and records that the violation names."""
+        words = dict.fromkeys(_WORD.findall(self.violation))
+        return [each for each in words if len(each) >= _WORD_CHARS
+                and any(c.isdigit() for c in each) and each not in self.hue]  # fmt: skip
+
+    def _harm(self) -> list[Scene]:
+        """A mark in the lane of each client that the violation names, else of the last one."""
+        last = self._last()
+        at_ms = (last.decided_ms if last and self.judged else None) or self.now_ms
+        known = last is not None and last.who in self.hue
+        lanes = _named(self.violation, self.hue) or [last.who if last and known else LOCK_LANE]
+        return [_harm(n, each, at_ms, self.violation, self.hue.get(each, NO_LANE))
+                for n, each in enumerate(lanes)]  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _counted(body: bytes, word: str) -> int:
+    """How often an object names it, apart from a queue's memory of its latest writes."""
+    said = _MEMORY.sub("", body.decode())
+    return len(re.findall(rf"(?<![\w.]){re.escape(word)}(?![\w.])", said))
