@@ -106,7 +106,7 @@ class SimWorld:
     branches: deque[Branch] = field(default_factory=deque)
     """Those that are still to come."""
     recorded: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
-    heard: list[HeardAnswer] = field(default_factory=list)
+    received: list[HeardAnswer] = field(default_factory=list)
     beliefs: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
     """What clients count on, for the picture of a scenario whose history has no such events."""
     reached: set[str] = field(default_factory=set)
@@ -224,7 +224,7 @@ class SimWorld:
                 self._decide(mover)
             case Task(phase=TaskPhase.ANSWERED):
                 self.trace.append(f"{mover.name} hears")
-                self.heard.append(HeardAnswer(
+                self.received.append(HeardAnswer(
                     self.time.now_ms, mover.node.name, mover.request, mover.at_ms, mover.answer,
                 ))  # fmt: skip
                 self._go(mover, mover.answer)

@@ -163,19 +163,19 @@ class _Objects:
         for record in self.world.memory_store.truth:
             decisions[id(record.request), record.began_ms].append(record)
         number = 0
-        for heard in self.world.heard:
-            lost = isinstance(heard.answer, Unknown | NoAnswer)
+        for got in self.world.received:
+            lost = isinstance(got.answer, Unknown | NoAnswer)
             times: list[DecidedRequest | None] = [
-                *decisions.pop((id(heard.request), heard.sent_ms), [])
+                *decisions.pop((id(got.request), got.sent_ms), [])
             ]
             for each in times or (None,):
                 number += 1
                 at_ms = None if each is None else each.at_ms
-                silent = lost or each is not (times or (None,))[-1] or (at_ms or 0) > heard.at_ms
+                silent = lost or each is not (times or (None,))[-1] or (at_ms or 0) > got.at_ms
                 yield Trip(
-                    f"x{number}", heard.client, heard.request, heard.sent_ms, at_ms,
-                    None if silent else heard.at_ms, heard.answer if each is None else each.answer,
-                    late=(at_ms or 0) > heard.at_ms,
+                    f"x{number}", got.client, got.request, got.sent_ms, at_ms,
+                    None if silent else got.at_ms, got.answer if each is None else each.answer,
+                    late=(at_ms or 0) > got.at_ms,
                 ), each  # fmt: skip
         for (_, sent_ms), unheard in decisions.items():  # no answer has arrived yet
             for one in unheard:
@@ -236,8 +236,8 @@ class _Objects:
     def _spans(self) -> Iterator[dict[str, Any]]:
         """Who counted on what, from when until when; `ends` is None while the client does."""
         open_: dict[tuple[str, Any], dict[str, Any]] = {}
-        told = sorted([*self.world.recorded, *self.world.beliefs], key=lambda each: each[0])
-        for at_ms, who, kind, data in told:
+        reports = sorted([*self.world.recorded, *self.world.beliefs], key=lambda each: each[0])
+        for at_ms, who, kind, data in reports:
             key = who, data.get("stripe")
             if kind in ("held", "renewed"):
                 until_ms = data.get("until_ms")
@@ -331,12 +331,12 @@ class _Objects:
         others = [trip for trip in before if reads or trip.who != last.who]
         twin = [trip for trip in others if self._said(trip.request) == said]
         same = [trip for trip in others if getattr(trip.request, "key", "") == key]
-        told = [trip for trip, _ in self.trips
-                if isinstance(trip.request, Put | Delete) and self._told(trip.request)
+        meant = [trip for trip, _ in self.trips
+                if isinstance(trip.request, Put | Delete) and self._is_named(trip.request)
                 and not isinstance(trip.answer, PreconditionFailed)]  # fmt: skip
-        return found | {each.id for each in [*(twin or same)[-1:], *told[-2:]]}
+        return found | {each.id for each in [*(twin or same)[-1:], *meant[-2:]]}
 
-    def _told(self, request: Put | Delete) -> bool:
+    def _is_named(self, request: Put | Delete) -> bool:
         """Whether a write says what the violation names: an epoch, a slot, a key."""
         body = request.body if isinstance(request, Put) else b""
         state = state_of(self.scenario, request.key, body)
