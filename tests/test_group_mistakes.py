@@ -9,7 +9,7 @@ import pytest
 from lockkit.lab.verify.scenarios.group_table import MUTANTS, SCENARIO
 from lockkit.lab.verify.sim import simulate
 
-FIRST, LAST = 1, 60
+FIRST, LAST = 1, 90
 STEADY = (4, 7, 14, 19)
 QUICK = ("unlisted tail", "own files", "nothing at once", "reader's tail", "tail given up",
          "acknowledged", "unpublished")  # fmt: skip
