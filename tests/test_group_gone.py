@@ -181,6 +181,41 @@ def test_what_is_published_into_a_table_that_was_made_a_moment_ago_is_deleted_ag
     assert values(url) == judged(url) == {"c": 0}
 
 
+def test_in_a_table_made_anew_no_decision_counts_as_published_because_one_of_the_old_table_was(
+    url: str,
+) -> None:
+    """The handle goes on while its publisher's request for the old table is under way."""
+    arrived, go_on = threading.Event(), threading.Event()
+    with Table(url) as table:
+        store = table.store
+        for each in "ab":
+            table.append(rows(each))
+            published(table)
+
+        class Slow:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)
+
+            def put(self, key: str, *given: Any, **how: Any) -> Any:
+                if key.endswith(".commit") and not arrived.is_set():
+                    arrived.set()
+                    go_on.wait(30)
+                return store.put(key, *given, **how)
+
+        table.store = table._upkeep.context.store = Slow()  # type: ignore[assignment]
+        table.append(rows("c"))
+        assert arrived.wait(30)
+        made_again(url)
+        with pytest.raises(TableChanged, match="another table's"):
+            table.append(rows("x"))
+        table.append(rows("d"))
+        go_on.set()
+        for each in "efgh":
+            published(table)
+            table.append(rows(each))
+    assert values(url) == judged(url) == dict.fromkeys("defgh", 0)
+
+
 def test_a_publisher_says_that_the_table_is_gone(url: str) -> None:
     notes, _ = publish_late(url, lambda: deleted(url))
     assert len(notes) == 1 and not left(url)

@@ -172,8 +172,10 @@ def test_a_writer_for_which_the_window_has_no_room_publishes_if_the_named_client
 
 def test_one_read_shows_that_all_up_to_a_commit_are_published() -> None:
     window = decisions(5)
-    client = client_of(fence_of(window))
-    done, asked = carried_out(is_published(client, list(window)), lambda _: Found(BODY, "v"))
+    fence = fence_of(window)
+    client = client_of(fence)
+    looking = is_published(client, fence.table, list(window))
+    done, asked = carried_out(looking, lambda _: Found(BODY, "v"))
     assert done
     assert [each.key for each in asked] == [completed_key(window[-1])]
     assert client.proven == {1, 2, 3, 4, 5}
@@ -182,8 +184,10 @@ def test_one_read_shows_that_all_up_to_a_commit_are_published() -> None:
 @pytest.mark.parametrize(("body", "proven"), [(tombstone("x"), {1}), (b"{}", set())])
 def test_a_refusal_is_over_once_its_tombstone_is_there(body: bytes, proven: set[int]) -> None:
     refused = GroupDecision(1, 1, REFUSED, T(1), why="late")
-    client = client_of(fence_of((refused,)))
-    done, asked = carried_out(is_published(client, [refused]), lambda _: Found(body, "v"))
+    fence = fence_of((refused,))
+    client = client_of(fence)
+    looking = is_published(client, fence.table, [refused])
+    done, asked = carried_out(looking, lambda _: Found(body, "v"))
     assert done == bool(proven)
     assert client.proven == proven
     assert [each.key for each in asked] == [timeline_key(V9, refused.instant, "offer")]

@@ -222,6 +222,15 @@ class GroupClient:
         """A round trip took this long."""
         self.trip_ms = min(TRIP_MOST_MS, max(TRIP_LEAST_MS, until_ms - sent_ms))
 
+    def saw(self, table: str, published: Iterable[int]) -> None:
+        """The outcome files of these decisions of a table are there.
+
+        The table may have been made anew since that request was sent: the decisions of the new one
+        have the same numbers.
+        """
+        if self.known is not None and self.known.table == table:
+            self.proven |= set(published)
+
     def forget(self) -> None:
         """Of a table that is gone nothing counts any more."""
         self.known, self.version, self.timeline, self.archived = None, "", None, NO_INSTANT
@@ -994,7 +1003,7 @@ def let_publish(
     if not is_publisher(client, fence):
         yield Sleep(client.trip_ms / 1000 * min(len(left), LEFT_MAX), client.closing)
     if len(left) > 1:
-        yield from are_published(client, left)
+        yield from are_published(client, fence.table, left)
 
 
 def make_room(client: GroupClient, fence: GroupFence) -> Procedure[None]:
@@ -1007,7 +1016,7 @@ def make_room(client: GroupClient, fence: GroupFence) -> Procedure[None]:
     # A rollback has its tombstone already: waiting shows nothing, so all are looked at below.
     if left and left[0].kind == COMMIT and at_work and fence.combiner != client.idle:
         yield Sleep(client.trip_ms / 1000 * ROOM_TRIPS, client.closing)
-        if (yield from is_published(client, left[:1])):
+        if (yield from is_published(client, fence.table, left[:1])):
             return
         client.idle = fence.combiner
     yield from publish(client)
@@ -1065,7 +1074,7 @@ def publish_one(
                 completed_key(each), "differs from its inflight file, which the fence names",
                 "restore one of them: until then nothing more is published",
             )
-    client.proven.add(each.seq)
+    client.saw(view.fence.table, [each.seq])
     client.bodies.pop(each.instant, None)
     return met
 
@@ -1089,7 +1098,7 @@ def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -
             view = GroupView(fence, client.version, {}, frozenset(), client.horizon)
             left = [e for e in fence.window if not is_proven(fence, e, client.proven)]
             if len(left) > 1 and left[0].round < fence.round - FRESH_ROUNDS:
-                yield from are_published(client, left)  # another client may have done it
+                yield from are_published(client, fence.table, left)  # perhaps by others
             if not (yield from is_there(client, fence.table, client.boot_ms() - SURE_MS)):
                 return False
             newer = yield from publish(client, view, beside=fence_beside(client, fence))
@@ -1185,17 +1194,21 @@ def unproven(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> lis
     return [each for each in every if not is_proven(fence, each, client.proven)]
 
 
-def are_published(client: GroupClient, left: list[GroupDecision]) -> Procedure[bool]:
+def are_published(
+    client: GroupClient, table: str, left: list[GroupDecision]
+) -> Procedure[bool]:
     """Whether the last of these is published; notes each that is. By one listing."""
     if len(left) == 1:
-        return (yield from is_published(client, left))
+        return (yield from is_published(client, table, left))
     keys = {each.key for each in (yield from list_instants(client))}
     there = [each for each in left if completed_key(each) in keys]
-    client.proven |= {each.seq for each in there}
+    client.saw(table, [each.seq for each in there])
     return left[-1] in there
 
 
-def is_published(client: GroupClient, left: list[GroupDecision]) -> Procedure[bool]:
+def is_published(
+    client: GroupClient, table: str, left: list[GroupDecision]
+) -> Procedure[bool]:
     """Whether the last of these is published, by one small read.
 
     If it is a commit, those of earlier rounds are published, too; in table version 9 all before it.
@@ -1206,7 +1219,7 @@ def is_published(client: GroupClient, left: list[GroupDecision]) -> Procedure[bo
     if not isinstance(found, Found) or (not commit and not is_tombstone(found.body)):
         return False
     before = {each.seq for each in left if last.completion or each.round < last.round}
-    client.proven |= {last.seq} | (before if commit else set())
+    client.saw(table, {last.seq} | (before if commit else set()))
     return True
 
 

@@ -26,9 +26,11 @@ def others_publish(
         if left and client.closing.is_set():  # of many that end together, each would publish it all
             yield Sleep(trip_s * CLOSING_TRIPS)
         still = unproven_by_now(client, fence, mine)
-        if not still or (yield from is_published(client, still)):
+        if not still or (yield from is_published(client, fence.table, still)):
             return True
-        if not (len(still) < len(left) or (yield from is_published(client, still[:1]))):
+        if len(still) == len(left) and not (
+            yield from is_published(client, fence.table, still[:1])
+        ):
             return False
     return False
 
