@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ.fence import NO_INSTANT
 from lockkit.table.occ.group.decision import (
     UNPUBLISHED_MAX,
@@ -20,6 +21,7 @@ from lockkit.table.occ.group.decision import (
     seen_until,
     shows_left,
 )
+from lockkit.table.occ.group.fence import format_group_fence, parse_group_fence
 
 T = "202501061012000{:02}".format
 GROUP = ("eu", "f-1")
@@ -52,6 +54,22 @@ def test_an_offer_with_a_base_before_the_window_is_left_unless_it_is_an_append()
     assert kinds(decide(fence, [offer(1, "a", base=3)], attempt="1")) == []
     assert kinds(decide(fence, [offer(1, "a", base=4)], attempt="1")) == [(T(1), "commit")]
     assert kinds(decide(fence, [offer(1, "a", blind=True)], attempt="1")) == [(T(1), "commit")]
+
+
+def test_long_names_of_partitions_do_not_make_a_fence_that_nobody_can_read() -> None:
+    """A commit whose names have no room conflicts with each rewrite that has not seen it."""
+    fence = GroupFence("new", completion=NO_INSTANT)
+    for number in range(60):
+        instant = instant_of(1_736_000_000_000 + number)
+        writes = frozenset((f"{'ы' * 40}{each}", f"f-{number}") for each in range(60))
+        fence = decide(fence, [Offer(instant, number, writes)], attempt="a", timely={instant},
+                       proven=range(1, number + 1))  # fmt: skip
+    assert fence == parse_group_fence(format_group_fence(fence))
+    assert {each.kind for each in fence.window} == {"commit"}
+    assert fence.window[0].writes and fence.window[-1].writes is None
+    unseen = Offer(instant_of(1_736_000_001_000), fence.last - 1, frozenset({GROUP}), reserved=True)
+    after = decide(fence, [unseen], attempt="b", proven=range(1, 61))
+    assert after.window[-1].why == "conflict"
 
 
 def test_a_late_instant_needs_a_listing_that_its_owner_or_the_decider_made() -> None:

@@ -6,8 +6,10 @@ that it excludes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import takewhile
 
 from lockkit.table.format.layout import FileGroup
@@ -21,6 +23,8 @@ UNPUBLISHED_MAX, UNPUBLISHED_MAX_6 = 24, 64
 version 6 there may be more: a round is published at once."""
 WINDOW_GROUPS_MAX = 4_000
 """Number of file groups named in a window. A commit beyond it conflicts with each later rewrite."""
+WINDOW_NAMES_MAX = 600_000
+"""Number of bytes that their names take: with all else the fence stays below `FENCE_BYTES_MAX`."""
 BODIES_MAX = 32_000
 """Number of characters that packed inflight files may take in a window; the newest stay."""
 REFUSED = "refused"
@@ -200,12 +204,20 @@ def judge(fence: GroupFence, offer: Offer, timely: Collection[str]) -> GroupDeci
     if not fits_schema(fence, offer):
         return replace(entry, why="schema")
     named = sum(len(each.writes or ()) for each in fence.window) + len(offer.writes)
-    wide = len(offer.writes) > GROUPS_MAX or named > WINDOW_GROUPS_MAX
+    size = sum(_size(each.writes) for each in fence.window) + _size(offer.writes)
+    wide = (len(offer.writes) > GROUPS_MAX or named > WINDOW_GROUPS_MAX
+            or size > WINDOW_NAMES_MAX)  # fmt: skip
     writes = frozenset[FileGroup]() if offer.blind else None if wide else offer.writes
     return replace(
         entry, kind=COMMIT, sha256=offer.sha256, writes=writes, body=offer.body,
         schema=offer.schema if offer.schema != fence.schema else "",
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4 * GROUP_WINDOW_MAX)
+def _size(groups: frozenset[FileGroup] | None) -> int:
+    """How many bytes the fence takes to name them: JSON writes some characters as six or twelve."""
+    return len(json.dumps(list(groups or ())))
 
 
 def may_judge(fence: GroupFence, offer: Offer) -> bool:
