@@ -24,8 +24,8 @@ SECRET_NAMES = (
 )
 """A whole name of a credential; no part is tried twice, so that long texts take linear time."""
 _NAMED = re.compile(
-    rf"((?<![\w./-]){SECRET_NAMES}(?: *= *|%(?:25)*3d|[\"'] ?: ?|(?<=word): +|(?<=key): +)"
-    r"|(?<![\w./-])(?:[\w.-]*%(?:25)*(?:[46][1-9a-f]|[57][0-9a]))++[\w.-]*(?:=|%(?:25)*3d)"
+    rf"((?<![\w./-]){SECRET_NAMES}(?: *= *|%(?:25)*3d|[\"'] ?: ?(?=[\"'])|(?<=word): +|(?<=key): +)"
+    r"|(?<![\w./%-])(?:[\w.-]*%(?:25)*(?:[46][1-9a-f]|[57][0-9a]))++[\w.-]*(?:=|%(?:25)*3d)"
     r"|(?<!\w)authorization ?[:=] *(?:(?:bearer|basic|token|apikey|sharedkey(?:lite)?|aws) +)?)"
     r"(?!\.\.\.(?:\W|$))(?:'[^'\n]{1,200}'|\"[^\"\n]{1,200}\"|[^\s&;]+)", re.I
 )  # fmt: skip
