@@ -26,7 +26,7 @@ from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import gone as group_gone
 from lockkit.table.occ.group import publish as group_publish
-from lockkit.table.occ.group.commit import GroupClient
+from lockkit.table.occ.group.commit import GroupClient, GroupView, GroupWrite
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.group.process import GroupProcess
@@ -249,6 +249,30 @@ def test_threads_share_no_handle_of_a_table_that_has_left_group_commit(url: str)
 
 class Interrupted(BaseException):
     """As Ctrl-C, which only the main thread receives."""
+
+
+def test_an_interrupt_as_soon_as_a_commit_waits_for_its_turn_leaves_the_turn_to_others() -> None:
+    """Ctrl-C is raised where Python next looks for it: here when the lock is released."""
+    process, lock = GroupProcess(), threading.Lock()
+
+    class Interrupted:
+        once = True
+
+        def __enter__(self) -> bool:
+            return lock.__enter__()
+
+        def __exit__(self, *of: Any) -> None:
+            lock.__exit__(*of)
+            if self.once:
+                self.once = False
+                raise KeyboardInterrupt
+
+    process.lock = Interrupted()  # type: ignore[assignment]
+    view = GroupView(GroupFence("a"), "v1", {}, frozenset())
+    write = GroupWrite("20250106101200001", "a", 0, frozenset())
+    with pytest.raises(KeyboardInterrupt):
+        next(process.decide(GroupClient(), view, [], write))
+    assert process.waiting == []
 
 
 @pytest.mark.parametrize("landed", [False, True])

@@ -63,7 +63,7 @@ class GroupProcess:
     def leave(self, mine: WaitingCommit) -> None:
         """Also after an exception or Ctrl-C: then it is the next one's turn."""
         with self.lock:
-            self.waiting.remove(mine)
+            self.waiting = [each for each in self.waiting if each is not mine]
             left = [each for each in self.waiting if not each.over]
             if mine.deciding and left:
                 left[0].deciding = True
@@ -122,8 +122,8 @@ class GroupProcess:
         mine = WaitingCommit(write, view.fence.last)
         if any(each.thread == mine.thread for each in self.waiting):  # it never waits for itself
             return (yield from decide_alone(client, view, others, write))
-        self.enter(mine)
         try:
+            self.enter(mine)
             for _ in range(LOOKS_MAX):
                 if mine.over or mine.deciding:
                     break
