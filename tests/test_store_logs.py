@@ -154,6 +154,31 @@ def test_only_the_requests_for_the_lock_of_the_tables_own_bucket_count(
         take_in(files)
 
 
+BY_ACCESS_POINT = [
+    trail(f"00:00:0{at}", name, requestParameters={"bucketName": bucket, "key": KEY})
+    for at, (name, bucket) in enumerate([
+        ("PutObject", "arn:aws:s3:eu-west-1:123456789012:accesspoint/etl"),
+        ("DeleteObject", "etl-x7y5d2r3eu-s3alias"), ("PutObject", "lake"),
+    ])
+]  # fmt: skip
+RESOURCES = {"resources": [
+    {"type": "AWS::S3::Object", "ARN": f"arn:aws:s3:::lake/{KEY}"},
+    {"accountId": "1", "type": "AWS::S3::Bucket", "ARN": "arn:aws:s3:::lake"},
+    {"type": "AWS::S3::AccessPoint", "ARN": "arn:aws:s3:eu-west-1:1:accesspoint/etl"}, None,
+]}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{}, RESOURCES, {"resources": RESOURCES["resources"][:1]}])
+@pytest.mark.parametrize("url", ["", "s3://lake/orders", "s3://etl-x7y5d2r3eu-s3alias/orders"])
+def test_a_request_by_an_access_point_is_one_for_its_bucket(url: str, more: dict[str, Any]) -> None:
+    records = [each | more for each in BY_ACCESS_POINT]
+    found = take_in([("log", lines(records).encode())], url=url)
+    assert len(found.events) == 3
+    assert diagnose(found.events).pattern is Pattern.HAND_DELETED
+    if more:
+        assert not take_in([("log", lines(records).encode())], url="s3://other/orders").events
+
+
 @pytest.mark.parametrize("url", ["abfss://lake@lake.dfs.core.windows.net/orders", "az://lake/orders"])
 def test_two_storage_accounts_with_one_path_are_two_locks(url: str) -> None:
     other = json.dumps(BLOB[2]).replace("//lake.blob", "//archive.blob")

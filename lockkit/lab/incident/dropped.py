@@ -137,7 +137,7 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
     elif (stored := store_logs.read_store_log(text)) is not None:
         pile.stores.append(stored)
         every = stored.requests
-        stored.requests = [each for each in every if is_of(pile.url, f"{each.place}/{each.key}")]
+        stored.requests = [each for each in every if is_of(pile.url, each.path)]
         stored.others += len(every) - len(stored.requests)
         stored.requests, known = unseen(
             stored.requests, lambda each: each.identity, pile.seen, "requests"
@@ -158,7 +158,7 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
 
 
 def _refuse_several(pile: _Pile) -> None:
-    logged = [f"{each.place}/{each.key}" for log in pile.stores for each in log.requests]
+    logged = [each.path for log in pile.stores for each in log.requests]
     tables = several([*logged, *(each.key for each in pile.sent if is_lock(each.key))])
     if len(tables) > 1:
         names = ", ".join(plain(each.removesuffix(f"/{FOLDER}")) for each in tables[:TABLES_SHOWN])

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from lockkit.lab.verify.check.lanes import FENCE_NAME, LOCK_NAME, name_of
 from lockkit.lock.storage import LOCK_KEY
 
 FOLDER = LOCK_KEY.rpartition("/")[0]
+_ACCESS_POINT = re.compile(r"arn:|.*(?:-s3alias|--ol-s3|--op-s3)$")
+"""The ARN or the alias of an access point of S3: a request by it does not name its bucket."""
 
 
 def is_lock(key: str) -> bool:
     """Whether it is a lock object or a fence."""
     return name_of(key) in (LOCK_NAME, FENCE_NAME)
+
+
+def bucket_of(name: str) -> str:
+    """The bucket's name; "" for an access point of S3, which may be any bucket's."""
+    return "" if _ACCESS_POINT.match(name) else name
 
 
 def is_of(url: str, key: str) -> bool:
@@ -31,7 +39,7 @@ def is_of(url: str, key: str) -> bool:
     if not folder.endswith(f"/{want}"):
         return False
     before = folder.removesuffix(f"/{want}").split("/")
-    if len(before) == 1:
+    if len(before) == 1 or not bucket_of(bucket):
         return True
     said = account.partition(".")[0]
     return before[-1] == bucket and (not said or len(before) < 3 or before[-2] == said)

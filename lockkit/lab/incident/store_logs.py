@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from lockkit.events import STORE, Event, event
 from lockkit.lab.incident.listings import moment_ms
-from lockkit.lab.incident.places import is_lock
+from lockkit.lab.incident.places import bucket_of, is_lock
 from lockkit.lab.verify.check.lanes import name_of
 from lockkit.stores.secret import carries_secret
 
@@ -51,7 +51,11 @@ class LoggedRequest:
     id: str = ""
     """The store's own number of the record or the request: a log may be delivered twice."""
     place: str = ""
-    """The bucket, or Azure's account and container."""
+    """The bucket, or Azure's account and container. "" if the log does not name it."""
+
+    @property
+    def path(self) -> str:
+        return f"{self.place}/{self.key}" if self.place else self.key
 
     @property
     def identity(self) -> object:
@@ -175,7 +179,7 @@ def _access(line: str) -> LoggedRequest | str | None:
         moment, ("a lifecycle rule" if rule else who, found["ip"]), method,
         unquote(unquote(found["key"])), 204 if rule else int(found["status"]),
         took_ms=0 if found["took"] == "-" else int(found["took"]), id=found["id"],
-        place=found["bucket"],
+        place=bucket_of(found["bucket"]),
     )  # fmt: skip
 
 
@@ -200,8 +204,25 @@ def _trail(record: Mapping[str, Any]) -> LoggedRequest | str | None:
     return _request(
         record.get("eventTime"), (name, record.get("sourceIPAddress")), method,
         parameters.get("key"), status, id=record.get("eventID"),
-        place=str(parameters.get("bucketName", "")),
+        place=_trail_bucket(record, str(parameters.get("bucketName", ""))),
     )  # fmt: skip
+
+
+_BUCKET_ARN = re.compile(r"arn:[\w-]+:s3:::([^/]+)")
+
+
+def _trail_bucket(record: Mapping[str, Any], named: str) -> str:
+    """A client that uses an access point names that. The bucket is then among the resources."""
+    resources = record.get("resources")
+    arns = [
+        _BUCKET_ARN.match(str(each.get("ARN")))
+        for each in (resources if isinstance(resources, list) else ())
+        if isinstance(each, dict)
+    ]
+    buckets = {arn[1] for arn in arns if arn}
+    if named in buckets or not buckets:
+        return bucket_of(named)
+    return buckets.pop() if len(buckets) == 1 else ""
 
 
 _AUDIT = {"create": "PUT", "get": "GET", "delete": "DELETE", "update": "PUT", "patch": "PUT"}
