@@ -212,6 +212,17 @@ def test_a_deletion_of_an_old_version_deletes_no_lock(log: str) -> None:
     assert "other records" in evidence.taken[0].said
 
 
+def test_a_version_that_a_write_made_hides_no_write() -> None:
+    """Amazon logs the version that the request names. Other stores log the one it made, too."""
+    log = "\n".join(
+        line if "REST.DELETE" in line else line.replace('linux" - ', f'linux" {OLD} ')
+        for line in ACCESS.split("\n")
+    )
+    evidence = take_in([("log", log.encode())])
+    assert [each["method"] for each in evidence.events] == ["PUT", "GET", "PUT", "DELETE"]
+    assert diagnose(evidence.events).pattern is Pattern.HAND_DELETED
+
+
 def test_an_access_log_of_another_zone_is_brought_to_utc() -> None:
     log = read_store_log(access("09:00:00", "PUT", 200).replace("+0000", "+0900"))
     assert log is not None and log.requests[0].at_ms == AT_MS

@@ -167,7 +167,7 @@ def _access(line: str) -> LoggedRequest | str | None:
     rule = found["op"].startswith("S3.")
     if method is None or (found["status"] == "-" and not rule):
         return found["op"]
-    if found["version"] not in (None, "-") and found["op"] != "S3.CREATE.DELETEMARKER":
+    if _names_a_version(found, method):
         return OLD_VERSION
     day, _, clock = found["at"].partition(":")
     parts = day.split("/")
@@ -181,6 +181,14 @@ def _access(line: str) -> LoggedRequest | str | None:
         took_ms=0 if found["took"] == "-" else int(found["took"]), id=found["id"],
         place=bucket_of(found["bucket"]),
     )  # fmt: skip
+
+
+def _names_a_version(found: re.Match[str], method: str) -> bool:
+    """A store may log the version that a write made, too. No write of an object can name one."""
+    if method == "PUT" or found["op"] == "S3.CREATE.DELETEMARKER":
+        return False
+    of_delete = method == "DELETE" and found["version"] not in (None, "-")
+    return of_delete or re.search(r"[?&]versionId=", found["request"]) is not None
 
 
 _TRAIL = {"PutObject": "PUT", "GetObject": "GET", "HeadObject": "HEAD", "DeleteObject": "DELETE",
