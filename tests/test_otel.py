@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import json
+import multiprocessing
 import os
 import re
 import threading
@@ -319,6 +320,35 @@ def test_a_forked_child_exports_its_own_events_and_not_its_parents() -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert handed.flush(30) and taken == ["of the parent"]
     handed.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_child_of_multiprocessing_exports_what_is_queued_at_its_end(stopped: bool) -> None:
+    reader, writer = os.pipe()
+    gate = threading.Event()
+
+    class UntilFlushed(queued.EventQueue[bytes]):
+        def flush(self, timeout_s: float) -> bool:
+            gate.set()
+            return super().flush(timeout_s)
+
+    def take(item: bytes | None) -> None:
+        gate.wait(30)
+        os.write(writer, item or b"dropped")
+
+    def work() -> None:
+        handed = UntilFlushed(take, "")
+        handed.put(b"of the child")
+        if stopped:
+            handed.close()
+
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(30)
+    os.close(writer)
+    assert (child.exitcode, os.read(reader, 100)) == (0, b"of the child")
+    os.close(reader)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -53,6 +54,8 @@ class EventQueue(Generic[T]):
     def close(self) -> None:
         """Deliver what waits, within `FLUSH_S`, and end the thread. Later items are ignored."""
         atexit.unregister(self.close)
+        if self._closed:
+            return
         self._closed = True
         if not self.flush(FLUSH_S):
             self._late = True
@@ -67,6 +70,15 @@ class EventQueue(Generic[T]):
             self._thread = threading.Thread(target=self._run, name="lockkit-events", daemon=True)
             self._thread.start()
             atexit.register(self.close)
+            self._close_in_child()
+
+    def _close_in_child(self) -> None:
+        """A forked child of `multiprocessing` ends without `atexit`, by finalizers of its own."""
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self.close, exitpriority=0)
 
     def _drop(self, count: int) -> None:
         with self._guard:
