@@ -12,6 +12,7 @@ import pytest
 from lockkit.lab.incident.diagnosis import diagnose
 from lockkit.lab.incident.dropped import FILE_BYTES_MAX, NotUnderstood, take_in
 from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.incident.places import is_of
 from lockkit.lab.incident.store_logs import LoggedRequest, read_store_log
 
 KEY = "orders/.hoodie/.locks/table_lock.json"
@@ -152,6 +153,21 @@ def test_only_the_requests_for_the_lock_of_the_tables_own_bucket_count(
     assert len(evidence.events) == found
     with pytest.raises(NotUnderstood, match=r"locks of 2 tables .*lake-dev/orders.*give the URL"):
         take_in(files)
+
+
+@pytest.mark.parametrize("form", ["CloudTrail", "S3's server access log", "Google's audit log"])
+def test_a_folder_with_the_name_of_its_bucket_is_not_the_bucket(form: str) -> None:
+    quoted = KEY.replace("/", "%252F")
+    log = FORMS[form].replace(KEY, f"lake/{KEY}").replace(quoted, f"lake%252F{quoted}")
+    scheme = "gs" if form[0] == "G" else "s3"
+    assert not take_in([("log", log.encode())], url=f"{scheme}://lake/orders").events
+    assert len(take_in([("log", log.encode())], url=f"{scheme}://lake/lake/orders").events) == 4
+
+
+def test_a_debug_log_of_a_client_that_uses_an_access_point_is_believed() -> None:
+    alias = "etl-x7y5d2r3eu-s3alias"
+    assert is_of("s3://lake/orders", f"{alias}/{KEY}")
+    assert not is_of("s3://lake/other", f"{alias}/{KEY}")
 
 
 BY_ACCESS_POINT = [

@@ -137,7 +137,9 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
     elif (stored := store_logs.read_store_log(text)) is not None:
         pile.stores.append(stored)
         every = stored.requests
-        stored.requests = [each for each in every if is_of(pile.url, each.path)]
+        stored.requests = [
+            each for each in every if is_of(pile.url, each.path, bucket_said=each.bucket)
+        ]
         stored.others += len(every) - len(stored.requests)
         stored.requests, known = unseen(
             stored.requests, lambda each: each.identity, pile.seen, "requests"

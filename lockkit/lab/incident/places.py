@@ -23,11 +23,12 @@ def bucket_of(name: str) -> str:
     return "" if _ACCESS_POINT.match(name) else name
 
 
-def is_of(url: str, key: str) -> bool:
+def is_of(url: str, key: str, *, bucket_said: str = "") -> bool:
     """Whether `key` is in the folder of the locks of the table at `url`.
 
     Before the key may be its bucket, as in "bucket/key", and before that an account. A log that
-    names neither is believed.
+    names neither is believed. `bucket_said` is the bucket before the key, where that is certain:
+    a folder in the bucket may have the bucket's name.
     """
     scheme, _, rest = url.partition("://")
     if not scheme or scheme.lower() == "file":
@@ -39,7 +40,9 @@ def is_of(url: str, key: str) -> bool:
     if not folder.endswith(f"/{want}"):
         return False
     before = folder.removesuffix(f"/{want}").split("/")
-    if len(before) == 1 or not bucket_of(bucket):
+    if bucket_said and before != ["", bucket_said]:
+        return False
+    if len(before) == 1 or not (bucket_of(bucket) and bucket_of(before[-1])):
         return True
     said = account.partition(".")[0]
     return before[-1] == bucket and (not said or len(before) < 3 or before[-2] == said)

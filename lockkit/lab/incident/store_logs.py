@@ -54,6 +54,11 @@ class LoggedRequest:
     """The bucket, or Azure's account and container. "" if the log does not name it."""
 
     @property
+    def bucket(self) -> str:
+        """Empty for Azure, too: an emulator's URL has the account before the container."""
+        return "" if "/" in self.place else self.place
+
+    @property
     def path(self) -> str:
         return f"{self.place}/{self.key}" if self.place else self.key
 
