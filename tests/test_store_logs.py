@@ -170,6 +170,13 @@ def test_a_debug_log_of_a_client_that_uses_an_access_point_is_believed() -> None
     assert not is_of("s3://lake/other", f"{alias}/{KEY}")
 
 
+@pytest.mark.parametrize(("account", "same"), [
+    ("etl", True), ("ETL", True), ("etl-secondary", True), ("other", False),
+])  # fmt: skip
+def test_an_account_of_azure_has_two_hosts_and_its_name_no_case(account: str, same: bool) -> None:
+    assert is_of("az://lake@Etl.blob.core.windows.net/orders", f"{account}/lake/{KEY}") == same
+
+
 BY_ACCESS_POINT = [
     trail(f"00:00:0{at}", name, requestParameters={"bucketName": bucket, "key": KEY})
     for at, (name, bucket) in enumerate([

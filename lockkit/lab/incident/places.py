@@ -44,8 +44,9 @@ def is_of(url: str, key: str, *, bucket_said: str = "") -> bool:
         return False
     if len(before) == 1 or not (bucket_of(bucket) and bucket_of(before[-1])):
         return True
-    said = account.partition(".")[0]
-    return before[-1] == bucket and (not said or len(before) < 3 or before[-2] == said)
+    said = account.lower().partition(".")[0]
+    known = before[-2].lower().removesuffix("-secondary") if len(before) > 2 else said
+    return before[-1] == bucket and (not said or known == said)
 
 
 def several(keys: Iterable[str]) -> list[str]:
