@@ -215,7 +215,10 @@ def judge(url: str, endpoint: str, told: Told, where: str) -> None:
         for key, v in values.items():
             may_be = {told.sure[key]} if key in told.sure else set()
             assert v in may_be | told.may_be.get(key, set()), f"{where}: {key}={v} is nobody's"
-        assert ("mine2" in values) >= ("mine3" in values), f"{where}: a commit is there in part"
+        appended = [each in values for each in ("mine2", "mine3")]
+        upserted = "mine4" in values  # which may have written mine2
+        assert upserted or appended[0] == appended[1], f"{where}: a commit is there in part"
+        assert appended[0] >= appended[1], f"{where}: a commit is there in part"
         assert ("mine4" in values) == (values.get("mine0") == 2) == (values.get("mine2") == 2), (
             f"{where}: an upsert is there in part"
         )

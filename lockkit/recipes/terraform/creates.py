@@ -19,16 +19,19 @@ class Creates:
 
     @property
     def sent(self) -> bool:
+        """Whether one was sent, or may have been: not every store counts."""
         return self._since(self._first)
 
     @property
     def out(self) -> bool:
+        """Whether one has no answer, and may still be applied."""
         return any(map(self._since, self._unanswered))
 
     def _since(self, before: int) -> bool:
         return not self._counted or sends() > before
 
     def counted(self, request: Request) -> Procedure[Any]:
+        """Send a request of `lock`, and note a create."""
         if not isinstance(request, Put):
             return (yield request)
         self._unanswered.append(sends())

@@ -20,7 +20,10 @@ from lockkit.lab.verify.sim import lease
 from lockkit.lab.verify.sim.task import Stopped, Violated
 from lockkit.lab.verify.sim.world import Branch, SimWorld
 
-__all__ = ["LEASE", "Branch", "SeedOutcome", "SimScenario", "simulate"]
+__all__ = ["CHECKER", "LEASE", "Branch", "SeedOutcome", "SimScenario", "simulate"]
+
+CHECKER = "the checker: "
+"""So begins a violation that only the checker of histories has found."""
 
 
 class SeedRun(Protocol):
@@ -108,7 +111,7 @@ def simulate(
         reached = tuple(dict.fromkeys([*verdict.reached, *sorted(world.reached | restarted)]))
         known = not (world.by_hand or world.switches)
         if violation is None and verdict.kind is Kind.INVALID and known:
-            violation = f"the checker: {verdict.because}"
+            violation = f"{CHECKER}{verdict.because}"
     return SeedOutcome(
         str(seed), violation, world.moves, dict(sorted(world.faults.items())), reached,
         world.trace_hash(), run,

@@ -13,7 +13,7 @@ from typing import Any
 from lockkit.errors import NoAnswer
 from lockkit.events import Event
 from lockkit.lab.verify.check import check
-from lockkit.lab.verify.sim import SeedOutcome
+from lockkit.lab.verify.sim import CHECKER, SeedOutcome
 from lockkit.lab.verify.sim.memory_store import DecidedRequest
 from lockkit.lab.verify.sim.task import TaskPhase
 from lockkit.lab.verify.sim.world import SimWorld
@@ -41,7 +41,6 @@ TITLES = {
 """The scenarios that are drawn here, and what their objects are together."""
 AFTER_MS = 2_000.0
 """How much of a harm is drawn that nothing ends."""
-CHECKER = "the checker: "
 _WORD = re.compile(r"[\w.]*\w")
 _NUMBERED = re.compile(r"\b(?:epoch|slot|stripe) \d+\b")
 _MEMORY = re.compile(r'"recent":.*?,(?="jobs")')
