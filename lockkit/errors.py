@@ -13,39 +13,50 @@ from enum import Enum
 from typing import Any
 
 _URL = re.compile(
-    r"(?i)((?:az|abfss?|wasbs?)?(?::|%(?:25)?3a)(?://|(?:%(?:25)?2f){2}|\\/\\/))"
-    r'((?:(?!(?::|%(?:25)?3a)(?://|(?:%(?:25)?2f){2}))[^\s"])*)',  # up to the next URL
+    r"(?i)((?:az|abfss?|wasbs?)?(?::|%(?:25)*3a)(?://|(?:%(?:25)*2f){2}|\\/\\/))"
+    r'((?:(?!(?::|%(?:25)*3a)(?://|(?:%(?:25)*2f){2}))[^\s"])*)',  # up to the next URL
 )
-_PASSWORD = re.compile(r"(?::|%(25)?3a)(?!\d+(?:,|%2c|$))|^(?!localhost)[^.,]+:\d+$", re.I)
+_PASSWORD = re.compile(r"(?::|%(?:25)*3a)(?!\d+(?:,|%2c|$))|^(?!localhost)[^.,]+:\d+$", re.I)
 SECRET_NAMES = (
     r"(?>[\w.-]*?(?:secret|passw(?:or)?d|passphrase|pwd|token|credential|signature|googleaccessid"
-    r"|x-(?:amz|goog)-|(?:access|account|api)[_.-]?key"
-    r"|(?:\b|(?<=3f)|(?<=26))(?:sig|auth|pass)(?= *=|%)))[\w.-]*+"
+    r"|(?:access|account|api|private|encryption|customer)[_.-]?key"
+    r"|(?:\b|(?<=3f)|(?<=26))(?:sig|auth|pass)(?= *=(?! *\d{1,3}\b)|%)))[\w.-]*+"
 )
 """A whole name of a credential; no part is tried twice, so that long texts take linear time."""
+_PROSE = (  # after `password:` such a word is the next one of a sentence
+    r"(?!(?:an?|are|cannot|denied|empty|expired|has|i[fnst]|incorrect|invalid|missing|must|not?|none|"
+    r"o[fn]|refused|rejected|required|run|se[et]|that|the|this|to|unknown|use|was|were|wrong|yes)\b)"
+)
+_JSON = r"\\*[\"'] *+[:,] *+b?\\*(?=[\"'])"
 _NAMED = re.compile(
-    rf"((?<![\w./-]){SECRET_NAMES}(?: *= *|%(?:25)*3d|[\"'] ?: ?(?=[\"'])|(?<=word): +|(?<=key): +)"
+    rf"((?<![\w./-]){SECRET_NAMES}(?: *= *|%(?:25)*3d|{_JSON}|>"
+    rf"|(?:(?<=word)|(?<=key|pwd)) ?: *+(?:\n +)?{_PROSE}"
+    rf"|(?<=cret|oken|rase|tial|ture) ?:(?: *+(?=[^\s\d]*\d)|(?=\S)){_PROSE})"
     r"|(?<![\w./%-])(?:[\w.-]*%(?:25)*(?:[46][1-9a-f]|[57][0-9a]))++[\w.-]*(?:=|%(?:25)*3d)"
-    r"|(?<!\w)authorization ?[:=] *(?:(?:bearer|basic|token|apikey|sharedkey(?:lite)?|aws) +)?)"
-    r"(?!\.\.\.(?:\W|$))(?:'[^'\n]{1,200}'|\"[^\"\n]{1,200}\"|[^\s&;]+)", re.I
+    rf"|(?<!\w)(?:authorization(?:{_JSON}| ?[:=] *+{_PROSE}(?:(?:bearer|basic|token|apikey|aws"
+    r"|sharedkey(?:lite)?) +)?)|bearer +(?=\S{16})))(?!\.\.\.(?:\W|$))"
+    r"(?:'[^'\n]+'|(?<!\\)\"(?:[^\"\\\n]|\\.)++\"|\"[^\"\n]+\"|[^\s&;]+)", re.I
+)  # fmt: skip
+_BARE = re.compile(  # user:password@host, but no port or process, ARN, image or service account
+    r"(?<![^\s\"'])(?=[^\s\"'@:/a-z]*[a-z])([^\s\"'@:/]++)(?<!\barn):(?!//|\d{1,7}@|\S*://)[^\s\"']+@"
+    r"(?=[^\W\d][\w.-]*+(?<!\.gserviceaccount\.com)(?!:[\da-f]{32})|\d+(?:\.\d+){3}|\[)", re.I
 )  # fmt: skip
 
 
 def masked(text: str) -> str:
     """Without passwords and signatures, which nothing repeats: an owner may be a URL with one."""
-    return _NAMED.sub(r"\1***", _URL.sub(_without_user, text))
+    return _NAMED.sub(r"\1***", _BARE.sub(r"\1:***@", _URL.sub(_without_user, text)))
 
 
 def _without_user(url: re.Match[str]) -> str:
     start, rest = url.groups()
-    encoded = "%" in start
-    host = re.split(r"[/?#\\]|%(25)?2f" if encoded else r"[/?#\\]", rest, maxsplit=1, flags=re.I)[0]
+    host = re.split(r"[/?#\\]|%(?:25)*2f" if "%" in start else r"[/?#\\]", rest, flags=re.I)[0]
     if "@" not in host and _PASSWORD.search(host.rpartition("]")[2]):
         host = rest  # a password may contain a /
-    end = max(host.rfind("@"), host.replace("%2540", "%40__").rfind("%40") if encoded else -1)
-    if end < 0 or (start[0] in "aAwW" and ":" not in host[:end]):
+    ends = [each.start() for each in re.finditer("@|%(?:25)*40" if "%" in start else "@", host)]
+    if not ends or (start[0] in "aAwW" and ":" not in host[: ends[-1]]):
         return url[0]  # Azure's container@account is no secret
-    return f"{start}***{rest[end:]}"
+    return f"{start}***{rest[ends[-1] :]}"
 
 
 def clipped(text: str, limit: int) -> str:

@@ -81,6 +81,26 @@ SHORT = "https://anna:secret-word@ci.test/job/7"
         "password  = secret",
         "password: secret",
         '"access_key": "a secret"',
+        "anna:secret@ci.test",
+        "url=anna:a(secret,/=@ci.test:5432/db",
+        "(anna:secret@10.0.0.1)",
+        '{"at": "anna:secret@host"}',
+        "password:secret",
+        "token:secret",
+        "password : secret",
+        "credential: secret-1",
+        "x-amz-security-token: secret-1",
+        "x-amz-server-side-encryption-customer-key:secret",
+        r"{\"password\": \"a secret\"}",
+        '{"password"   :   "a \\"very\\" secret"}',
+        '{"private_key": "-----BEGIN\\nsecret"}',
+        "{b'password': b'a secret'}",
+        "{'Authorization': 'Bearer secret', 'Host': 'h'}",
+        "('Authorization', 'Basic secret')",
+        "Bearer eyJhbGciOiJIUzI1NiJ9.secret",
+        "<SecretAccessKey>secret</SecretAccessKey>",
+        f"password='{'long ' * 60}secret'",
+        "https%25253A%25252F%25252Fanna%25253Asecret%252540ci.test",
     ],
 )
 def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
@@ -112,6 +132,18 @@ def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
         "check the credentials: run aws login",
         "s3://bucket/k%41",
         "compass=3 bypass=1, one pass: done",
+        "password: was wrong",
+        "The password: it is rejected; access denied (using password: YES)",
+        "token: expired at 10:02; secret: not found",
+        "Authorization: denied by the policy",
+        "the process died with sig=9, pass=3 of 7",
+        "x-amz-request-id: 4442587FB7D0A2F9",
+        "https://h/t?x-amz-version-id=3HL4kqt&x-goog-generation=17",
+        "owner pod:1234@node-7 at 12:34:56@host",
+        "arn:aws:sts::1:assumed-role/Admin/anna@example.com may not s3:PutObject",
+        "serviceAccount:lock@project.iam.gserviceaccount.com",
+        "registry/image:1.2@sha256:" + "0f" * 32,
+        "git@github.com:organisation/repository",
     ],
 )
 def test_a_url_without_a_password_is_shown_in_full(url: str) -> None:
@@ -148,6 +180,17 @@ def test_a_megabyte_that_looks_like_names_is_masked_in_linear_time(part: str) ->
     text = part * (1_000_000 // len(part))
     assert masked(text) == text
     assert not carries_secret(text)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "part",
+    ["a:", "a:@", "a:b@", "1:", "%25", "password:", "password: \n", "token: ", "token : ",
+     "password=\\", "password='", 'password="', 'token":', "bearer ", "authorization: "],
+)  # fmt: skip
+def test_200_kilobytes_around_a_password_are_masked_in_linear_time(part: str) -> None:
+    text = part * (200_000 // len(part))
+    assert "secret" not in masked(f"{text}\n anna:secret@ci.test {text}")
 
 
 @pytest.mark.timeout(60)  # it once took minutes, in which the process lost the locks it held

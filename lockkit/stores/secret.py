@@ -1,7 +1,4 @@
-"""Whether a URL carries a credential.
-
-Messages, histories and exports show URLs, so such a URL is refused and never repeated.
-"""
+"""Whether a URL carries a credential: it is refused then, because messages and files show URLs."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ CODINGS_MAX = 3
 """How many layers of percent-encoding are removed to find a credential."""
 
 _PARAMETER = re.compile(rf"(?:^|[?&;#])\s*{SECRET_NAMES}\s*=", re.I)
-_USER = re.compile(r"://[^/?#@]*:[^/?#]*@")
-"""user:password@, as RFC 3986 (3.2.1) writes it."""
+_USER = re.compile(r"://[^/?#@]*:[^/?#]*@")  # as RFC 3986 (3.2.1) writes it
 _PORT = re.compile(r":\d+(?=,|$)")
 _BARE_BUCKETS = ("s3", "s3a", "gs")
 """Their buckets' names contain neither `:` nor `@`. Azure writes container@account."""
@@ -44,6 +40,5 @@ def _has_user(url: str, with_port: bool) -> bool:
     host = re.split(r"[/?#]", before, maxsplit=1)[0]
     if at and host == before and scheme.lower() in _BARE_BUCKETS:
         return True
-    if with_port:
-        host = _PORT.sub("", host)
+    host = _PORT.sub("", host) if with_port else host
     return bool(at) and ":" in host
