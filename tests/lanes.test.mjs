@@ -5,7 +5,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { test } from "node:test";
 import { fall, fitted, haystack, headOf, inView, layout, matches, seconds, statesAt, timeAt, upTo } from "../lockkit/lab/widgets/layout.js";
 
-const scenes = JSON.parse(readFileSync(process.env.LANES_SCENES, "utf8"));
+const { _scanned: scanned, ...scenes } = JSON.parse(readFileSync(process.env.LANES_SCENES, "utf8"));
 const GOLDEN = new URL("./lanes.golden.json", import.meta.url);
 const WIDTHS = [340, 440, 640, 800, 900, 1300];
 const named = (name) => scenes[name];
@@ -168,6 +168,32 @@ test("a request that an answer of the same instant caused leaves after that answ
   assert.equal(claim.t[2], release.t[0]);
   const [come, left] = [claim.legs.at(-1).y2, release.legs[0].y1];
   assert.ok(left > come, `the release leaves at ${left}, and what it reacts to comes at ${come}`);
+});
+
+test("of one instant, a cause is drawn before its effect", () => {
+  let compared = 0;
+  for (const scene of scanned) {
+    const plan = layout(scene, 900);
+    const places = plan.arrows.flatMap(({ id, lane, t, n, legs }) => [
+      { what: `${id} is sent`, lane, t: t[0], n: n[0], y: legs[0].y1 }, { what: `${id} is answered`, lane, t: t[2], n: n[2], y: legs.at(-1).y2 },
+    ].filter((place) => place.t !== null && legs.length === 2 && legs[1].head));
+    const all = [...places, ...plan.marks.filter((mark) => mark.n).map(({ label, lane, t, n, y }) => ({ what: label, lane, t, n, y }))];
+    for (const one of all) {
+      for (const two of all.filter((each) => each.lane === one.lane && each.t === one.t && each.n > one.n)) {
+        compared += 1;
+        assert.ok(two.y >= one.y, `${two.lane}: ${two.what} at ${two.y}, before ${one.what} at ${one.y}`);
+      }
+    }
+  }
+  assert.ok(compared > 5, String(compared));
+});
+
+test("a refusal says its cause, on two lines where one is too short", () => {
+  const said = (name, width) => layout(named(name), width).labels.filter((label) => ["refused", "busy"].includes(label.kind)).map((label) => label.text);
+  const refused = (width) => said("good/stalled_commit_refused", width);
+  assert.deepEqual(refused(1300), ["acquire: 412, W2 wrote first", "fence: 412, W2 wrote first", "fenced off: epoch 3 is over"]);
+  assert.deepEqual(refused(640).join("|"), "acquire: 412|W2 first|fence: 412|W2 first|fenced off|e3 over");
+  assert.deepEqual(said("one call, 2 requests", 1300), ["the SDK's own retry: 412, its own write was first"]);
 });
 
 test("a head says what its lane shows at that moment, and not what it shows at the end", () => {

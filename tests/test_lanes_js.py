@@ -110,6 +110,9 @@ def test_the_layout_passes_its_javascript_tests_and_equals_the_golden_one(tmp_pa
     scenes["_reacts"] = whole(play(SeedMoment.of(FIRST)).run.world.history())
     scenes["_objects"] = run_scene(play(SeedMoment.of("wal/fences:1")), "wal")
     scenes["_empty"] = scene(HistoryModel())
+    scanned = [recorded("bad/token_loses_an_update"), recorded("good/lost_response_recovered"),
+               play(SeedMoment.of("lease:3")).run.world.history()]  # fmt: skip
+    scenes["_scanned"] = [whole(each) for each in scanned]
     scenes["_long"] = scene(story_of(list(many())))
     file = tmp_path / "scenes.json"
     file.write_text(json.dumps(scenes))
@@ -184,6 +187,34 @@ def test_a_refused_write_whose_answer_was_lost_is_never_called_applied() -> None
     assert "its answer (412) was lost; the client cannot know" in arrow["detail"]
     assert [each["label"] for each in marks] == ["fault: answer lost"]
     assert "applied" not in arrow["detail"] + str(marks)
+
+
+def test_a_read_of_ones_own_write_is_no_retry_of_it() -> None:
+    """Its record has the attempt that the read found."""
+    drawn = whole(recorded("bad/own_retry_read_as_defeat"))
+    (call,) = (bar for bar in drawn["bars"] if bar["kind"] == "call")
+    assert "sent 2 requests" in call["detail"]
+    *_, last = drawn["arrows"]
+    assert (last["kind"], last["label"]) == ("read", "look")
+
+
+OWN, OTHER = "20260101000000999", "20260101000000123"
+
+
+@pytest.mark.parametrize(("error", "why", "label"), [
+    ("CommitConflict", f"{OTHER} (commit) also rewrote EU/f1", "conflict with ..000123"),
+    ("LateInstant", f"{OTHER} (commit) was committed first; again", "conflict with ..000123"),
+    ("CommitConflict", "another compaction: also rewrote f1", "conflict with another compaction"),
+    ("LockLost", "the fence has moved on to epoch 4", "fenced off: epoch 3 is over"),
+    ("CommitUnknown", "whether it was committed is not known", "outcome unknown"),
+    ("HeartbeatExpired", f"{OWN}: its heartbeat is over", "refused: its heartbeat is over"),
+    ("", "", "commit refused"),
+])  # fmt: skip
+def test_a_refused_commit_names_its_cause(error: str, why: str, label: str) -> None:
+    refused = event(1_000, "W1", "refused", instant=OWN, epoch=3, error=error, why=why)  # fmt: skip
+    (mark,) = scene(story_of([refused]))["marks"]
+    assert mark["label"] == label
+    assert mark["kind"] == ("conflict" if "conflict" in label else "refused")
 
 
 def test_the_drawing_never_parses_text_as_markup() -> None:

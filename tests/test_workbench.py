@@ -72,7 +72,7 @@ def test_with_the_fence_the_late_commit_is_a_412_and_a_refusal() -> None:
     drawn = picture(recorded("good/stalled_commit_refused"))
     fence = only(drawn["arrows"], look="refused", lane="W1")
     refused = only(drawn["marks"], kind="refused")
-    assert (fence["label"], fence["side"]) == ("fence: 412", "table")
+    assert (fence["label"], fence["side"]) == ("fence: 412, W2 wrote first", "table")
     assert refused["t"] > fence["t"][1]
     assert not [each for each in drawn["marks"] if each["kind"] == "stale"]
 

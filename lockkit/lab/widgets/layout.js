@@ -57,6 +57,7 @@ const MANY = 400;         // arrows from which on two rounds have to do
 const ENDS = new Set(["exited", "killed"]);
 const SILENT = new Set(["lost", "dropped", "unheard"]);
 const STUB = 46;          // the arrow of a client without a lane
+const AFTER_ALL = 1e15;   // the number of what has none: a bar's end, the harm of a whole run
 const TRIES_MAX = 200;    // places that are tried for a bar's label, and lines of the page that an arrow is looked for in
 
 /** What may be left out of a label that has no room, one after the other; the detail line has all of it. */
@@ -64,13 +65,17 @@ const SHORTER = [
   [/^committed, (epoch \d+)$/, "$1"], [/^epoch (\d+)$/, "e$1"],
   [/^decided by (.+)$/, "by $1"], [/^by (W\d+)$/, "$1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
-  [/^conflict with .*$/, "conflict"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^commit refused.*$/, "refused"],
+  [/^(.+) wrote first$/, "$1 first"], [/its own write was first$/, "own write first"],
+  [/^conflict with .*$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
   [/^stalled (.+)$/, "$1"], [/^rule broken here$/, "rule broken"], [/^rule broken$/, "broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
-  [/^(g\d+) .*$/, "$1"], [/^(.+) epoch \d+$/, "$1"],
+  [/^(g\d+) .*$/, "$1"], [/^\.\.\d\d(\d{4})$/, "..$1"], [/^(.+) epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
   [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
 ];
+
+/** What happened, and why: two lines where one has no room. */
+const WHY = /^(?:(.+: 4\d\d), (.+)|(conflict with) (.+)|(fenced off|refused): (.+))$/;
 
 /** An estimate of how wide a text is. */
 function wideness(said, char, mono = false) {
@@ -257,11 +262,16 @@ function timeline(scene, arrows, marks) {
   for (const mark of marks) if (!known.has(mark.arrow)) entries.push({ t: mark.t, mark });
   for (const bar of scene.bars) bar.t.forEach((t) => entries.push({ t }));
   entries.push({ t: scene.span[0] }, { t: scene.span[1] });
-  return entries.sort((p, q) => p.t - q.t || turn(p) - turn(q));
+  const numbered = arrows.some((arrow) => arrow.n);
+  return entries.sort((p, q) => p.t - q.t || turn(p, numbered) - turn(q, numbered));
 }
 
-/** Of one instant, what comes back from a request of before is first: a client may react to it at once. */
-function turn({ t, arrow, stage = -1 }) {
+/**
+ * Of one instant, a cause is before its effect: by the numbers of the events (`n`), else what comes
+ * back from a request of before is first, for a client may react to it at once.
+ */
+function turn({ t, arrow, mark, stage = -1 }, numbered) {
+  if (numbered) return arrow?.n?.[stage] ?? mark?.n ?? AFTER_ALL;
   return stage > 0 && arrow.t[0] !== null && arrow.t[0] < t ? stage - 4 : stage;
 }
 
@@ -291,7 +301,7 @@ function boxesOf({ arrow, mark, stage }, at, room) {
     // Where no answer comes back to hold the next label off, the arrow itself has to.
     if (stage === 0 && home !== undefined && arrow.t[2] === null) boxes.push(blank(left ? home - 110 : home + 10, left ? home - 10 : home + 110, 15));
     if (stage === 0 && home !== undefined) {
-      boxes.push(sided(arrow.id, arrow.label, home, 12, left, -4, kind, arrow.hue, room));
+      boxes.push(...lined(arrow.id, arrow.label, home, 12, left, [-4 - LINE, -4], kind, arrow.hue, room));
     }
     if (stage === 1 && home === undefined) {
       boxes.push(labelled(arrow.id, arrow.label, store + (left ? 1 : -1) * 12, left ? "start" : "end", -7, kind, arrow.hue, room));
@@ -302,7 +312,7 @@ function boxesOf({ arrow, mark, stage }, at, room) {
   if (mark) {
     const x = at[mark.lane];
     const left = mark.kind === "generation";
-    if (mark.label) boxes.push(sided(mark.id, mark.label, x, 13, left, 4, mark.kind, mark.hue, room));
+    if (mark.label) boxes.push(...lined(mark.id, mark.label, x, 13, left, [4, 4 + LINE], mark.kind, mark.hue, room));
     if (!left) boxes.push(mark.kind === "commit" ? blank(x - 9, x + 9, 12) : blank(x - 16, x + 9, 12));
   }
   return boxes;
@@ -326,6 +336,17 @@ function sided(id, whole, lane, off, left, dy, kind, hue, room) {
   const on = (toLeft) => labelled(id, whole, lane + (toLeft ? -1 : 1) * (off - room.nearer), toLeft ? "end" : "start", dy, kind, hue, room);
   const [one, other] = [on(left), on(!left)];
   return isCut(one.text) && !isCut(other.text) ? { ...other, other: one } : { ...one, other };
+}
+
+/** A label beside its lane; of a refusal, what was refused and why: on two lines if one is too short. */
+function lined(id, whole, lane, off, left, rows, kind, hue, room) {
+  const on = (said, dy, toLeft) => sided(id, said, lane, off, toLeft, dy, kind, hue, room);
+  const one = on(whole, rows[0] < 0 ? rows[1] : rows[0], left);
+  const parts = WHY.test(one.text) ? null : whole.match(WHY)?.slice(1).filter(Boolean);
+  if (!parts) return [one];
+  const side = [left, !left].find((each) => parts.every((part, i) => !isCut(on(part, rows[i], each).text))) ?? left;
+  const lines = parts.map((part, i) => on(part, rows[i], side)).filter((line) => !isCut(line.text));
+  return lines.length ? lines : [one];
 }
 
 /** The highest place at which this box touches none of those above it. */

@@ -78,6 +78,8 @@ class Exchange:
     version: str = ""
     generation: int = 0
     fault: str = ""
+    places: list[int] = field(default_factory=lambda: [0, 0, 0], repr=False)
+    """The number of the event of each of its times; 0 if there is none."""
     decides: tuple[tuple[str, str, str], ...] = ()
     """Of a fence of group commit: instant, kind and owner of each decision."""
     retries: list[Exchange] = field(default_factory=list, repr=False)
@@ -100,6 +102,14 @@ class Exchange:
         """Asked, decided, answered."""
         sent_ms = self.began_ms if self.sent_ms is None else self.sent_ms
         return sent_ms, self.decided_ms, self.answered_ms
+
+    @property
+    def order(self) -> list[float]:
+        """Its place among the events of one instant, for each time: a cause before its effect."""
+        began, ended, answered = self.places
+        sent = began or ended - 0.5
+        decided = max(ended, sent + 0.1)
+        return [sent, decided, max(answered, decided + 0.1)]
 
     @property
     def first_ms(self) -> float:
@@ -160,6 +170,7 @@ class LaneMoment:
     epoch: int = 0
     instant: str = ""
     text: str = ""
+    order: int = 0
 
 
 @dataclass
@@ -236,6 +247,7 @@ class HistoryModel:
             self._unproven.setdefault(key, deque(maxlen=PENDING_MAX)).append(exchange)
         exchange.who, exchange.op = each.who, str(each["op"])
         exchange.request, exchange.sent_ms = each["request"], each.at_ms
+        exchange.places[0] = self.seen
         self._open[each.who, each["request"]] = exchange
         if attempt:
             self._calls[key, attempt] = exchange
@@ -270,6 +282,7 @@ class HistoryModel:
             return
         exchange = call.retries[-1] if call.retries else call
         exchange.answered_ms, exchange.outcome = each.at_ms, plain(each["outcome"])
+        exchange.places[2] = self.seen
         exchange.why = str(each["why"] or "")
         exchange.version = exchange.version or str(each["version"] or "")
 
@@ -287,6 +300,7 @@ class HistoryModel:
             if not self._sent_again(exchange):
                 self._unclaimed.append(exchange)
         exchange.decided_ms, exchange.status = each.at_ms, whole(each["status"])
+        exchange.places[1] = self.seen
         exchange.applied = bool(each["applied"])
         exchange.before, exchange.version = str(each["before"] or ""), str(each["version"] or "")
         if exchange.applied and exchange.place == "lock":
@@ -301,7 +315,8 @@ class HistoryModel:
             return
         if who not in self._tests:
             why = "whether the store enforces write conditions; its answers:"
-            self._tests[who] = LaneMoment(self._name("m"), who, "tests", each.at_ms, text=why)
+            self._tests[who] = LaneMoment(self._name("m"), who, "tests", each.at_ms, text=why,
+                                          order=self.seen)  # fmt: skip
             self.moments.append(self._tests[who])
         self._tests[who].text += f" {whole(each['status'])}"
 
@@ -325,7 +340,7 @@ class HistoryModel:
             if owner not in ("", exchange.who) or kind != "commit":
                 self.moments.append(LaneMoment(
                     self._name("m"), owner or exchange.who, "decided", each.at_ms,
-                    instant=instant, text=f"{kind} by {exchange.who}",
+                    instant=instant, text=f"{kind} by {exchange.who}", order=self.seen,
                 ))  # fmt: skip
         if owners and (owners != [exchange.who]) and exchange.op == "fence":
             exchange.op = f"decides {len(owners)}"
@@ -346,6 +361,7 @@ class HistoryModel:
         exchange.who, exchange.op = call.who, call.op
         exchange.sent_ms = max(began_ms, before.decided_ms or 0.0)  # simulated: both began at once
         exchange.answered_ms, exchange.outcome = before.answered_ms, before.outcome
+        exchange.places[2], before.places[2] = before.places[2], 0
         exchange.why, exchange.retry = before.why, len(call.retries) + 1
         before.why = "the SDK sent the request again"
         before.answered_ms, before.outcome = None, "unknown"
@@ -356,15 +372,10 @@ class HistoryModel:
 
     def _record(self, each: Event) -> Exchange:
         """Add the store's line as a separate request, until a client's line claims it."""
-        key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
-        reads = str(each["method"]).lower() in READS
+        key, reads = spot(str(each["key"])), str(each["method"]).lower() in READS
+        attempt = "" if reads else str(each["attempt"] or "")  # what a read found is no attempt
         exchange = Exchange(
-            self._name("x"),
-            str(each["client"] or ""),
-            guess(key, reads),
-            key,
-            attempt,
-            reads,
+            self._name("x"), str(each["client"] or ""), guess(key, reads), key, attempt, reads
         )
         if key == RESOURCE and isinstance(body := each.get("body"), dict) and "number" in body:
             exchange.op = f"commit {whole(body['number'])}"
@@ -500,6 +511,7 @@ class HistoryModel:
                 whole(each.get("epoch")),
                 str(each.get("instant") or ""),
                 text,
+                self.seen,
             )
         )
 

@@ -41,6 +41,12 @@ ARROWS_MAX = 2_000
 POLLS_MIN = 3
 TEXT_MAX = 240
 STALE_SLACK_MS = 1.0
+STALL_S_MIN = 0.05
+"""A shorter pause is drawn without its length: one of a stage, where only moves take time."""
+REFUSED = (409, 412)
+"""How a store refuses a write by its condition; 409 is Azure's word for an object that exists."""
+CONFLICTS = ("CommitConflict", "EarlyConflict", "LateInstant")
+CAUSE_CHARS = 40
 TAKEOVER_MS = 3_000.0
 """How much of what follows a takeover stays in the live picture of a long stall."""
 NO_LANE = -1
@@ -113,6 +119,8 @@ class _Painter:
         self.begans = [began for _, _, began, _, _ in self.grants]
         self.overtaken_at = overtaken_at(self.grants)
         self.believed = {(each.who, each.epoch): each for each in story.beliefs}
+        self.writes = LastWrites((each.key, each.decided_ms, each.who) for each in story.exchanges
+                                 if each.applied and each.decided_ms is not None)  # fmt: skip
 
     def paint(self) -> Scene:
         arrows, polls = self._arrows()
@@ -281,6 +289,8 @@ class _Painter:
 
     def _arrow(self, each: Exchange) -> Scene:
         look, label = appearance(each)
+        if look == "refused" and (cause := self._cause(each)):
+            label = f"{label}, {cause}"
         times = [None if at is None else self._t(at) for at in each.times]
         return {
             "id": each.id,
@@ -291,6 +301,7 @@ class _Painter:
             "look": look,
             "label": label,
             "t": times,
+            "n": each.order,
             "hue": self._hue(each.who),
             "detail": self._reported(each, look),
             "row": f"g{each.generation}" if each.generation else "",
@@ -301,17 +312,25 @@ class _Painter:
             ),
         }
 
+    def _cause(self, each: Exchange) -> str:
+        """Why the store refused a write by its condition; "" for another answer."""
+        refused = each.status in REFUSED and not (each.applied or each.reads)
+        return self.writes.first(each.key, each.decided_ms, text(each.who)) if refused else ""
+
     def _reported(self, each: Exchange, look: str) -> str:
         who, op = text(each.who) or "someone", text(each.op) or "write"
         parts = [f"{who}: {op} {text(tail(each.key))}"]
         parts.append(f"sent {self._clock(each.times[0])}")
         if each.decided_ms is not None:
-            done = "applied" if each.applied else f"answer {each.status}"
+            cause = self._cause(each)
+            answer = f"answer {each.status}" + (f", {cause}" if cause else "")
+            done = "applied" if each.applied else answer
             parts.append(f"store {self._clock(each.decided_ms)}: {done}")
         if each.applied:
             parts.append(f"version {short(each.before) or 'none'} to {short(each.version)}")
         if each.answered_ms is not None:
-            parts.append(f"answered {self._clock(each.answered_ms)}: {text(each.outcome)}")
+            outcome = text(each.outcome).replace("_", " ")
+            parts.append(f"answered {self._clock(each.answered_ms)}: {outcome}")
         if each.retry:
             parts.append("a retry that the SDK sent by itself, within the same call")
         if look == "unheard":
@@ -411,22 +430,11 @@ class _Painter:
     def _stalls(self) -> Iterator[Scene]:
         for each in self.story.stalls:
             if self._inside(each.began_ms, each.ended_ms):
-                yield self._stall(each)
-
-    def _stall(self, each: Stall) -> Scene:
-        end = self.now if each.ended_ms is None else each.ended_ms
-        lasted = f"{(end - each.began_ms) / 1000:.1f} s"
-        who = text(each.who)
-        return {
-            "id": each.id,
-            "lane": who,
-            "kind": "stall",
-            "hue": self._hue(each.who),
-            "t": [self._t(each.began_ms), self._t(end)],
-            "label": f"stalled {lasted}",
-            "detail": f"{who}'s process stood still for {lasted} (SIGSTOP); {text(each.why)}",
-            "evidence": self._proves((each.began_ms, each.who, "stalled")),
-        }
+                bar = stall_bar(each, self._hue(each.who), self.now)
+                yield bar | {
+                    "t": [self._t(at_ms) for at_ms in bar["t"]],
+                    "evidence": self._proves((each.began_ms, each.who, "stalled")),
+                }
 
     def _calls(self) -> Iterator[Scene]:
         """One client call for which the SDK sent several requests."""
@@ -489,6 +497,7 @@ class _Painter:
                 "id": each.id,
                 "lane": text(each.who),
                 "t": self._t(each.at_ms),
+                "n": each.order,
                 "kind": "stale" if stale else "conflict" if _outrun(each) else each.kind,
                 "label": caption(each, stale),
                 "hue": self._hue(each.who),
@@ -552,6 +561,41 @@ class _Painter:
             "answer": answer,
             "arrow": exchange.id,
         }
+
+
+class LastWrites:
+    """Who wrote each object, and when: a later write was refused because of the last one.
+
+    :param writes: the key, the time and the client of each write that was applied.
+    """
+
+    def __init__(self, writes: Iterable[tuple[str, float, str]]) -> None:
+        self._by_key: dict[str, list[tuple[float, str]]] = {}
+        for key, at_ms, who in sorted(writes, key=lambda each: each[1]):
+            self._by_key.setdefault(key, []).append((at_ms, text(who)))
+
+    def first(self, key: str, at_ms: float | None, who: str) -> str:
+        """Whose write was before a client's, which came at this time; "" if that is not known."""
+        written = self._by_key.get(key, [])
+        place = bisect_right(written, at_ms or 0.0, key=lambda each: each[0])
+        if not place:
+            return ""
+        writer = written[place - 1][1] or "another client"
+        return "its own write was first" if writer == who else f"{writer} wrote first"
+
+
+def stall_bar(stall: Stall, hue: int, now_ms: float) -> Scene:
+    """The time in which a process was paused, in every picture."""
+    end_ms = now_ms if stall.ended_ms is None else stall.ended_ms
+    seconds = (end_ms - stall.began_ms) / 1000
+    lasted = f" {seconds:.1f} s" if seconds > STALL_S_MIN else ""
+    who = text(stall.who)
+    return {
+        "id": stall.id, "lane": who, "kind": "stall", "hue": hue, "evidence": False,
+        "t": [stall.began_ms, end_ms], "label": f"stalled{lasted}",
+        "detail": f"{who}'s process was paused{lasted and f' for{lasted}'} (SIGSTOP)"
+                  + (f"; {text(stall.why)}" if stall.why else ""),
+    }  # fmt: skip
 
 
 def hues(writers: Iterable[str]) -> dict[str, int]:
@@ -690,18 +734,23 @@ def caption(each: LaneMoment, stale: bool) -> str:
 
 def _outrun(each: LaneMoment) -> bool:
     """Whether a commit only lost a race: another commit changed the same, and was first."""
-    return each.kind == "refused" and each.text.partition(": ")[0] == "CommitConflict"
+    return each.kind == "refused" and each.text.partition(": ")[0] in CONFLICTS
 
 
 def _refusal(each: LaneMoment) -> str:
     """Why a commit was refused: it lost against another commit, or its lease was over."""
     error, _, why = each.text.partition(": ")
     if error == "LockLost":
-        return f"fenced off: epoch {each.epoch} is over"
-    others = [found for found in INSTANT.findall(why) if found != each.instant]
-    if error == "CommitConflict" and others:
-        return f"conflict with {shortened(others[0])}"
-    return f"commit refused, epoch {each.epoch}"
+        return f"fenced off: epoch {each.epoch} is over" if each.epoch else "fenced off"
+    if error == "CommitUnknown":
+        known = why.startswith(f"{each.instant} was committed")
+        return "committed, not yet visible" if known else "outcome unknown"
+    others = [shortened(found) for found in INSTANT.findall(why) if found != each.instant]
+    said = why.removeprefix(f"{each.instant}: ")
+    cause = text(re.split(r"[;:,(]", said)[0].strip(), limit=CAUSE_CHARS)
+    if error in CONFLICTS and (others or cause):
+        return f"conflict with {[*others, cause][0]}"
+    return f"refused: {[cause, *others][0]}" if cause or others else "commit refused"
 
 
 def text(value: object, *, limit: int = TEXT_MAX) -> str:

@@ -72,7 +72,9 @@ def _jobs(was: Fields, now: Fields) -> str:
     said += [f"complete {each[:ID_CHARS]}" for each in before if each not in after]
     for id, job in after.items():
         old = before.get(id, {"attempts": 0, "heartbeat": 0})
-        if job["attempts"] != old["attempts"]:
+        if job["attempts"] < old["attempts"]:
+            said.append(f"push {id[:ID_CHARS]} again")
+        elif job["attempts"] != old["attempts"]:
             said.append(f"claim {id[:ID_CHARS]}")
         elif job["heartbeat"] != old["heartbeat"]:
             said.append(f"beat {id[:ID_CHARS]}")

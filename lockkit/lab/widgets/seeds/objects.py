@@ -17,19 +17,20 @@ from lockkit.lab.verify.sim import CHECKER, SeedOutcome
 from lockkit.lab.verify.sim.memory_store import DecidedRequest
 from lockkit.lab.verify.sim.task import TaskPhase
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.lab.widgets.models import place, spot
+from lockkit.lab.widgets.models import HistoryModel, place, spot
 from lockkit.lab.widgets.scene import (
     LOCK_LANE,
     NO_LANE,
     TABLE_LANE,
     Scene,
     hues,
+    stall_bar,
     tail,
     text,
     whole,
 )
 from lockkit.lab.widgets.seeds.named_writes import named, state_of
-from lockkit.lab.widgets.stage.picture import CAPTION, arrow_of, name_of, row_of
+from lockkit.lab.widgets.stage.picture import CAPTION, arrow_of, last_writes, name_of, row_of
 from lockkit.lab.widgets.stage.staged import Trip
 from lockkit.protocol.outcome import Applied, IfVersion, PreconditionFailed, Unknown
 from lockkit.runtime import Delete, Get, List, Put, Request
@@ -122,6 +123,7 @@ class _Objects:
                 self.bodies[each.request.key, each.version] = each.request.body
         self.trips = sorted(self._trips(), key=lambda each: each[0].sent_ms)
         self.decided = {each.id: decided for each, decided in self.trips if decided is not None}
+        self.writes = last_writes(each for each, _ in self.trips)
         self.spans = list(self._spans())
         self.judged = check(world.history()).evidence if violation.startswith(CHECKER) else ()
         """What proves a violation that only the checker of histories found."""
@@ -161,7 +163,7 @@ class _Objects:
         decisions: dict[tuple[int, float], list[DecidedRequest]] = defaultdict(list)
         for record in self.world.memory_store.truth:
             decisions[id(record.request), record.began_ms].append(record)
-        number = 0
+        number, sent = 0, set(decisions)
         for got in self.world.received:
             lost = isinstance(got.answer, Unknown | NoAnswer)
             times: list[DecidedRequest | None] = [
@@ -182,7 +184,7 @@ class _Objects:
                 yield Trip(f"x{number}", one.client, one.request, sent_ms, one.at_ms,
                            inf, one.answer), one  # fmt: skip
         for task in self.world.tasks:
-            if task.phase is TaskPhase.SENT:
+            if task.phase is TaskPhase.SENT and (id(task.request), task.at_ms) not in sent:
                 number += 1
                 yield Trip(f"x{number}", task.node.name, task.request, task.at_ms, None, inf), None
 
@@ -207,7 +209,7 @@ class _Objects:
         return text(named(self.scenario, request.key, self.bodies.get((request.key, seen)), now))
 
     def _arrow(self, trip: Trip, proofs: set[str]) -> Scene:
-        arrow = arrow_of(trip, self.hue, self._said(trip.request))
+        arrow = arrow_of(trip, self.hue, self._said(trip.request), self.writes)
         if trip.answered_ms == inf:
             arrow["t"] = [trip.sent_ms, trip.decided_ms, None]
         proven = trip.id in proofs
@@ -290,15 +292,9 @@ class _Objects:
                 yield bar | {"id": f"b{n}w", "kind": "wrong", "t": [wrong, ends],
                              "label": "both hold it", "detail": f"{self.violation}: {who} counts "
                              f"on it, and so does another client"}  # fmt: skip
-        began: dict[str, float] = {}
-        for at_ms, who, kind, _ in [*self.world.recorded, (self.now_ms, "", "end", {})]:
-            if kind == "stalled":
-                began[who] = at_ms
-            for each in [who] if kind in ("resumed", "started") else list(began) * (kind == "end"):
-                if each in began:
-                    yield {"id": f"s{each}{at_ms}", "lane": each, "kind": "stall",
-                           "hue": self.hue[each], "t": [began.pop(each), at_ms], "evidence": False,
-                           "label": "stalled", "detail": f"{each}'s process is paused"}  # fmt: skip
+        story = HistoryModel()
+        story.add(self.world.history())
+        yield from (stall_bar(each, self.hue[each.who], self.now_ms) for each in story.stalls)
 
     # --- the harm -------------------------------------------------------------------------------
 

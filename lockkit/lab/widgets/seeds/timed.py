@@ -111,7 +111,7 @@ class TimedRun(LeaseRun):
 
     def commits_made(self) -> list[Event]:
         """The answers to the writers' commits, for the picture."""
-        marks = []
+        marks, first = [], ""
         for each in self.world.memory_store.truth:
             request = each.request
             if isinstance(request, Put) and request.key == RESOURCE_KEY:
@@ -119,7 +119,9 @@ class TimedRun(LeaseRun):
                 about = {"instant": "", "epoch": json.loads(request.body)["epoch"]}
                 kind = "published" if isinstance(each.answer, Applied) else "refused"
                 if kind == "refused":
-                    about |= {"error": "CommitConflict", "why": "another writer has committed"}
+                    about |= {"error": "CommitConflict", "why": f"{first}'s commit: it was first"}
+                else:
+                    first = each.client
                 marks.append(event(answered_ms, each.client, kind, **about))
         return marks
 

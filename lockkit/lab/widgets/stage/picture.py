@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from lockkit.lab.widgets.models import short
-from lockkit.lab.widgets.scene import LOCK_LANE, Scene, hues, tail, text
+from lockkit.lab.widgets.models import Stall, short
+from lockkit.lab.widgets.scene import (
+    LOCK_LANE,
+    LastWrites,
+    Scene,
+    hues,
+    stall_bar,
+    tail,
+    text,
+)
 from lockkit.lab.widgets.stage.requests import plain, shown
 from lockkit.lab.widgets.stage.staged import Stage, Trip
 from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled
@@ -20,6 +29,7 @@ def picture(run: Stage) -> Scene:
     """The scene of a run: the store's lane on the left, and a lane for each actor."""
     hue = hues(run.actors)
     trips = [each for each in run.trips if isinstance(each.request, Get | List | Put | Delete)]
+    writes = last_writes(trips)
     rows = [row_of(n, each, hue) for n, each in enumerate(filter(_applied, trips), 1)]
     lanes: list[Scene] = [{"id": LOCK_LANE, "title": "store", "role": "truth", "state": ""}]
     for name, actor in run.actors.items():
@@ -29,13 +39,18 @@ def picture(run: Stage) -> Scene:
     return {
         "span": [0.0, run.time.now_ms], "keep": None, "cut": False, "hidden": 0,
         "events": len(run.decisions), "lanes": lanes, "reads": True, "caption": CAPTION,
-        "arrows": [arrow_of(each, hue, _said(each)) for each in trips], "bars": _bars(run, hue),
+        "bars": _bars(run, hue),
+        "arrows": [arrow_of(each, hue, _said(each), writes) for each in trips],
         "marks": [*(_mark(row) for row in rows), *_ends(run, hue)], "rows": rows,
     }  # fmt: skip
 
 
 def _applied(trip: Trip) -> bool:
     return isinstance(trip.answer, Applied)
+
+
+def _key(trip: Trip) -> str:
+    return str(getattr(trip.request, "key", ""))
 
 
 def name_of(key: str) -> str:
@@ -49,15 +64,22 @@ def _said(trip: Trip) -> str:
     return f"{verb} {name_of(key)}"
 
 
-def arrow_of(trip: Trip, hue: dict[str, int], label: str) -> Scene:
-    reads, look = isinstance(trip.request, Get | List), "ok"
+def last_writes(trips: Iterable[Trip]) -> LastWrites:
+    return LastWrites((_key(each), each.decided_ms, each.who) for each in trips
+                      if _applied(each) and each.decided_ms is not None)  # fmt: skip
+
+
+def arrow_of(trip: Trip, hue: dict[str, int], label: str, writes: LastWrites) -> Scene:
+    reads, look, cause = isinstance(trip.request, Get | List), "ok", ""
     if isinstance(trip.answer, PreconditionFailed):
-        look, label = "refused", f"{label}: 412"
+        first = writes.first(_key(trip), trip.decided_ms, trip.who)
+        cause = f", {first}" if first else ""
+        look, label = "refused", f"{label}: 412{cause}"
     if isinstance(trip.answer, Throttled):
         look, label = "throttled", f"{label}: 429"
     if trip.answered_ms is None:
         look, label = _lost(trip, label)
-    result = plain(trip.answer) if trip.answered_ms is not None else "no answer"
+    result = plain(trip.answer) + cause if trip.answered_ms is not None else "no answer"
     return {
         "id": trip.id, "lane": trip.who, "side": LOCK_LANE, "op": text(shown(trip.request)),
         "kind": "read" if reads else "write", "look": look, "label": label, "hue": hue[trip.who],
@@ -78,11 +100,10 @@ def _lost(trip: Trip, label: str) -> tuple[str, str]:
 
 def row_of(n: int, trip: Trip, hue: dict[str, int]) -> Scene:
     version = trip.answer.version
-    key = getattr(trip.request, "key", "")
     return {
         "id": f"r{trip.id}", "n": n, "t": trip.decided_ms, "version": text(short(version)),
         "full": text(version), "who": trip.who, "hue": hue[trip.who], "epoch": "",
-        "op": f"{'delete ' if isinstance(trip.request, Delete) else ''}{name_of(key)}",
+        "op": f"{'delete ' if isinstance(trip.request, Delete) else ''}{name_of(_key(trip))}",
         "attempt": "", "answer": "200" if trip.answered_ms is not None else "200, answer lost",
         "arrow": trip.id,
     }  # fmt: skip
@@ -98,15 +119,8 @@ def _mark(row: Scene) -> Scene:
 
 def _bars(run: Stage, hue: dict[str, int]) -> list[Scene]:
     """The pauses of each actor."""
-    bars: list[Scene] = []
-    for who, began_ms, ended_ms in run.pauses:
-        end_ms = run.time.now_ms if ended_ms is None else ended_ms
-        bars.append({
-            "id": f"s{len(bars)}", "lane": who, "kind": "stall", "hue": hue[who],
-            "t": [began_ms, end_ms], "label": "stalled", "evidence": False,
-            "detail": f"{who}'s process is paused (SIGSTOP)",
-        })  # fmt: skip
-    return bars
+    stalls = (Stall(f"s{n}", *pause) for n, pause in enumerate(run.pauses))
+    return [stall_bar(each, hue[each.who], run.time.now_ms) for each in stalls]
 
 
 def _ends(run: Stage, hue: dict[str, int]) -> list[dict[str, Any]]:
