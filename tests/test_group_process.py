@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from test_group_table import HOW, judged, published, rows, spy, values
 from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import LockkitError
-from lockkit.runtime import Procedure, run
+from lockkit.runtime import Procedure, Sleep, run
 from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.errors import CommitConflict, ModeSwitched
@@ -25,6 +29,7 @@ from lockkit.table.occ.fence import COMMIT, FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import gone as group_gone
+from lockkit.table.occ.group import process as group_process
 from lockkit.table.occ.group import publish as group_publish
 from lockkit.table.occ.group.commit import GroupClient, GroupView, GroupWrite
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
@@ -251,28 +256,108 @@ class Interrupted(BaseException):
     """As Ctrl-C, which only the main thread receives."""
 
 
-def test_an_interrupt_as_soon_as_a_commit_waits_for_its_turn_leaves_the_turn_to_others() -> None:
-    """Ctrl-C is raised where Python next looks for it: here when the lock is released."""
-    process, lock = GroupProcess(), threading.Lock()
+def lines_of(
+    module: Any, do: Callable[[], Any], ends_at: Collection[int],
+    counts: Callable[[], bool] = lambda: True,
+) -> tuple[int, Any]:  # fmt: skip
+    """Ctrl-C at these of the lines of a module that this runs; how many there are, and its error.
 
-    class Interrupted:
-        once = True
+    Python does not look for Ctrl-C when it leaves a `with` block of a lock, so neither does this.
+    """
+    found, inside, path = 0, dict[Any, set[int]](), module.__file__
 
-        def __enter__(self) -> bool:
-            return lock.__enter__()
-
-        def __exit__(self, *of: Any) -> None:
-            lock.__exit__(*of)
-            if self.once:
-                self.once = False
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal found
+        if frame.f_code.co_filename != path:
+            return None
+        line = linecache.getline(path, frame.f_lineno)
+        leaves = "with " in line and frame.f_lineno in inside.setdefault(frame, set())
+        inside.setdefault(frame, set()).add(frame.f_lineno)
+        if event == "line" and not leaves and counts():
+            found += 1
+            if found in ends_at:
                 raise KeyboardInterrupt
+        return trace
 
-    process.lock = Interrupted()  # type: ignore[assignment]
-    view = GroupView(GroupFence("a"), "v1", {}, frozenset())
-    write = GroupWrite("20250106101200001", "a", 0, frozenset())
-    with pytest.raises(KeyboardInterrupt):
-        next(process.decide(GroupClient(), view, [], write))
-    assert process.waiting == []
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        do()
+    except BaseException as error:  # noqa: BLE001 - compared by the caller
+        return found, error
+    finally:
+        sys.settrace(before)
+    return found, None
+
+
+def looks(process: GroupProcess) -> int:
+    """How often another thread's commit looks before it is its turn."""
+
+    def work() -> int:
+        client, write = GroupClient(), GroupWrite("20250106101200002", "b", 0, frozenset())
+        with client.held:
+            view = GroupView(GroupFence("a"), "v1", {}, frozenset())
+            way = process.decide(client, view, [], write)
+            found = 0
+            while isinstance(request := next(way), Sleep) and request.woken is not None:
+                found += 1
+            way.close()
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result(30)
+
+
+def test_two_interrupts_at_any_line_leave_the_turn_to_the_next_thread() -> None:
+    """Each commit of the process took a minute from then on."""
+
+    def one(process: GroupProcess) -> None:
+        client, write = GroupClient(), GroupWrite("20250106101200001", "a", 0, frozenset())
+        view = GroupView(GroupFence("a"), "v1", {}, frozenset())
+        with client.held:
+            way = process.decide(client, view, [], write)
+            run(way, open_store("memory://interrupted"), Clock())
+
+    lines, error = lines_of(group_process, lambda: one(GroupProcess()), ())
+    assert lines > 20 and error is None
+    for first in range(1, lines + 1):
+        for second in (0, *range(first + 1, first + 9)):
+            process = GroupProcess()
+            _, error = lines_of(group_process, partial(one, process), (first, second))
+            assert type(error) is KeyboardInterrupt, first
+            assert looks(process) == 0, (first, second)
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_two_interrupts_while_a_commit_is_decided_do_not_say_that_it_was_not_offered(
+    url: str, landed: bool
+) -> None:
+    with warm(url) as tables:
+        table, put, begun = tables[0], tables[0].store.put, list[bool]()
+
+        def once(key: str, *args: Any) -> Any:
+            if key == FENCE_KEY and not begun:
+                begun.append(True)
+                if landed:
+                    put(key, *args)
+                raise KeyboardInterrupt
+            return put(key, *args)
+
+        table._upkeep.context.store.put = table.store.put = once  # type: ignore[method-assign]
+        for second in count(1):
+            begun.clear()
+            write = partial(table.append, rows(f"x{second}"))
+            found, error = lines_of(group_publish, write, (second,), lambda: bool(begun))
+            said = []
+            while error is not None:
+                said += getattr(error, "__notes__", [])
+                error = error.__context__
+            assert any("once it was offered: another client may" in each for each in said), second
+            assert not any("neither decided nor offered" in each for each in said), second
+            if found < second:
+                break
+        assert second > 10
+    assert values(url) == judged(url)
 
 
 @pytest.mark.parametrize("landed", [False, True])

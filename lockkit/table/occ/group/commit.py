@@ -182,6 +182,8 @@ class GroupClient:
     """Instants that this process works on; its services leave them alone."""
     process: Any = None
     """The threads of its process that commit to this table, with a client each (`GroupProcess`)."""
+    held: threading.Lock = field(default_factory=threading.Lock)
+    """By its thread, during a commit; another one for each."""
     boot_ms: Callable[[], int] = int
     """This process's monotonic clock."""
     writing: GroupWrite | None = None
@@ -903,15 +905,9 @@ def decide_once(
         return False
     replacing = Put(FENCE_KEY, format_group_fence(after), IfVersion(view.version))
     sent_ms, began_ms = client.boot_ms(), (yield WallMs())
-    beside, client.beside = client.beside, None
-    if write is None or beside is None:
-        answer = yield replacing
-    else:
-        answer, _ = yield Parallel((answered(replacing), beside))
+    beside, client.beside = client.beside if write else None, None
+    answer, *_ = yield from all_of([answered(replacing, write), *([beside] if beside else [])])
     client.took(began_ms, (yield WallMs()))
-    if write is not None and not isinstance(answer, Throttled):
-        write.sent = True
-        write.doubtful |= isinstance(answer, Unknown)
     if isinstance(answer, Applied):
         client.knows(after, answer.version)
         client.knew_ms = sent_ms
@@ -936,8 +932,20 @@ def publisher(client: GroupClient, fence: GroupFence) -> str:
     return client.name if all_done or fence.combiner in ("", client.idle) else fence.combiner
 
 
-def answered(request: Put) -> Procedure[WriteAnswer]:
-    answer: WriteAnswer = yield request
+def answered(request: Put, write: GroupWrite | None) -> Procedure[WriteAnswer]:
+    """It counts as sent, also if Ctrl-C comes before the answer, unless it is certainly refused."""
+    answer: WriteAnswer
+    if write is None:
+        answer = yield request
+        return answer
+    before, write.sent = write.sent, True
+    try:
+        answer = yield request
+    except Exception:
+        write.sent = before
+        raise
+    write.sent = before or not isinstance(answer, Throttled)
+    write.doubtful |= isinstance(answer, Unknown)
     return answer
 
 

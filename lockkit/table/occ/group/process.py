@@ -36,8 +36,8 @@ class WaitingCommit:
     write: GroupWrite
     last: int
     """Its owner knows every decision up to this one: none of them is about this instant."""
-    deciding: bool = False
-    """Whether it is this thread's turn to decide."""
+    held: threading.Lock
+    """By its thread until its call is over, even if Ctrl-C interrupts it again and again."""
     thread: int = field(default_factory=threading.get_ident)
     over: bool = False
     """Whether it waits no longer: it is decided, or the fence was replaced by another process."""
@@ -49,25 +49,25 @@ class GroupProcess:
     """The threads of this process that commit to one table."""
 
     waiting: list[WaitingCommit] = field(default_factory=list)
-    """The one that decides, and those that wait for it."""
+    """The one that decides, and after it those that wait. Its thread may be gone (`held`)."""
     latest: tuple[GroupFence, Version, int] | None = None
     """The last fence that one of them made, and when it was sent."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held for no request."""
 
-    def enter(self, mine: WaitingCommit) -> None:
+    def is_turn(self, mine: WaitingCommit) -> bool:
+        """Whether it decides now: each one before it has left, or its thread is gone."""
         with self.lock:
-            mine.deciding = not any(each.deciding for each in self.waiting)
-            self.waiting.append(mine)
+            self.waiting = [each for each in self.waiting if each.held.locked()]
+            return self.waiting[0] is mine
 
-    def leave(self, mine: WaitingCommit) -> None:
-        """Also after an exception or Ctrl-C: then it is the next one's turn."""
+    def leave(self, write: GroupWrite) -> None:
+        """From now on nobody else decides it. If Ctrl-C interrupts this, `is_turn` makes up for it.
+        """
         with self.lock:
-            self.waiting = [each for each in self.waiting if each is not mine]
-            left = [each for each in self.waiting if not each.over]
-            if mine.deciding and left:
-                left[0].deciding = True
-                left[0].woken.set()
+            self.waiting = [each for each in self.waiting if each.write is not write]
+            for first in self.waiting[:1]:
+                first.woken.set()
 
     def made(self, fence: GroupFence, version: Version, sent_ms: int) -> None:
         """This fence is there: whoever it decides waits no longer."""
@@ -103,37 +103,38 @@ class GroupProcess:
 
     def offers(self, view: GroupView, mine: WaitingCommit) -> list[Offer]:
         """Of those that wait, as far as this view shows that they are open."""
+        found, fence = [], view.fence
         with self.lock:
-            waiting = [each for each in self.waiting if not each.over]
-        found = []
-        for each in waiting:
-            write, fence = each.write, view.fence
-            in_order = write.listed or fence.newest < write.instant
-            if in_order and write.instant not in view.decided and reaches(fence, each.last):
-                if each is not mine:  # from now on its owner may not deny it
-                    write.sent = write.doubtful = True
-                found.append(write.offer())
+            for each in (each for each in self.waiting if not each.over):
+                write = each.write
+                in_order = write.listed or fence.newest < write.instant
+                if in_order and write.instant not in view.decided and reaches(fence, each.last):
+                    if each is not mine:  # from now on its owner may not deny it
+                        write.sent = write.doubtful = True
+                    found.append(write.offer())
         return found
 
     def decide(
         self, client: GroupClient, view: GroupView, others: list[Offer], write: GroupWrite
     ) -> Procedure[bool]:
         """Like `decide_alone`, in turn, and with the commits of the threads that wait."""
-        mine = WaitingCommit(write, view.fence.last)
-        if any(each.thread == mine.thread for each in self.waiting):  # it never waits for itself
+        mine = WaitingCommit(write, view.fence.last, client.held)
+        here = [each for each in self.waiting if each.held.locked()]
+        if any(each.thread == mine.thread for each in here):  # it never waits for itself
             return (yield from decide_alone(client, view, others, write))
         try:
-            self.enter(mine)
+            with self.lock:
+                self.waiting.append(mine)
             for _ in range(LOOKS_MAX):
-                if mine.over or mine.deciding:
+                if mine.over or self.is_turn(mine):
                     break
                 yield Sleep(LOOKS_S, mine.woken)
             view = self.newest(view)
             offers = [] if mine.over else self.offers(view, mine)
-            here = {each.instant for each in offers}
-            if write.instant not in here:
+            ours = {each.instant for each in offers}
+            if write.instant not in ours:
                 return self._learn(client, view, write)
-            offers += [e for e in others if e.instant not in here and e.instant not in view.decided]
+            offers += [e for e in others if e.instant not in ours and e.instant not in view.decided]
             won = yield from decide_once(client, view, offers, write)
             if won and client.known is not None:
                 self.made(client.known, client.version, client.knew_ms)
@@ -141,7 +142,7 @@ class GroupProcess:
                 self.lost()
             return won
         finally:
-            self.leave(mine)
+            self.leave(write)
 
     def _learn(self, client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
         """Whether the fence that another thread made decides it; then the client knows it."""

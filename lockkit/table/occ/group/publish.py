@@ -6,8 +6,8 @@ For a table whose fence has format 3. No lock is taken; docs/concepts/group_comm
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -189,29 +189,42 @@ def publish_in_group(
             prepared.names, context.clock.boot_ms, context.own, reserves
         ))  # fmt: skip
         clients[0].process = process_of(context.store.url, context.store.server)
-    try:
-        way = publish_together(clients[0], prepared, strategy, append)
-        # Closed at once also by Ctrl-C: then it is another thread's turn to decide.
-        with deferred(context.emit) as later, closing(way):
-            committed: Committed = run(way, context.store, context.clock, later)
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            error.add_note(_interrupted(clients[0], prepared.instant))
-        if clients[0].ahead:  # reserved beside a decision that was not made
-            _linger(context, give_back(clients[0]), "give-back")
-        raise
+    clients[0].held = threading.Lock()
+    with clients[0].held, _told(clients[0], prepared), _told(clients[0], prepared):
+        try:
+            way = publish_together(clients[0], prepared, strategy, append)
+            # Closed at once also by Ctrl-C: then it is another thread's turn to decide.
+            with deferred(context.emit) as later, closing(way):
+                committed: Committed = run(way, context.store, context.clock, later)
+        except BaseException:
+            if clients[0].ahead:  # reserved beside a decision that was not made
+                _linger(context, give_back(clients[0]), "give-back")
+            raise
     with after_commit(committed):
         _publish_later(context)
     return committed
 
 
-def _interrupted(client: GroupClient, instant: str) -> str:
-    """An offer cannot be taken back: then it is not known what the other clients make of it."""
-    write = client.writing
-    if write is None or write.instant != instant or not write.sent:
-        return f"{instant} was neither decided nor offered before the interrupt."
-    why = "interrupted once it was offered: another client may commit it"
-    return str(CommitUnknown(instant, why, _shown_in(client, write)))
+@contextmanager
+def _told(client: GroupClient, prepared: Prepared) -> Iterator[None]:
+    """Ctrl-C says what is known of this commit. Used twice: a second one may interrupt the first.
+
+    An offer cannot be taken back: then it is not known what the other clients make of it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and not hasattr(error, "__notes__"):
+            write = client.writing
+            if write is not None:
+                client.process.leave(write)
+            if write is None or write.instant != prepared.instant or not write.sent:
+                note = f"{prepared.instant} was neither decided nor offered before the interrupt."
+            else:
+                why = "interrupted once it was offered: another client may commit it"
+                note = str(CommitUnknown(prepared.instant, why, _shown_in(client, write)))
+            error.add_note(note)
+        raise
 
 
 def _publish_later(context: GroupContext) -> None:
@@ -238,7 +251,7 @@ def _linger(context: GroupContext, way: Procedure[Any], name: str) -> None:
 
 
 def _publish_now(context: GroupContext, way: Procedure[Any]) -> None:
-    with suppress(TableError, StoreError):  # decided: the next client publishes it
+    with suppress(TableError, StoreError), closing(way):  # decided: the next client publishes it
         run(way, context.store, context.clock, context.emit)
 
 
