@@ -440,6 +440,35 @@ BROKEN = (
 )  # fmt: skip
 
 
+USES: dict[str, Callable[[Table], Any]] = {
+    "append": lambda table: table.append(rows("a")),
+    "upsert": lambda table: table.upsert(rows("a")),
+    "overwrite": lambda table: table.overwrite(rows("a")),
+    "cluster": Table.cluster, "clean": Table.clean, "archive": Table.archive,
+    "read": Table.read, "changes": lambda table: table.changes(""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("body", [b'{"format":3}', b"foreign", None])
+def test_a_fence_that_cannot_be_read_is_an_error_for_whoever_reads_or_writes(
+    url: str, body: bytes | None, use: str
+) -> None:
+    """It may have decided a commit that the listing alone lacks."""
+    with Table(url) as table:
+        table.append(rows("there"))
+    store = open_store(url)
+    standing = store.get(FENCE_KEY)
+    assert isinstance(standing, Found)
+    if body is None:
+        store.delete(FENCE_KEY)
+    else:
+        store.put(FENCE_KEY, body, IfVersion(standing.version))
+    said = "nothing is read or committed; .*estore its last"
+    with Table(url) as table, pytest.raises(BrokenFence, match=said):
+        USES[use](table)
+
+
 @pytest.mark.parametrize("body", BROKEN)
 def test_a_fence_that_cannot_be_read_stops_every_commit(url: str, body: bytes) -> None:
     with pytest.raises(BrokenFence):
@@ -448,9 +477,9 @@ def test_a_fence_that_cannot_be_read_stops_every_commit(url: str, body: bytes) -
     standing = store.get(FENCE_KEY)
     assert isinstance(standing, Found)
     store.put(FENCE_KEY, body, IfVersion(standing.version))
-    with Table(url) as table, pytest.raises(TableError):
-        table.append(rows("a"))
-    assert values(url) == {}
+    for use in ("append", "read"):
+        with Table(url) as table, pytest.raises(BrokenFence):
+            USES[use](table)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"instant":"x"}', b'{"instant":1,"base":2}',

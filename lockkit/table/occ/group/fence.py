@@ -124,9 +124,10 @@ def _decision_of(names: tuple[str, ...], *values: Any) -> GroupDecision | None:
 
 def _broken(why: str) -> BrokenFence:
     return BrokenFence(
-        FENCE_KEY, f"is not a fence of group commit ({why}); nothing was committed",
-        "do not delete it: a commit that it decided may not be visible yet. Restore an earlier "
-        "version of this object only if no writer has committed since",
+        FENCE_KEY, f"is not a fence of group commit ({why}): it is damaged, or another program "
+        "wrote it. It may have decided commits that no listing shows yet, so nothing is read or "
+        "committed",
+        "do not delete it. Restore its last good version if no writer has committed since",
     )  # fmt: skip
 
 
@@ -134,8 +135,9 @@ def read_group_fence() -> Procedure[tuple[GroupFence, Version]]:
     found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
     if not isinstance(found, Found):
         raise BrokenFence(
-            FENCE_KEY, "is missing. It may have held commits that no reader sees yet, so none is "
-            "made and nothing was committed", "restore its last version",
+            FENCE_KEY, "is missing: it was deleted. It may have decided commits that no listing "
+            "shows yet, so none is made, and nothing is read or committed",
+            "restore its last version",
         )  # fmt: skip
     return parse_group_fence(found.body), found.version
 

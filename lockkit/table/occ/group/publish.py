@@ -6,8 +6,8 @@ For a table whose fence has format 3. No lock is taken; docs/concepts/group_comm
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -60,16 +60,14 @@ from lockkit.table.occ.group.commit import (
     is_publisher,
     known_decisions,
     named,
-    offered_as,
     publish_round,
-    timeline_key,
     view_beside,
 )
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.group.gone import confirmed, is_gone, note_gone
 from lockkit.table.occ.group.process import process_of
-from lockkit.table.occ.group.refused import refusal_of
+from lockkit.table.occ.group.refused import noting, refusal_of, shown_in
 from lockkit.table.occ.group.waiting import others_publish
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred
@@ -166,7 +164,7 @@ def publish_together(
         if isinstance(error, BrokenFence) and (yield from is_gone(write, prepared)):
             why = "is gone: the table was deleted under this commit"
             raise NoTable(FENCE_KEY, why, "make it again with Table.create") from error
-        open_outcome = CommitUnknown(instant, str(error), _shown_in(client, write))
+        open_outcome = CommitUnknown(instant, str(error), shown_in(client, write))
         open_outcome.prepared = prepared
         raise open_outcome from error
     with suppress(StoreError, Unanswered):  # otherwise it is left to the next client
@@ -190,7 +188,7 @@ def publish_in_group(
         ))  # fmt: skip
         clients[0].process = process_of(context.store.url, context.store.server)
     clients[0].held = threading.Lock()
-    with clients[0].held, _told(clients[0], prepared), _told(clients[0], prepared):
+    with clients[0].held, noting(clients[0], prepared), noting(clients[0], prepared):
         try:
             way = publish_together(clients[0], prepared, strategy, append)
             # Closed at once also by Ctrl-C: then it is another thread's turn to decide.
@@ -203,28 +201,6 @@ def publish_in_group(
     with after_commit(committed):
         _publish_later(context)
     return committed
-
-
-@contextmanager
-def _told(client: GroupClient, prepared: Prepared) -> Iterator[None]:
-    """Ctrl-C says what is known of this commit. Used twice: a second one may interrupt the first.
-
-    An offer cannot be taken back: then it is not known what the other clients make of it.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and not hasattr(error, "__notes__"):
-            write = client.writing
-            if write is not None:
-                client.process.leave(write)
-            if write is None or write.instant != prepared.instant or not write.sent:
-                note = f"{prepared.instant} was neither decided nor offered before the interrupt."
-            else:
-                why = "interrupted once it was offered: another client may commit it"
-                note = str(CommitUnknown(prepared.instant, why, _shown_in(client, write)))
-            error.add_note(note)
-        raise
 
 
 def _publish_later(context: GroupContext) -> None:
@@ -397,9 +373,3 @@ def _is_not_done(error: Exception) -> bool:
     return isinstance(error, TableError | StoreError) and not (
         isinstance(error, Unanswered) and error.doubt
     )
-
-
-def _shown_in(client: GroupClient, write: GroupWrite) -> tuple[str, ...]:
-    done = write.instant + ("_*" if client.names.layout == 2 else "")
-    completed = timeline_key(client.names, done, write.action)
-    return FENCE_KEY, offered_as(client.names, write.offer())[0], completed

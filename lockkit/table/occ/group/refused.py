@@ -1,12 +1,17 @@
-"""Why the fence of group commit has refused an instant, as its owner's error."""
+"""Why the fence of group commit has refused an instant, as its owner's error; and after Ctrl-C."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from lockkit.errors import TableError, Unanswered
-from lockkit.table.errors import CommitConflict, ModeSwitched
-from lockkit.table.occ.fence import NO_INSTANT, ROLLBACK
+from lockkit.table.errors import CommitConflict, CommitUnknown, ModeSwitched
+from lockkit.table.occ.fence import FENCE_KEY, NO_INSTANT, ROLLBACK
+from lockkit.table.occ.group.commit import GroupClient, GroupWrite, offered_as, timeline_key
 from lockkit.table.occ.group.decision import GroupDecision
 from lockkit.table.occ.news import taken_back
+from lockkit.table.occ.prepared import Prepared
 
 
 class LateInstant(CommitConflict):
@@ -40,3 +45,31 @@ def refusal_of(
         instant, "was not decided in time and is withdrawn; nothing was committed", "try again",
         doubt=False,
     )  # fmt: skip
+
+
+@contextmanager
+def noting(client: GroupClient, prepared: Prepared) -> Iterator[None]:
+    """Ctrl-C says what is known of this commit. Used twice: a second one may interrupt the first.
+
+    An offer cannot be taken back: then it is not known what the other clients make of it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and not hasattr(error, "__notes__"):
+            write = client.writing
+            if write is not None:
+                client.process.leave(write)
+            if write is None or write.instant != prepared.instant or not write.sent:
+                note = f"{prepared.instant} was neither decided nor offered before the interrupt."
+            else:
+                why = "interrupted once it was offered: another client may commit it"
+                note = str(CommitUnknown(prepared.instant, why, shown_in(client, write)))
+            error.add_note(note)
+        raise
+
+
+def shown_in(client: GroupClient, write: GroupWrite) -> tuple[str, ...]:
+    done = write.instant + ("_*" if client.names.layout == 2 else "")
+    completed = timeline_key(client.names, done, write.action)
+    return FENCE_KEY, offered_as(client.names, write.offer())[0], completed

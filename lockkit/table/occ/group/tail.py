@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from lockkit.errors import StoreError, TableError, Unanswered
+from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Parallel, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import listing
@@ -41,8 +41,8 @@ WAY_MS, WAY_POLL_S = 5_000, 0.1
 def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
     """A listing that shows every commit that was decided when this began.
 
-    A fence that cannot be read stops writers, not readers: then it is the listing alone. So it is
-    for a reader that may not write, if what is decided stays unpublished.
+    Of a fence that cannot be read nobody knows what it has decided: an error. For a reader that may
+    not write, it is the listing alone if what is decided stays unpublished.
     """
     began_ms = yield WallMs()
     now = yield from _list_beside(names, after)
@@ -190,5 +190,5 @@ def _published(
 def _fence() -> Procedure[tuple[GroupFence, Version] | None]:
     try:
         return (yield from read_group_fence())
-    except TableError:
+    except ModeSwitched:  # before that, all that was decided has been published
         return None
