@@ -48,8 +48,9 @@ retried
 # %% jupyter={"source_hidden": true}
 alone.explain("""
 One write of the fence decides one commit. More writers only make more writers wait: the rate stays
-below one commit a second, and with 16 writers one of them waits for ten seconds. On a store without
-that limit there is at most one commit for each round trip, and most requests are refused.
+below one commit a second. Nothing shares the fence fairly: in this run one writer wins each time,
+and all others wait to the end. On a store without that limit there is at most one commit for each
+round trip, and most requests are refused.
 """)
 
 # %% [markdown]
@@ -98,8 +99,9 @@ killed = Predict("What becomes of the offers that it was about to decide?", KILL
 killed
 
 # %% [markdown]
-# Press **Kill the combiner**, then **Go on**, and look at the offers: what became of them? Start
-# again as often as you like. (Or let the code below do it.)
+# Press **Kill the combiner**. The same button then says **Go on**, until nobody waits any more for
+# what the killed writer was about to decide. What became of the offers? (Or let the code below do
+# it.)
 
 # %%
 combining = Combining()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.lab.course.together import ANOTHER, Combining, Writing, batches
+from lockkit.lab.course.together import ANOTHER, Combining, Writing, batches, rates
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
 from lockkit.runtime import Get, List, Procedure, Put, Sleep, Unique, WallMs
@@ -337,6 +337,29 @@ def test_each_further_combiner_that_is_killed_leaves_offers_that_another_writer_
         panel.kill_and_go_on()
         assert len({each.node.name for each in panel.play.world.tasks}) == left
         assert str(panel) == ANOTHER, panel
+
+
+def test_one_button_kills_the_combiner_goes_on_until_its_offers_are_decided_and_starts_again() -> (
+    None
+):
+    panel = Combining()
+    said = []
+    while len(said) < 2 or said[-1] != "Kill the combiner":
+        said.append(panel.next.description)
+        panel.next.click()
+        assert len(said) < 20
+    first, *between, again, last = said
+    assert (first, set(between), again, last) == (
+        "Kill the combiner", {"Go on"}, "Start again", "Kill the combiner",
+    )  # fmt: skip
+
+
+def test_a_wait_that_has_not_ended_counts_as_a_wait() -> None:
+    """Alone, one of the writers wins the fence each time: the others must not be forgotten."""
+    alone = rates(helping=False)
+    assert alone.without[16] == 15 and alone.longest_s[16] > 11
+    together = rates(helping=True)
+    assert together.without[16] == 0 and together.longest_s[16] < 2
 
 
 @pytest.mark.parametrize("goes", range(5))

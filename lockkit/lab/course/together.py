@@ -87,6 +87,8 @@ class Writing:
     """Of the table."""
     acked: list[tuple[str, float, float]] = field(default_factory=list)
     """Of each commit its writer, when it began, and when it was acknowledged."""
+    waiting: dict[str, float] = field(default_factory=dict)
+    """When each writer began its commit that is not acknowledged yet."""
     world: DistantWorld = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,7 +109,7 @@ class Writing:
         client = group.GroupClient(groups_of, names=names, boot_ms=node.clock.boot_ms)
         while True:
             yield Sleep(PREPARES_S * self.world.dice.random())
-            began_ms = self.world.time.now_ms
+            began_ms = self.waiting[node.name] = self.world.time.now_ms
             write = yield from group.reserve(client, group.look)
             files = {f"{files_of(write.instant)}{write.attempt}": b"rows"}
             write.blind, write.writes = True, frozenset({("", write.attempt)})
@@ -115,6 +117,7 @@ class Writing:
             kind = yield from group.commit(client, write, files)
             if kind == COMMIT and client.known is not None:
                 self.acked.append((node.name, began_ms, self.world.time.now_ms))
+                del self.waiting[node.name]
                 mine = next(e for e in client.known.window if e.instant == write.instant)
                 self.world.spawn(node, see_published(client, mine, patience_s=0.5))
 
@@ -138,6 +141,9 @@ class CommitRates:
     name: str
     rates: dict[int, float]
     longest_s: dict[int, float]
+    """The longest wait, also of a commit that was not acknowledged by the end."""
+    without: dict[int, int]
+    """Writers that did not commit once."""
 
     @property
     def grows(self) -> float:
@@ -151,7 +157,8 @@ class CommitRates:
     def __repr__(self) -> str:
         rows = [
             f"{number:>2} writer{'s:' if number > 1 else ': '} {rate:5.1f} commits/s, "
-            f"longest {self.longest_s[number]:4.1f} s"
+            f"longest wait {self.longest_s[number]:4.1f} s"
+            + f", {self.without[number]} without a commit" * (self.without[number] > 0)
             for number, rate in self.rates.items()
         ]
         return "\n".join([self.name, *rows])
@@ -159,13 +166,16 @@ class CommitRates:
 
 def rates(*, helping: bool) -> CommitRates:
     """Measure in virtual time: requests take 60 ms, and the writers' processors take none."""
-    found, longest = dict[int, float](), dict[int, float]()
+    found, longest, without = dict[int, float](), dict[int, float](), dict[int, int]()
     for number in WRITERS:
         played = Writing(number, helping, HOT).play(SECONDS)
         found[number] = len(played.acked) / SECONDS
+        now_ms = played.world.time.now_ms
         waits = [ended_ms - began_ms for _, began_ms, ended_ms in played.acked]
-        longest[number] = max(waits, default=SECONDS * 1000) / 1000
-    return CommitRates("helping" if helping else "each for itself", found, longest)
+        waits += [now_ms - began_ms for began_ms in played.waiting.values()]
+        longest[number] = max(waits) / 1000
+        without[number] = number - len({who for who, _, _ in played.acked})
+    return CommitRates("helping" if helping else "each for itself", found, longest, without)
 
 
 def figure(*all_rates: CommitRates) -> go.Figure:
@@ -239,22 +249,17 @@ def batches(events: Sequence[Event]) -> Batches:
 
 
 class Combining(Shown):
-    """Writers in virtual time, and a button that kills the one that is about to decide."""
+    """Writers in virtual time, and one button: it kills the one that is about to decide, then goes
+    on until its offers are decided, then starts again.
+    """
 
     def __init__(self, writers: int = 4, *, seconds: float = 0.6) -> None:
         self.writers, self.seconds = writers, seconds
-        self.on = widgets.Button(description="Go on", icon="play")
-        self.kill_it = widgets.Button(description="Kill the combiner", icon="bolt",
-                                      button_style="danger")  # fmt: skip
-        self.anew = widgets.Button(description="Start again", icon="refresh")
+        self.next = widgets.Button()
         self._said = widgets.HTML()
         self._lanes = Lanes(live=False, status=REPLAY)
-        self.on.on_click(lambda _: self.go_on())
-        self.kill_it.on_click(lambda _: self.kill())
-        self.anew.on_click(lambda _: self.start())
-        buttons = widgets.HBox([self.on, self.kill_it, self.anew],
-                               layout=widgets.Layout(flex_flow="row wrap"))  # fmt: skip
-        self.view = column("combining", buttons, self._said, self._lanes)
+        self.next.on_click(lambda _: self.step())
+        self.view = column("combining", self.next, self._said, self._lanes)
         self.start()
 
     def start(self) -> None:
@@ -262,6 +267,20 @@ class Combining(Shown):
         self.victim, self.waiting = "", frozenset[str]()
         self.killed_ms = 0.0
         self.go_on()
+
+    def step(self) -> None:
+        """What the button does next."""
+        if not self.victim:
+            self.kill()
+        elif self._open:
+            self.go_on()
+        else:
+            self.start()
+
+    @property
+    def _open(self) -> bool:
+        """Whether an offer waits that the killed writer was about to decide."""
+        return len(self.rescued) < len(self.waiting)
 
     def go_on(self) -> None:
         self.play.play(self.seconds)
@@ -287,11 +306,11 @@ class Combining(Shown):
         self.go_on()
 
     def kill_and_go_on(self) -> Combining:
-        """What the two buttons do; going on until the offers are decided, but not forever."""
+        """What the button does, until the offers are decided, but not forever."""
         self.kill()
         for _ in range(GOES_MAX):
             self.go_on()
-            if len(self.rescued) == len(self.waiting):
+            if not self._open:
                 break
         return self
 
@@ -325,7 +344,7 @@ class Combining(Shown):
         if not self.victim:
             return ""
         others = sorted(set(self.rescued.values()))
-        return ANOTHER if len(self.rescued) == len(self.waiting) and others else WAITS
+        return ANOTHER if others and not self._open else WAITS
 
     def __repr__(self) -> str:
         said = repr(batches(self.play.events))
@@ -338,5 +357,9 @@ class Combining(Shown):
                 f"{len(self.waiting)} offers. {fate}.\nIn all: {said}")  # fmt: skip
 
     def _show(self) -> None:
+        says, icon = ("Kill the combiner", "bolt") if not self.victim else (
+            "Go on", "play") if self._open else ("Start again", "refresh")  # fmt: skip
+        self.next.description, self.next.icon = says, icon
+        self.next.button_style = "" if self.victim else "danger"
         self._said.value = f"<div class='lockkit-said'>{self!r}</div>"
         self._lanes.scene = whole(self.play.events)
