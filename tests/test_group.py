@@ -7,11 +7,17 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockkit.table.format.timeline import instant_of
-from lockkit.table.occ.fence import NO_INSTANT
+from lockkit.clock import Clock
+from lockkit.protocol.outcome import Found, IfAbsent
+from lockkit.runtime import run
+from lockkit.stores import open_store
+from lockkit.table.format.timeline import V9, instant_of
+from lockkit.table.occ.fence import FENCE_KEY, NO_INSTANT
+from lockkit.table.occ.group.commit import GroupClient, roll_back, timeline_key
 from lockkit.table.occ.group.decision import (
     UNPUBLISHED_MAX,
     UNPUBLISHED_MAX_6,
+    WINDOW_MOST,
     GroupFence,
     Offer,
     decide,
@@ -21,7 +27,12 @@ from lockkit.table.occ.group.decision import (
     seen_until,
     shows_left,
 )
-from lockkit.table.occ.group.fence import format_group_fence, parse_group_fence
+from lockkit.table.occ.group.fence import (
+    format_group_fence,
+    is_tombstone,
+    parse_group_fence,
+    read_group_fence,
+)
 
 T = "202501061012000{:02}".format
 GROUP = ("eu", "f-1")
@@ -93,6 +104,22 @@ def test_a_closed_fence_refuses_and_a_withdrawal_or_rollback_is_a_decision() -> 
     assert kinds(decide(replace(EMPTY, closed=True), [offer(1)], attempt="1")) == [(T(1), "closed")]
     assert kinds(refuse(EMPTY, T(1), "1", why="withdrawn")) == [(T(1), "withdrawn")]
     assert kinds(refuse(EMPTY, T(1), "1")) == [(T(1), "rollback")]
+
+
+def test_rollbacks_in_a_row_do_not_let_the_fence_grow_and_each_leaves_with_its_tombstone() -> None:
+    """A fence of more than `FENCE_BYTES_MAX` can never be read again."""
+    store = open_store("memory://many-rollbacks")
+    store.put(FENCE_KEY, format_group_fence(EMPTY_9), IfAbsent())
+    dead = [instant_of(1_736_000_000_000 + each) for each in range(WINDOW_MOST + 3)]
+    for each in dead:
+        store.put(timeline_key(V9, each, "requested"), b"a", IfAbsent())
+        assert run(roll_back(GroupClient(), each, "data/"), store, Clock())
+    fence, _ = run(read_group_fence(), store, Clock())
+    assert len(fence.window) == WINDOW_MOST and fence.last == len(dead)
+    assert [each.instant for each in fence.window] == dead[3:]
+    for each in dead:
+        found = store.get(timeline_key(V9, each, "offer"))
+        assert isinstance(found, Found) and is_tombstone(found.body)
 
 
 def test_only_proven_decisions_leave_the_window_and_none_is_added_while_many_are_not() -> None:

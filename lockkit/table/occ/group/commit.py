@@ -41,6 +41,7 @@ from lockkit.table.occ.group.decision import (
     REFUSED,
     UNPUBLISHED_MAX,
     WHOLE_TABLE,
+    WINDOW_MOST,
     GroupDecision,
     GroupFence,
     Offer,
@@ -816,7 +817,7 @@ def withdraw(
         view = yield from look(client)
         if kind := (yield from outcome(view, instant)):
             return kind
-        after = refuse(view.fence, instant, (yield Unique()), why=why, by=by)
+        after = yield from refused_in(client, view.fence, instant, why, by)
         if (yield from replace_group_fence(client, view, after)):
             return REFUSED
     doubt = "it is offered and not decided: another client may still commit it"
@@ -1273,8 +1274,22 @@ def decide_against(
     """Whether the fence has decided against the instant, now or before (`kind`)."""
     if kind:
         return True
-    after = refuse(view.fence, instant, (yield Unique()))
+    after = yield from refused_in(client, view.fence, instant)
     return (yield from replace_group_fence(replace(client), view, after))
+
+
+def refused_in(
+    client: GroupClient, fence: GroupFence, instant: str, why: str = "", by: str = ""
+) -> Procedure[GroupFence]:
+    """The fence that decides against the instant. It has room: a fence that grew with each dead
+    writer would in the end be too long to be read, and nobody could commit any more.
+    """
+    attempt = yield Unique()
+    after = refuse(fence, instant, attempt, why=why, by=by, proven=client.proven)
+    if len(after.window) > WINDOW_MOST:
+        yield from publish(client)
+        after = refuse(fence, instant, attempt, why=why, by=by, proven=client.proven)
+    return after
 
 
 # --- readers --------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from lockkit.table.format.timeline import instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, GROUPS_MAX, NO_INSTANT, ROLLBACK
 
 GROUP_WINDOW_MAX = 128
+WINDOW_MOST = 2 * GROUP_WINDOW_MAX
+"""With refusals and rollbacks, of which there may be many in a row without a commit."""
 BATCH_MAX = 64
 UNPUBLISHED_MAX, UNPUBLISHED_MAX_6 = 24, 64
 """While this many decisions have no proven outcome file, nothing more is decided. In table
@@ -275,13 +277,14 @@ def has_room(fence: GroupFence, proven: Collection[int]) -> int:
 
 
 def refuse(
-    fence: GroupFence, instant: str, attempt: str, *, why: str = "", by: str = ""
-) -> GroupFence:
+    fence: GroupFence, instant: str, attempt: str, *, why: str = "", by: str = "",
+    proven: Collection[int] = frozenset(),
+) -> GroupFence:  # fmt: skip
     """The fence that decides against an instant: withdrawn by its owner, else rolled back."""
     kind = REFUSED if why else ROLLBACK
     after = replace(fence, attempt=attempt, round=fence.round + 1)
     entry = GroupDecision(after.last + 1, after.round, kind, instant, why=why, by=by)
-    return follow(after, entry, None)
+    return evict(follow(after, entry, None), proven, WINDOW_MOST)
 
 
 def without_oldest(fence: GroupFence, until: str, proven: Collection[int]) -> GroupFence:
