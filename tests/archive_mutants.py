@@ -15,7 +15,7 @@ from lockkit.lab.verify import planting
 from lockkit.protocol.outcome import Found, Version, over
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create, delete, read, settle_write
-from lockkit.table.occ import leaving, rollback
+from lockkit.table.occ import late, rollback
 from lockkit.table.read import table_files
 from lockkit.table.services import archive as archiving
 from lockkit.table.services import archive_history
@@ -56,7 +56,7 @@ leaves_old_files, history_rows = archiving.leaves_old_files, archive_history.his
 def deletes_first(config: Any, leaving: Any, believe: Any) -> Procedure[list[str]]:
     for each in leaving:
         yield from delete(config.names.completed(each.instant, each.action, each.completed))
-    return (yield from add(config, leaving, believe))
+    return (yield from add(config, late, believe))
 
 
 def one_left_out(config: Any, leaving: Any, believe: Any) -> Procedure[list[str]]:
@@ -65,7 +65,7 @@ def one_left_out(config: Any, leaving: Any, believe: Any) -> Procedure[list[str]
 
 
 def without_asking(config: Any, leaving: Any, _believe: Any) -> Procedure[list[str]]:
-    return (yield from add(config, leaving, lambda: None))
+    return (yield from add(config, late, lambda: None))
 
 
 def newest_first(names: Any, leavers: Any, instants: list[str]) -> Procedure[None]:
@@ -74,7 +74,7 @@ def newest_first(names: Any, leavers: Any, instants: list[str]) -> Procedure[Non
 
 def completed_first(names: Any, leavers: Any, instants: list[str]) -> Procedure[None]:
     for each in instants:
-        yield from delete(leaving.completed_file(names, leavers.every, each))
+        yield from delete(late.completed_file(names, leavers.every, each))
     yield from leave(names, leavers, instants)
 
 
@@ -140,7 +140,7 @@ MISTAKES = (
             completed_first,
             "test_an_archiver_may_die_at_each_write_and_every_instant_is_shown_once",
             {"version": 9, "lost": 0}),
-    Mistake("what an earlier archiver left is not looked for", leaving, "_latest",
+    Mistake("what an earlier archiver left is not looked for", late, "_latest",
             nobody, "test_a_completed_file_resent_after_archiving_is_removed_again",
             {"version": 9}),
     Mistake("a pending writer keeps nothing back", archiving, "barriers", all_but("pending"),

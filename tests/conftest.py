@@ -143,7 +143,7 @@ def bucket() -> str:
 @pytest.fixture
 def no_hudi_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """In mode hudi, each commit waits 200 ms for the clocks of Hudi's writers. Here are none."""
-    monkeypatch.setattr("lockkit.table.occ.hudi_clocks.HUDI_SKEW_MS", 0)
+    monkeypatch.setattr("lockkit.table.occ.committing.HUDI_SKEW_MS", 0)
 
 
 @dataclass

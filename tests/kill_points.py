@@ -49,8 +49,8 @@ from lockkit.table import (
 )
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.occ.covered import load_rollback_plan
 from lockkit.table.occ.fence import read_fence
-from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services.clean import carry_out, plan_clean, resume_clean

@@ -38,7 +38,7 @@ from lockkit.table.format.timeline import (
     parse_timeline,
 )
 from lockkit.table.occ.covered import CheckedHorizon
-from lockkit.table.occ.dead import roll_back_held
+from lockkit.table.occ.failed import roll_back_held
 from lockkit.table.occ.liveness import end
 from lockkit.table.occ.rollback import _files_of, roll_back
 from lockkit.table.occ.transaction import TakenInstant, Transaction, first_file, is_ours

@@ -20,10 +20,10 @@ from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.table import CommitConflict, Table, read_table
 from lockkit.table.errors import NotWritable
-from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.properties import PROPERTIES_KEY
+from lockkit.table.format.property_keys import format_properties, parse_properties
 from lockkit.table.format.timeline import instant_of
-from lockkit.table.occ.metadata_off import MetadataSwitchedOff
+from lockkit.table.occ.rewriting import MetadataSwitchedOff
 from lockkit.table.read.bucket_groups import BucketGroups
 from lockkit.table.services.adopt import adopt as adopt_table
 from lockkit.table.writer import ArrowWrite

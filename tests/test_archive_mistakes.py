@@ -10,7 +10,7 @@ import pytest
 import test_archiving
 from archive_mutants import MISTAKES, Mistake, planted
 
-from lockkit.table.occ import leaving
+from lockkit.table.occ import late
 from lockkit.table.services import archive as archiving
 from lockkit.table.services import archive_history
 
@@ -36,7 +36,7 @@ def test_a_mistake_of_archiving_is_found_by_its_test(
 ) -> None:
     test = getattr(test_archiving, mistake.found_by)
     if "serial" in inspect.signature(test).parameters:
-        for module in (archiving, archive_history, leaving):
+        for module in (archiving, archive_history, late):
             monkeypatch.setattr(module, "all_of", test_archiving.one_by_one)
     for name in ("right", "wrong"):
         (tmp_path / name).mkdir()

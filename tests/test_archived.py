@@ -20,7 +20,7 @@ from lockkit.runtime import run
 from lockkit.stores import ListEntry
 from lockkit.table import Table
 from lockkit.table.errors import NotWritable
-from lockkit.table.format.java_properties import format_properties, parse_properties
+from lockkit.table.format.property_keys import format_properties, parse_properties
 from lockkit.table.format.timeline import V6, parse_timeline
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.conflict import refuse_missing

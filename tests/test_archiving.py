@@ -31,7 +31,7 @@ from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import CommitFiles, WriteStat
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import V9, instant_ms, instant_of, parse_timeline
-from lockkit.table.occ import leaving
+from lockkit.table.occ import late
 from lockkit.table.occ.commit import EpochGuard, StateChange
 from lockkit.table.occ.rollback import RollbackRefused
 from lockkit.table.occ.transaction import TableCache, first_file
@@ -491,7 +491,7 @@ def one_by_one(procedures: Any) -> Procedure[list[Any]]:
 @pytest.fixture
 def serial(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No two requests at once, so that each is one step."""
-    for module in (archiving, archive_history, leaving):
+    for module in (archiving, archive_history, late):
         monkeypatch.setattr(module, "all_of", one_by_one)
     yield
 

@@ -43,9 +43,8 @@ from lockkit.table.read.bucket_groups import bucket_file_id
 from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.reader import read_increment
 from lockkit.table.services import cluster as plans
-from lockkit.table.services.cluster import SizedSlice, choose
-from lockkit.table.services.rewrite import Clustered
-from lockkit.table.services.rewrite import cluster as cluster_now
+from lockkit.table.services.cluster import Clustered, SizedSlice, choose
+from lockkit.table.services.cluster import cluster as cluster_now
 from lockkit.table.services.rules import ClusterRules, ServiceRules, cluster_rules
 from lockkit.table.services.service import TableService
 

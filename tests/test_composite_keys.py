@@ -21,10 +21,14 @@ from lockkit.table import CommitConflict, Table, create_table, read_table
 from lockkit.table.errors import NotWritable, RefusedOption
 from lockkit.table.format.base_file import record_keys
 from lockkit.table.format.gate import refuse_other
-from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.partition import partition_path
 from lockkit.table.format.properties import TableConfig, from_properties, to_properties
-from lockkit.table.format.property_keys import COMPLEX, KEY_CLASSES
+from lockkit.table.format.property_keys import (
+    COMPLEX,
+    KEY_CLASSES,
+    format_properties,
+    parse_properties,
+)
 from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.options import new_config, write_options
 from lockkit.table.read.predicate import partition_value

@@ -17,7 +17,7 @@ from lockkit.errors import TableError
 from lockkit.runtime import SiblingInterrupted
 from lockkit.table import CommitConflict, Table, read_table
 from lockkit.table.errors import RefusedOption
-from lockkit.table.occ.metadata_off import MetadataSwitchedOff
+from lockkit.table.occ.rewriting import MetadataSwitchedOff
 from lockkit.table.writer import ArrowWrite
 
 pytestmark = pytest.mark.usefixtures("no_hudi_beside")

@@ -15,8 +15,13 @@ import pytest
 from lockkit.errors import TableError
 from lockkit.table import Table
 from lockkit.table.errors import NotWritable, RefusedOption, RefusedRows, UnsupportedTable
-from lockkit.table.format.java_properties import format_properties, parse_properties
-from lockkit.table.format.property_keys import KEY_CLASS, KEY_CLASSES, KEY_TYPE
+from lockkit.table.format.property_keys import (
+    KEY_CLASS,
+    KEY_CLASSES,
+    KEY_TYPE,
+    format_properties,
+    parse_properties,
+)
 
 pytestmark = pytest.mark.usefixtures("no_hudi_beside")
 

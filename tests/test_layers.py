@@ -63,7 +63,7 @@ SDKS = {
     "thrift": ["providers.hive_wire", "providers.hive_thrift"],
     "pyarrow": ["table", "spark", "lab.verify", "lab.widgets.stage.steps", "lab.course"],
     "fastavro": ["table", "spark", "lab.verify"],
-    "xxhash": ["table", "providers.implicit"],
+    "xxhash": ["table", "lock.hudi_keys"],
     "polars": ["table"],
     "numpy": ["table"],
     "pyspark": ["spark"],
@@ -88,23 +88,23 @@ SDKS = {
 # The modules inside the packages that decide on commits; each may import only those before it.
 ORDER = {
     "table.format": (
-        "avro avro_decoding restored timeline java_properties option_values commit_records records "
+        "avro avro_decoding restored timeline option_values commit_records records "
         "spark_hash java_hash data_files schema schema_reading property_keys timestamp_keys "
         "refusals properties partition deleted_rows row_partitions composite_keys layout base_file "
         "base_file_reading plans "
-        "compaction_plan hudi_options gate readable log_blocks avro_columns avro_flat log_writing "
-        "archived archive_writing savepoint_files taken_back"
+        "compaction_plan gate readable log_blocks avro_columns avro_flat log_writing "
+        "archived savepoint_files taken_back"
     ),
     "table.occ": (
-        "fence leaving late rolling_forward "
+        "fence late "
         "group group.decision group.archived group.fence group.rate group.commit group.tail "
-        "conflicting covered pending conflict heartbeat_rules "
-        "liveness heartbeat locks hudi_clocks "
+        "conflicting covered conflict heartbeat_rules "
+        "liveness heartbeat locks "
         "creation decide markers discarding transaction failed prepared news rewriting "
-        "metadata_off outgrown "
-        "commit committing condition group.mode mode ahead "
+        "outgrown "
+        "commit committing condition group.mode mode "
         "publish group.ahead group.gone group.process group.refused group.waiting group.publish "
-        "rollback dead concurrency "
+        "rollback concurrency "
         "nonblocking "
         "contract"
     ),

@@ -23,10 +23,10 @@ from test_log_files import deletes as delete_block
 from lockkit import Clock, open_store
 from lockkit.runtime import run
 from lockkit.table import Table, load_snapshot, read_table
-from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.layout import WriteStat, format_commit
 from lockkit.table.format.log_blocks import AVRO, COMMAND
 from lockkit.table.format.properties import HUDI, PROPERTIES_KEY
+from lockkit.table.format.property_keys import format_properties, parse_properties
 from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.format.timeline import V6, V9, instant_ms, instant_of
 

@@ -26,8 +26,8 @@ from lockkit.providers.hive import _owner
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.zookeeper import HOLDER, _said
 from lockkit.recipes.election import Election
-from lockkit.recipes.election.epochs import epoch_key
 from lockkit.recipes.granular.queued import _entry
+from lockkit.recipes.guarded import epoch_key
 from lockkit.recipes.queue import QueueError
 from lockkit.recipes.queue.file import decode as queue_of
 from lockkit.sinks import EventSink, listening

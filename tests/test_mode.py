@@ -25,8 +25,8 @@ from lockkit.sinks import silent
 from lockkit.stores import Store, open_store
 from lockkit.table import FENCE_KEY, PROPERTIES_KEY, Table, TableConfig, commit, read_table
 from lockkit.table.errors import CommitConflict
-from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.properties import FENCED, HUDI, MODE, load_config
+from lockkit.table.format.property_keys import format_properties, parse_properties
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import complete, decide
 from lockkit.table.occ.fence import CLOSED, read_fence

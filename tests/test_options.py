@@ -22,6 +22,8 @@ from lockkit.providers import open_lock
 from lockkit.table import Table, read_table
 from lockkit.table.format.gate import (
     _KEYGEN,
+    TABLE,
+    OptionRule,
     UnknownOption,
     _in_families,
     check_options,
@@ -30,7 +32,6 @@ from lockkit.table.format.gate import (
     options_page,
     refuse_other,
 )
-from lockkit.table.format.hudi_options import TABLE, OptionRule
 from lockkit.table.format.property_keys import COMPLEX, KEY_CLASSES
 
 ROOT = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lockkit.cli.main import main
-from lockkit.cli.paste import address_of, pasteable, store_flags
+from lockkit.cli.terminal import address_of, pasteable, store_flags
 from lockkit.lab.server import Emulator
 
 AT = ("s3://lake/orders", " --endpoint http://127.0.0.1:9000")

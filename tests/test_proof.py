@@ -50,8 +50,8 @@ from lockkit.stores import Store, open_store
 from lockkit.stores.endpoint import is_providers_own
 from lockkit.stores.memory import MemoryStore
 from lockkit.stores.within import within
-from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, to_properties
+from lockkit.table.format.property_keys import format_properties
 from lockkit.table.handle import Table
 from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SINGLE
 from lockkit.table.occ.creation import create_table

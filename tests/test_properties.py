@@ -17,14 +17,13 @@ from lockkit.protocol.outcome import Applied, Found, IfAbsent
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import TableConfig, begin, commit, create_table, read_table
-from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.properties import (
     BACKUP_KEY,
     PROPERTIES_KEY,
     from_properties,
     to_properties,
 )
-from lockkit.table.format.property_keys import NO_PARTITION
+from lockkit.table.format.property_keys import NO_PARTITION, format_properties, parse_properties
 
 HUDI = Path(__file__).parent / "data" / "hudi"
 

@@ -30,13 +30,11 @@ from lockkit.cli.acquire import opened
 from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import BreakRefused
-from lockkit.lock.hudi_keys import READ, UnknownKey, checked
+from lockkit.lock.hudi_keys import READ, UnknownKey, checked, key_of_base_path
 from lockkit.providers.both import DoubleLock
 from lockkit.providers.dynamodb import DynamoDBLock
 from lockkit.providers.filesystem import FilesystemLock
-from lockkit.providers.hudi import PROVIDERS
-from lockkit.providers.implicit import key_of_base_path
-from lockkit.providers.patience import LongWait
+from lockkit.providers.hudi import PROVIDERS, LongWait
 from lockkit.providers.process import ProcessLock
 
 ROOT = Path(__file__).parents[1]
@@ -612,7 +610,7 @@ def test_a_key_that_has_no_effect_is_warned_of_and_its_value_not_shown(key: str,
 
 
 def test_no_key_of_hudis_is_taken_for_a_misspelling_of_another() -> None:
-    from lockkit.table.format.hudi_options import TABLE
+    from lockkit.table.format.gate import TABLE
 
     own = {key: "1" for each in TABLE for key in each.keys if key.startswith("hoodie.")
            and not key.startswith(("hoodie.aws.role", "hoodie.aws.sts"))

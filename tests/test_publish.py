@@ -42,10 +42,10 @@ from lockkit.sinks import silent
 from lockkit.stores import open_store
 from lockkit.table import Committed, begin, commit, prepare, read_table
 from lockkit.table.errors import CommitConflict, HeartbeatExpired
-from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.layout import hadoop_base
 from lockkit.table.format.plans import parse_rollback_plan
 from lockkit.table.format.properties import PROPERTIES_KEY, load_config, to_properties
+from lockkit.table.format.property_keys import format_properties
 from lockkit.table.format.timeline import V6, instant_ms, load_timeline
 from lockkit.table.handle import Table
 from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SHARED

@@ -17,8 +17,8 @@ from lockkit.protocol.outcome import Found, over
 from lockkit.runtime import Procedure, run
 from lockkit.stores import Store
 from lockkit.table import Prepared
-from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.properties import PROPERTIES_KEY, to_properties
+from lockkit.table.format.property_keys import format_properties
 from lockkit.table.occ.commit import DecidedCommit, Prefetched, decide
 from lockkit.table.occ.fence import NO_INSTANT, read_fence
 from lockkit.table.occ.publish import Prefetcher

@@ -47,7 +47,7 @@ REGIONS = ("EU", "US")
 AT_ONCE = {
     "lockkit.table.occ.late.SETTLED_MS": -10_000, "lockkit.table.occ.commit.LATE_MS": -1,
     "lockkit.table.services.archive_group.REPUBLISHED_MS": 0,
-    "lockkit.table.occ.hudi_clocks.HUDI_SKEW_MS": 0,
+    "lockkit.table.occ.committing.HUDI_SKEW_MS": 0,
 }
 """No age keeps commits from the archive, and nobody waits for Hudi's clocks."""
 Model = dict[str, int]

@@ -16,6 +16,7 @@ from lockkit.errors import LossReason, NoAnswer, StoreError
 from lockkit.lock.handle import UnprovenRelease
 from lockkit.providers.dynamodb import DynamoDBLock
 from lockkit.providers.filesystem import FilesystemLock
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.providers.process import ProcessLock
 
@@ -48,8 +49,8 @@ class Scripted(LeasedLock):
     def _give_back(self, taken: ServiceGrant) -> None:
         self._do("give back")
 
-    def _inspect(self) -> NotFree | None:
-        found: NotFree | None = self._do("look")
+    def _holder(self) -> ServiceHolder | None:
+        found: ServiceHolder | None = self._do("look")
         return found
 
     def _abandon(self) -> None:

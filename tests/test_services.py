@@ -46,7 +46,7 @@ from lockkit.table import (
 from lockkit.table.format.layout import hadoop_base
 from lockkit.table.format.plans import parse_clean_plan
 from lockkit.table.format.timeline import V6, V9, Timeline, load_timeline, parse_timeline
-from lockkit.table.occ import dead as occ_dead
+from lockkit.table.occ import failed as occ_failed
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.concurrency import SHARED, OptimisticConcurrency
 from lockkit.table.occ.heartbeat import Heartbeat
@@ -234,7 +234,7 @@ def test_a_failed_rollback_is_a_warning_and_the_commit_remains(
         raise TableError("no luck")
         yield
 
-    monkeypatch.setattr(occ_dead, "roll_back", fail)
+    monkeypatch.setattr(occ_failed, "roll_back", fail)
     with Table(url, endpoint=server.s3) as table:
         with pytest.warns(ServiceFailed, match="no luck") as warned:
             table.append(rows([0]))

@@ -31,10 +31,10 @@ from lockkit.lab.faults import Fault, FaultError, FaultPlan, RequestFacts, diale
 from lockkit.lab.verify.check import Kind as VerdictKind
 from lockkit.lab.verify.check import check
 from lockkit.lock.handle import Lock
+from lockkit.lock.hudi_keys import key_of_base_path
 from lockkit.lock.polling import LOOK_FLOOR_MS, SLEEP_LONGEST_MS, PollingPace
 from lockkit.protocol.outcome import Found, NotOurs, Ours, StillOut, resolve
 from lockkit.protocol.record import EPOCH_BELIEVED_MAX, EPOCH_MAX, Garbled, Record, decode, encode
-from lockkit.providers.implicit import key_of_base_path
 from lockkit.stores import ListEntry
 from lockkit.stores.endpoint import RETRY_AFTER_S_MAX, epoch_ms, seconds
 from lockkit.table.format.layout import (

@@ -16,10 +16,9 @@ from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.errors import unwrapped
 from lockkit.spark.fresh import OldRows
-from lockkit.spark.land import land
 from lockkit.spark.read import read, register
 from lockkit.spark.source import Lockkit
-from lockkit.spark.spool import LocalSpool
+from lockkit.spark.spool import LocalSpool, land
 from lockkit.stores import open_store
 from lockkit.table.format.timeline import V9, load_timeline
 from lockkit.table.options import RETRIES

@@ -230,8 +230,7 @@ def test_every_error_of_a_commit_comes_out_as_its_own_class() -> None:
 
 
 def test_of_two_saves_into_one_bucket_one_retries_up_to_the_requested_number(here: Any) -> None:
-    from lockkit.spark.land import land
-    from lockkit.spark.spool import LocalSpool
+    from lockkit.spark.spool import LocalSpool, land
 
     for retries, key in ((0, "x"), (2, "y")):
         first, second = saver(here, **{RETRIES: str(retries)}), saver(here)

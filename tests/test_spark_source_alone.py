@@ -14,10 +14,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
-from lockkit.spark.land import land, spool_for
 from lockkit.spark.place import TableAddress
 from lockkit.spark.source import Lockkit
-from lockkit.spark.spool import LocalSpool
+from lockkit.spark.spool import LocalSpool, land, spool_for
 from lockkit.stores import open_store
 from lockkit.table import Table, TableConfig, create_table, read_table
 from lockkit.table.options import write_options

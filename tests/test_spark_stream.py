@@ -38,15 +38,14 @@ from lockkit.lock.storage import LOCK_KEY
 from lockkit.runtime import run
 from lockkit.spark import foreach_batch, register, streamer, unwrapped, write
 from lockkit.spark.java import SCRATCH_NAMES
-from lockkit.spark.land import land
-from lockkit.spark.microbatch import STREAM, STREAMS, MicroBatch
 from lockkit.spark.process import tree
-from lockkit.spark.spool import LocalSpool
+from lockkit.spark.spool import LocalSpool, land
 from lockkit.spark.stream_job import parser, work_of
 from lockkit.spark.streamer import Streamer
+from lockkit.spark.write import STREAM, STREAMS, MicroBatch
 from lockkit.stores import open_store
 from lockkit.table import avro_schema, begin, commit, load_snapshot, prepare, read_table
-from lockkit.table.format.java_properties import format_properties
+from lockkit.table.format.property_keys import format_properties
 from lockkit.table.format.timeline import V9, load_timeline
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.covered import read_commit

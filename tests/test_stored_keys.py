@@ -16,7 +16,7 @@ from test_group_table import rows, values
 from lockkit.lab.server import Emulator
 from lockkit.table import Table
 from lockkit.table.format.base_file import Slice
-from lockkit.table.write.stored_keys import StoredKeys, stored_keys
+from lockkit.table.write.merging import StoredKeys, stored_keys
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_slice_names_a_bounded_number_of_files_before_it(
 
 
 def test_the_memory_of_stored_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockkit.table.write import stored_keys as module
+    from lockkit.table.write import merging as module
 
     keys = pa.array(["a" * 40])
     monkeypatch.setattr(module, "KEPT_BYTES_MAX", 3 * keys.nbytes)

@@ -21,7 +21,7 @@ from lockkit.spark.query import spark_schema
 from lockkit.spark.schema_registry import open_registry
 from lockkit.spark.stream import with_compaction
 from lockkit.spark.stream_job import IDLE, REFUSED, StreamJob, parser, work_of
-from lockkit.table.format.java_properties import format_properties
+from lockkit.table.format.property_keys import format_properties
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.services.rules import COMPACT_ASYNC_KEY, COMPACT_KEY
 

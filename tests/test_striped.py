@@ -32,8 +32,7 @@ from lockkit.protocol.outcome import (
 from lockkit.recipes.errors import StripesDiffer
 from lockkit.recipes.striped import StripedLock
 from lockkit.recipes.striped import handle as module
-from lockkit.recipes.striped.layout import LAYOUT_KEY, of_stripe
-from lockkit.stores.below import SubStore
+from lockkit.recipes.stripes import LAYOUT_KEY, SubStore, of_stripe
 
 STRIPES = 8
 QUICK: dict[str, Any] = {"ttl_s": 30.0, "renew_interval_s": 0.1}

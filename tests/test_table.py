@@ -34,10 +34,10 @@ from lockkit.events import KINDS
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, PreconditionFailed
+from lockkit.recipes.stripes import SubStore
 from lockkit.runtime import List, Note, Procedure, Put, Sleep, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import ListEntry, Listing, Store
-from lockkit.stores.below import SubStore
 from lockkit.stores.pages import joined
 from lockkit.table import (
     FENCE_KEY,

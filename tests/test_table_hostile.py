@@ -47,10 +47,9 @@ from lockkit.table import (
     write_inserts,
 )
 from lockkit.table.errors import NotWritable
-from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.layout import file_name, parse_commit
 from lockkit.table.format.properties import from_properties, to_properties
-from lockkit.table.format.property_keys import checksum
+from lockkit.table.format.property_keys import checksum, format_properties, parse_properties
 from lockkit.table.format.row_partitions import partition_of
 from lockkit.table.format.timeline import V6
 from lockkit.table.occ.liveness import heartbeat_key, read_heartbeat

@@ -42,8 +42,8 @@ from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import instant_ms, load_timeline
 from lockkit.table.occ import fence as fencing
 from lockkit.table.occ.commit import complete, decide
+from lockkit.table.occ.covered import load_rollback_plan
 from lockkit.table.occ.fence import COMMIT
-from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.publish import Prefetcher
 from lockkit.table.occ.rollback import roll_back
 

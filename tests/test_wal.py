@@ -36,7 +36,6 @@ from lockkit.protocol.outcome import (
     Unknown,
 )
 from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
-from lockkit.recipes.wal.claim import End, SlotLanded, SlotTaken, SlotUnknown, claim
 from lockkit.recipes.wal.handle import Cursor, LogTail, Position, Reader, Wal
 from lockkit.recipes.wal.reader import fold, poll
 from lockkit.recipes.wal.slot import (
@@ -44,9 +43,14 @@ from lockkit.recipes.wal.slot import (
     MANIFEST_KEY,
     RECORD_BYTES_MAX,
     SLOT_BYTES_MAX,
+    End,
     Manifest,
     Slot,
+    SlotLanded,
     SlotRead,
+    SlotTaken,
+    SlotUnknown,
+    claim,
     decode_manifest,
     decode_slot,
     encode_head,

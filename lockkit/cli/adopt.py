@@ -52,8 +52,7 @@ def adopt(args: argparse.Namespace) -> int:
     from lockkit.cli.fence import locked
     from lockkit.cli.generations import opened
     from lockkit.runtime import run
-    from lockkit.table.services.adopt import adopt, plan_adoption
-    from lockkit.table.services.adopt_buckets import find_buckets
+    from lockkit.table.services.adopt import adopt, find_buckets, plan_adoption
 
     with opened(args.url, store_options(args)) as store:
         found: Adoption = run(plan_adoption(), store, Clock())

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli import adopt, fence, savepoint, upkeep
-from lockkit.cli.pending import is_left, looked_up, pending_lines
+from lockkit.cli import adopt, fence, upkeep
 from lockkit.cli.terminal import (
     FOUND,
     OK,
@@ -19,6 +18,7 @@ from lockkit.cli.terminal import (
     say_json,
     table,
 )
+from lockkit.cli.upkeep import is_left, looked_up, pending_lines
 from lockkit.events import clock_time, plain
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ def add(commands: Any) -> None:
     upkeep.add(verbs, _verb)
     fence.add(verbs, _verb)
     adopt.add(verbs, _verb)
-    savepoint.add(verbs, _verb)
 
 
 def _verb(verbs: Any, name: str, help: str, about: str, example: str) -> argparse.ArgumentParser:

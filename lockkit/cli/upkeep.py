@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.pending import is_left, looked_up, pending_lines, sign_of_life
 from lockkit.cli.terminal import (
     BUSY,
     OK,
@@ -22,15 +21,17 @@ from lockkit.cli.terminal import (
     say,
     say_json,
     store_options,
+    table,
     warn,
 )
 from lockkit.clock import Clock
 from lockkit.events import plain
+from lockkit.table.inspect.words import is_left as is_left
+from lockkit.table.inspect.words import sign_of_life as sign_of_life
 
 if TYPE_CHECKING:
     from lockkit.table.occ.condition import PendingInstant, TableCondition
     from lockkit.table.services.service import ServiceRun, TableService
-
 CLEAN = """\
 Deletes the files that no reader of the retained commits needs. It writes a plan first; the next
 clean finishes an interrupted one. Readers of older snapshots lose their files."""
@@ -424,3 +425,19 @@ def serving(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Table
             raise CommandError(plain(busy, limit=1000), code=BUSY) from None
         finally:
             concurrency_control.close()
+
+
+def looked_up(args: argparse.Namespace) -> TableCondition:
+    from lockkit.cli.generations import opened
+    from lockkit.runtime import run
+    from lockkit.table.occ.condition import condition
+
+    with opened(args.url, store_options(args)) as store:
+        found: TableCondition = run(condition(), store, Clock())
+    return found
+
+
+def pending_lines(pending: Sequence[PendingInstant]) -> list[str]:
+    rows = [(each.instant, each.action, "inflight" if each.inflight else "requested",
+             sign_of_life(each)) for each in pending]  # fmt: skip
+    return table(("pending", "action", "state", "writer"), rows)

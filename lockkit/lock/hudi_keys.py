@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from lockkit.errors import StoreError
 from lockkit.stores.secret import carries_secret
 
 PREFIX = "hoodie.write.lock."
@@ -72,7 +74,7 @@ KEYS = [
     *WAITING, *PROVIDERS_OWN, PROVIDER, STRATEGY, *LEASE, SAS_TOKEN, *AZURE_LOGINS, *PLACES,
     *PROVIDERS_NUMBERS,
 ]  # fmt: skip
-"""Every key of Hudi's locks. `table.format.hudi_options` says what a table does with each."""
+"""Every key of Hudi's locks. `table.format.gate` says what a table does with each."""
 READ = [*KEYS, BASE_PATH, TABLE_NAME, *AWS_KEYS]
 """Every key that can have an effect on a lock."""
 _TEXT = (PROVIDER, BASE_PATH, TABLE_NAME, *AWS_KEYS)
@@ -196,3 +198,21 @@ def number(
     if not least <= value <= most:
         raise ValueError(f"{key} is from {least:g} to {most:g}, not {said!r}")
     return value
+
+
+def key_of_base_path(base_path: str) -> str:
+    """The key that Hudi's "implicit" providers derive from a table's path, so none is configured.
+
+    Hudi's HashID (org.apache.hudi.common.util.hash): XXH64 of the path's UTF-8 bytes, as 16
+    upper-case hex digits; `s3a://` becomes `s3://`. The seed is a Java int, sign-extended to long.
+    """
+    try:
+        from xxhash import xxh64_hexdigest
+    except ModuleNotFoundError:
+        raise StoreError(
+            f"the key of the lock is a hash of {base_path!r:.200}, and the Python package 'xxhash' "
+            "is not installed",
+            cure="pip install xxhash, or configure the key by a provider that is not implicit",
+        ) from None
+    path = re.sub("^s3a://", "s3://", base_path, flags=re.IGNORECASE)
+    return xxh64_hexdigest(path.encode(), 0xFFFF_FFFF_DABA_DABA).upper()

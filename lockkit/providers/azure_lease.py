@@ -220,12 +220,6 @@ class AzureBlobLease(LeasedLock):
         if not was_ours:
             raise GrantOver("Azure reports that the lease was over, broken or another owner's")
 
-    def _inspect(self) -> NotFree | None:
-        found = self._properties()
-        if found is None or found.lease.status != "locked":
-            return None
-        return NotFree(self._named(found)[1])
-
     def _holder(self) -> ServiceHolder | None:
         found = self._properties()
         if found is None or found.lease.status != "locked":
@@ -235,11 +229,10 @@ class AzureBlobLease(LeasedLock):
         kept = "" if endless else "it was renewed within its last 60 s, or it would be over"
         lease_s = None if endless else float(TTL_S_MAX)  # Azure does not show a shorter one
         id, owner, process = self._named(found)
-        if not id:
-            return ServiceHolder(
-                owner, str(found.etag), ends, certain=False, kept_alive=kept, lease_s=lease_s
-            )
-        return ServiceHolder(owner, id, ends, process=process, kept_alive=kept, lease_s=lease_s)
+        return ServiceHolder(
+            owner, id or str(found.etag), ends, certain=bool(id), process=process,
+            kept_alive=kept, lease_s=lease_s,
+        )  # fmt: skip
 
     def _named(self, found: Any) -> tuple[str, str, str]:
         """(lease's id, owner, process) from the metadata, if they name the current lease.

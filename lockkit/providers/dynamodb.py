@@ -192,10 +192,6 @@ class DynamoDBLock(LeasedLock):
         self._delete()
         self._versions.clear()
 
-    def _inspect(self) -> NotFree | None:
-        found = self._read()
-        return None if found is None or found.free else NotFree(found.owner)
-
     def _holder(self) -> ServiceHolder | None:
         found = self._read()
         if found is None or found.free:

@@ -153,11 +153,9 @@ class FilesystemLock(LeasedLock):
         self._ask("delete", lambda: self._while_mine(taken, self._file.unlink))
         self._attempt = ""
 
-    def _inspect(self) -> NotFree | None:
+    def _is_held(self) -> bool:
         found = self._ask("read", self._read)
-        if found is None or self._expired(found, self.clock.wall_ns()):
-            return None
-        return self._held(found)
+        return found is not None and not self._expired(found, self.clock.wall_ns())
 
     def _holder(self) -> ServiceHolder | None:
         """Also of an expired file: it may be renewed yet, as this machine's clock may be ahead."""

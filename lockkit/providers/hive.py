@@ -160,10 +160,8 @@ class HiveMetastoreLock(LeasedLock):
     def _abandon(self) -> None:
         self._releasing = self._id is not None
 
-    def _inspect(self) -> NotFree | None:
-        rows = self._queue()
-        first = next((row for row in rows if row.state == GRANTED), rows[0] if rows else None)
-        return None if first is None else NotFree(_named(first))
+    def _is_held(self) -> bool:
+        return bool(self._queue())
 
     def _holder(self) -> ServiceHolder | None:
         rows = self._queue()

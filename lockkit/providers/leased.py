@@ -438,13 +438,12 @@ class LeasedLock(BaseLock):
         """Return once the service has confirmed it. Raises `GrantOver` or `NoAnswer`."""
 
     @abstractmethod
-    def _inspect(self) -> NotFree | None:
-        """Who holds it now; None: it is free. Changes nothing."""
-
     def _holder(self) -> ServiceHolder | None:
-        """The same with all facts that the service reports; None: it is free."""
-        found = self._inspect()
-        return None if found is None else ServiceHolder(found.owner, "", "with its process")
+        """Who holds it now, as far as the service reports; None: it is free. Changes nothing."""
+
+    def _is_held(self) -> bool:
+        """The same in one request."""
+        return self._holder() is not None
 
     def _break_grant(self, version: str) -> bool:
         """End the grant of `version`, of any holder; False: there is another grant now."""
@@ -486,7 +485,7 @@ class LeasedLock(BaseLock):
     def locked(self) -> bool:
         """Whether the lock is held, by any owner. One request."""
         self._guard_process()
-        return self.owned() or self._inspect() is not None
+        return self.owned() or self._is_held()
 
     def holder(self) -> ServiceHolder | None:
         """Who holds it, since when, and how that ends; None: it is free. One or two requests."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.lock.client import Wakeup
+from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores.arguments import check_texts
 
@@ -128,9 +129,11 @@ class ProcessLock(LeasedLock):
                 raise GrantOver("another thread has it")
             self._slot.free()
 
-    def _inspect(self) -> NotFree | None:
+    def _holder(self) -> ServiceHolder | None:
         with _TURN:
-            return None if self._slot.holder is None else NotFree(_named(self._slot))
+            if self._slot.holder is None:
+                return None
+            return ServiceHolder(_named(self._slot), "", "with its process")
 
 
 def _named(slot: _Slot) -> str:

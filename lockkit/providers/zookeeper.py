@@ -15,8 +15,8 @@ from lockkit.clock import process_name
 from lockkit.config import seconds
 from lockkit.errors import NoAnswer, StoreError, clipped
 from lockkit.lock.client import Wakeup
+from lockkit.lock.hudi_keys import key_of_base_path
 from lockkit.providers.holder import ServiceHolder
-from lockkit.providers.implicit import key_of_base_path
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.providers.zookeeper_session import CLOSE_S, ZookeeperSession
 from lockkit.stores.arguments import SERVICE_S_MAX, check_texts
@@ -162,10 +162,8 @@ class ZookeeperLock(LeasedLock):
             raise
         self._place, self._deleting = None, False
 
-    def _inspect(self) -> NotFree | None:
-        session = self._opened()
-        names = self._contenders(session)
-        return NotFree(self._owner(session, names[0])) if names else None
+    def _is_held(self) -> bool:
+        return bool(self._contenders(self._opened()))
 
     def _holder(self) -> ServiceHolder | None:
         from kazoo.exceptions import NoNodeError

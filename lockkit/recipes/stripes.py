@@ -2,16 +2,40 @@
 
 Guava's arithmetic (`com.google.common.util.concurrent.Striped`, which Ozone uses): the number is a
 power of two, and an index is the smeared hash under a mask. Different keys may share a stripe.
+
+The objects below the URL of locks in a store:
+
+    stripes.json   {"format": 1, "stripes": 64, "hash": "guava(blake2b-32)", "attempt": ...}
+    stripes/17/    the lock of stripe 17
+
+Two clients with different numbers of stripes would lock different objects for the same key. The
+number is therefore recorded once, by create-if-absent, and a client with another number is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
+from lockkit.events import Event
+from lockkit.protocol.outcome import (
+    Condition,
+    Found,
+    IfVersion,
+    Missing,
+    ReadAnswer,
+    Version,
+    WriteAnswer,
+)
+from lockkit.recipes.errors import StripesDiffer
 from lockkit.recipes.taking import in_order
+from lockkit.runtime import Procedure, Unique
+from lockkit.runtime.proven import create, read
+from lockkit.stores import Listing, ObjectVersion, Store
 
 STRIPES_MAX = 1 << 30
 """Guava's own."""
@@ -78,3 +102,112 @@ def strongest(wanted: Iterable[tuple[P, Mode]]) -> Mapping[P, Mode]:
 def collision_chance(stripes: int, others: int) -> float:
     """The probability that a key shares a stripe with one of `others` keys: 1 - (1 - 1/S)^k."""
     return 1.0 - (1.0 - 1.0 / rounded(stripes)) ** others
+
+
+class SubStore:
+    """Many share one client: an SDK's client costs some 10 MB. Closing one closes nothing."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self.url = f"{store.url}/{prefix}"
+        self.options, self.capabilities = store.options, store.capabilities
+        self.server = store.server
+        self._store, self._prefix = store, f"{prefix}/"
+
+    def get(
+        self, key: str, *, unless: Version | None = None, limit: int | None = None
+    ) -> ReadAnswer:
+        return self._store.get(self._prefix + key, unless=unless, limit=limit)
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        return self._store.put(self._prefix + key, body, condition)
+
+    def list(self, prefix: str, after: str = "") -> Listing:
+        found = self._store.list(self._prefix + prefix, self._prefix + after if after else "")
+        within = (replace(each, key=each.key[len(self._prefix) :]) for each in found)
+        return Listing(within, snapshot=found.snapshot, last_page=found.last_page)
+
+    def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
+        return self._store.put_file(self._prefix + key, source, size)
+
+    def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
+        return self._store.get_file(self._prefix + key, into)
+
+    def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+        return self._store.delete(self._prefix + key, condition)
+
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
+        return self._store.versions(self._prefix + key)
+
+    def get_version(self, key: str, version: ObjectVersion) -> bytes:
+        return self._store.get_version(self._prefix + key, version)
+
+    def close(self) -> None:
+        """The code that opened the store closes it."""
+
+
+LAYOUT_KEY = "stripes.json"
+LAYOUT_BYTES_MAX = 4096
+FORMAT = 1
+STORED_MAX = 1 << 16
+
+
+def stripe_key(stripe: int) -> str:
+    """The prefix of one stripe below the URL, with a trailing slash."""
+    return f"stripes/{stripe}/"
+
+
+def of_stripe(history: Iterable[Event], stripe: int) -> Iterator[Event]:
+    """The events of one stripe in a history: `check` judges one lock at a time."""
+    place = f"/{stripe_key(stripe)}"
+    for each in history:
+        if each.kind == "request":
+            if place in f"/{each['key']}":
+                yield each
+        elif each.get("stripe", stripe) == stripe:
+            yield each
+
+
+def agree(stripes: int, where: str) -> Procedure[None]:
+    """Record the number of stripes once; `StripesDiffer` if another number is recorded."""
+    standing: object = yield from read(LAYOUT_KEY, limit=LAYOUT_BYTES_MAX)
+    if isinstance(standing, Missing):
+        body = {"format": FORMAT, "stripes": stripes, "hash": HASH, "attempt": (yield Unique())}
+        standing = yield from create(LAYOUT_KEY, json.dumps(body).encode())
+    if isinstance(standing, Found):
+        _refuse_other(standing.body, stripes, f"{where}/{LAYOUT_KEY}")
+
+
+def _refuse_other(body: bytes, stripes: int, where: str) -> None:
+    recorded, hashed = _layout(body, where)
+    if recorded != stripes:
+        raise StripesDiffer(
+            f"{where} says {recorded} stripes, and this handle has {stripes}: a key would have two "
+            "locks",
+            cure=f"use StripedLock(..., stripes={recorded})",
+        )
+    if hashed != HASH:
+        raise StripesDiffer(
+            f"{where} spreads keys by {hashed[:40]!r}, and this version of lockkit by {HASH!r}: a "
+            "key would have two locks",
+            cure="use the version that wrote it",
+        )
+
+
+def _layout(body: bytes, where: str) -> tuple[int, str]:
+    """The recorded (stripes, hash); `StripesDiffer` if the body is not a record of this version."""
+    try:
+        fields = json.loads(body) if len(body) <= LAYOUT_BYTES_MAX else None
+    except (ValueError, RecursionError):
+        fields = None
+    match fields:
+        case {"format": int(number)} if number > FORMAT:
+            why = f"is of format {number}, and this version of lockkit knows {FORMAT}"
+            cure = "update it"
+        case {"format": 1, "stripes": int(stripes), "hash": str(hashed)} if (
+            0 < stripes <= STORED_MAX and rounded(stripes) == stripes
+        ):
+            return stripes, hashed
+        case _:
+            why = "is not a record of stripes"
+            cure = "see who wrote it, and remove it if it is unused"
+    raise StripesDiffer(f"{where} {why}", cure=cure)

@@ -10,8 +10,8 @@ In reading order:
   `place` is a table's address.
 - `query` and `read`: a table as a DataFrame; `fresh` refuses to write back rows that are out of
   date.
-- `stream` and `microbatch` commit each batch once; `streamer` ingests a folder or a Kafka topic.
-- `source` and `sink` are `format("lockkit")`, on `spool` and `land`; `errors` finds lockkit's
+- `stream` commits each batch once; `streamer` ingests a folder or a Kafka topic.
+- `source` is `format("lockkit")`, whose writes go through a `spool`; `errors` finds lockkit's
   error in Spark's.
 - `java` finds a Java runtime, `archive` makes it start faster, `connect` is the Spark server that
   writers share, `process` ends child processes with their parent, and `orders` are the rows that

@@ -12,7 +12,7 @@ from lockkit.spark.frame import GROUP, KEY, PART, STORED_PART, WriteJob, each_fi
 from lockkit.table.errors import RefusedOption, RefusedRows
 from lockkit.table.format.base_file import Slice, record_keys, refuse_unfit
 from lockkit.table.format.composite_keys import EMPTY, NULL
-from lockkit.table.format.hudi_options import NAMES
+from lockkit.table.format.gate import NAMES
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.partition import NO_VALUE, partition_path
 from lockkit.table.format.properties import TableConfig

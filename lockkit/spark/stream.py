@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.sinks import Emit, silent
-from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.place import TableAddress
-from lockkit.spark.write import open_lock, write
+from lockkit.spark.write import MicroBatch, open_lock, write
 from lockkit.stores.keywords import check_keywords
 from lockkit.table.arguments import DESCRIBING
 from lockkit.table.errors import RefusedOption

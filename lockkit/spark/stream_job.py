@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 from lockkit.errors import clipped
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.java_properties import parse_properties
 from lockkit.table.format.option_values import flag as is_on
 from lockkit.table.format.option_values import lowered
+from lockkit.table.format.property_keys import parse_properties
 from lockkit.table.options import WRITE, write_options
 from lockkit.table.services.rules import COMPACT_KEYS
 

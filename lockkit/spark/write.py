@@ -6,18 +6,20 @@ errors keep their class.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.lock.hudi_keys import TABLE_NAME
+from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.spark.errors import unwrap
 from lockkit.spark.frame import TASKS_MAX, WriteJob, insert_frame, merge_frame
 from lockkit.spark.fresh import OldRows, attempt_tag, refuse_old_frame
-from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.place import TableAddress
 from lockkit.spark.placing import place_frame
 from lockkit.spark.rows import (
@@ -33,19 +35,21 @@ from lockkit.stores import Store
 from lockkit.stores.keywords import check_keywords
 from lockkit.table.arguments import refuse_wrong
 from lockkit.table.format.base_file import Target
-from lockkit.table.format.layout import WriteStat
+from lockkit.table.format.layout import WriteStat, hadoop_base
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.refusals import refuse_outside_arrow
 from lockkit.table.format.schema import DELETED_FLAG, META_COLUMNS
-from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import control_of
+from lockkit.table.occ.commit import Committed, StateChange
+from lockkit.table.occ.concurrency import control_of, guard_of
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.locks import open_table_lock
+from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 from lockkit.table.options import write_options
 from lockkit.table.read.bucket_groups import BucketGroups
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.upkeep import Upkeep
+from lockkit.table.write.batch import STREAM, STREAMS, BatchClaim, BatchState, StreamBatch
 from lockkit.table.write.merging import any_key
 from lockkit.table.writer import Claim, TableWrite, unclaimed
 
@@ -54,8 +58,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from lockkit.lock.contract import LockHandle
-
-
 def write(
     df: DataFrame,
     url: str,
@@ -276,3 +278,75 @@ def _job_tags(frame: DataFrame) -> tuple[Callable[[str], Any], ...]:
         return session.addTag, session.interruptTag, session.removeTag
     # Not the session's tags: only the thread that added such a tag can find it.
     return context.addJobTag, context.cancelJobsWithTag, context.removeJobTag
+
+
+__all__ = ["STREAM", "STREAMS", "MicroBatch"]
+
+_SPARKS_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(slots=True)
+class MicroBatch:
+    """Batch `batch` of the query `query`, which is being written to the table at `url`."""
+
+    store: Store
+    url: str
+    query: str
+    batch: int
+    clock: Clock = field(default_factory=Clock)
+    emit: Emit = silent
+    checkpoint: str = ""
+    """Spark's own id of the query if the query has another name; "" if it is unknown."""
+    _batch: StreamBatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._batch = StreamBatch(self.query, self.batch, self.checkpoint)
+
+    @property
+    def extra(self) -> dict[str, str]:
+        return self._batch.extra
+
+    def is_over(self, lock: LockHandle) -> bool:
+        """Whether the batch is committed. If not, only this run can commit it from now on.
+
+        A batch of a new checkpoint is a different batch, even with the same number. Raises
+        `TableError` if another writer of this batch is alive and cannot be stopped.
+        """
+
+        def hold(
+            rolls_back: Callable[[StateChange], Procedure[RolledBack | RollbackRefused]]
+        ) -> Procedure[RolledBack | RollbackRefused]:
+            with lock:
+                return (yield from rolls_back(StateChange(guard_of(lock), lock.assert_held)))
+
+        way = self._batch.state(hold, hadoop_base(self.url))
+        state: BatchState = run(way, self.store, self.clock, self.emit)
+        before = self._batch.before
+        if before is not None and state is BatchState.NEW_CHECKPOINT:
+            self._warn(
+                f"query {self.query} has a new checkpoint, and the table has its batches up to "
+                f"{before.batch} from an earlier one. Batch {self.batch} is written: it is not one "
+                "of those, though it may bring rows that they brought. Give a query with a new "
+                "checkpoint another name"
+            )
+        if before is not None and state is BatchState.PASSED_OVER:
+            self._warn_of_passing_over(before)
+        return state in (BatchState.PASSED_OVER, BatchState.COMMITTED)
+
+    def _warn_of_passing_over(self, before: BatchClaim) -> None:
+        """Warn, unless Spark's id is known: with it, only an old run can send such a batch."""
+        if not self.checkpoint and not _SPARKS_ID.fullmatch(self.query):
+            self._warn(
+                f"batch {self.batch} of query {self.query} is passed over: the table has its batch "
+                f"{before.batch} already. Spark sends no batch again after a later one. So either "
+                "another run of this query is behind: stop it; or the query has a new checkpoint, "
+                "and rows are being left out: restart it under another name"
+            )
+
+    def _warn(self, text: str) -> None:
+        self.emit("note", text=text)
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    def claim(self, instant: str, attempt: str = "") -> None:
+        """Record that `instant` writes this batch; `TableError` if another run claimed it."""
+        run(self._batch.claim(instant, attempt), self.store, self.clock)

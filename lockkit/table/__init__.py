@@ -3,14 +3,14 @@
 In reading order; each package may import only those above it:
 
 - `format`: what is written down. `timeline` (instants), `properties` and `refusals` (what kind of
-  table), `layout` (commits), `plans` (of table services), `schema` and `base_file`; `gate` and
-  `hudi_options` decide what becomes of each option of Hudi.
+  table), `layout` (commits), `plans` (of table services), `schema` and `base_file`; `gate`
+  decides what becomes of each option of Hudi.
 - `occ`: optimistic concurrency control. `transaction`, `prepared`, `conflict`, `fence`, `decide`,
   `news` and `commit`; `publish` (with the lock), `rollback`, `heartbeat`, `liveness` and `markers`.
 - `read`: `snapshot`, `checkpoint`, `opening`, `incremental` and `reader`.
 - `write`: `attempt` (what every writer does), `append`, `merge`, `groups` and `merging`.
 - `services`: `rules` (Hudi's options for them), `upkeep` (when each runs), `service` (runs them),
-  `clean`, `cluster` and `rewrite`, `compact`, `repair` of a fence.
+  `clean`, `cluster`, `compact`, `repair` of a fence.
 - `options` (of a write) and `writer` (an upsert, delete or overwrite, with Spark or without).
 - `handle` has `Table`, which holds all of that for one writer; `inspect` says who holds a table's
   lock and whether it may be broken.

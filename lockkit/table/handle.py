@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
     from lockkit.lock.contract import LockHandle
     from lockkit.table.occ.rollback import RollbackRefused, RolledBack
-    from lockkit.table.read.history import HistoryEntry
     from lockkit.table.read.incremental import Increment
+    from lockkit.table.read.listed import HistoryEntry
     from lockkit.table.read.predicate import Filter
     from lockkit.table.services.archive import Archived
     from lockkit.table.services.clean import Cleaned
+    from lockkit.table.services.cluster import Clustered
     from lockkit.table.services.compact import Compacted
     from lockkit.table.services.restore import Restored
-    from lockkit.table.services.rewrite import Clustered
     from lockkit.table.services.savepoint import Savepoint
     from lockkit.table.writer import TableState
 
@@ -301,7 +301,7 @@ class Table:
 
     def history(self) -> list[HistoryEntry]:
         """The completed instants that the timeline still has, newest first."""
-        from lockkit.table.read.history import load_history
+        from lockkit.table.read.listed import load_history
 
         return run(load_history(), self.store, self.clock)
 

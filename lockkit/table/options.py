@@ -11,13 +11,13 @@ from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table.errors import NoTable, RefusedOption, TableError
 from lockkit.table.format.gate import (
+    NAMES,
     check_options,
     described,
     refuse_other,
     says_complex,
     says_hashed,
 )
-from lockkit.table.format.hudi_options import NAMES
 from lockkit.table.format.option_values import flag, whole
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, load_config
 from lockkit.table.format.property_keys import BUCKET_INDEX, INDEX, LOG_FORMAT

@@ -48,13 +48,10 @@ from lockkit.table.services.context import StoreHost
 from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.attempt import WriteAttempt, retried
 from lockkit.table.write.contract import AttemptHeartbeat
-from lockkit.table.write.decided_before import publish_decided
-from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, write_rows
-from lockkit.table.write.in_time import again_if_late, changes_nothing
+from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, own_files, write_rows
 from lockkit.table.write.merge import named_columns, own_columns, refuse_other_key
-from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases, without
-from lockkit.table.write.own_files import own_files
-from lockkit.table.write.stored_keys import stored_keys
+from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases, stored_keys, without
+from lockkit.table.write.withdrawal import again_if_late, changes_nothing, publish_decided
 
 if TYPE_CHECKING:
     import pyarrow as pa

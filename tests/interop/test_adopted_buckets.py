@@ -15,9 +15,8 @@ from ours import SPARK_SCHEMA, arrow, in_order, order
 from lockkit.cli.main import main
 from lockkit.errors import TableError
 from lockkit.table import Table, read_table
-from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.properties import PROPERTIES_KEY
-from lockkit.table.format.property_keys import METADATA
+from lockkit.table.format.property_keys import METADATA, format_properties, parse_properties
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 MINE = {

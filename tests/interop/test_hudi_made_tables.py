@@ -24,8 +24,7 @@ from test_hudi_tables import DATA, NAMES, answers, ours, plain
 from lockkit import open_store
 from lockkit.cli.main import main
 from lockkit.table import Table
-from lockkit.table.format.java_properties import parse_properties
-from lockkit.table.format.property_keys import METADATA
+from lockkit.table.format.property_keys import METADATA, parse_properties
 from lockkit.table.read.reader import read_increment
 
 pytestmark = [

@@ -22,7 +22,7 @@ from test_clients import installed
 from lockkit.spark.arrivals import KAFKA
 from lockkit.stores import open_store
 from lockkit.table import Table, read_table
-from lockkit.table.format.java_properties import format_properties
+from lockkit.table.format.property_keys import format_properties
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(0)]
 HERE = Path(__file__).parent

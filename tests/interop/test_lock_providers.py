@@ -25,8 +25,8 @@ from kazoo.client import KazooClient
 from metastore_client import connected
 from provider_world import Party
 
+from lockkit.lock.hudi_keys import key_of_base_path
 from lockkit.providers.dynamodb import COUNTER
-from lockkit.providers.implicit import key_of_base_path
 from lockkit.stores import StoreOptions, aws
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]

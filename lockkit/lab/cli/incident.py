@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.paste import flags_of as store_flags_of
 from lockkit.cli.service_lock import holder_fields, holder_lines, is_service
 from lockkit.cli.service_lock import opened as opened_service
 from lockkit.cli.shipped import located
@@ -25,6 +24,7 @@ from lockkit.cli.terminal import (
     store_options,
     warn,
 )
+from lockkit.cli.terminal import flags_of as store_flags_of
 from lockkit.events import plain
 from lockkit.lab.incident.patterns import SIMULATED, Pattern
 from lockkit.lab.incident.words import audit_facts, command_of, proof

@@ -50,5 +50,5 @@ def sentence(each: Event) -> str:
 
 
 def command_of(found: Diagnosis, url: str, flags: str = "") -> str:
-    """The card's command for this table, quoted for a shell; `flags` as of `cli.paste`."""
+    """The card's command for this table, quoted for a shell; `flags` as of `flags_of`."""
     return found.card.command.format(url=shlex.quote(url) + flags)

@@ -47,13 +47,11 @@ from lockkit.recipes.granular.queued import (
     look,
     remove,
 )
-from lockkit.recipes.striped.layout import STRIPES_MAX, agree
-from lockkit.recipes.stripes import Mode, rounded
+from lockkit.recipes.stripes import STORED_MAX, Mode, SubStore, agree, rounded
 from lockkit.recipes.taking import carry_out, confirmed, give_all, take_all
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import LOG, Emit, silent
 from lockkit.stores import Store, open_store
-from lockkit.stores.below import SubStore
 from lockkit.stores.within import within
 
 STRIPES: Mapping[Level, int] = {Level.VOLUME: 64, Level.BUCKET: 256, Level.KEY: 4096}
@@ -166,10 +164,6 @@ class QueuedLock(LeasedLock):
         if not self._run(leave(self._place)):
             raise GrantOver("its entry was gone: its lease was over, or somebody removed it")
 
-    def _inspect(self) -> NotFree | None:
-        found = self._holder()
-        return None if found is None else NotFree(found.owner)
-
     def _holder(self) -> ServiceHolder | None:
         queue = self._run(look(self._place.key))
         if not queue.entries:
@@ -244,7 +238,7 @@ class StoredGranularLocks:
         clock: Clock | None = None, client: str = "", **store_options: Any,
     ) -> None:  # fmt: skip
         self.url = url.rstrip("/")
-        self.stripes = {level: rounded(stripes[level], STRIPES_MAX) for level in Level}
+        self.stripes = {level: rounded(stripes[level], STORED_MAX) for level in Level}
         self.clock = clock or Clock()
         self.store = open_store(
             self.url, client=client, timeout_s=request_timeout_s(ttl_s), **store_options

@@ -26,13 +26,19 @@ from lockkit.lock.base import FencingToken, leave
 from lockkit.lock.conformance import prove_conditions
 from lockkit.lock.grant import LATE_S
 from lockkit.lock.handle import Lock
-from lockkit.recipes.striped.layout import STRIPES_MAX, agree, stripe_key
-from lockkit.recipes.stripes import index_of, indexes, rounded
+from lockkit.recipes.stripes import (
+    STORED_MAX,
+    SubStore,
+    agree,
+    index_of,
+    indexes,
+    rounded,
+    stripe_key,
+)
 from lockkit.recipes.taking import carry_out, confirmed, give_all, take_all
 from lockkit.runtime import Parallel, Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import open_store
-from lockkit.stores.below import SubStore
 from lockkit.stores.within import within
 
 HANDLES_MAX = 1_024
@@ -63,7 +69,7 @@ class StripedLock:
         client: str = "", **store_options: Any,
     ) -> None:  # fmt: skip
         self.url = url.rstrip("/")
-        self.stripes = rounded(stripes, STRIPES_MAX)
+        self.stripes = rounded(stripes, STORED_MAX)
         self.clock = clock or Clock()
         self._emit, self._options = emit, {**(lock or {}), "clock": self.clock, "client": client}
         timeout_s = request_timeout_s(self._options.get("ttl_s", 300.0))

@@ -169,10 +169,6 @@ class StateLease(LeasedLock):
         self._delete(taken.handle)
         self._mine = LockInfo(id="")
 
-    def _inspect(self) -> NotFree | None:
-        found = self._look()
-        return None if found.version is None else NotFree(str(found.info))
-
     def _holder(self) -> ServiceHolder | None:
         found = self._look()
         if found.version is None:

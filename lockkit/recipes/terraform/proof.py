@@ -1,6 +1,8 @@
-"""The conformance check of a state lock, made on its own lock file."""
+"""The conformance check of a state lock, made on its own lock file; and a count of its creates."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from lockkit.lock.conformance import MISMATCHES_MAX, never_matches
 from lockkit.lock.creation_check import ignores
@@ -15,8 +17,10 @@ from lockkit.protocol.outcome import (
     WriteAnswer,
 )
 from lockkit.recipes.terraform.lockinfo import BODY_BYTES_MAX
-from lockkit.runtime import Procedure, Sleep
+from lockkit.runtime import Procedure, Put, Request, Sleep
 from lockkit.runtime.proven import TRIES_MAX, pause_s, put_once, read
+from lockkit.stores import Store
+from lockkit.stores.deadline import sends
 
 
 def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure[bool]:
@@ -63,3 +67,34 @@ def _answered(key: str, body: bytes, condition: Condition) -> Procedure[WriteAns
             break
         yield Sleep(pause_s(tries, answer.retry_after_s))
     return answer
+
+
+class Creates:
+    """The creates of one `lock`: whether one was sent, and whether one has no answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._counted = bool(store.server) and store.options.faults is None
+        self._first, self._unanswered = sends(), list[int]()
+
+    @property
+    def sent(self) -> bool:
+        """Whether one was sent, or may have been: not every store counts."""
+        return self._since(self._first)
+
+    @property
+    def out(self) -> bool:
+        """Whether one has no answer, and may still be applied."""
+        return any(map(self._since, self._unanswered))
+
+    def _since(self, before: int) -> bool:
+        return not self._counted or sends() > before
+
+    def counted(self, request: Request) -> Procedure[Any]:
+        """Send a request of `lock`, and note a create."""
+        if not isinstance(request, Put):
+            return (yield request)
+        self._unanswered.append(sends())
+        answer = yield request
+        if isinstance(answer, PreconditionFailed | Throttled):
+            self._unanswered.pop()
+        return answer

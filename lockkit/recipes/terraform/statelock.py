@@ -31,7 +31,6 @@ from lockkit.protocol.outcome import (
     Version,
 )
 from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
-from lockkit.recipes.terraform.creates import Creates
 from lockkit.recipes.terraform.lockinfo import (
     BODY_BYTES_MAX,
     ForeignLock,
@@ -41,7 +40,7 @@ from lockkit.recipes.terraform.lockinfo import (
     id_word,
     who,
 )
-from lockkit.recipes.terraform.proof import prove_by_lock
+from lockkit.recipes.terraform.proof import Creates, prove_by_lock
 from lockkit.runtime import Delete, Note, Procedure, Sleep, relay, run
 from lockkit.runtime.proven import TRIES_MAX, pause_after, pause_s, put_once, read
 from lockkit.sinks import Emit, silent

@@ -30,16 +30,20 @@ from lockkit.protocol.outcome import (
     over,
 )
 from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
-from lockkit.recipes.wal.claim import End, SlotLanded, SlotTaken, SlotUnknown, claim
 from lockkit.recipes.wal.slot import (
     FOLDER,
     HEAD_KEY,
     MANIFEST_BYTES_MAX,
     MANIFEST_KEY,
+    End,
     LogTail,
     Manifest,
     Slot,
+    SlotLanded,
     SlotRead,
+    SlotTaken,
+    SlotUnknown,
+    claim,
     decode_head,
     encode_head,
     first_gap,

@@ -1,6 +1,7 @@
 """The gate: every option of a write or a read is looked up before anything is written or read.
 
-`hudi_options` has the rule for each option, and `options_page` prints the rules.
+`hudi_options.txt` has the rule for each option, of Apache Hudi 1.2 and of lockkit; `options_page`
+prints the rules.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from pkgutil import get_data
+from typing import Any, Literal, get_args
 
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.hudi_options import NAMES, TABLE, OptionRule
 from lockkit.table.format.option_values import lowered
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.property_keys import (
@@ -32,6 +34,63 @@ from lockkit.table.format.property_keys import (
     LATEST_PAYLOAD,
 )
 from lockkit.table.format.refusals import key_types
+
+Fate = Literal["obeyed", "harmless", "refused"]
+W = "hoodie.datasource.write."
+
+
+@dataclass(frozen=True, slots=True)
+class OptionRule:
+    """Options that are treated alike.
+
+    `values` says what they may be: `flag`, `whole`, `number`, `text`, or the values themselves.
+    """
+
+    fate: Fate
+    keys: tuple[str, ...]
+    values: str
+    why: str
+    reader: bool
+    """It is an option of reads."""
+
+
+def _rule(paragraph: str) -> OptionRule:
+    head, *keys = paragraph.splitlines()
+    start, _, why = head.partition(": ")
+    name, _, reads = start.partition(" ")
+    values = keys.pop(0).removeprefix("values: ") if keys[0].startswith("values: ") else ""
+    fate: Fate = next(each for each in get_args(Fate) if each == name)
+    return OptionRule(fate, tuple(keys), values, why, reads == "in reads")
+
+
+_FILE = get_data(__name__, "hudi_options.txt")  # also out of an archive
+assert _FILE is not None
+_PARAGRAPHS = _FILE.decode().strip().split("\n\n")
+TABLE = tuple(_rule(each) for each in _PARAGRAPHS if not each.startswith("#"))
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "operation": (W + "operation",),
+    "record_key": (W + "recordkey.field", "hoodie.table.recordkey.fields"),
+    "precombine": (W + "precombine.field", "hoodie.table.precombine.field",
+                   "hoodie.table.ordering.fields"),
+    "partition_path": (W + "partitionpath.field", "hoodie.table.partition.fields"),
+    "table_name": ("hoodie.table.name", W + "table.name"),
+    "table_type": (W + "table.type", W + "storage.type", "hoodie.table.type"),
+    "version": ("hoodie.write.table.version",),
+    "mode": ("lockkit.commit.mode",),
+    "buckets": ("hoodie.bucket.index.num.buckets",),
+    "hive_style": (W + "hive_style_partitioning",),
+    "urlencode": (W + "partitionpath.urlencode",),
+    "retries": ("hoodie.write.num.retries.on.conflict.failures",),
+    "drop_duplicates": (W + "insert.drop.duplicates",),
+    "combine": ("hoodie.combine.before.insert",),
+    "partial": ("lockkit.partial.update",),
+    "allow_empty": ("hoodie.allow.empty.commit",),
+    "file_bytes_max": ("hoodie.parquet.max.file.size",),
+    "tasks": ("hoodie.upsert.shuffle.parallelism",),
+}  # fmt: skip
+"""The options that a Python keyword stands for; of several the first that is given counts."""
+
 
 SHOWN = 80
 _SECRET = re.compile(r"secret|password|token|access\.key|api\.key|connection\.string|credential")
@@ -327,3 +386,5 @@ def _cell(values: str) -> str:
     kinds = {"": "nothing", "flag": "true or false", "whole": "a whole number",
              "number": "a number", "text": "text"}  # fmt: skip
     return kinds.get(values) or " or ".join(f"`{each}`" for each in values.split("|"))
+
+

@@ -15,7 +15,6 @@ from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
 from lockkit.table.errors import NoTable, NotWritable, RefusedOption, TableChanged, TableError
-from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.property_keys import (
     BUCKET_INDEX,
     BY_COMMIT,
@@ -40,11 +39,13 @@ from lockkit.table.format.property_keys import (
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
+    PROPERTIES_BYTES_MAX,
     RECORD_INDEX,
     TIMEZONE,
     TYPE,
     checksum,
     key_type,
+    parse_properties,
 )
 from lockkit.table.format.property_keys import FENCED as FENCED
 from lockkit.table.format.property_keys import GROUP as GROUP
@@ -103,10 +104,10 @@ class TableConfig:
     mode `hudi` a commit may complete below its horizon."""
     table_type: str = COPY_ON_WRITE
     accepted: str = field(default="", compare=False)
-    """An instant far ahead of all clocks, which new ones follow (`ahead.py`). It does not change
+    """An instant far ahead of all clocks, which new ones follow (`occ.mode`). It does not change
     the table itself, so running transactions continue."""
     metadata: bool = field(default=False, compare=False)
-    """Mode `hudi`: Hudi's metadata table is on; a commit switches it off (`metadata_off.py`)."""
+    """Mode `hudi`: Hudi's metadata table is on; a commit switches it off (`rewriting`)."""
     elsewhere: bool = field(default=False, compare=False)
     """Whether rows may lie in another partition than their partition field says."""
     named: bool = False

@@ -12,7 +12,6 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
 from lockkit.table.errors import NoTable, UnsupportedTable
-from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.properties import (
     HIVE_STYLE,
     HUDI,
@@ -31,8 +30,10 @@ from lockkit.table.format.property_keys import (
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
+    PROPERTIES_BYTES_MAX,
     TIMEZONE,
     checksum,
+    parse_properties,
 )
 from lockkit.table.format.refusals import TIMELINE_MUST_BE
 from lockkit.table.format.schema import RECORD_KEY

@@ -27,7 +27,7 @@ PAGE_KEYS = 1000
 LISTINGS_MAX = 6
 AHEAD_MAX_MS = 24 * 3600 * 1000
 """Clocks count as wrong by at most this. An instant further ahead is followed only after it was
-accepted (`ahead.py`), because every later instant will be further ahead too."""
+accepted (`occ.mode`), because every later instant will be further ahead too."""
 
 # What Hudi writes. `commit` drops its name while inflight.
 _ACTIONS = ("commit", "replacecommit", "clean", "rollback", "restore", "savepoint", "indexing",

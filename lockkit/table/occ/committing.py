@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Note, Procedure
+from lockkit.runtime import Note, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import all_of, create, read
 from lockkit.table.errors import CommitUnknown, TableBlocked
 from lockkit.table.format.properties import FENCED, recheck_config
-from lockkit.table.format.timeline import load_timeline
+from lockkit.table.format.timeline import instant_ms, load_timeline
 from lockkit.table.occ.commit import (
     Committed,
     EpochGuard,
@@ -114,7 +114,7 @@ def _commit_unfenced(
         if transaction.action == "compaction":
             yield from _refuse_begun_again(prepared)
         if config.metadata:
-            from lockkit.table.occ.metadata_off import switch_metadata_off  # rarely on
+            from lockkit.table.occ.rewriting import switch_metadata_off  # rarely on
 
             yield from switch_metadata_off(config, believe)
         nothing = FenceRead(None, None)
@@ -124,7 +124,6 @@ def _commit_unfenced(
             *(each for each, action in now.pending.items() if action == "compaction"),
         ))  # fmt: skip
         if transaction.config.mode != FENCED:
-            from lockkit.table.occ.hudi_clocks import wait_out  # only where Hudi writes too
             yield from wait_out(max(prepared.instant, completion or ""))
         believe()
         yield note_checked(prepared, guard, found.covered)
@@ -167,3 +166,21 @@ def refuse_open(seen: FenceRead) -> None:
         why = "is in hudi mode, and its fence is open: a writer that began in fenced mode could "
         cure = "finish the switch through the fence: lockkit table mode URL hudi --yes (or fenced)"
         raise TableBlocked("the table", why + "still commit. Nothing was committed", cure)
+
+
+HUDI_SKEW_MS, HUDI_WAIT_MAX_MS = 200, 2_000
+"""How far Hudi's clocks may be apart (`hoodie.time.generator.max_expected_clock_skew_ms`). If the
+newest instant is further ahead, they are further apart, and no wait helps."""
+
+
+def wait_out(instant: str) -> Procedure[None]:
+    """Under the lock: wait until every clock has passed this instant.
+
+    Hudi takes instants and completion times from its own clock and compares them with none on the
+    timeline. It keeps them in order by such a wait under the lock (`SkewAdjustingTimeGenerator`).
+    Without ours, a Hudi write right after a commit of ours could have the earlier instant: its rows
+    would stay hidden behind ours, and incremental readers would miss them.
+    """
+    ahead_ms = instant_ms(instant) + HUDI_SKEW_MS + 1 - (yield WallMs())
+    if ahead_ms > 0:
+        yield Sleep(min(ahead_ms, HUDI_WAIT_MAX_MS) / 1000)

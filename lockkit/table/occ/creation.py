@@ -7,11 +7,6 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, Unique
 from lockkit.runtime.proven import create, read
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.java_properties import (
-    PROPERTIES_BYTES_MAX,
-    format_properties,
-    parse_properties,
-)
 from lockkit.table.format.properties import (
     FENCED,
     GROUP,
@@ -20,6 +15,11 @@ from lockkit.table.format.properties import (
     from_properties,
     refuse_half_rewritten,
     to_properties,
+)
+from lockkit.table.format.property_keys import (
+    PROPERTIES_BYTES_MAX,
+    format_properties,
+    parse_properties,
 )
 from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.occ.fence import FENCE_KEY, format_fence, opened

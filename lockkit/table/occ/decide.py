@@ -100,7 +100,7 @@ def settle(
         return
     done = completed_key(names, head)
     if isinstance((yield from read(done)), Missing):
-        from lockkit.table.occ.rolling_forward import roll_forward  # few writers die there
+        from lockkit.table.occ.late import roll_forward  # few writers die there
 
         yield from roll_forward(names, seen.fence, done, rolled_forward)
 

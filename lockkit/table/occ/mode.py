@@ -1,17 +1,19 @@
-"""The switch of a table's mode: through the fence, so that no paused writer commits after it.
+"""What an operator switches in a table's properties: its mode, and an instant that is ahead.
 
-A writer that began in fenced mode checks only the fence when it commits. So the fence is closed
-before the table's properties say `hudi`, and opened before they say `fenced`.
+A writer that began in fenced mode checks only the fence when it commits. So the mode is switched
+through the fence: it is closed before the properties say `hudi`, and opened before they say
+`fenced`. Then no paused writer commits after the switch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from lockkit.runtime import Procedure, Unique
+from lockkit.runtime import Procedure, Unique, WallMs
 from lockkit.table.errors import RefusedOption, TableBlocked, Unanswered, UnsupportedTable
 from lockkit.table.format.properties import (
+    ACCEPTED,
     FENCED,
     GROUP,
     HUDI,
@@ -24,7 +26,7 @@ from lockkit.table.format.properties import (
 )
 from lockkit.table.format.property_keys import FENCE_FORMAT
 from lockkit.table.format.refusals import refuse_commit
-from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
 from lockkit.table.occ.covered import has_archived
 from lockkit.table.occ.decide import commits_under_way, is_in_use, lost_fence, replace_fence, settle
@@ -173,3 +175,51 @@ def say_in_properties(
 ) -> Procedure[bool]:
     """`rewrite_properties` by the table's config."""
     return (yield from rewrite_properties(lambda keys: news(from_properties(keys)), believe))
+
+
+# --- an instant that is ahead ---------------------------------------------------------------------
+# A new instant is later than every completed one. So a commit or a rollback days ahead, by a
+# wrong clock, would move every later instant ahead too. Writers refuse to follow it until an
+# operator checks it. The commit itself stays. Once its instant is accepted, new instants follow it
+# until the clocks have caught up. (An instant that is only pending blocks no writer, and its
+# rollback is not placed ahead of it.)
+
+
+@dataclass(frozen=True, slots=True)
+class FutureInstant:
+    """The newest instant of a table that is too far ahead to be followed."""
+
+    instant: str
+    action: str
+    hours: int
+
+
+def newest_ahead() -> Procedure[FutureInstant | None]:
+    """The newest such instant; None if writers may continue. Reads only."""
+    config, _ = yield from load_config()
+    now, wall_ms = (yield from load_timeline(config.names)), (yield WallMs())
+    if not is_ahead(now.latest, wall_ms, config.accepted):
+        return None
+    hours = (instant_ms(now.latest) - wall_ms) // 3_600_000
+    return FutureInstant(now.latest, now.completed.get(now.latest, "rollback"), hours)
+
+
+def accept(instant: str, *, believe: Callable[[], None] = trust) -> Procedure[bool]:
+    """Let new instants follow this one, the newest; False if they already do.
+
+    Call it under the table's lock. Raises `TableError` if another instant is the newest.
+    """
+    found = yield from newest_ahead()
+    if found is None:
+        return False
+    if found.instant != instant:
+        raise RefusedOption(
+            instant[:40],
+            f"is not the newest instant that is ahead: that is {found.instant}; nothing was "
+            "changed",
+        )
+
+    def accepted(config: TableConfig) -> dict[str, str]:
+        return {} if config.accepted == instant else {ACCEPTED: instant}
+
+    return (yield from say_in_properties(accepted, believe))

@@ -17,10 +17,9 @@ from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import Timeline, glance
 from lockkit.table.occ.conflict import ConflictStrategy, refuse_missing, refuse_unreadable, winners
 from lockkit.table.occ.conflicting import Pending, Winner
-from lockkit.table.occ.covered import has_archived
+from lockkit.table.occ.covered import has_archived, load_pending
 from lockkit.table.occ.decide import commits_under_way, completed_key, is_in_use, lost_fence
 from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, FenceRead, read_fence
-from lockkit.table.occ.pending import load_pending
 from lockkit.table.occ.prepared import Prepared
 
 

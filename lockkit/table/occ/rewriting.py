@@ -1,19 +1,29 @@
-"""Rewriting hoodie.properties: over exactly the version that was read, while the lease is valid."""
+"""Rewriting hoodie.properties: over exactly the version that was read, while the lease is valid.
+
+Each commit of lockkit does it to switch Hudi's metadata table off, which it does not update. Hudi
+does the same for `hoodie.metadata.enable=false`. The properties are changed before the commit is
+published, so a reader that sees the commit lists the folders. A Hudi writer with its default
+options builds a new metadata table from the folders.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 
 from lockkit.protocol.outcome import Applied, Found, over
-from lockkit.runtime import Procedure
+from lockkit.runtime import Note, Procedure
 from lockkit.runtime.proven import TRIES_MAX, delete, pause_after, put_once, read
 from lockkit.table.errors import NoTable, Unanswered
-from lockkit.table.format.java_properties import (
+from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
+from lockkit.table.format.property_keys import (
+    ELSEWHERE,
+    METADATA,
     PROPERTIES_BYTES_MAX,
+    RECORD_INDEX,
     format_properties,
     parse_properties,
 )
-from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.timeline import HOODIE
 
 CHECKSUM_KEY = HOODIE + ".hoodie.properties.crc"
@@ -47,3 +57,25 @@ def rewrite_properties(
     raise Unanswered(
         PROPERTIES_KEY, f"could not be written in {TRIES_MAX} tries", "run this again", doubt=True
     )
+
+
+class MetadataSwitchedOff(UserWarning):
+    """A writer of Hudi's had made the table's metadata table, and it was switched off."""
+
+
+def switch_metadata_off(config: TableConfig, believe: Callable[[], None]) -> Procedure[None]:
+    """Do it under the table's lock, and warn. Raises `TableError`, `Unanswered`."""
+    yield from rewrite_properties(off, believe)
+    text = (
+        f"the metadata table of {config.name!r} is switched off: lockkit's commits are not in it. "
+        "Hudi's readers list the folders now. Set hoodie.metadata.enable=false in Hudi's writers, "
+        "or each of them makes it again"
+    )
+    yield Note("note", {"text": text})
+    warnings.warn(MetadataSwitchedOff(text), stacklevel=2)
+
+
+def off(keys: Mapping[str, str]) -> dict[str, str]:
+    """The properties to change. They still say that the table had a record index."""
+    said = {ELSEWHERE: "true"} if RECORD_INDEX in keys.get(METADATA[0], "") else {}
+    return said | {each: "" for each in METADATA if keys.get(each)}

@@ -29,7 +29,7 @@ from lockkit.table.format.timeline import (
     parse_timeline,
 )
 from lockkit.table.occ.commit import ROUNDS_MAX, EpochGuard, Guard, trust
-from lockkit.table.occ.covered import CheckedHorizon
+from lockkit.table.occ.covered import CheckedHorizon, load_rollback_plan
 from lockkit.table.occ.decide import (
     commits_under_way,
     completion_time,
@@ -42,7 +42,6 @@ from lockkit.table.occ.discarding import discard
 from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, FenceRead, follow, read_fence
 from lockkit.table.occ.liveness import forget
 from lockkit.table.occ.markers import files_of, unmark
-from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.transaction import TableCache, TakenInstant, is_ours, take
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from lockkit.table.format.timeline import (
     refuse_ahead,
 )
 from lockkit.table.occ.conflict import refuse_unreadable
-from lockkit.table.occ.covered import CheckedHorizon, settle
-from lockkit.table.occ.pending import load_rollback_plan
+from lockkit.table.occ.covered import CheckedHorizon, load_rollback_plan, settle
 
 TAKES_MAX = 50
 """How many consecutive instants others may take before `take` gives up."""

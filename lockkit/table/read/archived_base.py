@@ -24,8 +24,7 @@ from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import FENCED, TableConfig
 from lockkit.table.format.readable import load_readable
 from lockkit.table.format.timeline import Timeline, load_timeline
-from lockkit.table.occ.covered import CheckedHorizon, first_active
-from lockkit.table.occ.pending import REPLACING
+from lockkit.table.occ.covered import REPLACING, CheckedHorizon, first_active
 from lockkit.table.read.log_slice import VisibleInstants, log_slice
 from lockkit.table.read.snapshot import Snapshot, advance, nothing
 from lockkit.table.read.table_files import list_files

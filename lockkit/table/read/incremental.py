@@ -25,10 +25,13 @@ from typing import TYPE_CHECKING
 
 from lockkit.runtime import Procedure
 from lockkit.table.errors import TableChanged
+from lockkit.table.format.archived import load_archived
 from lockkit.table.format.base_file import Slice
+from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import COMMIT_TIME
-from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.format.timeline import COMMITS, Timeline, load_timeline
 from lockkit.table.occ.condition import HeldBack, first_pending, held_back
+from lockkit.table.occ.covered import has_archived
 from lockkit.table.read.log_slice import instants_of
 from lockkit.table.read.opening import (
     OpenedTable,
@@ -41,8 +44,6 @@ from lockkit.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
-
-
 @dataclass(frozen=True, slots=True)
 class Increment:
     """The window (`start`, `end`], and the slices with its rows; the next one starts at `end`.
@@ -149,11 +150,26 @@ def _by_completion(opened: OpenedTable, start: str, end: str | None) -> Procedur
 
 
 def _archived(opened: OpenedTable, start: str, end: str) -> Procedure[tuple[str, frozenset[str]]]:
-    from lockkit.table.read.archived_window import archived_in  # rarely that far back
-
     found: tuple[str, frozenset[str]] = yield from archived_in(opened.config, start, end)
     return found
 
 
 def _from_the_start(opened: OpenedTable) -> Procedure[OpenedTable]:
     return replace(opened, now=(yield from load_timeline(opened.config.names)), after="")
+
+
+def archived_in(
+    config: TableConfig, start: str, until: str
+) -> Procedure[tuple[str, frozenset[str]]]:
+    """Where the last one of (`start`, `until`] stands, or "", and all their instants.
+
+    The bounds are completion times; in version 6, whose archive has none, instants.
+    """
+    if not (yield from has_archived(config.archive_prefix)):
+        return "", frozenset()
+    at = {
+        each.instant: each.completed or each.instant
+        for each in (yield from load_archived(config)) if each.action in COMMITS
+    }  # fmt: skip
+    found = frozenset(each for each, done in at.items() if start < done <= until)
+    return max((at[each] for each in found), default=""), found

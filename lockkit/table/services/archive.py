@@ -7,9 +7,8 @@ and the next archiver finishes it.
 
 The lock keeps two archivers apart. One that sleeps longer than its lease needs no fence: the
 archive's next manifest (version 6: its next log) is created only if it does not exist. So of two
-archivers one writes it, and the other deletes nothing. A restore takes its number for the same
-reason (`archive_next`). What a manifest names is archived for good, so a late delete removes
-nothing that is needed.
+archivers one writes it, and the other deletes nothing. What a manifest names is archived for good,
+so a late delete removes nothing that is needed.
 
 `chosen` says what stays: more than Hudi keeps, because in mode `fenced` a file counts only if a
 commit names it, and because lockkit's clean finds old files through commits.
@@ -25,18 +24,15 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import all_of, delete, listing, read
 from lockkit.table.errors import TableChanged, UnsupportedTable
-from lockkit.table.format.archive_writing import Leaving
+from lockkit.table.format.archived import Leaving
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.fence import COMMIT, read_fence
-from lockkit.table.occ.late import is_settled
-from lockkit.table.occ.leaving import Leavers, completed_file, leave, load_leavers
+from lockkit.table.occ.late import Leavers, completed_file, is_settled, leave, load_leavers
 from lockkit.table.occ.transaction import TableCache
-from lockkit.table.services.archive_history import add as add_history
-from lockkit.table.services.archive_history import say_version
-from lockkit.table.services.archive_log import add as add_log
+from lockkit.table.services.archive_history import add_history, say_version
 from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.clean import cleaned_until
 
@@ -241,8 +237,7 @@ def archive(
         return None
     if new:
         leaving = yield from all_of(_leaving(names, now, each, leavers.keys[each]) for each in new)
-        add = add_history if names.layout == 2 else add_log
-        new = {each: new[each] for each in (yield from add(config, leaving, held.believe))}
+        new = {each: new[each] for each in (yield from add_history(config, leaving, held.believe))}
     elif names.layout == 2:
         yield from say_version(config)
     held.believe()

@@ -21,9 +21,8 @@ from lockkit.runtime import Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import read
 from lockkit.stores import ListEntry
 from lockkit.table.errors import TableBlocked
-from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.properties import PROPERTIES_KEY
-from lockkit.table.format.property_keys import TABLE_ID
+from lockkit.table.format.property_keys import PROPERTIES_BYTES_MAX, TABLE_ID, parse_properties
 from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ.covered import HARMLESS
 from lockkit.table.occ.group.commit import (

@@ -1,29 +1,31 @@
-"""The archive of version 8 and later: files of instants, and the manifests that name them.
+"""The archive's own files, which an archiver adds to and a restore closes to a late archiver.
 
-`add` writes a file, then a manifest that names it, then the number of the manifest, which Hudi's
-readers follow. Until the manifest exists, readers ignore the file.
+Version 8 and later: files of instants, and the manifests that name them. `add_history` writes a
+file, then a manifest that names it, then the number of the manifest, which Hudi's readers follow.
+Until the manifest exists, readers ignore the file. Version 6: log files of instants, numbered one
+after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from lockkit.protocol.outcome import Found, Version, over
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, create, delete, listing, read, settle_write
 from lockkit.stores import ListEntry
 from lockkit.table.errors import DamagedFile, TableChanged
-from lockkit.table.format.archive_writing import (
+from lockkit.table.format.archived import (
+    COLUMNS,
+    LOG,
+    MANIFEST,
     Leaving,
+    Row,
     format_history,
+    format_log,
     format_manifest,
     history_name,
     history_rows,
-)
-from lockkit.table.format.archived import (
-    COLUMNS,
-    MANIFEST,
-    Row,
     load_manifest,
     newest_manifest,
     read_history,
@@ -38,13 +40,20 @@ TRIES_MAX = 5
 VERSION_FILE = "_version_"
 
 
-def add(
+def add_history(
     config: TableConfig, leaving: list[Leaving], believe: Callable[[], None]
 ) -> Procedure[list[str]]:
-    """A new file, and a manifest with it; the instants that are archived then."""
-    prefix, rows = config.archive_prefix, history_rows(leaving)
+    """Archive these instants; the instants that are archived then."""
+    prefix = config.archive_prefix
     entries = yield from listing(prefix)
     listed = [each.key for each in entries]
+    if config.names.layout == 1:
+        key = _next_log(prefix, listed)
+        believe()
+        if isinstance((yield from create(key, format_log(leaving))), Found):
+            raise overtaken(key)
+        return [each.instant for each in leaving]
+    rows = history_rows(leaving)
     number, files = yield from load_manifest(prefix, listed)
     _, said = yield from _read_version(prefix)
     _refuse_damaged(prefix, entries, files, number, said)
@@ -58,6 +67,12 @@ def add(
     if merged.keys() != files.keys():
         yield from _delete_merged(prefix, listed, number + 1)
     return [str(each["instantTime"]) for each in rows]
+
+
+def _next_log(prefix: str, listed: Iterable[str]) -> str:
+    found = [LOG.fullmatch(each.removeprefix(prefix)) for each in listed]
+    number = max((int(each[1]) for each in found if each), default=0) + 1
+    return f"{prefix}.commits_.archive.{number}_1-0-1"
 
 
 def _refuse_damaged(
@@ -127,6 +142,34 @@ def say_version(config: TableConfig) -> Procedure[None]:
         if number is None or said >= number:
             return
         if isinstance((yield from settle_write(key, str(number).encode(), over(version))), Version):
+            return
+    raise overtaken(key)
+
+
+def take_next(config: TableConfig, believe: Callable[[], None]) -> Procedure[None]:
+    """Under the table's lock: create the next manifest or log, with nothing new in it.
+
+    A restore does it, so that a suspended archiver adds nothing afterwards. An archiver that sleeps
+    longer than its lease may sleep just before it creates that file; when it wakes, it would
+    archive commits that the restore has taken back. The file is created only if it does not exist,
+    so the archiver is refused. If the archiver was faster, the restore sees what it archived.
+
+    Version 6: the empty log counts as no archive. Later versions: an archiver creates the file of
+    its instants before its manifest. So if the archive's folder is empty, none can be asleep.
+    """
+    prefix, history = config.archive_prefix, config.names.layout == 2
+    for _ in range(TRIES_MAX):
+        listed = [each.key for each in (yield from listing(prefix))]
+        if history and not listed:
+            return
+        key, body = _next_log(prefix, listed), b""
+        if history:
+            number, files = yield from load_manifest(prefix, listed)
+            key, body = f"{prefix}manifest_{number + 1}", format_manifest(files)
+        believe()
+        if not isinstance((yield from create(key, body)), Found):
+            if history:
+                yield from say_version(config)
             return
     raise overtaken(key)
 

@@ -1,29 +1,59 @@
-"""A clustering's plan: which small file groups are to be rewritten into few larger ones.
+"""Clustering: small file groups are rewritten into few larger ones.
 
-The plan is durable before a row is copied (`rewrite`), so that writers see which file groups it
-will replace. A clustering commits as any writer does and replaces its inputs. A writer that wrote
-to one of them in the meantime conflicts with it, so no row is lost or doubled.
+The plan is durable before a row is copied, so that writers see which file groups it will replace.
+Rows are copied unchanged, with their keys, commit times and sequence numbers, a few batches in
+memory. A clustering commits as any writer does and replaces its inputs. A writer that wrote to one
+of them in the meantime conflicts with it, so no row is lost or doubled. A clustering that is
+refused, fails or is interrupted is rolled back at once, because writers yield to a pending plan.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
-from lockkit.runtime import Procedure
+from lockkit.clock import Clock
+from lockkit.errors import clipped
+from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import all_of, listing
-from lockkit.stores import ListEntry
+from lockkit.stores import Store
 from lockkit.table.errors import UnsupportedTable
-from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import NO_BASE, FileGroup
-from lockkit.table.format.plans import OURS, ClusteringGroup, ClusteringInput, ReplacePlan
-from lockkit.table.format.timeline import HOODIE, TimelineNames
-from lockkit.table.read.buckets import is_bucketed
+from lockkit.table.format.base_file import BaseFileWriter, Slice, Target
+from lockkit.table.format.base_file_reading import rows_to_copy
+from lockkit.table.format.data_files import open_data_file, put_data_file
+from lockkit.table.format.layout import NO_BASE, NO_COMMIT, FileGroup, WriteStat, in_partition
+from lockkit.table.format.plans import (
+    OURS,
+    ClusteringGroup,
+    ClusteringInput,
+    ReplacePlan,
+    format_cluster_plan,
+)
+from lockkit.table.format.schema import RECORD_KEY
+from lockkit.table.format.schema_reading import arrow_schema
+from lockkit.table.format.timeline import HOODIE, TimelineNames, load_timeline
+from lockkit.table.occ.conflict import PREFER_WRITER, find_conflict
+from lockkit.table.occ.failed import about_to_go
+from lockkit.table.occ.markers import at_work, mark, unmark
+from lockkit.table.occ.prepared import Prepared, prepare
+from lockkit.table.occ.transaction import TableCache, Transaction
+from lockkit.table.read.bucket_groups import bucket_file_id, generations
+from lockkit.table.read.buckets import free_file_id, is_bucketed
+from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.context import ServiceContext, StoreHost
 from lockkit.table.services.rules import LAYOUT_KEY, TARGET_KEY, ClusterRules
+from lockkit.table.services.view import TableView
+from lockkit.table.write.attempt import WriteAttempt
+from lockkit.table.write.contract import AttemptHeartbeat
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 INPUTS_MAX = 10_000
 LISTED_APART_MAX = 16
 """Up to this many partitions are listed one by one; for more, the whole table is listed."""
@@ -72,24 +102,19 @@ def plan_cluster(
               and (not rules.partitions or each.partition in rules.partitions)]  # fmt: skip
     sizes: dict[str, int] = {}
     partitions = sorted({each.partition for each in slices})
-    ways = [_listed(each) for each in partitions]
-    if len(ways) > LISTED_APART_MAX:
+    if len(partitions) > LISTED_APART_MAX:
         ways = [listing("")]
+    else:  # a table without partitions has its files beside `.hoodie/`, which may contain far more
+        ways = [listing(f"{each}/") if each else listing("", after=HOODIE + "~")
+                for each in partitions]  # fmt: skip
     for listed in (yield from all_of(ways)):
         sizes.update({each.key: each.size for each in listed})
     # Another service has cleaned it meanwhile, so it was replaced before: the partition changed.
     moved = {each.partition for each in slices if each.path not in sizes}
     sized = [SizedSlice(each, sizes[each.path]) for each in slices if each.partition not in moved]
     groups = choose(sized, rules, buckets=snapshot.config.buckets)
-    if not groups:
-        return None
-    return ReplacePlan(groups, {OURS: "cluster", LAYOUT_KEY: rules.layout,
-                                TARGET_KEY: str(rules.target_file_bytes)}, base)  # fmt: skip
-
-
-def _listed(partition: str) -> Procedure[list[ListEntry]]:
-    # A table without partitions has its files beside `.hoodie/`, which may contain far more.
-    return listing(f"{partition}/") if partition else listing("", after=HOODIE + "~")
+    params = {OURS: "cluster", LAYOUT_KEY: rules.layout, TARGET_KEY: str(rules.target_file_bytes)}
+    return ReplacePlan(groups, params, base) if groups else None
 
 
 def choose(
@@ -168,3 +193,197 @@ def stands(plan: ReplacePlan, snapshot: Snapshot) -> bool:
     return all(
         (of := snapshot.groups.get(group)) and of.path == path for group, path in inputs.items()
     )
+
+
+# --- carried out ----------------------------------------------------------------------------------
+
+
+BUCKETS_AT_ONCE = 8
+"""Files that are written at the same time: each holds a row group in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clustered:
+    """A clustering that is committed."""
+
+    instant: str
+    replaced: int
+    """File groups that are gone."""
+    files: int
+
+
+def plan_for(context: ServiceContext, view: TableView) -> ReplacePlan | None:
+    """What would be rewritten now."""
+    return context.run(plan_cluster(
+        view.snapshot, context.rules.cluster, base=context.base(view.config),
+        busy=context.run(about_to_go(view.config.names, view.now)),
+    ))  # fmt: skip
+
+
+def cluster(context: ServiceContext, view: TableView) -> Clustered | None:
+    """None if there is nothing to gain, or if the table changed since it was inspected.
+
+    Raises `CommitConflict` if a writer was faster, `CommitUnknown`, and what a commit raises.
+    """
+    plan = plan_for(context, view)
+    if plan is None:
+        return None
+    prepared = carried_out(
+        context, view.known, action_of(view.config.names), format_cluster_plan(plan),
+        lambda transaction, heart: _rewritten(context, plan, view.snapshot, transaction, heart),
+    )  # fmt: skip
+    if prepared is None or plan.inputs is None:
+        return None
+    return Clustered(prepared.instant, len(plan.inputs), len(prepared.stats))
+
+
+def carried_out(
+    context: ServiceContext, known: TableCache, action: str, plan: bytes,
+    work: Callable[[Transaction, AttemptHeartbeat], Prepared | None],
+) -> Prepared | None:  # fmt: skip
+    """Write `plan` down, do its `work`, and commit it; None if there was nothing left to do."""
+    attempt = WriteAttempt(StoreHost(context, context.rules.heartbeat), context.rules.strategy)
+
+    def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
+        yield from ()
+        try:
+            return work(transaction, heart)
+        except BaseException as error:
+            what = "compaction" if action == "compaction" else "clustering"
+            why = clipped(repr(error), 200)
+            context.report(f"taking the {what} back: {why}", transaction.instant)
+            raise
+
+    committed = context.run(attempt.write(known, files, action=action, plan=plan))
+    if committed is None:
+        return None
+    with suppress(Exception):  # it is committed; what is left here is cleaned up later
+        context.run(unmark(committed.instant))
+    return attempt.prepared
+
+
+def _rewritten(
+    context: ServiceContext, plan: ReplacePlan, before: Snapshot, transaction: Transaction,
+    heart: AttemptHeartbeat,
+) -> Prepared | None:  # fmt: skip
+    snapshot = context.run(load_snapshot(covering=transaction.covered, since=before))
+    if not stands(plan, snapshot):  # another commit came before the plan was written
+        return None
+    assert plan.inputs is not None and snapshot.schema is not None
+    context.report(f"rewriting {len(plan.inputs)} file groups", transaction.instant)
+    stats = Rewrite(
+        plan, snapshot, transaction.target, context.store, context.clock, heart.assert_alive
+    ).carry_out()
+    prepared = context.run(prepare(
+        transaction, stats, schema=snapshot.schema, operation="CLUSTER", replaced=plan.inputs,
+        known_partitions=frozenset(partition for partition, _ in snapshot.groups),
+    ))  # fmt: skip
+    if context.rules.strategy is PREFER_WRITER:
+        now = context.run(load_timeline(prepared.names))
+        writers = context.run(
+            at_work(prepared.names, now, mine=prepared.instant, rules=context.rules.heartbeat)
+        )
+        if conflict := find_conflict(prepared.mine, (), pending=writers, strategy=PREFER_WRITER):
+            raise conflict.refusal(prepared.instant)
+    return prepared
+
+
+@dataclass(slots=True)
+class Rewrite:
+    """Turns one plan into new files; each is marked, then written, then put.
+
+    `assert_alive` is called before each file: it raises if this clustering must stop.
+    """
+
+    plan: ReplacePlan
+    snapshot: Snapshot
+    target: Target
+    store: Store
+    clock: Clock
+    assert_alive: Callable[[], None]
+    _stats: list[WriteStat] = field(default_factory=list)
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def carry_out(self) -> tuple[WriteStat, ...]:
+        """Raises `TableError` if an input is missing or is not parquet, and `StoreError`."""
+        with self._open:
+            for group in self.plan.groups:
+                if self.plan.params[LAYOUT_KEY] == "bucketed":
+                    self._into_buckets(group)
+                else:
+                    self._into_larger(group)
+        return tuple(self._stats)
+
+    def _into_larger(self, group: ClusteringGroup) -> None:
+        target_bytes = int(self.plan.params[TARGET_KEY])
+        draft: BaseFileWriter | None = None
+        for source, rows in self._rows(group):
+            if draft is not None and draft.size_bytes >= target_bytes:
+                self._put(draft)
+                draft = None
+            if draft is None:
+                draft = self._begin(source, free_file_id(self.clock))
+            draft.copy(rows)
+        if draft is not None:
+            self._put(draft)
+
+    def _into_buckets(self, group: ClusteringGroup) -> None:
+        from lockkit.table.format.spark_hash import bucket_of
+
+        count = self.snapshot.config.buckets
+        for first in range(0, count, BUCKETS_AT_ONCE):
+            drafts: dict[int, BaseFileWriter] = {}
+            for source, rows in self._rows(group):
+                of_row = bucket_of(rows[RECORD_KEY].combine_chunks(), count)
+                for bucket in of_row.unique().to_pylist():
+                    if not first <= bucket < first + BUCKETS_AT_ONCE:
+                        continue
+                    if bucket not in drafts:
+                        file_id = self._bucket_id(source.partition, bucket)
+                        drafts[bucket] = self._begin(source, file_id)
+                    drafts[bucket].copy(_of_bucket(rows, of_row, bucket))
+            for bucket in sorted(drafts):
+                self._put(drafts[bucket])
+
+    def _bucket_id(self, partition: str, bucket: int) -> str:
+        """The next generation if the bucket has a group now, because this one replaces it."""
+        generation = generations(self.snapshot).get((partition, f"{bucket:08d}"), 0)
+        file_id = bucket_file_id(partition, bucket, generation)
+        if (partition, file_id) in self.snapshot.groups:
+            return bucket_file_id(partition, bucket, generation + 1)
+        return file_id
+
+    def _rows(self, group: ClusteringGroup) -> Iterator[tuple[Slice, pa.Table]]:
+        for each in group.slices:
+            source = self.snapshot.groups[each.partition, each.file_id]
+            with closing(open_data_file(self.store, each.path, self.clock)) as file:
+                for rows in rows_to_copy(self.snapshot.config, each.path, file):
+                    if rows.num_rows:
+                        yield source, rows
+
+    def _begin(self, source: Slice, file_id: str) -> BaseFileWriter:
+        self.assert_alive()
+        assert self.snapshot.schema is not None
+        columns = arrow_schema(self.snapshot.schema)
+        out: Any = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        # As in a merge, its rows keep their own commit times; but the group is a new one.
+        draft = BaseFileWriter(
+            self.target, source.partition, file_id, columns, out, previous=source.instant
+        )
+        path = in_partition(draft.partition, draft.name)
+        run(mark(self.target.instant, path, "CREATE"), self.store, self.clock)
+        return draft
+
+    def _put(self, draft: BaseFileWriter) -> None:
+        with draft.out:
+            stat = replace(draft.close(inserts=0), previous=NO_COMMIT)
+            stat = replace(stat, inserts=stat.writes)
+            self.assert_alive()
+            put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
+        self._stats.append(stat)
+
+
+def _of_bucket(rows: pa.Table, of_row: pa.Array, bucket: int) -> pa.Table:
+    import pyarrow.compute as pc
+
+    return rows.filter(pc.equal(of_row, bucket))

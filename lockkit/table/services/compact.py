@@ -47,8 +47,8 @@ from lockkit.table.read.log_slice import LogSlice, instants_of, log_slice
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.reader import Scan, open_slice, scan_slice
 from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.cluster import carried_out
 from lockkit.table.services.context import ServiceContext
-from lockkit.table.services.rewrite import carried_out
 from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.view import TableView, look_at
 from lockkit.table.write.contract import AttemptHeartbeat
@@ -82,8 +82,7 @@ def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
     if not view.config.merged:
         why = "is copy-on-write: it has no log files"
         raise UnsupportedTable(f"table {view.config.name!r}", why)
-    plan: CompactionPlan | None = context.run(planned(view))
-    return plan
+    return context.run(planned(view))
 
 
 def planned(view: TableView) -> Procedure[CompactionPlan | None]:
@@ -181,7 +180,7 @@ def merged(
     heart: AttemptHeartbeat, task: TaskId = TaskId(),
 ) -> Prepared | None:  # fmt: skip
     """The plan carried out; None if its inputs are not those of the table."""
-    snapshot: Snapshot = context.run(load_snapshot(covering=transaction.covered, since=before))
+    snapshot = context.run(load_snapshot(covering=transaction.covered, since=before))
     if not stands(plan, snapshot, transaction.instant):
         return None  # another commit came before the plan was written
     assert snapshot.schema is not None
@@ -189,11 +188,10 @@ def merged(
     merge = SliceMerge(context, snapshot, transaction, heart, task)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         stats = tuple(pool.map(merge.carry_out, plan.slices))
-    prepared: Prepared = context.run(prepare(
+    return context.run(prepare(
         transaction, stats, schema=snapshot.schema, operation=COMPACT,
         known_partitions=frozenset(partition for partition, _ in snapshot.groups),
     ))  # fmt: skip
-    return prepared
 
 
 @dataclass(frozen=True, slots=True)

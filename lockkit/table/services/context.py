@@ -54,7 +54,7 @@ class ServiceContext:
     lingering: list[Thread] | None = None
     """Threads that publish acknowledged commits, to be joined. None: they are not joined."""
 
-    def run(self, way: Procedure[Any]) -> Any:
+    def run(self, way: Procedure[T]) -> T:
         return run(way, self.store, self.clock, self.emit)
 
     def report(self, text: str, instant: str) -> None:
@@ -75,12 +75,11 @@ class ServiceContext:
         self, known: TableCache, instant: str, *, resume: str | None = None
     ) -> RolledBack | RollbackRefused:
         """Roll `instant` back; the caller must know that its writer is dead."""
-        from lockkit.table.occ.dead import roll_back_held
+        from lockkit.table.occ.failed import roll_back_held
 
         with self.concurrency_control.hold() as held:
             way = roll_back_held(instant, held, known, resume=resume, base=self.base(known.config))
-            outcome: RolledBack | RollbackRefused = self.run(way)
-            return outcome
+            return self.run(way)
 
 
 @dataclass(slots=True)

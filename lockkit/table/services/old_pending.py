@@ -52,7 +52,7 @@ class OldPending:
             return None
 
         def first(held: StateChange) -> Procedure[None]:
-            from lockkit.table.occ.dead import roll_back_met
+            from lockkit.table.occ.failed import roll_back_met
 
             base = self.base(known.config)
             try:

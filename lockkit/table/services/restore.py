@@ -52,7 +52,7 @@ from lockkit.table.occ.transaction import TableCache, take
 from lockkit.table.read.checkpoint import CHECKPOINT_KEY
 from lockkit.table.read.listed import snapshot_of
 from lockkit.table.read.opening import load_snapshot
-from lockkit.table.services.archive_next import take_next
+from lockkit.table.services.archive_history import take_next
 from lockkit.table.services.savepoint import (
     instant_keys,
     paths_of,
@@ -181,7 +181,7 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
         yield from take_next(config, held.believe)
         yield from _refuse_news(config, instant, plan, held)
     if config.metadata:
-        from lockkit.table.occ.metadata_off import switch_metadata_off
+        from lockkit.table.occ.rewriting import switch_metadata_off
 
         yield from switch_metadata_off(config, held.believe)
     held.believe()

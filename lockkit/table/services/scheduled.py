@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import zlib
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from lockkit.errors import StoreError, TableError
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, Unique
-from lockkit.runtime.proven import read
-from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged
+from lockkit.runtime import Note, Procedure, Unique
+from lockkit.runtime.proven import all_of, delete, read
+from lockkit.table.errors import CommitUnknown, RefusedOption, TableBlocked, TableChanged
 from lockkit.table.format.compaction_plan import (
     CompactionPlan,
     format_compaction_plan,
@@ -23,11 +24,15 @@ from lockkit.table.format.compaction_plan import (
 )
 from lockkit.table.format.layout import TaskId
 from lockkit.table.format.plans import OURS
-from lockkit.table.format.timeline import Timeline
+from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.conflict import refuse_unreadable
+from lockkit.table.occ.covered import CheckedHorizon
+from lockkit.table.occ.discarding import attempt_in
 from lockkit.table.occ.liveness import read_heartbeat
-from lockkit.table.occ.markers import unmark
+from lockkit.table.occ.markers import files_of, unmark
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.transaction import TakenInstant, Transaction, begin
+from lockkit.table.occ.transaction import TakenInstant, Transaction, begin, is_ours
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.compact import (
@@ -40,8 +45,8 @@ from lockkit.table.services.compact import (
 )
 from lockkit.table.services.context import ServiceContext, StoreHost
 from lockkit.table.services.view import TableView, look_at
-from lockkit.table.write.contract import AttemptHeartbeat
-from lockkit.table.write.planned import PlanAttempt
+from lockkit.table.write.attempt import WriteAttempt
+from lockkit.table.write.contract import AttemptHeartbeat, Files
 from lockkit.table.write.withdrawal import withdraw_attempt
 
 MODES = SCHEDULE, EXECUTE, BOTH = "schedule", "execute", "scheduleAndExecute"
@@ -81,7 +86,7 @@ def _planned(context: ServiceContext, view: TableView, plan: CompactionPlan) -> 
     """The plan's instant; None if a commit came before it, and the plan is withdrawn."""
     known, body = after_its_inputs(view), format_compaction_plan(plan)
     with context.taking_an_instant(view.config):
-        transaction: Transaction = context.run(begin(known, action=COMPACTION, plan=body))
+        transaction = context.run(begin(known, action=COMPACTION, plan=body))
     snapshot = context.run(load_snapshot(covering=transaction.covered, since=view.snapshot))
     if stands(plan, snapshot, transaction.instant):
         return transaction.instant
@@ -190,3 +195,62 @@ def _instead(free: list[str]) -> str:
     if not free:
         return "no compaction is pending: schedule one first"
     return f"pending compactions are {', '.join(free[:5])}{', ...' if len(free) > 5 else ''}"
+
+
+@dataclass(slots=True)
+class PlanAttempt(WriteAttempt):
+    """An attempt to carry a pending plan out. If it ends without a commit, the plan stays."""
+
+    def resume(self, taken: TakenInstant, files: Files) -> Procedure[Committed | None]:
+        """Write the plan's `files`, and commit. Raises `HeartbeatExpired` if another process does.
+        """
+        return (yield from self._acknowledged(self._resume(taken, files)))
+
+    def _resume(self, taken: TakenInstant, files: Files) -> Procedure[Committed | None]:
+        host = self.host
+        self._heart = yield from host.beat(taken)
+        transaction = yield from host.run(resumed(taken))
+        host.own.add(taken.instant)
+        self._taken, self._paths = taken, None
+        self.prepared = yield from files(transaction, self._heart)
+        return None if self.prepared is None else (yield from self._publish(self.prepared))
+
+    def _leave(self, error: BaseException | None) -> Procedure[None]:
+        taken, heart = self._taken, self._heart
+        if heart is None:
+            return
+        certain = error is None or isinstance(error, Exception) or self._undecided
+        if isinstance(error, CommitUnknown) or (taken is not None and not certain):
+            yield from WriteAttempt._leave(self, error)  # by the fence: it may be decided
+            return
+        heart.stop()
+        with suppress(TableError, StoreError):  # else its heartbeat expires: it is rolled back
+            if taken is not None:
+                yield from self.host.run(put_back(taken))
+            yield from heart.finished()
+
+
+def resumed(taken: TakenInstant) -> Procedure[Transaction]:
+    """The transaction of a plan, once the caller's heartbeat keeps other processes from it.
+
+    Later instants may be completed: they do not rewrite what the plan rewrites (`find_conflict`).
+    The horizon is below the instant, because the plan is pending.
+    """
+    after = CheckedHorizon(taken.known.horizon).listed_after
+    now = yield from load_timeline(taken.names, after=after)
+    refuse_unreadable(now, taken.known.config, known=frozenset(now.completed))
+    if not (yield from is_ours(taken, now)) or taken.instant in now.inflight:
+        why = "is not pending as it was: another process carried it out, or rolled it back"
+        raise TableChanged(taken.instant, why, "look at the table again")
+    yield Note("began", {"instant": taken.instant})
+    return Transaction(taken, now)
+
+
+def put_back(taken: TakenInstant) -> Procedure[None]:
+    """Delete what this attempt wrote for the plan, which certainly was not decided."""
+    yield from all_of(delete(each.path) for each in (yield from files_of(taken.instant)))
+    inflight = taken.names.inflight(taken.instant, taken.action)
+    match (yield from read(inflight)):
+        case Found(body, version) if attempt_in(inflight, body) == taken.attempt:
+            yield from delete(inflight, version)
+    yield from unmark(taken.instant)

@@ -26,12 +26,11 @@ from lockkit.table.format.savepoint_files import RestorePlan
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline, parse_timeline
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.contract import ConcurrencyControl
-from lockkit.table.occ.covered import CheckedHorizon, read_commit
+from lockkit.table.occ.covered import CheckedHorizon, load_rollback_plan, read_commit
 from lockkit.table.occ.failed import failed_writes, half_done, leftovers
 from lockkit.table.occ.heartbeat_rules import Policy
 from lockkit.table.occ.liveness import end, forget, read_heartbeat
 from lockkit.table.occ.markers import unmark
-from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.checkpoint_writing import write_checkpoint
@@ -39,11 +38,11 @@ from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.archive import Archived, ArchivePlan, archive, plan_archive
 from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
+from lockkit.table.services.cluster import Clustered, cluster, plan_for
 from lockkit.table.services.compact import Compacted, compact, compact_due
 from lockkit.table.services.compact import plan_for as plan_compact
 from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.restore import Restored, open_fence, plan_restore, restore
-from lockkit.table.services.rewrite import Clustered, cluster, plan_for
 from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.savepoint import Savepoint, delete_savepoint, save
 from lockkit.table.services.scheduled import (
@@ -89,13 +88,9 @@ class TableService:
         clock: Clock | None = None, emit: Emit = silent,
     ) -> None:  # fmt: skip
         self.context = ServiceContext(
-            url=url,
-            store=store,
-            concurrency_control=concurrency_control,
-            rules=rules,
-            clock=clock or Clock(),
-            emit=emit,
-        )
+            url=url, store=store, concurrency_control=concurrency_control, rules=rules,
+            clock=clock or Clock(), emit=emit,
+        )  # fmt: skip
         self._snapshot: Snapshot | None = None
         self._saved = 0
         """Number of commits in the table's checkpoint, as far as known here."""
@@ -137,7 +132,6 @@ class TableService:
         """The table as it is now; what was read before is not read again."""
         view, saved = self.context.run(look_at(self._snapshot, self._saved))
         self._snapshot, self._saved = view.snapshot, saved
-        assert isinstance(view, TableView)
         return view
 
     # --- failed writes ---------------------------------------------------------------------------
@@ -145,9 +139,7 @@ class TableService:
     def before_write(self, known: TableCache) -> None:
         """EAGER: before a write, roll back every pending instant of other processes."""
         if self.context.rules.failed == "EAGER":
-            with (
-                self.context.concurrency_control.hold()
-            ):  # so that every pending instant of ours is noted
+            with self.context.concurrency_control.hold():  # so that all of ours are noted
                 after = CheckedHorizon(known.horizon).listed_after
                 now = self.context.run(load_timeline(known.config.names, after=after))
                 own = frozenset(self.context.own)
@@ -222,9 +214,7 @@ class TableService:
 
     def preview_clean(self) -> CleanPlan:
         """What a clean would delete."""
-        known = self.inspect().known
-        plan: CleanPlan = self.context.run(preview_clean(known, self.context.rules.clean))
-        return plan
+        return self.context.run(preview_clean(self.inspect().known, self.context.rules.clean))
 
     def _resume_cleans(self, view: TableView) -> tuple[Cleaned, ...]:
         found = half_done(view.config, view.now, "clean", self.context.rules.heartbeat)
@@ -280,14 +270,12 @@ class TableService:
     def preview_restore(self, savepoint: str) -> RestorePlan:
         """What a restore would take back."""
         config, _ = self.context.run(load_config())
-        plan: RestorePlan = self.context.run(plan_restore(config, savepoint))
-        return plan
+        return self.context.run(plan_restore(config, savepoint))
 
     def _under_lock(self, way: Callable[[TableCache, StateChange], Procedure[T]]) -> T:
         with self.context.concurrency_control.hold() as held:
             known = TableCache(*self.context.run(load_config()))
-            done: T = self.context.run(way(known, held))
-            return done
+            return self.context.run(way(known, held))
 
     # --- archiving -------------------------------------------------------------------------------
 
@@ -297,13 +285,11 @@ class TableService:
         if view.config.mode == FENCED:  # so that opening the table does not read the archive
             self.context.run(write_checkpoint(view.snapshot, every=1))
         with self.context.concurrency_control.hold() as held:
-            done: Archived | None = self.context.run(archive(view.known, rules, held))
-        return done
+            return self.context.run(archive(view.known, rules, held))
 
     def preview_archive(self, rules: ArchiveRules) -> ArchivePlan:
         """What would be archived."""
-        plan: ArchivePlan = self.context.run(plan_archive(self.inspect().known, rules))
-        return plan
+        return self.context.run(plan_archive(self.inspect().known, rules))
 
     # --- clustering ------------------------------------------------------------------------------
 

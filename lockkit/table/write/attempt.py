@@ -74,7 +74,7 @@ class WriteAttempt:
         """Commit new file groups."""
         way = self._acknowledged(self._append(known, new))
         if known.config.commit == GROUP:
-            from lockkit.table.write.in_time import in_time
+            from lockkit.table.write.withdrawal import in_time
             grouped = replace(new, way=self.host.in_group())
             way = in_time(known, lambda k: self._acknowledged(self._append(k, grouped)))
         committed = yield from way
@@ -145,7 +145,7 @@ class WriteAttempt:
             if self._heart is None:
                 self._heart = yield from host.beat(transaction.taken)
             if known.config.mode == HUDI:
-                from lockkit.table.occ.hudi_clocks import wait_out  # only where Hudi writes too
+                from lockkit.table.occ.committing import wait_out  # only where Hudi writes too
                 yield from host.run(wait_out(transaction.instant))
             return transaction
 

@@ -11,10 +11,11 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Protocol
+from weakref import WeakKeyDictionary
 
 from lockkit.clock import Clock
 from lockkit.runtime import run
@@ -39,11 +40,11 @@ from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.markers import Io, early_conflict, mark, overtaken
 from lockkit.table.read.buckets import free_file_id, is_bucketed
 from lockkit.table.write.merge import deletions, merge, refuse_strangers, upserts
-from lockkit.table.write.own_files import OwnFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lockkit.stores import Store
 PREFETCHED_MAX = 8
 """How many base files a small write fetches before they are needed."""
 UNSENT_BYTES_MAX = 32 << 20
@@ -279,3 +280,39 @@ def _finish(work: WriteTask, draft: BaseFileWriter) -> WriteStat:
 
 def _binary(file: object) -> BinaryIO:
     return file  # type: ignore[return-value] # a temporary file is one, by another class
+
+
+KEPT_BYTES_MAX = 8 << 20
+
+
+@dataclass(slots=True)
+class OwnFiles:
+    """The base files that a store's handle wrote last: its next upsert need not fetch them.
+
+    The latest of each file group, as far as there is room. A data file never changes.
+    """
+
+    _kept: dict[FileGroup, tuple[str, bytes]] = field(default_factory=dict)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, at: Slice) -> bytes | None:
+        """The base file of this very slice."""
+        path, body = self._kept.get((at.partition, at.file_id), ("", None))
+        return body if path == at.path else None
+
+    def keep(self, files: Iterable[BaseFile]) -> None:
+        """Those of a commit; each takes the place of its group's file before."""
+        with self._turn:
+            for each in files:
+                self._kept.pop(each.stat.group, None)
+                self._kept[each.stat.group] = each.stat.path, each.body
+            while sum(len(body) for _, body in self._kept.values()) > KEPT_BYTES_MAX:
+                del self._kept[next(iter(self._kept))]
+
+
+_OF_STORE: WeakKeyDictionary[Store, OwnFiles] = WeakKeyDictionary()
+
+
+def own_files(store: Store) -> OwnFiles:
+    """Those that were written to this store; they are dropped with it."""
+    return _OF_STORE.setdefault(store, OwnFiles())

@@ -15,11 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 from lockkit.table.format.base_file import Slice, plain, record_keys
 from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.layout import FileGroup, WriteStat
-from lockkit.table.format.properties import HUDI, TableConfig
+from lockkit.table.format.properties import FENCED, HUDI, TableConfig
 from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.read.bucket_groups import BucketGroups, buckets_of
@@ -27,10 +28,67 @@ from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 from lockkit.table.write.merge import upserts
-from lockkit.table.write.stored_keys import StoredKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lockkit.stores import Store
+
+KEPT_BYTES_MAX = 32 << 20
+
+
+@dataclass(slots=True)
+class StoredKeys:
+    """The keys of each file of one store that was read, by its path.
+
+    A commit that inserts nothing into a file group adds no key to it. So an upsert does not read a
+    group again that has none of its keys, although other writers have updated it.
+    """
+
+    _kept: dict[str, Any] = field(default_factory=dict)
+    _bytes: int = 0
+
+    def of(self, at: Slice) -> Any | None:
+        """The keys of this very slice, if they are known."""
+        return self._kept.get(at.path)
+
+    def lacks(self, at: Slice, config: TableConfig, rows: Iterable[Any]) -> bool:
+        """Whether the slice certainly has none of the record keys in `rows` (batches of keys).
+
+        False for a table that Hudi may have written to: only lockkit's counts of inserts are exact.
+        """
+        import pyarrow.compute as pc
+
+        keys = next((self._kept[path] for path in _files(at) if path in self._kept), None)
+        if keys is None or config.mode != FENCED or config.switches or config.merged:
+            return False
+        return not any(pc.any(pc.is_in(each, value_set=keys)).as_py() for each in rows)
+
+    def keep(self, at: Slice, keys: Any) -> None:
+        """Keep what a read of this slice found. Over the limit, drop everything else."""
+        if keys.nbytes > KEPT_BYTES_MAX:
+            return
+        for path in _files(at):
+            self._bytes -= self._kept.pop(path).nbytes if path in self._kept else 0
+        self._bytes += keys.nbytes
+        if self._bytes > KEPT_BYTES_MAX:
+            self._kept.clear()
+            self._bytes = keys.nbytes
+        self._kept[at.path] = keys
+
+
+def _files(at: Slice) -> tuple[str, ...]:
+    """The slice's own file, then the earlier files that have all of its keys, latest first."""
+    return at.path, *reversed(at.keys_in)
+
+
+_OF_STORE: WeakKeyDictionary[Store, StoredKeys] = WeakKeyDictionary()
+
+
+def stored_keys(store: Store) -> StoredKeys:
+    """The keys that were read from this store; they are dropped with the store."""
+    return _OF_STORE.setdefault(store, StoredKeys())
+
 
 AT_ONCE = min(4, os.cpu_count() or 1)
 """Groups that are merged, or files of a spool that are fetched, at one time."""

@@ -1,10 +1,16 @@
-"""The withdrawal of an attempt that made no commit: its own instant is rolled back at once."""
+"""An attempt that ends without its commit, or begins again.
+
+Its own instant is rolled back at once. It begins again where its instant, reserved ahead with group
+commit, is late (`in_time`), and where another writer was decided and did not live to publish it
+(`publish_decided`): that commit is published before files are written, or they would conflict.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lockkit.errors import LockBusy, TableError
 from lockkit.lock.storage import LOCK_KEY
@@ -15,20 +21,24 @@ from lockkit.table.errors import CommitConflict, NoTable
 from lockkit.table.format.layout import PARTITION_FILE
 from lockkit.table.format.properties import (
     FENCED,
+    GROUP,
     HUDI,
     PROPERTIES_KEY,
     load_config,
     recheck_config,
 )
 from lockkit.table.occ import rollback
-from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.commit import Committed, EpochGuard
+from lockkit.table.occ.decide import settle
 from lockkit.table.occ.discarding import attempt_in
+from lockkit.table.occ.fence import COMMIT, read_fence
+from lockkit.table.occ.group.refused import LateInstant
 from lockkit.table.occ.markers import unmark
-from lockkit.table.occ.transaction import TakenInstant
+from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction
 
 if TYPE_CHECKING:
+    from lockkit.table.occ.group.ahead import GroupAppend
     from lockkit.table.write.contract import AttemptHost
-
 Paths = Collection[str] | None
 
 
@@ -125,3 +135,55 @@ def _withdraw(
 def _add_note(error: BaseException | None, note: str) -> None:
     if error is not None:
         error.add_note(note)
+
+
+LATE_MAX = 3
+T = TypeVar("T")
+
+
+def in_time(
+    known: TableCache, once: Callable[[TableCache], Procedure[Committed | None]]
+) -> Procedure[Committed | None]:
+    """Append, and if a later instant was completed before its own was offered, append again.
+
+    Nothing of it is committed by then: the fence has decided against that instant.
+    """
+    for _ in range(LATE_MAX):
+        try:
+            return (yield from once(known))
+        except LateInstant as late:
+            known = replace(known, newest=max(known.newest, late.instant))
+    return (yield from once(known))
+
+
+def changes_nothing(way: GroupAppend | None, instant: str) -> Procedure[None]:
+    """Raise `LateInstant` if this is only so by a snapshot that lacks what is decided by now."""
+    if way is not None and not (yield from way.stands()):
+        raise LateInstant(instant, instant="", cause="was committed first",
+                          cure="begin again with the table as it is now")  # fmt: skip
+
+
+def again_if_late(once: Callable[[], T]) -> T:
+    """The same for a write of rows, which reads the table again then."""
+    for _ in range(LATE_MAX):
+        with suppress(LateInstant):
+            return once()
+    return once()
+
+
+def publish_decided(transaction: Transaction) -> Procedure[bool]:
+    """Whether there was such a commit; the caller then begins again, on the table with it.
+
+    Asks the store only where another instant is pending. The writer may be alive: the file that is
+    created here is the one that it would create.
+    """
+    config, others = transaction.config, {*transaction.timeline.pending} - {transaction.instant}
+    if not others or config.mode != FENCED or config.commit == GROUP:
+        return False
+    seen = yield from read_fence()
+    if seen.fence is None or seen.fence.head.kind != COMMIT:
+        return False
+    if seen.fence.head.instant not in others:
+        return False
+    yield from settle(transaction.taken.names, seen, transaction.base, [])
+    return True

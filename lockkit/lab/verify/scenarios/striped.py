@@ -28,8 +28,7 @@ from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import believes
 from lockkit.recipes.errors import StripesDiffer
-from lockkit.recipes.striped.layout import agree, of_stripe, stripe_key
-from lockkit.recipes.stripes import indexes
+from lockkit.recipes.stripes import agree, indexes, of_stripe, stripe_key
 from lockkit.recipes.taking import AcquireLock, ReleaseLock, Taking, confirmed, give_all, take_all
 from lockkit.runtime import Delete, Procedure, Put, Sleep, relay
 

@@ -24,9 +24,16 @@ from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Condition, Found, over
 from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
-from lockkit.recipes.wal.claim import SlotLanded, SlotTaken
 from lockkit.recipes.wal.reader import Cursor, poll
-from lockkit.recipes.wal.slot import LogTail, Manifest, SlotRead, slot_key, slot_number
+from lockkit.recipes.wal.slot import (
+    LogTail,
+    Manifest,
+    SlotLanded,
+    SlotRead,
+    SlotTaken,
+    slot_key,
+    slot_number,
+)
 from lockkit.recipes.wal.writer import WriterState, append, halted, open_log
 from lockkit.runtime import Procedure, Sleep
 from lockkit.runtime.proven import read
@@ -279,7 +286,7 @@ def own_choice(_seen: Manifest, tail: LogTail) -> bool:
     return tail is LogTail.HEAD
 
 
-_CLAIM, _WRITER = "lockkit.recipes.wal.claim", "lockkit.recipes.wal.writer"
+_CLAIM, _WRITER = "lockkit.recipes.wal.slot", "lockkit.recipes.wal.writer"
 MUTANTS = catalogue(
     Mutant("create_412 lost", "412 to an append: the slot is taken, unread",
            {f"{_CLAIM}:refused": lambda _: SlotTaken(None)}),

@@ -38,7 +38,7 @@ from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher, publish_under
 from lockkit.table.occ.transaction import TakenInstant
 from lockkit.table.write.contract import AttemptHost
-from lockkit.table.write.own_files import OwnFiles
+from lockkit.table.write.groups import OwnFiles
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun

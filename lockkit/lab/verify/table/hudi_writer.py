@@ -28,10 +28,9 @@ from lockkit.table.format.layout import format_commit, partition_file
 from lockkit.table.format.plans import RollbackPlan, format_rollback, format_rollback_plan
 from lockkit.table.format.properties import TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_of, load_timeline
-from lockkit.table.occ.covered import read_commit
+from lockkit.table.occ.covered import load_rollback_plan, read_commit
 from lockkit.table.occ.failed import service_plans
 from lockkit.table.occ.liveness import heartbeat_key
-from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.rollback import written_by
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot

@@ -19,7 +19,7 @@ from lockkit.table.format.layout import (
     file_name,
     in_partition,
 )
-from lockkit.table.write.own_files import OwnFiles
+from lockkit.table.write.groups import OwnFiles
 
 SCHEMA = '{"type":"record","name":"t","fields":[{"name":"id","type":"string"}]}'
 

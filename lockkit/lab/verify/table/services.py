@@ -17,10 +17,10 @@ from lockkit.table.format.base_file import BaseFile
 from lockkit.table.format.plans import ReplacePlan, format_cluster_plan
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.covered import load_rollback_plan
 from lockkit.table.occ.failed import about_to_go, failed_writes, half_done
 from lockkit.table.occ.heartbeat_rules import Policy
 from lockkit.table.occ.liveness import end, forget
-from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import Transaction
@@ -119,7 +119,7 @@ class SimService:
     # --- clustering ------------------------------------------------------------------------------
 
     def cluster(self, view: TableView, rules: ClusterRules | None = None) -> Procedure[None]:
-        """Like `lockkit.table.services.rewrite.cluster`, which rewrites parquet."""
+        """Like `lockkit.table.services.cluster.cluster`, which rewrites parquet."""
         busy = yield from about_to_go(view.config.names, view.now)
         rules = rules or ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
         base = self.host.base_of(view.config)

@@ -31,7 +31,7 @@ from lockkit.table.write.append import NewRows
 from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.batch import StreamBatch
 from lockkit.table.write.contract import AttemptHeartbeat
-from lockkit.table.write.in_time import changes_nothing
+from lockkit.table.write.withdrawal import changes_nothing
 from lockkit.table.writer import TableState, state_after
 
 if TYPE_CHECKING:

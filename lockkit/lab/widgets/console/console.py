@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import ipywidgets as widgets
 
-from lockkit.cli.paste import store_flags
 from lockkit.cli.service_lock import is_service, open_service
+from lockkit.cli.terminal import store_flags
 from lockkit.clock import Clock
 from lockkit.errors import BreakRefused
 from lockkit.events import Event, plain

@@ -17,9 +17,8 @@ from lockkit.protocol.outcome import Found, IfVersion, Missing, over
 from lockkit.runtime import Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import read, settle_write
 from lockkit.table.errors import DamagedFile, TableBlocked, Unanswered
-from lockkit.table.format.java_properties import PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
-from lockkit.table.format.property_keys import TABLE_ID
+from lockkit.table.format.property_keys import PROPERTIES_BYTES_MAX, TABLE_ID, parse_properties
 from lockkit.table.format.timeline import Timeline, is_ahead, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard
 from lockkit.table.occ.covered import has_archived
