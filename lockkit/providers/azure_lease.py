@@ -23,8 +23,6 @@ from lockkit.errors import NoAnswer, StoreError, clipped
 from lockkit.protocol.outcome import (
     Applied,
     IfAbsent,
-    PreconditionFailed,
-    Throttled,
     Unknown,
     WriteAnswer,
 )
@@ -165,13 +163,13 @@ class AzureBlobLease(LeasedLock):
         did not confirm it.
         """
         ends_now = {"lease_break_period": 0}
-        self._has_answered(self._write("break it", lambda: self._lease().break_lease(**ends_now)))
+        self._landed(self._write("break it", lambda: self._lease().break_lease(**ends_now)))
 
     # --- the provider's requests -----------------------------------------------------------------
 
     def _take(self) -> ServiceGrant | NotFree:
         if self._giving:  # it may still land, and would end a new grant with the same id
-            self._has_answered(self._write("give it back", self._lease().release))
+            self._landed(self._write("give it back", self._lease().release))
             self._id, self._giving = "", False
         self._id = self._id or self.clock.unique()
         seconds = FOR_EVER if self.ttl_s is None else int(self.ttl_s)
@@ -179,7 +177,7 @@ class AzureBlobLease(LeasedLock):
             sent_ms = self.clock.boot_ms()
             answer = self._write("take it", lambda: self._lease().acquire(lease_duration=seconds))
             self._taking = self._taking or isinstance(answer, Unknown)
-            if self._has_answered(answer):
+            if self._landed(answer):
                 self._taking = True  # until its record is confirmed it can be withdrawn
                 if self._recorded():
                     self._taking = False
@@ -200,21 +198,21 @@ class AzureBlobLease(LeasedLock):
         mine[PROCESS] = quote(process_name(), safe="@:/")
         others = {k: v for k, v in (found.metadata or {}).items() if k.lower() not in mine}
         record = partial(self._blob.set_blob_metadata, {**others, **mine}, lease=self._id)
-        return self._has_answered(self._write("name its holder", record))
+        return self._landed(self._write("name its holder", record))
 
     def _withdraw(self) -> None:
         if self._taking or self._giving:
-            self._has_answered(self._write("give it back", self._lease().release))
+            self._landed(self._write("give it back", self._lease().release))
         self._id, self._taking, self._giving = "", False, False
 
     def _beat(self, taken: ServiceGrant) -> None:
-        if not self._has_answered(self._write("renew it", self._lease().renew)):
+        if not self._landed(self._write("renew it", self._lease().renew)):
             raise GrantOver("Azure reports that the lease is over, broken or another owner's")
 
     def _give_back(self, taken: ServiceGrant) -> None:
         answer = self._write("give it back", self._lease().release)
         lost_before, self._giving = self._giving, self._giving or isinstance(answer, Unknown)
-        was_ours = self._has_answered(answer) or lost_before
+        was_ours = self._landed(answer) or lost_before
         # The next grant has another id: a write of this grant cannot pass under it.
         self._id, self._giving = "", False
         if not was_ours:
@@ -250,10 +248,10 @@ class AzureBlobLease(LeasedLock):
         from azure.core import MatchConditions
 
         if _is_lease(version):
-            return self._has_answered(self._write("break it", self._lease(version).release))
+            return self._landed(self._write("break it", self._lease(version).release))
         ends_now = {"lease_break_period": 0}
         exactly = {"etag": version, "match_condition": MatchConditions.IfNotModified}
-        return self._has_answered(
+        return self._landed(
             self._write("break it", lambda: self._lease().break_lease(**ends_now, **exactly))
         )
 
@@ -279,19 +277,7 @@ class AzureBlobLease(LeasedLock):
     def _is_current(self, id: str) -> bool:
         """Whether the blob's lease has this id: Azure compares ids but does not reveal one."""
         look = partial(self._blob.get_blob_properties, lease=id)
-        return self._has_answered(self._write("compare its lease", look))
-
-    def _has_answered(self, answer: WriteAnswer) -> bool:
-        """Whether it was done; False: the lease's state forbids it."""
-        match answer:
-            case Applied():
-                return True
-            case PreconditionFailed():
-                return False
-            case Throttled():
-                raise NoAnswer(f"{self}: throttled; try again")
-            case Unknown(why):
-                raise NoAnswer(f"{self}: {why}; try again")
+        return self._landed(self._write("compare its lease", look))
 
     def _write(self, doing: str, send: Callable[[], object]) -> WriteAnswer:
         said = self._send(doing, send)

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from lockkit.clock import process_name
 from lockkit.config import seconds
 from lockkit.errors import NoAnswer, StoreError, clipped
-from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
+from lockkit.protocol.outcome import PreconditionFailed, Unknown, WriteAnswer
 from lockkit.providers.dynamodb_table import KEY, DynamoTable
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
@@ -60,14 +60,6 @@ class LockItem:
     process: str = ""
     since_ms: int | None = None
     """When it was taken, by the holder's clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class ItemObservation:
-    """A version of another owner's item, and since when we have seen it, by our own clock."""
-
-    version: str
-    since_ms: float
 
 
 class DynamoDBLock(LeasedLock):
@@ -132,7 +124,6 @@ class DynamoDBLock(LeasedLock):
         self._versions: deque[str] = deque(maxlen=VERSIONS_MAX)
         """The versions that prove the item ours: the confirmed one and those without an answer."""
         self._deleted = False
-        self._seen: ItemObservation | None = None
         region = region or os.environ.get("AWS_REGION")
         at = f"?endpoint={endpoint_url}" if endpoint_url else ""
         key = quote(partition_key, safe="")
@@ -158,13 +149,9 @@ class DynamoDBLock(LeasedLock):
                 busy = self._judge(found)
                 if busy is not None:
                     return busy
-                match self._put(found):
-                    case Applied():
-                        pass
-                    case Throttled():
-                        raise NoAnswer(f"{self}: throttled; try again")
-                    case PreconditionFailed() | Unknown():
-                        continue  # another client wrote, or ours landed without an answer: read
+                answer = self._put(found)
+                if isinstance(answer, Unknown) or not self._landed(answer):
+                    continue  # another client wrote, or ours landed without an answer: read
             try:
                 return self._win()
             except GrantOver:
@@ -210,11 +197,7 @@ class DynamoDBLock(LeasedLock):
             ConditionExpression=f"{VERSION} = :seen AND attribute_not_exists({RELEASED})",
             ExpressionAttributeValues={":seen": {"S": version}},
         )  # fmt: skip
-        try:
-            self._settle(answer)
-        except GrantOver:
-            return False
-        return True
+        return self._landed(answer)
 
     def _shut(self) -> None:
         self._table.close()
@@ -223,11 +206,8 @@ class DynamoDBLock(LeasedLock):
         """None: it may be taken. A lease counts from our first answer that showed this version."""
         if found is None or found.free:
             return None
-        now_ms = self.clock.boot_ms()
-        if self._seen is None or self._seen.version != found.version:
-            self._seen = ItemObservation(found.version, now_ms)
-        left_ms = self._seen.since_ms + found.lease_ms - now_ms
-        return NotFree(found.owner, min(self._look_s, left_ms / 1000)) if left_ms >= 0 else None
+        left_s = self._left_s(found.version, found.lease_ms / 1000)
+        return NotFree(found.owner, min(self._look_s, left_s)) if left_s >= 0 else None
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -301,17 +281,10 @@ class DynamoDBLock(LeasedLock):
         return guard, values | {":owner": {"S": self.owner}}
 
     def _settle(self, answer: WriteAnswer) -> None:
-        match answer:
-            case Applied():
-                return
-            case PreconditionFailed():
-                found = self._read()
-                now = "gone" if found is None else f"of {clipped(repr(found.owner), 200)}"
-                raise GrantOver(f"its item is now {now}")
-            case Throttled():
-                raise NoAnswer(f"{self}: throttled; try again")
-            case Unknown(why):
-                raise NoAnswer(f"{self}: {why}; try again")
+        if not self._landed(answer):
+            found = self._read()
+            now = "gone" if found is None else f"of {clipped(repr(found.owner), 200)}"
+            raise GrantOver(f"its item is now {now}")
 
 
 def item_of(said: Mapping[str, Any], who: str) -> LockItem:

@@ -19,10 +19,20 @@ from typing import Any, TypeVar
 
 from lockkit import config
 from lockkit.clock import Clock
-from lockkit.errors import BreakRefused, LockBusy, LossReason, NoAnswer, StoreError, clipped, masked
+from lockkit.errors import (
+    BreakRefused,
+    LockBusy,
+    LossReason,
+    NoAnswer,
+    StoreError,
+    Unanswered,
+    clipped,
+    masked,
+)
 from lockkit.lock.base import BaseLock, FencingToken
 from lockkit.lock.client import BACK_OUT_S, LeaseClient, Wakeup
 from lockkit.lock.grant import LATE_S
+from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
 from lockkit.protocol.state import (
     Action,
     Event,
@@ -38,8 +48,9 @@ from lockkit.protocol.state import (
 )
 from lockkit.providers.holder import ServiceHolder, description, guard_break
 from lockkit.providers.lease_events import LeaseEvents, during
-from lockkit.runtime import BlockingCall, Procedure, Request, Sleep
+from lockkit.runtime import BlockingCall, Procedure, Request, Sleep, run
 from lockkit.sinks import Emit, EventSink, silent
+from lockkit.stores import Store
 from lockkit.stores.keywords import keywords_of, unknown_keyword
 from lockkit.stores.secret import carries_secret
 from lockkit.stores.within import within
@@ -374,6 +385,7 @@ class LeasedLock(BaseLock):
         clock = clock or Clock()
         self.owner = owner or description(clock.unique())
         self.on_danger, self.on_lost = on_danger, on_lost
+        self._seen = "", 0.0
         lane = masked(client or owner or self.owner[:8])
         self._emit = EventSink(where, lane, emit, clock)
         self._events = LeaseEvents(self._emit, where)
@@ -457,6 +469,35 @@ class LeasedLock(BaseLock):
 
     def _shut(self) -> None:
         """Close the connections that this handle opened."""
+
+    # --- what several providers need -------------------------------------------------------------
+
+    def _landed(self, answer: WriteAnswer) -> bool:
+        """Whether a write was done; False: its condition failed. Else it raises `NoAnswer`."""
+        match answer:
+            case Applied():
+                return True
+            case PreconditionFailed():
+                return False
+            case Throttled():
+                raise NoAnswer(f"{self}: throttled; try again")
+            case Unknown(why):
+                raise NoAnswer(f"{self}: {why}; try again")
+
+    def _left_s(self, version: str, lease_s: float) -> float:
+        """What is left of another owner's lease: it counts, by our own clock, from our first answer
+        that showed this version. Below 0: it may be taken.
+        """
+        now_ms = self.clock.boot_ms()
+        if self._seen[0] != version:
+            self._seen = version, now_ms
+        return lease_s - (now_ms - self._seen[1]) / 1000
+
+    def _run_on(self, store: Store, way: Procedure[T]) -> T:
+        try:
+            return run(way, store, self.clock, self._emit)
+        except Unanswered as error:
+            raise NoAnswer(f"{self}: {error}") from None
 
     # --- notices that the service sends by itself ------------------------------------------------
 

@@ -182,10 +182,7 @@ class QueuedLock(LeasedLock):
         return self._run(remove(self._place.key, id, int(beat) if beat.isdecimal() else -1))
 
     def _run(self, way: Procedure[T]) -> T:
-        try:
-            return run(way, self._store, self.clock, self._emit)
-        except Unanswered as error:
-            raise NoAnswer(f"{self}: {error}") from None
+        return self._run_on(self._store, way)
 
 
 def holding(queue: LockQueue) -> tuple[QueueEntry, ...]:

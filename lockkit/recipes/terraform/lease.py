@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from lockkit import __version__
 from lockkit.clock import process_name, utc
-from lockkit.errors import NoAnswer, Unanswered
+from lockkit.errors import NoAnswer
 from lockkit.protocol.outcome import Applied, Throttled, Version, over
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
@@ -32,7 +31,7 @@ from lockkit.recipes.terraform.statelock import (
     read_state,
     unlock,
 )
-from lockkit.runtime import Procedure, run
+from lockkit.runtime import Procedure
 from lockkit.runtime.proven import put_once
 
 BEATS_PER_LEASE = 3
@@ -48,14 +47,6 @@ LOCKING = (
 """Terraform's commands that take the lock, and so have the flag `-lock`."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseObservation:
-    """A version of another holder's file, and since when we have seen it, by our own clock."""
-
-    version: Version
-    since_ms: float
 
 
 def lease_s(found: LockInfo) -> float | None:
@@ -112,18 +103,13 @@ class StateLease(LeasedLock):
             url, workspace=workspace, workspace_key_prefix=workspace_key_prefix,
             clock=self.clock, emit=self._emit, **dict(store_options or {}),
         )  # fmt: skip
-        self._operation, self._seen = operation, LeaseObservation("", 0.0)
-        self._mine, self._version = LockInfo(id=""), ""
+        self._operation, self._mine, self._version = operation, LockInfo(id=""), ""
 
     # --- the provider's requests -----------------------------------------------------------------
 
     def _take(self) -> ServiceGrant | NotFree:
         if not self._mine.id:
-            self._mine = LockInfo(
-                id=self.clock.unique(), operation=self._operation, who=self.owner,
-                version=f"lockkit {__version__}", created=utc(self.clock.wall_ms()),
-                path=self._state.path,
-            )  # fmt: skip
+            self._mine = replace(self._state.new_info(self._operation, ""), who=self.owner)
         for _ in range(TRIES_MAX):
             found, sent_ms = self._look(), self.clock.boot_ms()
             if not is_ours(found.info, self._mine):
@@ -208,10 +194,7 @@ class StateLease(LeasedLock):
         ttl_s = lease_s(found.info) if isinstance(found.info, LockInfo) else None
         if ttl_s is None:
             return NotFree(str(found.info), LOOK_S)
-        now_ms = self.clock.boot_ms()
-        if self._seen.version != found.version:
-            self._seen = LeaseObservation(found.version, now_ms)
-        left_s = ttl_s - (now_ms - self._seen.since_ms) / 1000
+        left_s = self._left_s(found.version, ttl_s)
         return NotFree(str(found.info), min(LOOK_S, left_s)) if left_s >= 0 else None
 
     def _wrote(self, version: Version | None) -> bool:
@@ -239,7 +222,4 @@ class StateLease(LeasedLock):
             raise NoAnswer(str(error)) from None
 
     def _run(self, way: Procedure[T]) -> T:
-        try:
-            return run(way, self._state.store, self.clock, self._emit)
-        except Unanswered as error:
-            raise NoAnswer(f"{self}: {error}") from None
+        return self._run_on(self._state.store, way)

@@ -18,8 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
-from lockkit import __version__
-from lockkit.clock import Clock, process_name, utc
+from lockkit.clock import Clock, process_name
 from lockkit.errors import NoAnswer, StoreError, clipped
 from lockkit.protocol.outcome import (
     Applied,
@@ -37,7 +36,7 @@ from lockkit.providers.dynamodb_table import DynamoTable
 from lockkit.providers.lease_events import LeaseEvents
 from lockkit.providers.urls import split
 from lockkit.recipes.errors import NotLocked
-from lockkit.recipes.terraform.lockinfo import LockInfo, encode, who
+from lockkit.recipes.terraform.lockinfo import LockInfo, encode
 from lockkit.recipes.terraform.statelock import StateLock, lock, read_state, unlock
 from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import delete, settle_write
@@ -94,7 +93,9 @@ class DynamoItems:
         except NoAnswer as error:
             return Unknown(str(error))
         if said is None:
-            raise self._no_table()
+            raise StoreError(
+                f"{self.url} does not exist: name Terraform's lock table (its dynamodb_table)"
+            )
         item = said.get("Item")
         if not item:
             return Missing()
@@ -127,11 +128,6 @@ class DynamoItems:
         version = hashlib.sha256(info.encode()).hexdigest()[:32]
         self._seen[version] = info
         return version
-
-    def _no_table(self) -> StoreError:
-        return StoreError(
-            f"{self.url} does not exist: name Terraform's lock table (its dynamodb_table)"
-        )
 
     # --- what a table of locks does not have -----------------------------------------------------
 
@@ -267,11 +263,7 @@ class StateMove:
 
     def _next(self, state: str) -> LockInfo:
         tells = TELLS if state == MOVED else MOVES
-        return LockInfo(
-            id=self.state.clock.unique(), operation=state, info=f"{tells}; {process_name()}",
-            who=who(), version=f"lockkit {__version__}", created=utc(self.state.clock.wall_ms()),
-            path=self.state.path,
-        )  # fmt: skip
+        return self.state.new_info(state, f"{tells}; {process_name()}")
 
     def _run(self, way: Procedure[T]) -> T:
         return run(way, self.table, self.state.clock)

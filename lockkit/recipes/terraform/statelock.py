@@ -270,10 +270,7 @@ class StateLock:
         _wait_s(acquire_timeout)
         if self.held is not None:
             raise RuntimeError(f"{self} is held by this handle already: unlock it first")
-        mine = LockInfo(
-            id=self.clock.unique(), operation=operation, info=info or process_name(), who=who(),
-            version=f"lockkit {__version__}", created=utc(self.clock.wall_ms()), path=self.path,
-        )  # fmt: skip
+        mine = self.new_info(operation, info or process_name())
         creates = Creates(self.store)
         try:
             with within(acquire_timeout + LATE_S if acquire_timeout else ANSWER_S):
@@ -296,6 +293,13 @@ class StateLock:
             self.unlock()  # it never expires by itself
             raise
         return mine
+
+    def new_info(self, operation: str, info: str) -> LockInfo:
+        """The content of a lock file of this process, with an ID of its own."""
+        return LockInfo(
+            id=self.clock.unique(), operation=operation, info=info, who=who(),
+            version=f"lockkit {__version__}", created=utc(self.clock.wall_ms()), path=self.path,
+        )  # fmt: skip
 
     def _take_back(self, mine: LockInfo, interrupt: BaseException, out: bool) -> None:
         """Delete the lock file that an interrupted create may have left.
