@@ -112,7 +112,7 @@ Workbench.replay("../datasets/histories/good/lost_response_recovered.jsonl")
 assert (fence_off.verdict.kind, fence_on.verdict.kind) == ("INVALID", "VALID")
 print(fence_on.verdict.kind, "-", fence_on.verdict.said)
 
-# %% [markdown]
+# %% [markdown] tags=["not-in-app"]
 # Everything that the buttons do can also be done by code, on the same workbench. The next lines
 # start processes, so they are off at first: set `BY_CODE = True`, run them, and watch the panel
 # above.
@@ -169,12 +169,13 @@ if BY_CODE:
 # Put `with Lock("s3://bucket/table", ttl_s=60) as lock:` around the commit and leave the fence on:
 # it is the default for tables that only lockkit writes. Apache Hudi's writers use the same lock,
 # but not the fence. `lockkit lock show s3://bucket/table` shows who holds a lock, and since when.
-#
+
+# %% [markdown] tags=["not-in-app"]
 # ## Your turn
 #
 # Produce one run in which a commit was refused *and* a response was lost, and which the checker
 # judges VALID. Launch, stall, resume, lose, **Stop**; then run the line below.
 
-# %%
+# %% tags=["not-in-app"]
 lacks = lacking(bench.verdict)
 print(f"not yet: {lacks}" if lacks else "solved")

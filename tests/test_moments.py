@@ -76,6 +76,12 @@ def test_the_moment_of_a_violation_shows_it_and_the_move_before_does_not() -> No
     assert play(SeedMoment.of(f"lease/fence off:{SEED}@{end.steps - 1}")).violation is None
 
 
+def test_another_way_that_begins_after_the_end_of_its_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="so no other way begins at move 9999"):
+        play(SeedMoment.of("lease:1@9999+1"))
+    assert play(SeedMoment.of("lease:1@9999+1@3")).steps == 3, "that move comes before the way"
+
+
 def test_other_ways_share_the_past_and_differ_after_it() -> None:
     here = SeedMoment("lease", SEED, step=60)
     before = play(here).run.world.trace

@@ -180,8 +180,8 @@ function tabs() {
       (STARTED[name] || (() => {}))();
     });
     tab.addEventListener("keydown", ({ key }) => {
-      const by = { ArrowRight: 1, ArrowLeft: -1 }[key];
-      if (by) { const next = all[(i + by + all.length) % all.length]; next.focus(); next.click(); }
+      const to = { ArrowRight: i + 1, ArrowLeft: i - 1 + all.length, Home: 0, End: all.length - 1 }[key];
+      if (to !== undefined) { const next = all[to % all.length]; next.focus(); next.click(); }
     });
   });
 }

@@ -20,7 +20,9 @@ def test_the_same_notebook_is_an_app_in_voila(voila: Server, page: Any) -> None:
     page.goto(f"{voila.url}/voila/render/{FIRST}", timeout=LATER_MS)
     page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=LATER_MS)
     assert page.locator(".jp-CodeCell .jp-InputArea").count() == 0, "code is shown"
-    assert not re.search(r"\bcells?\b", page.inner_text("body")), "an app has no cells"
+    said_there = page.inner_text("body")
+    assert not re.search(r"\bcells?\b|BY_CODE|the line below", said_there), "an app has no code"
+    assert "In production" in said_there
     live = page.locator(BENCH)
     page.locator(".lockkit-writers select").select_option("2 plain Python")
     page.locator(".lockkit-lease select").select_option("2 s")

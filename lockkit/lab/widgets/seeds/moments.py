@@ -77,12 +77,21 @@ class SeedMoment:
 
 
 def play(moment: SeedMoment) -> SeedOutcome:
-    """The run up to that move. Its `steps` are fewer if it ended, or went wrong, before."""
+    """The run up to that move. Its `steps` are fewer if it ended, or went wrong, before.
+
+    Raises `ValueError` if it ended before a move that the moment's other ways name.
+    """
     scenario = scenario_of(moment.scenario)
-    return simulate(
+    outcome = simulate(
         scenario, moment.seed, mutant=mutant_of(moment.mutant, scenario.name),
         branches=moment.branches, until=moment.step,
     )  # fmt: skip
+    ended = moment.step is None or outcome.steps < moment.step
+    for each in moment.branches:
+        if ended and each.move > outcome.steps:
+            raise ValueError(f"{moment}: its run ends at move {outcome.steps}, so no other way "
+                             f"begins at move {each.move}")
+    return outcome
 
 
 @dataclass(frozen=True, slots=True)
