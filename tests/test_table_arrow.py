@@ -179,6 +179,8 @@ def test_invalid_rows_are_refused_and_the_table_is_unchanged(write: str) -> None
             (pa.table({"region": ["EU"], "at": [1]}), "column 'id' is missing"),
             (pa.table([["b"], ["EU"], [1], [1], [2]], ["id", "region", "at", "v", "v"]),
              "'v' is .*rename"),
+            (pa.table([["b"], ["b"], ["EU"], [1]], ["id", "id", "region", "at"]),
+             "'id' is .*twice"),
             (pa.table({"id": pa.array([None], pa.string()), "region": ["EU"], "at": [1]}), "key"),
         ):
             with pytest.raises(TableError, match=says):

@@ -294,7 +294,7 @@ def rollback(args: argparse.Namespace) -> int:
         if args.json:
             say_json({"instant": each.target, "committed": isinstance(each, RollbackRefused)})
         elif isinstance(each, RollbackRefused):
-            say(f"{each.target} is committed: its writer finished first; nothing was deleted")
+            say(f"{each.target} is committed: its writer finished first; nothing is to be done")
         else:
             say(f"{each.target} is rolled back: {len(each.deleted)} files deleted")
     if not done and not args.json:

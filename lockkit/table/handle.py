@@ -363,7 +363,7 @@ class Table:
             return mine._upkeep.service.restore(savepoint)
 
     def roll_back_dead(self) -> tuple[RolledBack | RollbackRefused, ...]:
-        """Roll back the pending instants of dead writers now, not with the next write."""
+        """Roll back dead writers' instants now. `RollbackRefused`: one was committed, and stays."""
         with self._of_thread("roll back") as mine, mine._alone("roll back"):
             return mine._upkeep.service.take_back()
 
@@ -385,8 +385,8 @@ class Table:
             see_conditions(self.store, self.clock)
             known = self._open()
             self._upkeep.before_write(known)
-            refuse_unfit(known.config, rows.schema)
             schema = evolve(self._schema, rows.schema)
+            refuse_unfit(known.config, rows.schema)
             rows = conform(rows, schema)
             new = NewRows(
                 lambda target: self._files(target, rows), avro_schema(schema, known.config.name),

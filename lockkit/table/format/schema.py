@@ -95,8 +95,8 @@ def stored_schema(rows: pa.Schema) -> pa.Schema:
     for name in names:
         _refuse_name(name)
         if (other := seen.setdefault(name.lower(), name)) != name or names.count(name) > 1:
-            why = f"is the same as {other[:SHOWN]!r} to Spark, which ignores case"
-            raise RefusedRows(name[:SHOWN], why, "rename one of them")
+            why = "is there twice" if other == name else f"is the same as {other[:SHOWN]!r}"
+            raise RefusedRows(name[:SHOWN], why, "rename one of them: Spark ignores case")
     return pa.schema([(name, stored(rows.field(name).type, name)) for name in names])
 
 

@@ -59,7 +59,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class RollbackRefused:
-    """An instant that is committed: its writer, or another one for it, was faster."""
+    """Its writer, or another one for it, committed it first: it stays, and that is all."""
 
     target: str
 

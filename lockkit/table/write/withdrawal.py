@@ -119,7 +119,7 @@ def _withdraw(
         else:
             settled = yield from host.run(rollback.settle_own(taken, paths))
             if isinstance(settled, rollback.RollbackRefused):
-                _add_note(error, f"{instant} was committed before the interrupt.")
+                _add_note(error, f"{instant} was committed before the interrupt: do not repeat it.")
                 return True
     elif not certain or isinstance(error, LockBusy):
         return False
