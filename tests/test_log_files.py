@@ -19,7 +19,7 @@ from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores import ListEntry
 from lockkit.stores.memory import MemoryStore
-from lockkit.table.errors import UnsupportedTable
+from lockkit.table.errors import DamagedFile, UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.log_blocks import (
     AVRO,
@@ -34,7 +34,7 @@ from lockkit.table.format.log_blocks import (
 )
 from lockkit.table.format.property_keys import checksum
 from lockkit.table.format.readable import readable
-from lockkit.table.format.timeline import V9, TimelineNames, parse_timeline
+from lockkit.table.format.timeline import V6, V9, TimelineNames, parse_timeline
 from lockkit.table.read.listed import LogSlice, _with_logs
 from lockkit.table.read.log_entries import LogColumns
 from lockkit.table.read.log_order import DELETE_ALWAYS, ROW
@@ -94,12 +94,15 @@ def deletes(instant: str, **of: Any) -> bytes:
     return block(DELETE, content, h0=instant)
 
 
-def seen(*logs: bytes, visible: tuple[str, ...] = (T1, T2, T3), by: tuple[str, ...] = ()) -> Any:
+def seen(
+    *logs: bytes, visible: tuple[str, ...] = (T1, T2, T3), by: tuple[str, ...] = (),
+    names: TimelineNames = V6,
+) -> Any:  # fmt: skip
     """`{key: v}` of the merged logs; None where the key is deleted."""
     named = {f".f_{T1}.log.{n}_0-0-0": body for n, body in enumerate(logs, 1)}
     completed = VisibleInstants(frozenset(visible), frozenset(), T1)
-    found = log_entries(LogSlice("", "f", "", "", tuple(named), by, completed, V9), named, V if by
-                        else LogColumns(pa.schema([]), V.rows))  # fmt: skip
+    found = log_entries(LogSlice("", "f", "", "", tuple(named), by, completed, names), named,
+                        V if by else LogColumns(pa.schema([]), V.rows))  # fmt: skip
     assert not found.rows["v"].filter(pc.not_equal(found.kinds, ROW)).drop_null().to_pylist()
     return dict(zip(found.keys.to_pylist(), found.rows["v"].to_pylist(), strict=True))
 
@@ -205,6 +208,34 @@ def test_a_block_that_ends_early_is_skipped_and_the_next_one_read(cut: int) -> N
     assert gaps(whole[:cut] + whole) == [(0, cut)]
     assert gaps(whole + whole[:cut]) == [(len(whole), len(whole) + cut)]
     assert gaps(whole + whole) == []
+
+
+def partial_row(instant: str) -> bytes:
+    return data(instant, ("a", 2, 7), h7="true")
+
+
+@pytest.mark.parametrize("made", [
+    lambda of: data(of, ("a", 2, 7)), lambda of: deletes(of, a=("Long", 9)), partial_row,
+], ids=["rows", "deletes", "partial rows"])  # fmt: skip
+def test_no_flipped_bit_in_the_head_of_a_block_is_read_as_something_else(made: Any) -> None:
+    """Of all bits but those of the columns' names and types, which any text may be.
+
+    An entry that says `partial` becomes by one bit another entry that readers need not have.
+    """
+    body, described, found = made(T1), json.dumps(SCHEMA).encode(), 0
+    names = range(first := body.find(described), first + len(described) if first > 0 else 0)
+    head = len(body) - 12 - len(next(blocks("log", body)).content)
+    for at in (*range(head), *range(len(body) - 12, len(body))):
+        for bit in range(8):
+            damaged = body[:at] + bytes([body[at] ^ 1 << bit]) + body[at + 1 :]
+            if at in names or gaps(damaged) or (body[at] == 7 and damaged[at] in (5, 6)):
+                continue
+            found += 1
+            try:
+                assert seen(damaged, visible=(T1,), names=V9) == seen(body), (at, bit)
+            except DamagedFile:
+                continue
+    assert found > 200
 
 
 def test_a_block_of_a_type_that_is_not_read_is_refused_by_its_name() -> None:

@@ -254,6 +254,28 @@ def test_a_late_partial_row_gives_a_newer_one_that_is_in_a_log_file_what_that_on
         assert shown(table) == [("k1", "EU", 3, 9, "b")]
 
 
+@pytest.mark.parametrize("blocks", ["avro", "parquet"])
+@pytest.mark.parametrize("late", ["whole", "partial"])
+def test_an_executed_plan_changes_no_partial_row_that_was_written_after_a_late_one(
+    tmp_path: Path, late: str, blocks: str
+) -> None:
+    """Behind the new base file both are read alone, and the partial row is joined to the late one.
+    """
+    how = {"hoodie.logfile.data.block.format": blocks}
+    with made(tmp_path, table_type="MERGE_ON_READ", buckets=1, options=how) as table:
+        table.upsert(rows([order(key, 5, v=5, w="five") for key in (1, 3, 5, 7)]))
+        table.upsert(rows([order(key, 12, v=12, w="kept") for key in (1, 3, 5)]))
+        table.compact(mode="schedule")
+        table.upsert(rows([order(1, 6, v=6, w="late")]), partial=late == "partial")
+        table.upsert(rows([order(5, 6, w="late")]), partial=True)
+        table.upsert(rows([order(key, 20, v=20) for key in (1, 3, 5, 7)]), partial=True)
+        left = [("k1", "EU", 20, 20, "kept"), ("k3", "EU", 20, 20, "kept"),
+                ("k5", "EU", 20, 20, "kept"), ("k7", "EU", 20, 20, "five")]  # fmt: skip
+        assert shown(table) == left == by_hudi_rs(table)
+        table.compact(mode="execute")
+        assert shown(table) == left == by_hudi_rs(table)
+
+
 def test_without_partial_the_columns_that_rows_do_not_have_become_null(tmp_path: Path) -> None:
     with made(tmp_path) as table:
         table.upsert(rows([order(1, 1, v=1, w="a")]))

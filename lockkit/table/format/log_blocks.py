@@ -22,7 +22,7 @@ COMMAND, DELETE, CORRUPT, AVRO, HFILE, PARQUET, CDC = range(7)
 KINDS = ("command", "delete", "corrupt", "Avro", "HFile", "Parquet", "CDC")
 INSTANT, TARGET, SCHEMA, COMMAND_KIND, JOINED = range(5)
 PARTIAL = 7
-HEADER_ENTRIES_MAX = 100
+HEADER_KEYS = range(9)
 DELETES_VERSION = 3
 _SIZE = len(MAGIC) + 8
 
@@ -89,24 +89,34 @@ def _long(body: bytes, at: int) -> int:
 
 
 def _block(rest: memoryview) -> Block:
+    """A block without its size: every length must be right, up to the size at the end."""
     version, kind = struct.unpack_from(">ii", rest, 0)
-    if version != 1 or not 0 <= kind < len(KINDS):
+    if version != 1 or kind == CORRUPT or not 0 <= kind < len(KINDS):  # readers alone have that one
         raise ValueError(f"format {version}, block type {kind}")
     header, at = _header(rest, 8)
     (size,) = struct.unpack_from(">q", rest, at)
     if not 0 <= size <= len(rest) - at - 8:
         raise ValueError(f"a content of {size} bytes")
-    return Block(kind, header, rest[at + 8 : at + 8 + size])
+    content = rest[at + 8 : at + 8 + size]
+    _footer, end = _header(rest, at + 8 + size)
+    commands = header.keys() & {COMMAND_KIND, TARGET}
+    if end + 8 != len(rest) or len(commands) != (2 if kind == COMMAND else 0):
+        raise ValueError(f"a {KINDS[kind]} block of other lengths, or with another one's header")
+    if header.get(PARTIAL, "true").lower() not in ("true", "false"):
+        raise ValueError(f"a partial block, {header[PARTIAL][:20]!r}")
+    return Block(kind, header, content)
 
 
 def _header(rest: memoryview, at: int) -> tuple[dict[int, str], int]:
     (count,) = struct.unpack_from(">i", rest, at)
     at += 4
-    if not 0 <= count <= HEADER_ENTRIES_MAX:
-        raise ValueError(f"a header of {count} entries")
     found: dict[int, str] = {}
-    for _ in range(count):
+    if count < 0:
+        raise ValueError(f"a header of {count} entries")
+    for _ in range(count):  # at most one for each key
         key, size = struct.unpack_from(">ii", rest, at)
+        if key in found or key not in HEADER_KEYS or size < 0:
+            raise ValueError(f"a header with an entry {key} of {size} bytes")
         found[key] = bytes(rest[at + 8 : at + 8 + size]).decode()
         at += 8 + size
     return found, at
@@ -129,6 +139,12 @@ def avro_rows(block: Block) -> Iterator[dict[str, Any]]:
         found: Any = fastavro.schemaless_reader(row, schema, None)
         yield found
         at += size
+    _refuse_more(block, at)
+
+
+def _refuse_more(block: Block, end: int) -> None:
+    if end != len(block.content):
+        raise ValueError(f"{len(block.content)} bytes of content, and {end} were expected")
 
 
 def deleted_keys(block: Block) -> Iterator[Deleted]:
@@ -138,7 +154,8 @@ def deleted_keys(block: Block) -> Iterator[Deleted]:
     version, size = struct.unpack_from(">ii", block.content, 0)
     if version != DELETES_VERSION:
         raise ValueError(f"a delete block of version {version}, which Hudi before 0.14 wrote")
-    body = io.BytesIO(block.content[8 : 8 + size])
+    _refuse_more(block, 8 + size)
+    body = io.BytesIO(block.content[8:])
     schema = fastavro.parse_schema(DELETES)
     found: Any = fastavro.schemaless_reader(body, schema, None, return_record_name=True)
     for each in found["deleteRecordList"]:

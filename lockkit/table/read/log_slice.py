@@ -65,13 +65,14 @@ def log_slice(config: TableConfig, base: Slice, logs: Iterable[tuple[str, str]])
     return LogSlice(
         base.partition, base.file_id, base.instant, base.path, tuple(path for path, _ in logs),
         (config.precombine,) if config.precombine else (),
-        VisibleInstants(frozenset(_instant_of(path) for path, _ in logs), frozenset(), ""),
+        VisibleInstants(frozenset(instant_of(path) for path, _ in logs), frozenset(), ""),
         config.names, tuple(at for _, at in logs),
         RECORD_KEY if config.composite or not config.record_key else config.record_key,
     )  # fmt: skip
 
 
-def _instant_of(path: str) -> str:
+def instant_of(path: str) -> str:
+    """The instant in a log file's name."""
     found = LOG_FILE.fullmatch(path.rpartition("/")[2])
     assert found is not None, path
     return found[2]

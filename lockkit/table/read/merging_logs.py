@@ -25,7 +25,6 @@ from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.log_blocks import (
     COMMAND,
-    CORRUPT,
     JOINED,
     KINDS,
     TARGET,
@@ -38,7 +37,7 @@ from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.read import log_order
 from lockkit.table.read.key_index import KeyIndex, repeats
 from lockkit.table.read.log_entries import LogColumns, LogEntries, fill, merged_entries
-from lockkit.table.read.log_slice import LogSlice, VisibleInstants, without_logs
+from lockkit.table.read.log_slice import LogSlice, instant_of, without_logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,8 +140,8 @@ def _written_by(names: TimelineNames, instant: str, key: str) -> Procedure[list[
 # --- which blocks ---------------------------------------------------------------------------------
 
 
-def visible_blocks(logs: Mapping[str, bytes], completed: VisibleInstants) -> list[Block]:
-    """The blocks with rows, in their order, without those of invisible instants.
+def visible_blocks(logs: Mapping[str, bytes], of: LogSlice) -> list[Block]:
+    """The blocks with rows, in their order, without those of invisible instants; `TableError`.
 
     A rollback command takes back an instant's blocks before it. A block that joins earlier ones
     (log compaction) stands where the last of them stood.
@@ -152,16 +151,25 @@ def visible_blocks(logs: Mapping[str, bytes], completed: VisibleInstants) -> lis
         for block in blocks(name, body):
             if block.kind == COMMAND:
                 found = [each for each in found if each.instant != block.header.get(TARGET)]
-            elif block.instant in completed and block.kind != CORRUPT:
+            elif block.instant in of.completed:
                 found.append(block)
+            elif not block.instant or _is_of_one_instant(name, of):
+                why = f"has a block of the instant {block.instant[:20]!r}, which it cannot have"
+                raise DamagedFile(name, why)
     for block in [each for each in found if each.header.get(JOINED)]:
-        of = {each.strip() for each in block.header[JOINED].split(",")}
-        at = max((n for n, each in enumerate(found) if each.instant in of), default=None)
+        these = {each.strip() for each in block.header[JOINED].split(",")}
+        at = max((n for n, each in enumerate(found) if each.instant in these), default=None)
         if at is not None:
             found.remove(block)
             found.insert(at + (at < len(found)), block)
-            found = [each for each in found if each.instant not in of]
+            found = [each for each in found if each.instant not in these]
     return found
+
+
+def _is_of_one_instant(name: str, of: LogSlice) -> bool:
+    """Whether the file's name says which instant wrote it, and not behind which base file."""
+    instant = instant_of(name)
+    return of.names.layout == 2 and instant in of.completed and instant != of.instant
 
 
 # --- merging --------------------------------------------------------------------------------------
@@ -249,13 +257,14 @@ def logged_keys(of: Slice, store: Store, clock: Clock) -> pa.Array:
         return log_entries(of, source.logs, LogColumns(none, none)).keys
 
 
-def hidden_entries(
+def keys_to_write_whole(
     of: LogSlice, keys: pa.Array, schema: pa.Schema, stored: Callable[[], pa.Table], store: Store,
     clock: Clock,
-) -> tuple[pa.Array, pa.Array]:  # fmt: skip
-    """Those of `keys` whose entry in log files no reader sees as a row; `TableError`.
+) -> pa.Array:  # fmt: skip
+    """Those of `keys` whose next row may not be partial; `TableError`.
 
-    First the deleted ones, then those whose row in the base file is greater.
+    In log files such a key is deleted, or its last row is less than one before it, in the base file
+    or in a log file that a pending compaction may put there. Readers would join the two last rows.
 
     :param schema: the table's.
     :param stored: reads the base file's keys and ordering values, if they are needed.
@@ -264,18 +273,21 @@ def hidden_entries(
     import pyarrow.compute as pc
 
     of = _by_known_columns(of, schema)
-    order = pa.schema([schema.field(name) for name in of.ordering])
+    order, none = pa.schema([schema.field(name) for name in of.ordering]), pa.schema([])
     with open_log_slice(replace(of, path=""), io.BytesIO, store, clock) as source:
-        found = log_entries(of, source.logs, LogColumns(order, pa.schema([])))
+        found = log_entries(of, source.logs, LogColumns(order, none))
+        last = log_entries(of, source.logs, LogColumns(none, order))
     found = found.take(pc.indices_nonzero(pc.is_in(found.keys, value_set=keys)))
     is_row = _is_row(found)
-    if not (len(order) and len(found.keys)) and pc.all(is_row).as_py():
-        return found.keys.slice(0, 0), found.keys.slice(0, 0)
+    if not len(order) or not len(found.keys):
+        return found.keys.filter(pc.invert(is_row))
     place, goes = _met(found, stored(), RECORD_KEY, of.ordering)
     every = pa.arange(0, len(found.keys)).cast(pa.int32())
     beaten = pc.is_in(every, value_set=place.filter(pc.and_not(place.is_valid(), goes)))
-    deleted = pc.invert(pc.or_(is_row, beaten))
-    return found.keys.filter(deleted), found.keys.filter(pc.and_(is_row, beaten))
+    late, newest = beaten, last.rows.take(pc.index_in(found.keys, value_set=last.keys))
+    for value, name in zip(found.order, of.ordering, strict=True):
+        late = pc.or_(late, pc.fill_null(pc.not_equal(value, newest[name]), True))
+    return found.keys.filter(pc.if_else(is_row, late, pc.invert(beaten)))
 
 
 def log_entries(of: LogSlice, logs: Mapping[str, bytes], columns: LogColumns) -> LogEntries:
@@ -284,7 +296,7 @@ def log_entries(of: LogSlice, logs: Mapping[str, bytes], columns: LogColumns) ->
 
     def each_block() -> Iterator[Block]:
         nonlocal block
-        for block in visible_blocks(logs, of.completed):  # noqa: UP028 - `block` is the one at fault
+        for block in visible_blocks(logs, of):  # noqa: UP028 - `block` is the one at fault
             yield block
 
     try:

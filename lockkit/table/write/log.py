@@ -1,8 +1,8 @@
 """A commit's log file of one file group: it costs what the changes cost, not what the group does.
 
 Nothing is read: readers merge the rows, by their keys. Only for partial rows the group's log files
-are read. A row whose key they delete, or whose row in them the base file's has beaten, is written
-whole: a reader would join it to values that nobody sees.
+are read. A row whose key they delete, or whose last row in them lost against an earlier one, is
+written whole: a reader would join it to values that nobody sees.
 """
 
 from __future__ import annotations
@@ -119,19 +119,18 @@ def _blocks(
     if len(own) == len(columns) or not isinstance(base, LogSlice):
         yield changes.keys, conform(changes.rows, own)
         return
-    from lockkit.table.read.merging_logs import hidden_entries
+    from lockkit.table.read.merging_logs import keys_to_write_whole
 
     wanted = key_scan(work.target, work.target.config.precombine)
-    stored = partial(_of_base, work, base, wanted)
-    deleted, beaten = hidden_entries(
+    stored = partial(_scanned, work, wanted, *([without_logs(base)] if base.path else ()))
+    whole = pc.is_in(changes.keys, value_set=keys_to_write_whole(
         base, changes.keys, wanted.schema, stored, work.store, work.clock
-    )
-    whole = pc.is_in(changes.keys, value_set=pa.concat_arrays([deleted, beaten]))
+    ))  # fmt: skip
     rows = changes.rows
-    if len(beaten):
+    if pc.any(whole).as_py():
         lacks = pa.schema([each for each in columns if each.name not in own.names])
-        wanted = key_scan(work.target, *lacks.names)
-        found = _of_base(work, base, replace(wanted, where=pc.field(RECORD_KEY).isin(beaten)))
+        these = pc.field(RECORD_KEY).isin(changes.keys.filter(whole))
+        found = _scanned(work, replace(key_scan(work.target, *lacks.names), where=these), base)
         place = pc.index_in(found[RECORD_KEY], value_set=changes.keys)
         rows = filled(rows, [conform(found, lacks).append_column(PLACE, place)])
     for which, shape in ((pc.invert(whole), own), (whole, columns)):
@@ -139,13 +138,13 @@ def _blocks(
             yield changes.keys.filter(which), conform(rows.filter(which), shape)
 
 
-def _of_base(work: WriteTask, base: LogSlice, wanted: Scan) -> pa.Table:
+def _scanned(work: WriteTask, wanted: Scan, *slices: Slice) -> pa.Table:
     import pyarrow as pa
 
     from lockkit.table.read.reader import scan_planned
 
-    wanted = replace(wanted, slices=(without_logs(base),) if base.path else ())
-    return pa.Table.from_batches(scan_planned(work.store, work.clock, wanted), wanted.result)
+    found = scan_planned(work.store, work.clock, replace(wanted, slices=slices))
+    return pa.Table.from_batches(found, wanted.result)
 
 
 def key_scan(target: Target, *columns: str | None) -> Scan:
