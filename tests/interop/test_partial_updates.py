@@ -138,6 +138,35 @@ def test_hudi_reads_partial_rows_of_lockkits_and_merges_its_own_into_them(
         assert (rows["k1"]["v"], rows["k1"]["note"]) == (8, "x5")
 
 
+def test_late_rows_and_partial_ones_are_read_alike_before_and_after_a_plan_is_executed(
+    hudi: Hudi, tmp_path: Path
+) -> None:
+    """A late row fills a partial one that is in a log file; one that comes after it is whole."""
+    theirs = Merged(hudi, tmp_path / "late", "preCombineField = 'ts', ")
+    theirs.merge("v = s.x, ts = s.ts", ("k1", 100, 20))
+    with Table(f"file://{tmp_path / 'late'}") as table:
+        run(adopt(), table.store, Clock())
+
+        def late(key: str, at: int) -> None:
+            table.upsert(pa.table({
+                "id": [key], "v": pa.array([5], pa.int32()), "w": pa.array([5], pa.int32()),
+                "note": [f"late {at}"], "ts": [at], "region": ["EU"],
+            }))  # fmt: skip
+
+        late("k1", 5)
+        row = theirs.compared()["k1"]
+        assert (row["v"], row["w"], row["note"], row["ts"]) == (100, 5, "late 5", 20)
+        late("k2", 12)
+        assert table.compact(mode="schedule") is not None
+        late("k2", 11)
+        part = {"id": ["k2"], "w": pa.array([7], pa.int32()), "ts": [30]}
+        table.upsert(pa.table(part), partial=True)
+        before = theirs.compared()
+        assert (before["k2"]["note"], before["k2"]["w"]) == ("late 12", 7)
+        assert table.compact(mode="execute") is not None
+        assert in_order(theirs.compared().values()) == in_order(before.values())
+
+
 PAYLOADS = ("PartialUpdateAvroPayload", "OverwriteNonDefaultsWithLatestAvroPayload")
 
 
