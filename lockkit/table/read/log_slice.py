@@ -45,6 +45,12 @@ class LogSlice(Slice):
     key: str = RECORD_KEY
     """The column of the keys. A text column of the table that holds them need not be read twice."""
 
+    def is_of_one_instant(self, log: str) -> bool:
+        """Whether the name of a log file says which instant wrote it, not which base file it is of.
+        """
+        instant = instant_of(log)
+        return self.names.layout == 2 and instant in self.completed and instant != self.instant
+
 
 def instants_of(of: Slice) -> frozenset[str]:
     """The commits that its files are of."""

@@ -37,7 +37,7 @@ from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.read import log_order
 from lockkit.table.read.key_index import KeyIndex, repeats
 from lockkit.table.read.log_entries import LogColumns, LogEntries, fill, merged_entries
-from lockkit.table.read.log_slice import LogSlice, instant_of, without_logs
+from lockkit.table.read.log_slice import LogSlice, without_logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,7 +153,7 @@ def visible_blocks(logs: Mapping[str, bytes], of: LogSlice) -> list[Block]:
                 found = [each for each in found if each.instant != block.header.get(TARGET)]
             elif block.instant in of.completed:
                 found.append(block)
-            elif not block.instant or _is_of_one_instant(name, of):
+            elif not block.instant or of.is_of_one_instant(name):
                 why = f"has a block of the instant {block.instant[:20]!r}, which it cannot have"
                 raise DamagedFile(name, why)
     for block in [each for each in found if each.header.get(JOINED)]:
@@ -164,12 +164,6 @@ def visible_blocks(logs: Mapping[str, bytes], of: LogSlice) -> list[Block]:
             found.insert(at + (at < len(found)), block)
             found = [each for each in found if each.instant not in these]
     return found
-
-
-def _is_of_one_instant(name: str, of: LogSlice) -> bool:
-    """Whether the file's name says which instant wrote it, and not behind which base file."""
-    instant = instant_of(name)
-    return of.names.layout == 2 and instant in of.completed and instant != of.instant
 
 
 # --- merging --------------------------------------------------------------------------------------
@@ -278,9 +272,8 @@ def keys_to_write_whole(
         found = log_entries(of, source.logs, LogColumns(order, none))
         last = log_entries(of, source.logs, LogColumns(none, order))
     found = found.take(pc.indices_nonzero(pc.is_in(found.keys, value_set=keys)))
-    is_row = _is_row(found)
-    if not len(order) or not len(found.keys):
-        return found.keys.filter(pc.invert(is_row))
+    if not len(order) or not len(is_row := _is_row(found)):
+        return found.keys.filter(pc.invert(_is_row(found)))
     place, goes = _met(found, stored(), RECORD_KEY, of.ordering)
     every = pa.arange(0, len(found.keys)).cast(pa.int32())
     beaten = pc.is_in(every, value_set=place.filter(pc.and_not(place.is_valid(), goes)))
