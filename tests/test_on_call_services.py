@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,51 @@ def test_a_killed_holder_is_dead_at_once_and_its_grant_can_be_broken(
     assert said(capsys, "incident", url, "--watch-s", "0", code=0)["state"] == "free"
     with open_lock(url, acquire_timeout=10):
         pass
+
+
+@pytest.fixture
+def work(url: str) -> Iterator[tuple[subprocess.Popen[str], psutil.Process, psutil.Process]]:
+    """`lock acquire`, killed; its guard, which is stopped and so ends nothing; and its command."""
+    command = ["sh", "-c", "trap '' TERM; echo runs; exec sleep 600"]
+    line = [sys.executable, "-m", "lockkit", "lock", "acquire", url, "--", *command]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+        assert child.stdout is not None and child.stdout.readline() == "runs\n"
+        (guard,) = psutil.Process(child.pid).children()
+        (command_,) = guard.children()
+        try:
+            guard.suspend()
+            until(lambda: guard.status() == psutil.STATUS_STOPPED, 30)
+            child.kill()
+            child.wait(30)
+            yield child, guard, command_
+        finally:
+            for each in (guard, command_):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the command's environment is read from /proc")
+@pytest.mark.parametrize("url", ["filesystem", "dynamodb"], indirect=True)
+def test_a_killed_holder_whose_command_still_runs_is_not_broken(
+    url: str, work: tuple[subprocess.Popen[str], psutil.Process, psutil.Process],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    _, guard, command = work
+    version = ""
+    for _ in ("its guard lives", "its guard was killed too"):
+        found = said(capsys, "lock", "show", url, code=1)
+        assert "command that it ran under the lock still runs" in found["process_state"]
+        assert found["process_lives"] is True and found["breakable"] is False
+        version = found["version"]
+        assert main(["lock", "break", url, "--version", version]) == 75
+        assert "look again then, or end it" in capsys.readouterr().err
+        found = said(capsys, "incident", url, "--watch-s", "0", code=1)
+        assert found["diagnosis"]["pattern"] == "holder stopped renewing"
+        guard.kill()
+        until(lambda: not guard.is_running() or guard.status() == psutil.STATUS_ZOMBIE, 30)
+    command.kill()
+    until(lambda: not command.is_running() or command.status() == psutil.STATUS_ZOMBIE, 30)
+    assert said(capsys, "lock", "break", url, "--version", version, code=0)["broken"]
 
 
 @pytest.mark.parametrize("url", SERVICES, indirect=True)

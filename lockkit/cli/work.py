@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from lockkit.cli.terminal import EXIT_FAILED, CommandError
-from lockkit.clock import Clock
+from lockkit.clock import Clock, process_name
 from lockkit.events import plain
+from lockkit.providers.process_state import HOLDER
 
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
@@ -163,13 +164,14 @@ def started_guard(
     # Last: a package that is named like a module of Python's (a backport) does not replace it.
     code = f"import sys; sys.path.append({root!r}); from lockkit.cli.work import guard; guard()"
     group = 0 if alone else os.getpgrp()
+    holder = process_name()
     # A group of its own keeps a SIGKILL of ours from it. But where no shell with jobs has started
     # us, nobody would continue what Ctrl-Z stops: Linux then ignores it, if no parent is elsewhere.
     apart = alone or group != os.getsid(0)
     return subprocess.Popen(
         [sys.executable, "-S", "-P", "-c", code, str(pipe.fileno()), str(group),
-         ",".join(map(str, mask)), *line],
-        env={**os.environ, **environment}, pass_fds=[pipe.fileno(), *inherited()],
+         ",".join(map(str, mask)), f"{HOLDER}={holder}", *line],
+        env={**os.environ, **environment, HOLDER: holder}, pass_fds=[pipe.fileno(), *inherited()],
         process_group=0 if apart else None,
     )  # fmt: skip
 
@@ -201,9 +203,10 @@ def guard() -> NoReturn:
     """Run a command, and end when all that it started has ended: Linux gives us its orphans.
 
     If the pipe ends before, lockkit was killed, and we end them. The arguments: the pipe, the
-    command's process group (0: one of its own), the command's signal mask, the command.
+    command's process group (0: one of its own), the command's signal mask, whom we guard (others
+    read it in the process table), the command.
     """
-    pipe, group, mask, line = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    pipe, group, mask, line = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[5:]
     become_guard()
     signal.pthread_sigmask(signal.SIG_SETMASK, {int(each) for each in mask.split(",") if each})
     os.set_inheritable(pipe, False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from lockkit.clock import process_name
 from lockkit.errors import BreakRefused, masked
-from lockkit.providers.process_state import ProcessState, process_state
+from lockkit.providers.process_state import NO_RENEWALS, ProcessState, process_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class ServiceHolder:
                 return False, "its process runs on this host: stop it first"
             case ProcessState.STOPPED:
                 return False, "its process is stopped, and continues if it is resumed: end it first"
+            case ProcessState.COMMAND_RUNS as state:
+                return False, f"its process: {state.value}: look again then, or end it"
         if self.no_holder:
             return None, f"{self.no_holder}; break it, unless a person made it to hold the lock"
         if self.kept_alive:
@@ -75,7 +77,7 @@ class ServiceHolder:
     def missed(self, wall_ms: float) -> bool | None:
         """Whether one look shows that its holder no longer renews it; None: it does not show it."""
         state, limit_s = self.process_state, self.overdue_s or self.lease_s
-        if state in (ProcessState.ENDED, ProcessState.STOPPED) or self.no_holder:
+        if state in (*NO_RENEWALS, ProcessState.ENDED) or self.no_holder:
             return True
         if limit_s and not self.kept_alive and self.silent_ms(wall_ms) > limit_s * 1000:
             return True

@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import re
 import socket
+import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime
 from enum import Enum
+from glob import glob
 
 from lockkit.clock import process_name
 
@@ -22,6 +25,8 @@ _PROCESS = re.compile(
 )
 START_SLACK_S = 2.0
 """A record's start is in whole seconds, and by another look at the clock."""
+HOLDER = "LOCKKIT_HOLDER"
+"""The name under which `lock acquire` gives its own process to its guard and to its command."""
 
 
 class ProcessState(Enum):
@@ -30,6 +35,10 @@ class ProcessState(Enum):
     RUNS = "it runs on this host"
     STOPPED = "it is stopped on this host (SIGSTOP or a debugger), and continues if it is resumed"
     ENDED = "it ran on this host and has ended"
+    COMMAND_RUNS = (
+        "it ran on this host and has ended, but the command that it ran under the lock still runs; "
+        "the command's guard, if that lives, ends it within seconds"
+    )
     OTHER_TABLE = (
         "unknown: this host has its name, but not its processes (it runs in another container, or "
         "ran before a restart)"
@@ -40,7 +49,11 @@ class ProcessState(Enum):
     @property
     def lives(self) -> bool | None:
         """None: unknown."""
-        return {"RUNS": True, "STOPPED": True, "ENDED": False}.get(self.name)
+        return {"RUNS": True, "STOPPED": True, "COMMAND_RUNS": True, "ENDED": False}.get(self.name)
+
+
+NO_RENEWALS = (ProcessState.STOPPED, ProcessState.COMMAND_RUNS)
+"""It renews nothing now, and its work may continue."""
 
 
 def process_in(said: str) -> str:
@@ -57,11 +70,34 @@ def process_state(said: str) -> ProcessState:
     if ours is not None and found[0] == ours[0]:
         return ProcessState.RUNS
     if sys.platform != "linux":
-        return _by_psutil(int(found["pid"]), found["start"])
+        state = _by_psutil(int(found["pid"]), found["start"])
     # Without a mark the record may be of another container, as may we be without ours.
-    if ours is None or not ours["table"] or found["table"] != ours["table"]:
+    elif ours is None or not ours["table"] or found["table"] != ours["table"]:
         return ProcessState.OTHER_TABLE
-    return _by_proc(int(found["pid"]), int(found["ticks"]))
+    else:
+        state = _by_proc(int(found["pid"]), int(found["ticks"]))
+    return _ended(f"{HOLDER}={found[0]}".encode()) if state is ProcessState.ENDED else state
+
+
+def _ended(mark: bytes) -> ProcessState:
+    """The state of what an ended process ran under its lock: the guard has this mark, as argument.
+
+    The command has it in its environment, for the case that the guard was killed too. Only its
+    user and root may read that.
+    """
+    said = []
+    if sys.platform != "linux":
+        try:
+            line = ["ps", "-axww", "-o", "args="]
+            said = subprocess.run(line, capture_output=True, check=True, timeout=10).stdout.split()
+        except (OSError, subprocess.SubprocessError):
+            return ProcessState.OTHER_TABLE
+    elif not os.access("/proc/1/cmdline", os.R_OK):  # hidepid: nor would we see a guard
+        return ProcessState.OTHER_TABLE
+    for each in glob("/proc/[0-9]*/cmdline") + glob("/proc/[0-9]*/environ"):
+        with suppress(OSError), open(each, "rb") as file:
+            said += file.read().split(b"\0")
+    return ProcessState.COMMAND_RUNS if mark in said else ProcessState.ENDED
 
 
 def _by_proc(pid: int, ticks: int) -> ProcessState:

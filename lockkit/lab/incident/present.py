@@ -11,7 +11,7 @@ from lockkit.events import Event, clock_time, plain
 from lockkit.lab.incident.diagnosis import NO_PATTERN, SKEW_MS, Diagnosis
 from lockkit.lab.incident.patterns import Pattern
 from lockkit.protocol.record import Record
-from lockkit.providers.process_state import ProcessState
+from lockkit.providers.process_state import NO_RENEWALS, ProcessState
 from lockkit.table.format.properties import FENCED
 from lockkit.table.inspect.standing import LockInspection
 from lockkit.table.inspect.versions import Generation
@@ -108,7 +108,7 @@ def holder_died(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
         because = f"{who}{described}: its process ran on this host and has ended; last write "
         sure = holder.breakable  # a clone of a machine has its name and its boot
         yield Pattern.HOLDER_DIED if sure else Pattern.HOLDER_SILENT, because + written
-    elif process is ProcessState.STOPPED:
+    elif process in NO_RENEWALS:
         yield Pattern.HOLDER_SILENT, f"{who}{described}: {process.value}; last write {written}"
     elif holder.state == "overdue" and process is ProcessState.RUNS:
         because = f"{who}{described} did not renew its lease, and it is over; its process runs on "

@@ -13,7 +13,7 @@ from lockkit.events import plain
 from lockkit.lab.incident.diagnosis import Diagnosis
 from lockkit.lab.incident.patterns import Pattern
 from lockkit.providers.holder import ServiceHolder
-from lockkit.providers.process_state import ProcessState
+from lockkit.providers.process_state import NO_RENEWALS, ProcessState
 from lockkit.sinks import Emit, silent
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def judge(
     if last.renewed_ms is not None and first is not None and first.renewed_ms is not None:
         if last.renewed_ms > first.renewed_ms:
             return True, Diagnosis(Pattern.HEALTHY, f"{who} renewed it while it was watched")
-    if state is ProcessState.STOPPED:
+    if state in NO_RENEWALS:
         return False, Diagnosis(Pattern.HOLDER_SILENT, f"{process}: {state.value}")
     if last.no_holder:
         return False, Diagnosis(Pattern.HOLDER_DIED, f"{who}: {last.no_holder}")

@@ -13,7 +13,7 @@ from lockkit.protocol.outcome import Found, Missing
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record
 from lockkit.protocol.state import Observation
-from lockkit.providers.process_state import ProcessState, process_state
+from lockkit.providers.process_state import NO_RENEWALS, ProcessState, process_state
 from lockkit.runtime import Note, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import listing, read
 from lockkit.table.format.properties import PROPERTIES_KEY
@@ -90,7 +90,7 @@ class LockHolder:
     @property
     def missed(self) -> bool:
         """Whether its holder no longer renews it."""
-        dead = self.process_state in (ProcessState.ENDED, ProcessState.STOPPED)
+        dead = self.process_state in (ProcessState.ENDED, *NO_RENEWALS)
         silent = self.state == "overdue" or self.renews is False or dead
         return self.state in ("held", "overdue") and silent and self.renews is not True
 
@@ -207,9 +207,10 @@ def judge(
             "that clock may be behind: wait until it has missed several renewals"
         )
     elif over and process.lives:
-        verb = "is stopped" if process is ProcessState.STOPPED else "runs"
+        what = {"STOPPED": "process is stopped", "RUNS": "process runs"}
         safe, why = False, (
-            f"its process {verb} on this host and may continue: end it first; its lease is over, "
+            f"its {what.get(process.name, 'command runs')} on this host and may continue: end it "
+            "first; its lease is over, "
             "so any writer takes the lock without a break"
         )
     elif over:
