@@ -14,7 +14,7 @@ from lockkit.errors import NoAnswer, StoreError
 from lockkit.lab.probe import Check, CheckOutcome, Suitability, probe, quick_probe
 from lockkit.lab.probe.nodes import across
 from lockkit.lab.probe.parts import joined, resumable, summary
-from lockkit.lab.probe.report import report
+from lockkit.lab.probe.report import RACES, report
 from lockkit.lab.probe.serial import conditions, times
 from lockkit.protocol.outcome import (
     Applied,
@@ -428,6 +428,62 @@ def test_each_endpoint_must_see_refuse_and_replace_what_another_wrote(
     checks = [Check("create", CheckOutcome.PASSED, ""), check]
     verdict = report("memory://x", checks, {}).verdict
     assert verdict is (Suitability.NOT_ATOMIC if because else Suitability.UNTESTED)
+
+
+class Unhurried(Clock):
+    """Sleeps not at all."""
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+def _open(answer: Throttled | Unknown, *, reads: bool, times: int) -> type[Defective]:
+    """A node that answers so to reads, or to writes over a version, a number of times."""
+
+    class Open(Defective):
+        left = times
+
+        def get(
+            self, key: str, *, unless: Version | None = None, limit: int | None = None
+        ) -> ReadAnswer:
+            if reads and "/across/" in key and self.left:
+                self.left -= 1
+                return answer
+            return super().get(key, unless=unless, limit=limit)
+
+        def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+            if not reads and "/across/" in key and isinstance(condition, IfVersion) and self.left:
+                self.left -= 1
+                return answer
+            return super().put(key, body, condition)
+
+    return Open
+
+
+@pytest.mark.parametrize(
+    ("answer", "reads", "times", "finding"),
+    [
+        (Throttled(), True, 1, CheckOutcome.PASSED),
+        (Unknown("500"), True, 1, CheckOutcome.PASSED),
+        (Throttled(), False, 1, CheckOutcome.PASSED),
+        (Throttled(), True, 1000, CheckOutcome.UNDECIDED),
+        (Throttled(), False, 1000, CheckOutcome.UNDECIDED),
+        (Unknown("500"), False, 1, CheckOutcome.UNDECIDED),
+    ],
+)
+def test_an_endpoint_that_throttles_or_fails_convicts_no_store(
+    answer: Throttled | Unknown, reads: bool, times: int, finding: CheckOutcome
+) -> None:
+    url, clock = f"memory://open-{reads}-{times}-{answer}", Unhurried()
+    ways = (MemoryStore(url, StoreOptions()), _open(answer, reads=reads, times=times)(url))
+    check = across(ways, "place", 4, clock)
+    assert check.finding is finding
+    raced = {"rounds": 9, "no_winner": 0, "clients": 3}
+    races = [Check(name, CheckOutcome.PASSED, "", raced) for name in RACES]
+    needed = [Check(name, CheckOutcome.PASSED, "") for name in ("create", "compare-and-set")]
+    found = report("memory://x", [*needed, *races, check], {})
+    decided = finding is CheckOutcome.PASSED
+    assert found.verdict is (Suitability.FULL if decided else Suitability.UNTESTED)
+    assert decided or ("an endpoint did not answer" in found.conclusion and found.untested)
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lockkit.clock import Clock
+from lockkit.errors import NoAnswer, Unanswered
 from lockkit.lab.probe.report import Check, CheckOutcome
 from lockkit.lab.probe.serial import put
 from lockkit.protocol.outcome import (
     Applied,
+    Condition,
     Found,
     IfAbsent,
     IfVersion,
+    Missing,
     NotModified,
+    PreconditionFailed,
     ReadAnswer,
+    Unknown,
 )
 from lockkit.runtime import run
+from lockkit.runtime.proven import read
 from lockkit.stores import Store
 
 ROUNDS_MAX = 20
@@ -29,7 +35,10 @@ def across(ways: Sequence[Store], place: str, rounds: int, clock: Clock) -> Chec
     rounds, looks = min(max(rounds, len(ways)), ROUNDS_MAX), list[ReadAnswer]()
     for number in range(rounds):
         here, there = ways[number % len(ways)], ways[(number + 1) % len(ways)]
-        failure, finding = _continued(here, there, f"{place}/across/{number}", clock, looks)
+        try:
+            failure, finding = _continued(here, there, f"{place}/across/{number}", clock, looks)
+        except (NoAnswer, Unanswered) as error:
+            failure, finding = f"an endpoint did not answer: {error}", CheckOutcome.UNDECIDED
         if failure:
             evidence = {"round": number + 1, "wrote": here.server, "asked": there.server}
             return Check("across", finding, f"{failure} ({here.server}, {there.server})", evidence)
@@ -47,32 +56,40 @@ def _continued(
 ) -> tuple[str, CheckOutcome]:
     """What was wrong when `there` read, refused and replaced what `here` had written.
 
-    `looks` gets the answer of `there` to a read under the version of `here`.
+    `looks` gets the answer of `there` to a read under the version of `here`. Raises `NoAnswer` or
+    `Unanswered` for a request that stays open.
     """
-    first = run(put(key, b"one", IfAbsent()), here, clock)
+    def write(way: Store, body: bytes, condition: Condition) -> Applied | PreconditionFailed:
+        answer = run(put(key, body, condition), way, clock)
+        if isinstance(answer, Applied | PreconditionFailed):
+            return answer
+        why = answer.why if isinstance(answer, Unknown) else "it throttles"
+        raise NoAnswer(f"{key} could not be written ({why})")
+
+    first = write(here, b"one", IfAbsent())
     if not isinstance(first, Applied):
         return "the object could not be written", CheckOutcome.UNDECIDED
-    match there.get(key):
+    match run(read(key), there, clock):
         case Found(b"one", version) if version == first.version:
             pass
         case _:
             return "a read did not see the write before it at another endpoint", CheckOutcome.FAILED
-    looks.append(there.get(key, unless=first.version))
-    if not isinstance(looks[-1], NotModified | Found):
+    looks.append(run(read(key, unless=first.version), there, clock))
+    if isinstance(looks[-1], Missing):
         return "a conditional read at another endpoint failed", CheckOutcome.FAILED
-    if isinstance(run(put(key, b"again", IfAbsent()), there, clock), Applied):
+    if isinstance(write(there, b"again", IfAbsent()), Applied):
         return "a create of what another endpoint had created was applied", CheckOutcome.FAILED
-    second = run(put(key, b"two", IfVersion(first.version)), there, clock)
+    second = write(there, b"two", IfVersion(first.version))
     if not isinstance(second, Applied):
         return "a version of another endpoint could not be replaced", CheckOutcome.FAILED
-    if isinstance(run(put(key, b"three", IfVersion(first.version)), here, clock), Applied):
+    if isinstance(write(here, b"three", IfVersion(first.version)), Applied):
         return "a write over what another endpoint had replaced was applied", CheckOutcome.FAILED
-    match here.get(key):
+    match run(read(key), here, clock):
         case Found(b"two", version) if version == second.version:
             pass
         case _:
             return "a read did not see another endpoint's replacement", CheckOutcome.FAILED
-    if isinstance(here.get(key, unless=first.version), NotModified):
+    if isinstance(run(read(key, unless=first.version), here, clock), NotModified):
         stale = "what another endpoint had replaced was answered as unchanged (304)"
         return stale, CheckOutcome.FAILED
     if [entry.key for entry in here.list(key)] != [key]:

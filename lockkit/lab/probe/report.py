@@ -151,6 +151,9 @@ def _verdict(checks: Sequence[Check]) -> tuple[Suitability, str]:
     listed = by_name.get("list")
     if listed is not None and listed.finding is CheckOutcome.UNDECIDED:
         return Suitability.UNTESTED, f"tables and queues need its listings, {listed.because}"
+    beside = by_name.get("across")
+    if beside is not None and beside.finding is CheckOutcome.UNDECIDED:
+        return Suitability.UNTESTED, f"its endpoints were not compared, {beside.because}"
     return _raced([by_name.get(name) for name in RACES])
 
 
