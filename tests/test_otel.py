@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import re
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -320,6 +321,31 @@ def test_a_forked_child_exports_its_own_events_and_not_its_parents() -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert handed.flush(30) and taken == ["of the parent"]
     handed.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_that_is_forked_while_a_thread_drops_an_event_does_not_hang() -> None:
+    handed, held = queued.EventQueue[str](lambda _: None, ""), threading.Event()
+    forked = threading.Event()
+
+    def dropping() -> None:
+        with handed._guard:
+            held.set()
+            forked.wait(30)
+
+    thread = threading.Thread(target=dropping)
+    thread.start()
+    held.wait(30)
+    if not (child := os.fork()):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)  # ends a child that hangs
+        handed.put("of the child")
+        os._exit(0 if handed.flush(15) else 1)
+    try:
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        forked.set()
+        thread.join()
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

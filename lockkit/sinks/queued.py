@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from lockkit.sinks import ObserverFailed
 
@@ -18,6 +20,16 @@ T = TypeVar("T")
 ITEMS_MAX = 10_000
 FLUSH_S = 10.0
 """How long `close`, and so the end of the process, waits for `take`."""
+_QUEUES: WeakSet[EventQueue[Any]] = WeakSet()
+
+
+def _begin_anew() -> None:
+    """Another thread of the parent may have held a guard, and the child lacks it."""
+    for each in _QUEUES:
+        each._guard = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 class EventQueue(Generic[T]):
@@ -34,6 +46,7 @@ class EventQueue(Generic[T]):
         self._thread: threading.Thread | None = None
         self._closed = self._late = False
         self.dropped = 0
+        _QUEUES.add(self)
 
     def put(self, item: T) -> None:
         if self._thread is None or not self._thread.is_alive():
