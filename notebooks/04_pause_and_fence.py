@@ -70,8 +70,8 @@ with_fence
 
 # %% jupyter={"source_hidden": true}
 fenced.explain("""
-Time runs down the page. Both runs have the same pause at the same instruction; how many commits
-came before it may differ. On the left, W1's late commit is an unguarded write, marked *stale
+Time runs down the page. Both runs have the same pause at the same instruction, in the first commit
+of the table. On the left, W1's late commit is an unguarded write, marked *stale
 commit*. On the right it is `fence: 412`. The hatched bar is the pause. Where W1's bar is
 red, W1 still counts on a lock that W2 now owns. (Tick *reads* to see reads, too: a
 waiting writer sends hardly anything else.)

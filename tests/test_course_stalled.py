@@ -22,7 +22,9 @@ from lockkit.lab.course.stalled import (
     StalledRun,
     decided,
     orders,
+    stall,
 )
+from lockkit.lab.widgets.ui import FAST
 from lockkit.protocol.outcome import Applied
 from lockkit.runtime import run
 from lockkit.spark.orders import TABLE
@@ -30,6 +32,21 @@ from lockkit.table import TaskId, avro_schema, begin, commit, partition_path, pr
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+def test_nobody_commits_out_of_turn_so_that_the_story_ends_on_any_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rival that rewrites the same file group whenever it can may refuse W1 forever."""
+    monkeypatch.setenv(FAST, "1")
+    monkeypatch.setattr("lockkit.lab.course.stalled.PAUSE_S", 0.0)
+    ran = stall(fence=True, report=lambda _: None)
+    steps = [(e.who, e.kind) for e in sorted(ran.events, key=lambda e: e.at_ms)
+             if e.kind in ("stalled", "published", "refused")]  # fmt: skip
+    assert steps[:2] == [("W1", "stalled"), ("W2", "published")]
+    assert steps[-1] == ("W1", "published") and ran.decided == BY_THE_STORE
+    late = steps.index(("W1", "refused"))
+    assert steps[late:].count(("W2", "published")) <= 1, "the commit that was on its way"
 
 
 def request(key: str, status: int, at_ms: float) -> Event:

@@ -276,6 +276,13 @@ class Fleet:
         """Switch the fence on or off for commits that begin from now on."""
         self._send(do="fence", on=on)
 
+    def hold(self, writer: str, on: bool) -> None:
+        """Let a writer wait with its next commit, prepared and without the lock; or let it go on.
+
+        A commit that has begun to wait for the lock is not held.
+        """
+        self._send(do="hold", writer=self._known(writer), on=on)
+
     def beat(self) -> None:
         """Send a sign of life, if the fleet has `deadman_s`."""
         self._send(do="beat")

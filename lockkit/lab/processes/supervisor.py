@@ -299,6 +299,8 @@ class Supervisor:
                 self._resume(self._children[name])
             case {"do": "kill", "writer": name}:
                 self._kill(self._children[name])
+            case {"do": "hold", "writer": name, "on": on}:
+                self._children[name].send(do="hold", on=on)
             case {"do": "fence", "on": on}:
                 for child in self._writers():
                     child.send(do="fence", on=bool(on))

@@ -1,7 +1,8 @@
 """One writer: a Python process that commits orders in rounds, each under the lock.
 
 `child.ChildProcess` starts it with a `WriterPlan`. It emits its lane of the history and obeys
-`{"do": "stall", "at": "commit"}`, `{"do": "fence", "on": false}` and `{"do": "stop"}`.
+`{"do": "stall", "at": "commit"}`, `{"do": "fence", "on": false}`, `{"do": "hold", "on": true}` and
+`{"do": "stop"}`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from lockkit.table.write.groups import TargetGroup
 FAILURES_MAX = 8
 """Rounds in a row that may fail for the store's sake before the writer gives up."""
 UNKNOWN_TRIES_MAX = 3
+HELD_POLL_S = 0.05
 ATTEMPTS_PER_ROUND_MAX = 50
 LOCK_TIMEOUT_MIN_S, LOCK_TIMEOUT_LEASES = 10.0, 4.0
 CODE_FAILED = 1
@@ -65,7 +67,7 @@ STALLS = {"commit": "checked", "decided": "fenced"}
 
 
 class Control:
-    """What the supervisor may change in a running writer: its fence, and where it stalls.
+    """What the supervisor may change in a running writer: its fence, where it stalls or waits.
 
     The stall is here, in the main thread, right after `checked` (or `fenced`) was emitted, so that
     the whole process stops, its heartbeat included.
@@ -73,6 +75,8 @@ class Control:
 
     def __init__(self, channel: Channel, *, fence: bool = True, offset_ms: int = 0) -> None:
         self.fence = fence
+        self.held = False
+        """Whether it waits with a prepared commit, before it asks for the lock."""
         self.stop = channel.stop
         self._channel = channel
         self._offset_ms = offset_ms
@@ -95,6 +99,8 @@ class Control:
         match command:
             case {"do": "stall", "at": at}:
                 self._stall_after = STALLS.get(at, "")
+            case {"do": "hold", "on": on}:
+                self.held = bool(on)
             case {"do": "die", "at": "combining"}:
                 self.dies_combining = True
             case {"do": "fence", "on": False} if self.in_group:
@@ -228,6 +234,8 @@ class FleetWriter:
 
     def _commit(self, prepared: Prepared) -> None:
         """Commit under the lock, or together; repeat until the outcome is known."""
+        while self.control.held and not self.control.stop.is_set():
+            self.clock.wait(self.control.stop, HELD_POLL_S)
         fence, together = self.control.fence, prepared.transaction.config.commit == GROUP
         for tries in range(UNKNOWN_TRIES_MAX):
             try:
