@@ -58,23 +58,32 @@ def test_a_click_shows_in_one_sentence_whether_the_store_is_safe_and_the_predict
     assert "not safe" in repr(panel)
 
 
-def test_a_probe_by_code_fills_the_checks_the_matrix_and_the_picture(panel: StoreProbe) -> None:
+def test_a_probe_by_code_is_no_answer_on_a_panel_whose_guess_is_open(panel: StoreProbe) -> None:
+    panel.place.value, before = "gcs", panel._status.value
+    assert not panel.run("spaces").report.safe
+    assert (panel.place.value, panel._status.value) == ("gcs", before)
+    assert panel.findings is None and panel._verdict.value == panel._checks.value == ""
+
+
+def test_the_findings_are_in_the_checks_the_matrix_and_the_picture(panel: StoreProbe) -> None:
     findings = panel.run("aws")
+    panel.show(findings)
     assert findings.report.safe and findings.known is not None
     assert "compare-and-set-race" in panel._checks.value
     assert "what was probed here" in panel._matrix.value
-    whole, asked = panel._figure.data
+    _, drawn = panel._chart.children
+    whole, asked = drawn.data
     assert list(whole.x) == list(asked.x) == ["1,024 bytes", "1,048,576 bytes"]
     assert [each.p50_ms for each in findings.reads] == [
         whole.y[0], asked.y[0], whole.y[1], asked.y[1]
     ]  # fmt: skip
-    assert panel._chart.layout.display == "flex"
+    panel.show(findings)
+    assert panel._chart.children[1] is not drawn, "a page may lose what changes in a figure"
+    assert drawn.comm is None, "the figure before has left the kernel"
 
 
-def test_the_sentence_and_the_choice_name_the_store_that_was_probed_last(panel: StoreProbe) -> None:
+def test_the_sentence_names_the_store_that_was_probed(panel: StoreProbe) -> None:
     assert panel.run("spaces").sentence.startswith("DigitalOcean Spaces is not safe to lock on")
-    assert "DigitalOcean Spaces is not safe" in panel._verdict.value
-    assert panel.place.value == "spaces"
     assert panel.quick("rgw").conclusion.startswith("Ceph RGW")
 
 

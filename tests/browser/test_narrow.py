@@ -39,7 +39,7 @@ def test_no_control_of_a_panel_is_cut_in_a_narrow_notebook(lab: Server, page: An
 TALL = (
     "from lockkit.lab.widgets import Rerun, StoreProbe, TimeSliders\nTimeSliders(stall_s=9)",
     "again = Rerun('lease/fence off:18')\nagain.others(5)\nagain",
-    "probe = StoreProbe()\nprobe.run('aws', rounds=1, requests=3)\nprobe",
+    "probe = StoreProbe()\nprobe.show(probe.run('aws', rounds=1, requests=3))\nprobe",
     "from lockkit.lab.widgets import PatternStepper\nPatternStepper('election')",
 )  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_a_panel_with_its_picture_fits_one_screen_of_a_narrow_notebook(
 PICTURES = (
     "from lockkit.lab.course.lockfile import hand_on\nhand_on('conditional delete')",
     "from lockkit.lab.widgets import StoreProbe, Workbench\nprobe = StoreProbe()\nprobe",
-    "probe.run('aws', rounds=1, requests=3).sentence",
+    "probe.show(probe.run('aws', rounds=1, requests=3))",
     "Workbench.replay('../datasets/histories/good/lost_response_recovered.jsonl')",
     """from lockkit.lab.course.exercises import Applied, IfVersion, Put, Sleep, judge, read
 

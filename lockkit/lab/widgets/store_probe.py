@@ -37,6 +37,7 @@ from lockkit.lab.widgets.ui import (
     plot_layout,
     row,
 )
+from lockkit.sinks import silent
 
 ELSEWHERE = "elsewhere"
 HEADS = ("basis", *CAPABILITIES.values(), "verdict", "limits and traps", "as of")
@@ -63,10 +64,11 @@ STYLE = """<style>
 
 
 class StoreProbe(Newest):
-    """Can this store hold a lock? Tested by a click or, the same by code, by `run`.
+    """Can this store hold a lock? Tested by a click or, without the panel, by `run`.
 
-    No request is sent before that. The embedded places are servers in this process, a new one for
-    each run. A URL is probed through the SDKs, with the credentials of the environment.
+    The panel shows what a reader has probed by a click, or what `show` is given. No request is sent
+    before that. The embedded places are servers in this process, a new one for each run. A URL is
+    probed through the SDKs, with the credentials of the environment.
 
     :param rounds: of each race.
     :param racers: clients in each race.
@@ -105,9 +107,7 @@ class StoreProbe(Newest):
         self._verdict, self._checks = named(widgets.HTML(), "verdict"), widgets.HTML()
         self._matrix = widgets.HTML(STYLE + matrix_html(providers()))
         folded = widgets.Accordion([self._matrix], titles=("What is known of each provider",))
-        self._figure = figure()
-        self._chart = widgets.VBox([FitFigures(), self._figure])
-        self._chart.layout.display = "none"
+        self._chart = widgets.VBox()
         self._address = row(self.url, self.endpoint)
         self.place.observe(self._chosen, "value")
         self.prediction.observe(self._chosen, "value")
@@ -127,34 +127,35 @@ class StoreProbe(Newest):
     def _clicked(self) -> None:
         place, url = self.place.value, self.url.value.strip()
         endpoint = self.endpoint.value.strip() or None
-        if place == ELSEWHERE:
-            self._errand.ask(lambda _: self.run(url=url, endpoint=endpoint))
-        else:
-            self._errand.ask(lambda _: self.run(place))
-
-    # --- the same by code -------------------------------------------------------------------------
-
-    def run(
-        self, place: str = "", *, url: str = "", endpoint: str | None = None, **extent: int
-    ) -> ProbeFindings:
-        """Probe an embedded place by its name, or any store by its URL; also shown in the panel.
-
-        `rounds`, `racers` and `requests` as for the panel itself.
-        """
         self._status.say("Asking…")
-        extent = self._extent | extent
 
         def emit(_kind: str, **fields: Any) -> None:
             self._status.say(f"{fields.get('text', '')}…")
 
+        def look(_: object) -> None:
+            if place == ELSEWHERE:
+                found = look_at_url(url, endpoint, **self._extent, emit=emit)
+            else:
+                found = look_at(place, **self._extent, emit=emit)
+            if not self._closed:
+                self.show(found)
+
+        self._errand.ask(look)
+
+    # --- by code ----------------------------------------------------------------------------------
+
+    def run(
+        self, place: str = "", *, url: str = "", endpoint: str | None = None, **extent: int
+    ) -> ProbeFindings:
+        """Probe an embedded place by its name, or any store by its URL.
+
+        `rounds`, `racers` and `requests` as for the panel itself, which does not change: a reader's
+        guess there may be open.
+        """
+        extent = self._extent | extent
         if url:
-            findings = look_at_url(url, endpoint, **extent, emit=emit)
-        else:
-            findings = look_at(place, **extent, emit=emit)
-            self.place.value = place
-        if not self._closed:
-            self.show(findings)
-        return findings
+            return look_at_url(url, endpoint, **extent, emit=silent)
+        return look_at(place, **extent, emit=silent)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the clicked action is done; return whether it is."""
@@ -169,8 +170,9 @@ class StoreProbe(Newest):
         self._verdict.value = verdict_html(findings, self.prediction.value or None)
         self._checks.value = checks_html(findings.report)
         self._matrix.value = STYLE + matrix_html(providers(), findings.found)
-        draw(self._figure, findings.reads)
-        self._chart.layout.display = "flex" if findings.reads else "none"
+        # Each time a new figure, filled: what changes in one while the page loads plotly is lost.
+        drawn = (FitFigures(), figure(findings.reads)) if findings.reads else ()
+        self._charted(*drawn)
         self._status.say("Done." if findings.report.safe else "Done: no store for a lock.")
 
     def close(self) -> None:
@@ -182,8 +184,14 @@ class StoreProbe(Newest):
     def _failed(self, error: Exception) -> None:
         self._checks.value = self._verdict.value = ""
         self._matrix.value = STYLE + matrix_html(providers())
-        self._chart.layout.display = "none"
+        self._charted()
         self._status.fail(error)
+
+    def _charted(self, *widgets_: Any) -> None:
+        """Replace the chart, or remove it."""
+        before, self._chart.children = self._chart.children, widgets_
+        for each in before:
+            each.close()
 
     def __repr__(self) -> str:
         return f"StoreProbe({self.findings.sentence if self.findings else 'nothing probed yet'})"
@@ -192,11 +200,14 @@ class StoreProbe(Newest):
 # --- the picture ----------------------------------------------------------------------------------
 
 
-def figure() -> Any:
-    """Two bars for each size, p50, with a whisker to p99; filled by `draw`."""
+def figure(reads: tuple[Reads, ...]) -> Any:
+    """Two bars for each size, p50, with a whisker to p99."""
     bars = [
-        go.Bar(name="read it again", marker_color="#0072B2"),
-        go.Bar(name="ask whether it changed (304)", marker_color="#E69F00"),
+        _bars([each for each in reads if each.kind == kind], name, colour)
+        for kind, name, colour in (
+            ("whole", "read it again", "#0072B2"),
+            ("conditional", "ask whether it changed (304)", "#E69F00"),
+        )
     ]
     return figure_widget(go.Figure(bars, layout=plot_layout(
         title={"text": "What a 304 saves: p50, whisker to p99", "font": {"size": 14}},
@@ -206,18 +217,14 @@ def figure() -> Any:
     )))  # fmt: skip
 
 
-def draw(chart: Any, reads: tuple[Reads, ...]) -> None:
-    kinds = [[each for each in reads if each.kind == kind] for kind in ("whole", "conditional")]
-    with chart.batch_update():
-        for bar, same in zip(chart.data, kinds, strict=True):
-            bar.x = [f"{each.size:,} bytes" for each in same]
-            bar.y = [each.p50_ms for each in same]
-            bar.error_y = {
-                "array": [each.p99_ms - each.p50_ms for each in same],
-                "arrayminus": [0.0] * len(same), "color": GREY,
-            }  # fmt: skip
-            bar.customdata = [[each.p99_ms, each.per_s, each.bytes_each] for each in same]
-            bar.hovertemplate = (
-                "p50 %{y:.2f} ms, p99 %{customdata[0]:.2f} ms<br>%{customdata[1]:,.0f} requests/s"
-                "<br>%{customdata[2]:,.0f} bytes received"
-            )
+def _bars(reads: list[Reads], name: str, colour: str) -> go.Bar:
+    return go.Bar(
+        name=name, marker_color=colour,
+        x=[f"{each.size:,} bytes" for each in reads], y=[each.p50_ms for each in reads],
+        error_y={"array": [each.p99_ms - each.p50_ms for each in reads],
+                 "arrayminus": [0.0] * len(reads), "color": GREY},
+        customdata=[[each.p99_ms, each.per_s, each.bytes_each] for each in reads],
+        hovertemplate="p50 %{y:.2f} ms, p99 %{customdata[0]:.2f} ms"
+                      "<br>%{customdata[1]:,.0f} requests/s"
+                      "<br>%{customdata[2]:,.0f} bytes received",
+    )  # fmt: skip
