@@ -255,6 +255,14 @@ def on_call_session() -> str:
 # --- the playground -------------------------------------------------------------------------------
 
 
+def marks() -> str:
+    """The legend of the pictures, as it stands below each of them."""
+    drawing = (ROOT / "lockkit/lab/widgets/lanes.js").read_text(encoding="utf-8")
+    legend = drawing.partition("const LEGEND = [")[2].partition("\n];")[0]
+    pairs = (json.loads(line.rstrip(",")) for line in legend.split("\n") if line.strip())
+    return "\n".join(f"- **{sign}**: {words}" for sign, words in pairs)
+
+
 def playground() -> str:
     """The page's elements and script, as they are."""
     return f"`````{{raw}} html\n{import_module('playground_page').html()}\n`````"

@@ -17,6 +17,7 @@ import pytest
 
 from lockkit.events import INSTANT, Event, event, read
 from lockkit.lab.playground import FIRST
+from lockkit.lab.verify.explore import SCENARIOS, explore
 from lockkit.lab.widgets import Console
 from lockkit.lab.widgets.export import drawing
 from lockkit.lab.widgets.models import HistoryModel
@@ -196,6 +197,57 @@ def test_a_read_of_ones_own_write_is_no_retry_of_it() -> None:
     assert "sent 2 requests" in call["detail"]
     *_, last = drawn["arrows"]
     assert (last["kind"], last["label"]) == ("read", "look")
+
+
+def test_a_client_counts_on_the_lock_until_it_sends_its_release() -> None:
+    before = two_believe()[:4]
+    asks = event(2_000, "W1", "ask", request=9, op="release",
+                 key="t/.hoodie/.locks/table_lock.json", attempt="a9")  # fmt: skip
+    (bar,) = (each for each in scene(story_of([*before, asks]), now_ms=9_000.0)["bars"]
+              if each["kind"] in ("belief", "wrong"))  # fmt: skip
+    assert (bar["kind"], bar["t"]) == ("belief", [10.0, 1_000.0])
+
+
+def test_a_commit_that_overtakes_a_release_is_drawn_from_its_sending_and_is_stale() -> None:
+    found = explore(next(each for each in SCENARIOS if each.name.startswith("fence off")))
+    assert found.counterexample is not None
+    drawn = whole(found.counterexample.history())
+    (late,) = (each for each in drawn["arrows"]
+             if each["op"] == "publish" and each["lane"] == "W1")  # fmt: skip
+    (release,) = (each for each in drawn["arrows"] if each["op"] == "release")
+    assert late["t"][0] < release["t"][0] < release["t"][1] < late["t"][1]
+    assert [each["lane"] for each in drawn["marks"] if each["kind"] == "stale"] == ["W1"]
+    assert not [each for each in drawn["bars"] if each["kind"] == "wrong"]
+
+
+@pytest.mark.parametrize("moment", ["queue/broker competes:3", "queue/no recent ids:8",
+                                    "election/create_unknown ours:6", "wal/fences:1"])  # fmt: skip
+def test_objects_are_drawn_with_each_request_once_and_no_belief_beyond_its_lease(
+    moment: str,
+) -> None:
+    outcome = play(parsed := SeedMoment.of(moment))
+    drawn = run_scene(outcome, parsed.scenario)
+    decided = [(each["lane"], *each["t"][:2]) for each in drawn["arrows"]]
+    asked = [each for each in decided if each[2] is not None]
+    twice = [(who, sent) for who, sent, at_ms in decided if at_ms is None
+             and (who, sent) in {each[:2] for each in asked}]  # fmt: skip
+    assert twice == []
+    ends = {(who, until) for _, who, kind, data in outcome.run.world.recorded
+            if kind in ("held", "renewed") and (until := data.get("until_ms"))}  # fmt: skip
+    for bar in drawn["bars"]:
+        if bar["kind"] == "belief" and ends:
+            latest = max(until for who, until in ends if who == bar["lane"])
+            assert bar["t"][1] <= latest, bar
+
+
+def test_a_push_that_is_acknowledged_too_early_is_seen_as_done_and_still_on_its_way() -> None:
+    outcome = play(SeedMoment.of("queue/acknowledge at once:1"))
+    drawn = run_scene(outcome, "queue")
+    (told,) = (each for each in drawn["marks"] if each["kind"] == "told")
+    (harm,) = (each for each in drawn["marks"] if each["kind"] == "harm")
+    assert (told["lane"], told["label"]) == (harm["lane"], "push 80a4: done")
+    assert "push 80a4: on its way" in [each["label"] for each in drawn["arrows"]]
+    assert harm["detail"].startswith("the push of job 80a47c1a is acknowledged, and")
 
 
 OWN, OTHER = "20260101000000999", "20260101000000123"

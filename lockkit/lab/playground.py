@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.errors import LockkitError
 from lockkit.events import plain, read
 from lockkit.lab.verify.check import Kind, Verdict, check
-from lockkit.lab.verify.sim import SeedOutcome
+from lockkit.lab.verify.sim import SeedOutcome, in_words
 from lockkit.lab.widgets.export import replayed
 from lockkit.lab.widgets.links import fields_of, fragment, seed_fragment, stage_fragment
 from lockkit.lab.widgets.scene import text
@@ -132,7 +132,7 @@ def _run(moment: SeedMoment) -> Answer:
     step = whole.steps if moment.step is None else min(moment.step, whole.steps)
     moment = replace(moment, step=step)
     outcome = whole if step == whole.steps else play(moment)
-    wrong = outcome.violation and f"a rule is broken: {outcome.violation}"
+    wrong = outcome.violation and in_words(outcome.violation)
     over = "nothing went wrong" if step == whole.steps else "nothing is wrong so far"
     events = outcome.run.world.history()
     scene = run_scene(outcome, moment.scenario) | {"newest": True}
@@ -205,7 +205,7 @@ def _counted(search: Generator[int, None, SearchRow]) -> Generator[Answer, None,
 
 
 def _row(found: SearchRow, step: int) -> Answer:
-    name, because = found.scenario.name, found.violation and f"a rule is broken: {found.violation}"
+    name, because = found.scenario.name, found.violation and in_words(found.violation)
     reply: Answer = {"link": fragment(search=name), "row": name, "story": []}
     if because is None:
         whole = "all of them" if found.exhausted else "and there are more, which were not searched"

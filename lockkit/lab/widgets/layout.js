@@ -65,17 +65,17 @@ const SHORTER = [
   [/^committed, (epoch \d+)$/, "$1"], [/^epoch (\d+)$/, "e$1"],
   [/^decided by (.+)$/, "by $1"], [/^by (W\d+)$/, "$1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
-  [/^(.+) wrote first$/, "$1 first"], [/its own write was first$/, "own write first"],
+  [/^(.+): done$/, "$1 \u2713"], [/^(.+) wrote first$/, "$1 first"], [/its own write was first$/, "own write first"],
   [/^conflict with .*$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
-  [/^stalled (.+)$/, "$1"], [/^rule broken here$/, "rule broken"], [/^rule broken$/, "broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
+  [/^stalled (.+)$/, "$1"], [/^(rule broken here): .*$/, "$1"], [/^rule broken here$/, "rule broken"], [/^rule broken$/, "broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^never granted$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^\.\.\d\d(\d{4})$/, "..$1"], [/^(.+) epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
-  [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
+  [/^commit (\d+)$/, "com. $1"], [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
 ];
 
 /** What happened, and why: two lines where one has no room. */
-const WHY = /^(?:(.+: 4\d\d), (.+)|(conflict with) (.+)|(fenced off|refused): (.+))$/;
+const WHY = /^(?:(.+: 4\d\d), (.+)|(conflict with) (.+)|(fenced off|refused|rule broken here): (.+))$/;
 
 /** An estimate of how wide a text is. */
 function wideness(said, char, mono = false) {
@@ -164,7 +164,10 @@ export function layout(scene, width, options = {}) {
 /** One try: where everything is. `more` is where labels wanted more room, by places of the timeline. */
 function laid(scene, arrows, kept, marks, at, room, more, last) {
   const axis = stretch(scene, arrows, marks, at, room, more);
-  const bars = kept.map((b) => ({ ...b, x: at[b.lane], y: axis.at(b.t[0]), y2: Math.max(axis.at(b.t[1]), axis.at(b.t[0]) + 2) }));
+  const bars = kept.map((b) => {
+    const [y, y2] = b.t.map((t, end) => axis.of.get(`${b.id}:${end}`) ?? axis.at(t));
+    return { ...b, x: at[b.lane], y, y2: Math.max(y2, y + 2) };
+  });
   const drawn = arrows.map((a) => fly(a, at, axis));
   const points = marks.map((m) => ({ ...m, x: at[m.lane], y: axis.of.get(m.id) ?? axis.at(m.t) }));
   const page = new Page(drawn, points);
@@ -231,6 +234,7 @@ function stretch(scene, arrows, marks, at, room, more) {
     y = Math.max(y + down, apart(entry, placed.of), ...boxes.map((box) => clear(placed.recent, box))) + (more.get(place) ?? 0);
     if (entry.arrow) placed.of.set(entry.arrow.id + entry.stage, y);
     if (entry.mark) placed.of.set(entry.mark.id, y);
+    if (entry.bar?.n?.[entry.end]) placed.of.set(`${entry.bar.id}:${entry.end}`, y);
     for (const box of boxes) {
       box.y = y + box.dy;
       placed.recent.push(box);
@@ -260,7 +264,7 @@ function timeline(scene, arrows, marks) {
   }
   const known = new Set(arrows.map((a) => a.id));
   for (const mark of marks) if (!known.has(mark.arrow)) entries.push({ t: mark.t, mark });
-  for (const bar of scene.bars) bar.t.forEach((t) => entries.push({ t }));
+  for (const bar of scene.bars) bar.t.forEach((t, end) => entries.push({ t, bar, end }));
   entries.push({ t: scene.span[0] }, { t: scene.span[1] });
   const numbered = arrows.some((arrow) => arrow.n);
   return entries.sort((p, q) => p.t - q.t || turn(p, numbered) - turn(q, numbered));
@@ -270,8 +274,8 @@ function timeline(scene, arrows, marks) {
  * Of one instant, a cause is before its effect: by the numbers of the events (`n`), else what comes
  * back from a request of before is first, for a client may react to it at once.
  */
-function turn({ t, arrow, mark, stage = -1 }, numbered) {
-  if (numbered) return arrow?.n?.[stage] ?? mark?.n ?? AFTER_ALL;
+function turn({ t, arrow, mark, bar, end, stage = -1 }, numbered) {
+  if (numbered) return arrow?.n?.[stage] ?? bar?.n?.[end] ?? mark?.n ?? AFTER_ALL;
   return stage > 0 && arrow.t[0] !== null && arrow.t[0] < t ? stage - 4 : stage;
 }
 
@@ -344,7 +348,8 @@ function lined(id, whole, lane, off, left, rows, kind, hue, room) {
   const one = on(whole, rows[0] < 0 ? rows[1] : rows[0], left);
   const parts = WHY.test(one.text) ? null : whole.match(WHY)?.slice(1).filter(Boolean);
   if (!parts) return [one];
-  const side = [left, !left].find((each) => parts.every((part, i) => !isCut(on(part, rows[i], each).text))) ?? left;
+  const stays = (line, toLeft) => !isCut(line.text) && line.anchor === (toLeft ? "end" : "start");
+  const side = [left, !left].find((each) => parts.every((part, i) => stays(on(part, rows[i], each), each))) ?? left;
   const lines = parts.map((part, i) => on(part, rows[i], side)).filter((line) => !isCut(line.text));
   return lines.length ? lines : [one];
 }

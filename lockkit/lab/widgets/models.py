@@ -146,6 +146,8 @@ class BeliefSpan:
     ended_ms: float | None = None
     ending: str = ""
     why: str = ""
+    places: list[int | None] = field(default_factory=lambda: [None, None])
+    """The number of the event of its beginning, and of its end."""
 
 
 @dataclass(slots=True)
@@ -248,6 +250,8 @@ class HistoryModel:
         exchange.who, exchange.op = each.who, str(each["op"])
         exchange.request, exchange.sent_ms = each["request"], each.at_ms
         exchange.places[0] = self.seen
+        if exchange.op == "release":  # from here on it does not count on the lock
+            self._end_belief(each, "released")
         self._open[each.who, each["request"]] = exchange
         if attempt:
             self._calls[key, attempt] = exchange
@@ -438,17 +442,27 @@ class HistoryModel:
             case "renewed":  # wrongly: it had lost the lock
                 self._counts(each)
             case "released" | "lost":
-                if belief is not None and belief.ended_ms is None:
-                    belief.ended_ms, belief.ending = each.at_ms, each.kind
-                    belief.why = str(each.get("why") or "")
+                self._end_belief(each, each.kind)
                 if each.kind == "lost":
                     self._passed(each)
+
+    def _end_belief(self, each: Event, ending: str) -> None:
+        belief = self._believing.get(each.who)
+        if belief is None:
+            return
+        if belief.ended_ms is not None:  # its release was sent, and then the grant proved lost
+            if ending != "lost" or whole(each["epoch"]) != belief.epoch:
+                return
+        else:
+            belief.ended_ms, belief.places[1] = each.at_ms, self.seen
+        belief.ending, belief.why = ending, str(each.get("why") or "")
 
     def _counts(self, each: Event) -> None:
         """From now on a client counts on the lock."""
         until_ms = float(each["until_ms"] or each.at_ms)
         belief = BeliefSpan(self._name("b"), each.who, whole(each["epoch"]), each.at_ms, until_ms)
         self.lease_ms = max(self.lease_ms, until_ms - each.at_ms)
+        belief.places[0] = self.seen
         self._believing[each.who] = belief
         self.beliefs.append(belief)
 
@@ -470,9 +484,8 @@ class HistoryModel:
                     stall.ended_ms = each.at_ms
                     break
         if each.kind in ("killed", "exited"):
-            belief = self._believing.pop(each.who, None)
-            if belief is not None and belief.ended_ms is None:
-                belief.ended_ms, belief.ending = each.at_ms, each.kind
+            self._end_belief(each, each.kind)
+            self._believing.pop(each.who, None)
             self._passed(each)
 
     def _faulted(self, each: Event) -> None:

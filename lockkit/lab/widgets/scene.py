@@ -119,6 +119,8 @@ class _Painter:
         self.begans = [began for _, _, began, _, _ in self.grants]
         self.overtaken_at = overtaken_at(self.grants)
         self.believed = {(each.who, each.epoch): each for each in story.beliefs}
+        self.landed = {_instant_of(each): each.decided_ms or 0.0 for each in story.exchanges
+                       if each.applied and each.key.endswith(COMPLETED)}  # fmt: skip
         self.writes = LastWrites((each.key, each.decided_ms, each.who) for each in story.exchanges
                                  if each.applied and each.decided_ms is not None)  # fmt: skip
 
@@ -235,7 +237,7 @@ class _Painter:
             newest = self.story.holder()
             another = newest is not None and newest.who not in ("", who)
             if another:
-                return "superseded"
+                return "never granted" if self._wrong(belief) == "never granted" else "superseded"
             return "past lease" if belief.until_ms < self.now else "holds"
         waits = self.story.waiting(who) is not None
         if belief is None and self._stands_with(who):
@@ -380,31 +382,44 @@ class _Painter:
             if not self._inside(each.began_ms, end):
                 continue
             over = self._over(each)
-            taken = over < each.until_ms
+            taken, another = over < each.until_ms, "another client has the lock"
             who, hue = text(each.who), self._hue(each.who)
-            yield {
-                "id": each.id,
-                "lane": who,
-                "kind": "belief",
-                "hue": hue,
-                "label": "",
-                "t": [self._t(each.began_ms), self._t(min(end, over))],
-                "detail": f"{who} counts on the lock, epoch {each.epoch}",
-                "evidence": self._proves(
-                    (each.began_ms, each.who, "held"), (each.began_ms, each.who, "renewed")
-                ),
-            }
-            if end - over > STALE_SLACK_MS:
+            proves = self._proves(
+                (each.began_ms, each.who, "held"), (each.began_ms, each.who, "renewed")
+            )
+            never = over <= each.began_ms
+            if not never:
+                yield {
+                    "id": each.id,
+                    "lane": who,
+                    "kind": "belief",
+                    "hue": hue,
+                    "label": "",
+                    "t": [self._t(each.began_ms), self._t(min(end, over))],
+                    "n": [each.places[0], None if over < end else each.places[1]],
+                    "detail": f"{who} counts on the lock, epoch {each.epoch}",
+                    "evidence": proves,
+                }
+            if never or end - over > STALE_SLACK_MS:
                 yield {
                     "id": f"{each.id}r",
                     "lane": who,
                     "kind": "wrong",
                     "hue": hue,
-                    "label": "superseded" if taken else "past its lease",
+                    "label": self._wrong(each),
                     "t": [self._t(over), self._t(end)],
-                    "detail": f"{who} still counts on epoch {each.epoch}, but "
-                              f"{'another client has the lock' if taken else 'its lease is over'}",
+                    "n": [each.places[0] if never else None, each.places[1]],
+                    "evidence": proves and never,
+                    "detail": f"{who} {'still ' * (not never)}counts on epoch "
+                              f"{each.epoch}, but {another if taken else 'its lease is over'}",
                 }
+
+    def _wrong(self, each: BeliefSpan) -> str:
+        """Why this belief is false at its end: the lane's head and the bar say the same."""
+        over = self._over(each)
+        if over == each.until_ms:
+            return "past its lease"
+        return "never granted" if over == each.began_ms else "superseded"
 
     def _over(self, each: BeliefSpan) -> float:
         """When this belief became false: its lease ended, or another client took the lock."""
@@ -474,7 +489,7 @@ class _Painter:
         """Completed instants, as the table shows them: the store's record, not the writer's."""
         for each in self.shown:
             if each.place == "table" and each.applied and each.key.endswith(COMPLETED):
-                instant = tail(each.key).split(".")[0].split("_")[0]
+                instant = _instant_of(each)
                 yield {
                     "id": f"t{each.id}",
                     "lane": TABLE_LANE,
@@ -517,7 +532,8 @@ class _Painter:
         # A client that has released says afterwards what it had published before.
         own = (ended for who, epoch, _, _, ended in self.grants
                if (who, epoch) == (each.who, each.epoch))  # fmt: skip
-        return not (belief.ending == "released" and (next(own, None) or taken) < taken)
+        before = self.landed.get(each.instant, 0.0) < taken
+        return not (belief.ending == "released" and before and (next(own, None) or taken) < taken)
 
     def _recounted(self, each: LaneMoment, stale: bool) -> str:
         parts = [f"{self._clock(each.at_ms)}: {text(each.who)} {each.kind}"]
@@ -730,6 +746,11 @@ def caption(each: LaneMoment, stale: bool) -> str:
             return "tests the store"
         case _:
             return each.kind
+
+
+def _instant_of(each: Exchange) -> str:
+    """Of a completed file: the instant of its commit."""
+    return tail(each.key).split(".")[0].split("_")[0]
 
 
 def _outrun(each: LaneMoment) -> bool:

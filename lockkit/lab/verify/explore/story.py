@@ -97,6 +97,7 @@ class PathStory:
             case "check":
                 return self._check(who, new)
             case "commit":
+                self._commit(who, "ask", self._instants[old.index])
                 return f"{who} looks at its lease and sends its commit"
             case "land":
                 assert old.draft is not None
@@ -276,16 +277,24 @@ class PathStory:
         guarded = self.world.fence is CommitGuard.CAS
         if not accepted:
             why = "the store refused it: another commit came first"
+            self._commit(who, "answer", instant, outcome="PreconditionFailed")
             self._emit(who, "refused", instant=instant, epoch=epoch, error="LockLost", why=why)
             return f"the resource refuses {who}'s commit"
         if guarded:
             version = f"f{self._place}"
             self._put(who, FENCE_KEY, self._fence_version, version, instant=instant)
             self._fence_version = version
-        self._put(who, f".hoodie/{instant}.commit", "", f"c{self._place}")
+        self._put(who, f".hoodie/{instant}.commit", "", instant)
+        self._commit(who, "answer", instant, outcome="Applied")
         self._published.append(instant)
         self._emit(who, "published", instant=instant, epoch=epoch)
         return f"the resource accepts {who}'s commit, made under epoch {epoch}"
+
+    def _commit(self, who: str, kind: str, instant: str, **more: Any) -> None:
+        """The request of a commit, from its sending to its answer."""
+        more |= {"key": f".hoodie/{instant}.commit", "attempt": instant} if kind == "ask" else {
+            "version": "", "why": ""}  # fmt: skip
+        self._emit(who, kind, request=instant, op="publish", **more)
 
     def _look(self, who: str, stored: StoredState) -> None:
         version = self._name(stored.version)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from lockkit.lab.verify.mutants import Mutant, catalogue
-from lockkit.lab.verify.scenarios.queue_truth import QueueTruth
+from lockkit.lab.verify.scenarios.queue_truth import QueueTruth, acknowledged
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.lease import RATE_OFF, around
 from lockkit.lab.verify.sim.task import Node, Task, Violated, WaitUntil
@@ -189,6 +189,8 @@ class QueueClient:
             except QueueError:
                 yield Sleep(self.run.world.dice.random())
             else:
+                if done := acknowledged(operation, answer):
+                    self.run.world.belief(self.node.name, "told", of=done)
                 truth.answered(operation, answer)
                 return answer
         return None

@@ -21,6 +21,22 @@ HELD = "an acknowledged claim is in the queue, and no other client's"
 ONCE = "one worker completes a job, and it is gone then"
 
 
+ID_CHARS = 4
+"""Of a job's id, in a picture."""
+
+
+def acknowledged(operation: Operation, answer: Answer) -> str:
+    """What a client is told is done, for the picture; "" for a heartbeat and for a refusal."""
+    match operation, answer:
+        case Push(id), Done():
+            return f"push {id[:ID_CHARS]}"
+        case _, Claimed(job):
+            return f"claim {job.id[:ID_CHARS]}"
+        case Complete(job=job), Done():
+            return f"complete {job[:ID_CHARS]}"
+    return ""
+
+
 @dataclass(slots=True)
 class QueueTruth:
     """The current file, and everything that happened in it."""
@@ -42,12 +58,13 @@ class QueueTruth:
         was, self.file = self.file, decode(after.body)
         for job in was.jobs.values():
             if job.id not in self.file.jobs and (job.id, job.attempts) not in self.completing:
-                raise Violated(VANISHED, f"{job.id} of attempt {job.attempts}")
+                raise Violated(VANISHED, f"job {job.id} has left the queue, and attempt "
+                                         f"{job.attempts} was not completed")  # fmt: skip
         for job in self.file.jobs.values():
             before = was.jobs.get(job.id)
             if before is None:
                 if job.id in self.entered:
-                    raise Violated(DOUBLED, job.id)
+                    raise Violated(DOUBLED, f"job {job.id} has come into the queue again")
                 self.entered[job.id] = None
                 before = Job(job.id, job.payload)
             if job.attempts != before.attempts:
@@ -55,18 +72,20 @@ class QueueTruth:
 
     def _claim(self, was: Job, now: Job) -> None:
         if now.attempts != was.attempts + 1:
-            raise Violated(BACK, f"{now.id} went from {was.attempts} to {now.attempts}")
+            went = f"went from attempt {was.attempts} to {now.attempts}"
+            raise Violated(BACK, f"job {now.id} {went}")
         self.claims[now.id, now.attempts] = now
         if was.attempts:
             self.world.reached.add("handed on")
             if abs(now.heartbeat_ms - was.heartbeat_ms) <= self.timeout_ms:
-                raise Violated(SPARED, f"{now.id} of {was.worker}")
+                because = f"job {now.id} was taken from {was.worker}, heard just before"
+                raise Violated(SPARED, because)
             return
         for job in self.file.jobs.values():
             if job.id == now.id:
                 break
             if not job.attempts:
-                raise Violated(FIFO, f"{now.id} before {job.id}")
+                raise Violated(FIFO, f"job {now.id} was claimed before the older job {job.id}")
 
     # --- what clients receive ------------------------------------------------------------------
 
@@ -77,17 +96,22 @@ class QueueTruth:
     def answered(self, operation: Operation, answer: Answer) -> None:
         match operation, answer:
             case Push(), Done() if operation.id not in self.entered:
-                raise Violated(PUSHED, operation.id)
+                raise Violated(PUSHED, f"the push of job {operation.id} is acknowledged, and the "
+                                       "queue does not have it")  # fmt: skip
             case Complete(), Done():
                 if operation.job in self.completed or operation.job in self.file.jobs:
-                    raise Violated(ONCE, operation.job)
+                    twice = operation.job in self.completed
+                    what = "was completed twice" if twice else "is in the queue, and completed"
+                    raise Violated(ONCE, f"job {operation.job} {what}")
                 self.completed.add(operation.job)
             case _, Claimed(job):
                 key = job.id, job.attempts
                 if self.claims.get(key, job).claim != job.claim or key not in self.claims:
-                    raise Violated(HELD, f"{job.id}, attempt {job.attempts}")
+                    raise Violated(HELD, f"the claim of job {job.id}, attempt {job.attempts}, is "
+                                         "acknowledged, and the queue has another")  # fmt: skip
                 if self.holders.setdefault(key, operation.id) != operation.id:
-                    raise Violated(HELD, f"{job.id}, attempt {job.attempts}, by two requests")
+                    raise Violated(HELD, f"two claims of job {job.id}, attempt {job.attempts}, are "
+                                         "acknowledged")  # fmt: skip
             case _, Done() if operation.since is not None:
                 pass
         if operation.since is not None:

@@ -92,17 +92,17 @@ class StripedRun:
 
     def refuse_circle(self, actor: StripedClient, stripe: int) -> None:
         """Raise if the waiting clients form a circle: none would ever continue."""
-        way, wanted = [actor.node.name], stripe
+        way, wanted = actor.node.name, stripe
         for _ in self.actors:
             other = next((each for each in self.actors.values() if wanted in each.taken), None)
             if other is None:
                 return
-            way.append(other.node.name)
+            way += f" waits for stripe {wanted}, which {other.node.name} has"
             if other is actor:
-                raise Violated(CIRCLE, " waits for ".join(way))
+                raise Violated(CIRCLE, way)
             if other.waits is None:
                 return
-            wanted = other.waits
+            way, wanted = f"{way}; {other.node.name}", other.waits
 
     def act(self, actor: StripedClient) -> None:
         """Act on all of its keys now."""

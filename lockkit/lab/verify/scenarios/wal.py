@@ -104,7 +104,8 @@ class WalRun:
     def _acknowledge(self, text: str, epoch: int, slot: int) -> None:
         count = replayed(self.world.memory_store.objects).count(text)
         if count != 1:
-            raise Violated(LOST, f"{text} was acknowledged in slot {slot}, and is there {count} x")
+            there = f"is in the log {count} times" if count else "is not in the log"
+            raise Violated(LOST, f"record {text} was acknowledged in slot {slot}, and {there}")
         self.acknowledged[text] = epoch
         self._known(text, epoch)
 

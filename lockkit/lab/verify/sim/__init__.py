@@ -20,10 +20,19 @@ from lockkit.lab.verify.sim import lease
 from lockkit.lab.verify.sim.task import Stopped, Violated
 from lockkit.lab.verify.sim.world import Branch, SimWorld
 
-__all__ = ["CHECKER", "LEASE", "Branch", "SeedOutcome", "SimScenario", "simulate"]
+__all__ = ["CHECKER", "LEASE", "Branch", "SeedOutcome", "SimScenario", "in_words",
+           "simulate"]  # fmt: skip
 
 CHECKER = "the checker: "
 """So begins a violation that only the checker of histories has found."""
+
+
+def in_words(violation: str) -> str:
+    """What happened, before the rule that it broke: a rule alone reads as if it held."""
+    rule, _, because = violation.partition(": ")
+    if not because or violation.startswith(CHECKER):
+        return violation
+    return f"{because}. This breaks the rule: {rule}"
 
 
 class SeedRun(Protocol):

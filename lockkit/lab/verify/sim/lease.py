@@ -156,7 +156,8 @@ class LeaseRun:
                 for other in self.sessions.values():
                     believes = other.believes_until_ms > now_ms and not self.world.by_hand
                     if other is not session and believes:
-                        because = f"{session.node.name} and {other.node.name} believe at once"
+                        both = f"{session.node.name} and {other.node.name}"
+                        because = f"{both} count on the lock at once"
                         raise Violated(Invariant.ONE_BELIEVER, because)
                 session.believes_until_ms = clock.true_ms(until)
                 self.grants += kind == "held"

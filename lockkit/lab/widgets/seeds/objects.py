@@ -13,7 +13,7 @@ from typing import Any
 from lockkit.errors import NoAnswer
 from lockkit.events import Event
 from lockkit.lab.verify.check import check
-from lockkit.lab.verify.sim import CHECKER, SeedOutcome
+from lockkit.lab.verify.sim import CHECKER, SeedOutcome, in_words
 from lockkit.lab.verify.sim.memory_store import DecidedRequest
 from lockkit.lab.verify.sim.task import TaskPhase
 from lockkit.lab.verify.sim.world import SimWorld
@@ -42,10 +42,13 @@ TITLES = {
 """The scenarios that are drawn here, and what their objects are together."""
 AFTER_MS = 2_000.0
 """How much of a harm is drawn that nothing ends."""
+PAST = "but its lease is over"
 _WORD = re.compile(r"[\w.]*\w")
 _NUMBERED = re.compile(r"\b(?:epoch|slot|stripe) \d+\b")
 _MEMORY = re.compile(r'"recent":.*?,(?="jobs")')
 _WORD_CHARS = 4
+HARM_CHARS = 60
+"""What is longer stands in the verdict, and not beside the mark."""
 
 
 def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
@@ -60,7 +63,7 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
     ends = [each["until_ms"] for each in leases if each["until_ms"] > world.time.now_ms]
     scene = whole(events, evidence=[*check(events).evidence, *leases, *_last_writes(events)],
                   now_ms=min(ends, default=None))  # fmt: skip
-    known = {each["id"] for each in scene["lanes"]}
+    known = {each["id"] for each in scene["lanes"] if each["role"] == "writer"}
     going = world.going.name if world.going else ""
     lanes = _named(violation, known) or [going if going in known else TABLE_LANE]
     at_ms = round(world.time.now_ms - events[0].at_ms, 4)
@@ -103,9 +106,13 @@ def _named(violation: str, known: Collection[str]) -> list[str]:
 
 
 def _harm(n: int, lane: str, at_ms: float, violation: str, hue: int = NO_LANE) -> Scene:
+    because = text(violation.removeprefix(CHECKER).partition(": ")[2])
+    short = because and len(because) <= HARM_CHARS and ":" not in because
     return {
         "id": f"harm{n}", "lane": lane, "kind": "harm", "t": at_ms, "hue": hue, "evidence": True,
-        "label": "rule broken here", "detail": f"a rule is broken: {text(violation)}",
+        "label": f"rule broken here: {because}" if short and not n
+        else "rule broken here",
+        "detail": text(in_words(violation)),
     }  # fmt: skip
 
 
@@ -134,9 +141,10 @@ class _Objects:
         rows = [self._row(n, each) for n, (each, _) in enumerate(self._applied(), 1)]
         arrows = [self._arrow(each, proofs) for each, _ in self.trips if each.who in self.hue]
         bars = list(self._bars())
-        marks = [*(self._mark(row, proofs) for row in rows), *harm]
+        marks = [self._mark(row, proofs) for row in rows]
         writes = [each for each in arrows if each["kind"] == "write" or each["evidence"]]
         busy = {each["lane"] for each in (*writes, *bars, *harm)}
+        marks += [*(each for each in self._notices() if each["lane"] in busy), *harm]
         arrows = [each for each in arrows if each["lane"] in busy]
         return {
             "span": [0.0, self._end_ms()], "keep": None, "omitted": 0, "cut": False, "hidden": 0,
@@ -212,6 +220,8 @@ class _Objects:
         arrow = arrow_of(trip, self.hue, self._said(trip.request), self.writes)
         if trip.answered_ms == inf:
             arrow["t"] = [trip.sent_ms, trip.decided_ms, None]
+        if trip.answered_ms == inf and trip.decided_ms is None:
+            arrow["label"] += ": on its way"
         proven = trip.id in proofs
         return arrow | {"evidence": proven, "busy": arrow["look"] == "refused"}
 
@@ -231,6 +241,16 @@ class _Objects:
             "detail": f"after the write of {row['who']} ({row['op']}), "
                       f"{text(tail(request.key))} says: {state}",
         }  # fmt: skip
+
+    def _notices(self) -> Iterator[Scene]:
+        """What a client was told is done: of a queue, by another client that wrote for it."""
+        for n, (at_ms, who, kind, data) in enumerate(self.world.beliefs):
+            if kind == "told":
+                yield {
+                    "id": f"t{n}", "lane": who, "kind": "told", "t": at_ms, "hue": self.hue[who],
+                    "label": f"{text(data['of'])}: done", "evidence": at_ms == self.now_ms,
+                    "detail": f"{who} is told that it is done: {text(data['of'])}",
+                }  # fmt: skip
 
     # --- what clients count on ------------------------------------------------------------------
 
@@ -272,16 +292,21 @@ class _Objects:
         )]  # fmt: skip
 
     def _end_ms(self) -> float:
-        """A harm is drawn until the first lease ends that is part of it."""
-        ends = [each["until"] or self.now_ms + AFTER_MS for each in self._clash()]
-        return min(ends, default=self.now_ms)
+        """A harm is drawn until the first lease ends that is part of it, or for a moment."""
+        after_ms = self.now_ms + AFTER_MS
+        if clash := self._clash():
+            return min(each["until"] or after_ms for each in clash)
+        return min([after_ms, *(each["until"] or after_ms for each in self._open())]
+                   if self._open() else [self.now_ms])  # fmt: skip
 
     def _bars(self) -> Iterator[Scene]:
         end_ms, open_, clash = self._end_ms(), self._open(), self._clash()
         both = max((each["began"] for each in clash), default=inf)
         for n, span in enumerate(self.spans):
-            ends = end_ms if span["ends"] is None else span["ends"]
-            wrong = both if any(span is each for each in clash) else inf
+            until_ms = span["until"] or inf
+            ends = min(end_ms, until_ms) if span["ends"] is None else span["ends"]
+            clashes = any(span is each for each in clash)
+            wrong = both if clashes else until_ms
             who = span["who"]
             bar = {"id": f"b{n}", "lane": who, "kind": "belief", "hue": self.hue[who],
                    "label": "", "t": [span["began"], min(ends, wrong)],
@@ -290,8 +315,9 @@ class _Objects:
             yield bar
             if wrong < ends:
                 yield bar | {"id": f"b{n}w", "kind": "wrong", "t": [wrong, ends],
-                             "label": "both hold it", "detail": f"{self.violation}: {who} counts "
-                             f"on it, and so does another client"}  # fmt: skip
+                             "label": "both hold it" if clashes else "past its lease",
+                             "detail": f"{who} still counts on it: {text(span['of'])}, "
+                             f"{'and so does another client' if clashes else PAST}"}  # fmt: skip
         story = HistoryModel()
         story.add(self.world.history())
         yield from (stall_bar(each, self.hue[each.who], self.now_ms) for each in story.stalls)

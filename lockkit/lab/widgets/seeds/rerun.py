@@ -10,7 +10,7 @@ from math import ceil
 
 import ipywidgets as widgets
 
-from lockkit.lab.verify.sim import SeedOutcome
+from lockkit.lab.verify.sim import SeedOutcome, in_words
 from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.export import log_lines
 from lockkit.lab.widgets.lanes import Lanes
@@ -170,7 +170,7 @@ class Rerun(Newest):
             self._slider.max, self._slider.value = whole.steps, moment.step
         finally:
             self._drawing = False
-        wrong = outcome.violation
+        wrong = outcome.violation and in_words(outcome.violation)
         because = wrong or ("nothing went wrong" if over else "nothing is wrong so far")
         self._draw(outcome, because)
         where = "the end" if over else f"of {whole.steps}"
