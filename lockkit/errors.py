@@ -1,8 +1,7 @@
 """The base of all errors, and the errors of locks, stores and tables.
 
-An error says what happened, who is involved and what to do next. Its facts are fields, and its text
-is built from them. Errors can be pickled. Those of a commit are in `table.errors`, those of the
-recipes in `recipes.errors`; a program that only locks loads neither.
+An error says what happened, who is involved and what to do next, in fields and a text. Those of a
+commit are in `table.errors`, those of the recipes in `recipes.errors`.
 """
 
 from __future__ import annotations

@@ -293,7 +293,8 @@ def test_there_are_transcripts_and_each_begins_with_what_it_shows() -> None:
 # --- expiry: three policies behind one function -------------------------------------------------
 
 HELD = Record("another", WALL_AHEAD_MS + TTL_MS, epoch=3, attempt="another/1", ttl_ms=TTL_MS)
-BY_HUDI = Record("hudi", WALL_AHEAD_MS + TTL_MS)
+ENDS_MS = WALL_AHEAD_MS + TTL_MS
+BY_HUDI = Record("hudi", ENDS_MS)
 
 
 @pytest.mark.parametrize(
@@ -309,6 +310,10 @@ BY_HUDI = Record("hudi", WALL_AHEAD_MS + TTL_MS)
         (Expiry.STORE, BY_HUDI, (0, WALL_AHEAD_MS - 600_000), 610.5),
         (Expiry.STORE, BY_HUDI, (0, WALL_AHEAD_MS + 600_000), 10.5),
         (Expiry.OBSERVED, BY_HUDI, (0, WALL_AHEAD_MS - 600_000), 610.5),
+        # over when it was written: its clock is behind, so three renewals must be missing
+        (Expiry.STORE, BY_HUDI, (ENDS_MS, ENDS_MS + 4_000), 86.0),
+        (Expiry.STORE, BY_HUDI, (ENDS_MS - 1, ENDS_MS + 4_000), 10.5),
+        (Expiry.WALL, BY_HUDI, (ENDS_MS, ENDS_MS + 4_000), 10.5),
         (Expiry.WALL, BY_HUDI, (0, WALL_AHEAD_MS - 600_000), 10.5),
         (Expiry.WALL, HELD, (0, 4_000), 10.5),
         # a whole lease on my own clock since I first saw this version

@@ -127,6 +127,17 @@ def test_a_lock_reports_its_wait_its_hold_and_its_renewals(exported: Exported, u
     assert not exported.points("lockkit.lock.lost")
 
 
+@pytest.mark.parametrize("metric", ["lockkit.lock.wait", "lockkit.lock.hold"])
+def test_the_exemplar_of_a_metric_is_in_the_trace_of_the_thread_that_reported_it(
+    exported: Exported, url: str, metric: str
+) -> None:
+    with exported.tracers.get_tracer("test").start_as_current_span("job") as job:
+        with Lock(url):
+            pass
+    (point,) = exported.points(metric)
+    assert {each.trace_id for each in point.exemplars} == {job.get_span_context().trace_id}
+
+
 def test_no_attribute_has_the_password_of_an_owners_name(exported: Exported, url: str) -> None:
     with Lock(url, owner="https://anna:secret-word@ci.test/job/7"):
         pass

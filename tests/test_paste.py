@@ -35,6 +35,12 @@ def test_a_printed_command_about_this_table_has_its_options(text: str, said: str
     assert pasteable(pasteable(text, *AT), *AT) == said
 
 
+def test_a_command_that_takes_a_lock_has_the_endpoint_and_no_flag_that_it_does_not_know() -> None:
+    flags = f"{AT[1]} --timeout-s 30"
+    said = pasteable("lockkit lock acquire s3://lake/orders -- true", AT[0], flags)
+    assert said == f"lockkit lock acquire {AT[0]}{AT[1]} -- true"
+
+
 def test_without_a_table_nothing_is_changed() -> None:
     assert pasteable("lockkit lock break URL", "", "") == "lockkit lock break URL"
 

@@ -250,6 +250,18 @@ def test_the_server_enforces_the_documented_rights(tmp_path: Path) -> None:
         assert main(["lock", "show", url, "--endpoint", server.s3]) == 0
 
 
+def test_the_missing_right_to_read_old_versions_is_named_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, db, said = "s3://lake/orders", tmp_path / "objects.sqlite", policy("s3_on_call")
+    with Emulator(db=str(db)) as server:
+        lives(Lock(url, endpoint=server.s3), Lock(url, endpoint=server.s3))
+    said["Statement"][0]["Action"] = ["s3:GetObject"]
+    with Emulator(db=str(db), policy=read_policy([json.dumps(said)])) as server:
+        assert main(["lock", "show", url, "--endpoint", server.s3]) == 0
+    assert set(re.findall(r"s3:\w+", capsys.readouterr().out)) == {"s3:GetObjectVersion"}
+
+
 def test_a_bucket_policy_refuses_writes_and_deletes_without_a_condition(tmp_path: Path) -> None:
     key = f"orders/{LOCK_KEY}"
     with enforcing(tmp_path / "objects.sqlite", "s3_conditions_required") as server:

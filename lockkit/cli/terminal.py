@@ -25,9 +25,12 @@ from lockkit.events import clock_time as clock_time
 if TYPE_CHECKING:
     from lockkit.lab.faults import Faulty
 _COMMAND = r"(\blockkit (?:lock (?:show|watch|break)|table [a-z-]+|probe|incident)) "
+_ACQUIRE = r"(\blockkit lock acquire) "
 _OF_A_STATE = r"(\blockkit tflock (?:show|lock|unlock|force-unlock|run|move)) "
 _WORKSPACE = re.compile(r" --workspace(-key-prefix)? \S+")
 """Flags that only a state's lock has."""
+_TIMEOUT = re.compile(r" --timeout-s \S+")
+"""Of each request; `acquire` has no such flag."""
 TIMEOUT_S = 10.0
 """The default of --timeout-s, which is not repeated."""
 
@@ -72,6 +75,7 @@ def pasteable(text: str, url: str, flags: str) -> str:
     if not url:
         return text
     others = _WORKSPACE.sub("", flags)
+    text = _whole(_ACQUIRE, text, url, _TIMEOUT.sub("", others))
     return _whole(_OF_A_STATE, _whole(_COMMAND, text, url, others), url, flags)
 
 

@@ -26,7 +26,14 @@ def frees_ms(observed: LastObservation, now: Now, policy: Policy) -> int | None:
         return by_mine
     if record.ttl_ms and modified is not None:
         return observed.read_ms + (modified + record.ttl_ms + policy.slack_ms - date)
-    return max(by_mine, observed.read_ms + (record.valid_until_ms + policy.drift_ms - date))
+    return max(by_mine, observed.read_ms + (hudi_end_ms(record, modified, policy) - date))
+
+
+def hudi_end_ms(record: Record, modified_ms: int | None, policy: Policy) -> int:
+    """By the store's clock. One before its write is of a clock that is behind: it may be alive."""
+    if modified_ms is not None and record.valid_until_ms <= modified_ms:
+        return modified_ms + 90_000  # three renewals, by Hudi's defaults
+    return record.valid_until_ms + policy.drift_ms
 
 
 def free(observed: LastObservation, now: Now, policy: Policy) -> bool:

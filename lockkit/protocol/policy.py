@@ -1,7 +1,4 @@
-"""What a user may choose about the lease: the clock that ends it, and the allowances.
-
-The rest of the protocol is fixed: `lease.TRANSITIONS` and the functions in this package.
-"""
+"""What a user may choose about the lease: the clock that ends it, and the allowances."""
 
 from __future__ import annotations
 

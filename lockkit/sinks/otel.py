@@ -157,14 +157,13 @@ class Telemetry:
         self._add: dict[str, Callable[[float, dict[str, Any]], None]] = {}
         for name, each in INSTRUMENTS.items():
             if each.kind == "counter":
-                counter = meter.create_counter(name, each.unit, each.says)
-                self._add[name] = counter.add
+                add = meter.create_counter(name, each.unit, each.says).add
             else:
                 buckets = list(each.buckets)
-                histogram = meter.create_histogram(
+                add = meter.create_histogram(
                     name, each.unit, each.says, explicit_bucket_boundaries_advisory=buckets
-                )
-                self._add[name] = histogram.record
+                ).record
+            self._add[name] = lambda value, labels, add=add: add(value, labels, self._here)
 
     def __call__(self, url: str, event: Event) -> None:
         """Never waits: what it observes has a lease to renew."""

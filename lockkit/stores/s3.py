@@ -89,6 +89,7 @@ CURES: Mapping[tuple[int, str], str] = {
 RIGHTS = {
     "list versions": "s3:ListBucketVersions on the bucket, and s3:GetObjectVersion",
     "list": "s3:ListBucket on the bucket",
+    "read version": "s3:GetObjectVersion under that prefix",
     "read": "s3:GetObject under that prefix, and s3:ListBucket, without which a missing object is "
     "denied as well",
     "delete": "s3:DeleteObject under that prefix",
@@ -255,7 +256,7 @@ class S3Store:
         return sorted(found, key=lambda v: (v.current, v.modified_ms), reverse=True)
 
     def get_version(self, key: str, version: ObjectVersion) -> bytes:
-        doing = f"read {key} version {version.id}"
+        doing = f"read version {version.id} of {key}"
         with self._translated(doing):
             answer = self._client.get_object(
                 Bucket=self._bucket, Key=self._full(key), VersionId=version.id

@@ -1,7 +1,4 @@
-"""A time limit for a thread's requests to a store, whatever the store itself allows.
-
-Separate from `deadline`, which enforces network limits: a lock on files needs only this.
-"""
+"""A time limit for a thread's requests to a store; `deadline` enforces those of the network."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lockkit.errors import StoreError, TableError
 from lockkit.lock.storage import LOCK_KEY, observation_of
+from lockkit.protocol.expiry import hudi_end_ms
 from lockkit.protocol.outcome import Found, Missing
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record
@@ -194,17 +195,19 @@ def judge(
     left = left_of(second, record, wall_ms=wall_ms, policy=policy, watched_ms=watched_ms)
     left_ms, whose = left.decides
     over = left_ms <= 0
+    modified, date = second.modified_ms, second.date_ms
+    may_live = not record.ttl_ms and modified and (over or record.valid_until_ms <= modified)
     renews = True if second.version != first.version else _silent(second, record)
     process = process_state(record.holder)
     if renews:
         safe, why = False, "its holder renews it: it is alive, and would continue to write"
     elif process is ProcessState.ENDED and (over or renews is False):
         safe, why = True, "its process ran on this host and has ended, and it is not renewed"
-    elif over and renews is None and not record.ttl_ms and second.date_ms and second.modified_ms:
+    elif may_live and renews is None and date and modified:
         over, safe, why = False, False, (
             f"its lease is over by its own clock, but it was written "
-            f"{(second.date_ms - second.modified_ms) / 1000:.0f} s ago, by the store's clock, so "
-            "that clock may be behind: wait until it has missed several renewals"
+            f"{(date - modified) / 1000:.0f} s ago, by the store's clock, so that clock may be "
+            "behind: wait until it has missed several renewals"
         )
     elif over and process.lives:
         what = {"STOPPED": "process is stopped", "RUNS": "process runs"}
@@ -241,7 +244,7 @@ def left_of(
     if record.ttl_ms and modified is not None and date is not None:
         store_ms = modified + record.ttl_ms + policy.slack_ms - date
     elif date is not None:
-        store_ms = record.valid_until_ms + policy.drift_ms - date
+        store_ms = hudi_end_ms(record, modified, policy) - date
     return LeaseRemaining(
         record.valid_until_ms + policy.drift_ms - wall_ms,
         store_ms,
