@@ -163,7 +163,11 @@ class Telemetry:
                 add = meter.create_histogram(
                     name, each.unit, each.says, explicit_bucket_boundaries_advisory=buckets
                 ).record
-            self._add[name] = lambda value, labels, add=add: add(value, labels, self._here)
+            self._add[name] = self._in_its_trace(add)
+
+    def _in_its_trace(self, add: Callable[..., None]) -> Callable[[float, dict[str, Any]], None]:
+        """For exemplars: the thread that exports is in no trace."""
+        return lambda value, labels: add(value, labels, self._here)
 
     def __call__(self, url: str, event: Event) -> None:
         """Never waits: what it observes has a lease to renew."""
