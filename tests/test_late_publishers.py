@@ -22,10 +22,13 @@ from test_savepoints import COW, MOR, OPTIONS, Model, by_hudi_rs, contents, made
 from lockkit import Clock, open_store
 from lockkit.errors import LockLost, LossReason, StoreError, TableError
 from lockkit.lab.verify.planting import planted
+from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, run
+from lockkit.runtime.proven import delete
 from lockkit.stores import Store
 from lockkit.table import Table
 from lockkit.table.errors import CommitUnknown, TableChanged
+from lockkit.table.format.taken_back import taken_back_by
 from lockkit.table.occ.commit import LATE_MS
 from lockkit.table.occ.committing import commit_alone
 from lockkit.table.occ.decide import settle
@@ -229,6 +232,38 @@ def test_a_process_that_rolls_a_commit_forward_creates_nothing_after_a_restore(
         refused_or_early(late, within=False)
         assert contents(table.read()) == model == by_hudi_rs(tmp_path / "made")
         goes_on(table, model)
+
+
+def name_is_free(key: str, _action: str, **_: Any) -> Procedure[None]:
+    """As Hudi does."""
+    yield from delete(key)
+
+
+@pytest.mark.parametrize("free", [False, True], ids=["kept", "planted: free"])
+def test_a_commit_that_went_keeps_its_name_so_a_writer_that_dies_there_brings_nothing_back(
+    tmp_path: Path, free: bool
+) -> None:
+    """If it lives on, it deletes what it has created too late. Its name kept, it creates nothing.
+    """
+    published: list[Any] = []
+
+    def dies(name: str, key: Any) -> bool:
+        was = bool(published)
+        published.extend([key] if publishes(name, key) else [])
+        return was
+
+    plants = {"lockkit.table.services.restore:keep_name": name_is_free} if free else {}
+    with made(tmp_path / "made") as table, planted(plants):
+        saved, model = saved_state(table)
+        late = paused_writer(table.url, "append", publishes, dies)
+        table.append(rows("a1", v=3))
+        table.restore(saved)
+        late.go_on()
+        (key,) = published
+        found = table.store.get(key)
+        assert isinstance(found, Found)
+        assert bool(taken_back_by(key, found.body)) == (not free)
+        assert contents(table.read()) == model
 
 
 @pytest.mark.parametrize("write", ["append", "overwrite"])

@@ -12,13 +12,8 @@ from lockkit.lab.verify.planting import planted
 from lockkit.lab.verify.sim import simulate
 from lockkit.lab.verify.table.restorer import SCENARIO
 from lockkit.runtime import Procedure
-from lockkit.runtime.proven import create, delete
+from lockkit.runtime.proven import create
 from lockkit.table.services import restore as restoring
-
-
-def name_is_free(key: str, _action: str, **_: Any) -> Procedure[None]:
-    """As Hudi does."""
-    yield from delete(key)
 
 
 def commit_stays(*_: Any, **__: Any) -> Procedure[None]:
@@ -43,8 +38,6 @@ def whatever_is_pending(*_: Any) -> None:
 
 _R = "lockkit.table.services.restore"
 MISTAKES: dict[str, tuple[dict[str, Callable[..., Any]], int, str]] = {
-    "the name of a commit that went is free": (
-        {f"{_R}:keep_name": name_is_free}, 130, "a batch of a stream that is passed over"),
     "a commit without its files stays": (
         {f"{_R}:keep_name": commit_stays}, 2, "Hudi's readers"),
     "a restore does not look a second time": (
