@@ -27,7 +27,7 @@ from browser.world import (
 )
 
 pytestmark = [
-    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240, method="thread"),
+    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(400, method="thread"),
     pytest.mark.xdist_group("lab"),
 ]  # fmt: skip
 
@@ -36,7 +36,7 @@ def test_launch_stall_lose_and_stop_in_a_real_browser(lab: Server, page: Any) ->
     run_all_cells(page, lab, FIRST)
     live = page.locator(BENCH)
     live.wait_for(state="attached", timeout=LATER_MS)
-    page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=SOON_MS)
+    page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=LATER_MS)
     assert page.locator(".jp-Dialog, .jp-toastContainer button").count() == 0
     seen(page, page.locator(".lockkit-predict input").first).check()
     seen(page, page.locator(".lockkit-reveal").first).click()
@@ -48,28 +48,36 @@ def test_launch_stall_lose_and_stop_in_a_real_browser(lab: Server, page: Any) ->
     page.locator(".lockkit-writers select").select_option("3 plain Python")
     page.locator(".lockkit-lease select").select_option("2 s")
     page.locator(".lockkit-launch").click()
-    page.wait_for_function(events_above(0), timeout=SOON_MS)
+    page.wait_for_function(events_above(0), timeout=LATER_MS)
     live.locator(".lk-mark-published").first.wait_for(state="attached", timeout=LATER_MS)
 
     page.locator(".lockkit-stall-w1").click()
     live.locator(".lk-bar-stall").first.wait_for(state="attached", timeout=LATER_MS)
-    live.locator(".lk-bar-wrong").first.wait_for(state="attached", timeout=SOON_MS)
+    live.locator(".lk-bar-wrong").first.wait_for(state="attached", timeout=LATER_MS)
     said(page, "held by W[23]|free")
     shot(page, "2-stalled-light")
     page.locator(".lockkit-stall-w1").click()
-    live.locator(".lk-mark-refused").first.wait_for(state="attached", timeout=SOON_MS)
+    happens(page, "fenced off")
     page.locator(".lockkit-lose-next-response").click()
-    live.locator(".lk-mark-fault").first.wait_for(state="attached", timeout=SOON_MS)
+    happens(page, "fault")
     theme(page, "Dark")
     shot(page, "3-live-dark")
 
     page.locator(".lockkit-stop").click()
-    page.wait_for_selector(f"{BENCH}[data-state=stopped][data-verdict=VALID]", timeout=SOON_MS)
+    page.wait_for_selector(f"{BENCH}[data-state=stopped][data-verdict=VALID]", timeout=LATER_MS)
     shot(page, "4-stopped-dark")
     walk_and_link(page, live)
     survive_a_reload(page)
     assert elsewhere(page, lab) == []
     assert page.trouble == []
+
+
+def happens(page: Any, words: str) -> None:
+    """The picture has such an event. It may be out of view, and so not in the page, by now."""
+    page.locator(f"{BENCH} .lk-search").fill(words)
+    counted = f"document.querySelector('{BENCH} .lk-count').textContent"
+    page.wait_for_function(f"/^[1-9]/.test({counted})", timeout=LATER_MS)
+    page.locator(f"{BENCH} .lk-search").fill("")
 
 
 def walk_and_link(page: Any, live: Any) -> None:
@@ -78,7 +86,7 @@ def walk_and_link(page: Any, live: Any) -> None:
     arrow = drawn.get_attribute("data-arrow")
     row = live.locator(f"tr[data-row={drawn.get_attribute('data-row')}]")
     row.click()
-    live.locator(f"[data-id={arrow}].lk-selected").wait_for(state="attached", timeout=SOON_MS)
+    live.locator(f"[data-id={arrow}].lk-selected").wait_for(state="attached", timeout=LATER_MS)
     assert "lk-selected" in (row.get_attribute("class") or "")
     assert re.search(r"W\d: \w+", live.locator(".lk-detail").text_content())
     live.locator(f"[data-id={arrow}]").focus()

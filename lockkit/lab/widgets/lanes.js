@@ -794,14 +794,14 @@ class View {
 
   sought() {
     this.sift();
-    const wanted = this.search.value.trim();
-    this.count.textContent = wanted ? `${this.found.length} of ${this.plan.stops.length} events` : "";
     this.mark();
   }
 
   sift() {
-    if (this.search.value.trim()) this.hay = this.hay || haystack(this.plan.stops);
+    const wanted = this.search.value.trim();
+    if (wanted) this.hay = this.hay || haystack(this.plan.stops);
     this.found = matches(this.hay || [], this.search.value);
+    this.count.textContent = wanted ? `${this.found.length} of ${this.plan.stops.length} events` : "";
     this.foundIds = new Set(this.found.map((place) => this.plan.stops[place].id));
   }
 

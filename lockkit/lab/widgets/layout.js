@@ -71,7 +71,7 @@ const SHORTER = [
   [/^stalled (.+)$/, "$1"], [/^(rule broken here): .*$/, "$1"], [/^rule broken here$/, "rule broken"], [/^rule broken$/, "broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^never granted$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^\.\.\d\d(\d{4})$/, "..$1"], [/^(.+) epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
-  [/^commit (\d+)$/, "com. $1"], [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
+  [/^commit (\d+)$/, "com. $1"], [/^com\. (\d+)$/, "c$1"], [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
 ];
 
 /** What happened, and why: two lines where one has no room. */
