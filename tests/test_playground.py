@@ -185,6 +185,8 @@ def test_the_explorer_narrates_the_shortest_counterexample_and_any_part_of_it(ro
     part = result("explore", row=f"#{found['story'][1][1]}")
     assert part["link"].endswith("step=2") and "verdict" not in part["replay"]["status"]
     assert part["replay"]["scene"]["events"] < found["replay"]["scene"]["events"]
+    assert part["because"] == f"Step 2 of {expected.steps}: no rule is broken yet"
+    assert (part["step"], found["step"]) == (2, expected.steps), "the line that is marked"
 
 
 @pytest.mark.parametrize("play", ["lock", "election", "wal", "queue", "statelock"])
@@ -213,9 +215,11 @@ def test_the_stepper_gives_no_verdict_before_a_client_has_written(play: str) -> 
     assert (first["judged"], wrote["judged"]) == (False, True)
     if play == "lock":
         assert not looked["judged"]
-        for each in (first, looked):
-            assert each["replay"]["status"].keys().isdisjoint({"verdict", "because"})
-        assert wrote["replay"]["status"]["verdict"] == "VALID"
+    for each in (first, looked):
+        status = each["replay"]["status"]
+        assert each["judged"] or status.keys().isdisjoint({"verdict", "because"})
+    assert wrote["replay"]["status"]["verdict"] == "VALID"
+    assert wrote["replay"]["scene"]["arrows"], "each play has its picture"
 
 
 @pytest.mark.parametrize("name", ["hudi-14373-renewal-retried", "hudi-18438-release-429"])

@@ -108,32 +108,44 @@ function say(words, bad = false) {
   said.classList.toggle("pg-bad", bad);
 }
 
-/** What was asked for is not shown: nor is the result of something else, beside the reason. */
-function refused(why) {
+function clear() {
   byId("pg-picture").hidden = true;
   more.replaceChildren();
+  say("");
+}
+
+/** What was asked for is not shown: nor is the result of something else, beside the reason. */
+function refused(why) {
+  clear();
   say(why, true);
 }
 
-function list(items, most = Infinity) {
+/** The first ones are open, the rest is folded; `now` is the one that the picture shows. */
+function list(items, most = Infinity, now = -1, rest = "more") {
   const made = (some) => {
     const ul = html("ul", "pg-list");
-    for (const [text, link] of some) {
+    for (const each of some) {
+      const [text, link] = each;
       const item = html("li", "", "", ul);
+      if (each === items[now]) item.setAttribute("aria-current", "step");
       if (link) { const a = html("a", "", text, item); a.href = `#${link}`; } else item.textContent = text;
     }
     return ul;
   };
-  more.replaceChildren(made(items.slice(0, most)));
+  more.replaceChildren(...(most ? [made(items.slice(0, most))] : []));
   if (items.length <= most) return;
   const fold = html("details", "", "", more);
-  html("summary", "", `${items.length - most} more`, fold);
+  html("summary", "", `${items.length - most} ${rest}`, fold);
   fold.append(made(items.slice(most)));
 }
 
 // --- tabs, and the moment in the address ---
 
+const latest = {};   // how each tab shows again what it showed last
+
+/** Open a tab; what is on the screen belongs to the one before. */
 function open(name) {
+  if (panels[name].hidden) clear();
   for (const [each, panel] of Object.entries(panels)) {
     panel.hidden = each !== name;
     const tab = byId(`pg-tab-${each}`);
@@ -148,9 +160,19 @@ function linked(link, again = false) {
   history[again ? "replaceState" : "pushState"](null, "", link ? `#${link}` : location.pathname);
 }
 
+/** A tab by its button: what it showed last, with the address of that; or nothing yet. */
+function visit(name) {
+  if (!panels[name].hidden) return;
+  if (place.dataset.busy === "true") stop();
+  open(name);
+  if (latest[name]) latest[name]();
+  else if (STARTED[name]) STARTED[name]();
+  else history.pushState({ tab: name }, "", location.pathname);
+}
+
 /** Show what no address can name, a reader's own file: Back shows it again while the page is open. */
 function keep(tab, show) {
-  const again = () => { open(tab); show(); };
+  const again = () => { open(tab); latest[tab] = () => keep(tab, show); show(); };
   if (kept.push(again) > KEPT) kept[kept.length - KEPT - 1] = null;
   history.pushState({ kept: kept.length - 1 }, "", location.pathname);
   again();
@@ -161,7 +183,7 @@ const keptNow = () => kept[history.state?.kept];
 
 /** Opens what the address names; nothing named: the prepared picture. */
 function follow() {
-  if (keptNow()) return;
+  if (keptNow() || history.state?.tab) return;
   const named = location.hash.slice(1);
   if (byId(named)) return; // a heading of the page
   if (!named) { stop(); open("simulate"); return shown(data.first); }
@@ -173,12 +195,7 @@ function follow() {
 function tabs() {
   const all = [...place.querySelectorAll("[role=tab]")];
   all.forEach((tab, i) => {
-    tab.addEventListener("click", () => {
-      const name = tab.id.slice(7);
-      if (panels[name].hidden && said.classList.contains("pg-bad")) say("");   // it was about the other tab
-      open(name);
-      (STARTED[name] || (() => {}))();
-    });
+    tab.addEventListener("click", () => visit(tab.id.slice(7)));
     tab.addEventListener("keydown", ({ key }) => {
       const to = { ArrowRight: i + 1, ArrowLeft: i - 1 + all.length, Home: 0, End: all.length - 1 }[key];
       if (to !== undefined) { const next = all[to % all.length]; next.focus(); next.click(); }
@@ -212,6 +229,7 @@ function shown(found) {
   sim.step.value = found.step;
   place.dataset.link = found.link;
   place.dataset.trace = found.trace;
+  latest.simulate = () => { linked(found.link); shown(found); };
   const runs = found.runs === 1 ? "1 run" : `${found.runs} runs`;
   const searched = found.runs ? `${found.found ? "Found" : "Nothing found"} after ${runs}. ` : "";
   const where = found.step === found.steps ? "the end" : `of ${found.steps}`;
@@ -299,14 +317,17 @@ const search = panels.explore.elements;
 
 function explored(row, again = false) {
   open("explore");
-  ask("explore", { row }, (found) => {
-    search.row.value = found.row;
-    say(`${found.because}.`);
-    list(found.story);
-    byId("pg-picture").hidden = !found.replay;
-    if (found.replay) draw(found.replay);
-    linked(found.link, again);
-  });
+  ask("explore", { row }, (found) => searched(found, again));
+}
+
+function searched(found, again) {
+  latest.explore = () => searched(found, false);
+  search.row.value = found.row;
+  say(`${found.because}.`);
+  list(found.story, Infinity, found.step - 1);
+  byId("pg-picture").hidden = !found.replay;
+  if (found.replay) draw(found.replay);
+  linked(found.link, again);
 }
 
 function explorer() {
@@ -335,6 +356,7 @@ function stepped(moment, who = "", what = "", again = false) {
 }
 
 function staged(found, again) {
+  latest.step = () => staged(found, false);
   stage.play.value = found.play;
   mistakes();
   stage.mistake.value = found.rule;
@@ -346,9 +368,9 @@ function staged(found, again) {
   byId("pg-actors").replaceChildren(...found.actors.map((actor) => acting(actor, moment)));
   if (found.judged) say(`${found.well ? "As it should be" : "Wrong"}: ${found.because}.`, !found.well);
   else say("No client has written anything yet, so there is nothing to judge. Press Next.");
-  list(found.objects.map(([key, body]) => [`${key}: ${body}`]));
-  byId("pg-picture").hidden = !found.replay;
-  if (found.replay) draw(found.replay);
+  const there = found.objects.map(([key, body]) => [`${key}: ${body}`]);
+  list(there, 0, -1, there.length === 1 ? "object in the store" : "objects in the store");
+  draw(found.replay);
 }
 
 function acting(actor, moment) {
@@ -458,9 +480,7 @@ function droppable(panel, take) {
 }
 
 /** What a tab shows before anything was asked of it. */
-const STARTED = {
-  step: () => { if (!byId("pg-actors").firstChild) panels.step.requestSubmit(); },
-};
+const STARTED = { step: () => panels.step.requestSubmit() };
 
 const OPENED = {
   scenario: (named) => simulate(`#${named}`, true),
@@ -482,7 +502,9 @@ shown(data.first);
 place.dataset.drawn = String(Math.round(performance.now()));
 addEventListener("hashchange", follow);
 addEventListener("popstate", () => {
-  if (keptNow()) { stop(); keptNow()(); } else if (!location.hash) follow();
+  if (keptNow()) { stop(); keptNow()(); }
+  else if (history.state?.tab) { stop(); clear(); open(history.state.tab); }
+  else if (!location.hash) follow();
 });
 if (location.hash) follow();
 load();

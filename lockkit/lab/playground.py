@@ -215,11 +215,13 @@ def _row(found: SearchRow, step: int) -> Answer:
     step = max(1, min(step, found.steps))
     part = replace(found.counterexample, path=found.counterexample.path[:step])
     events = part.history()
-    drawn = replayed(events, check(events) if step == found.steps else None)
+    drawn, over = replayed(events, None), f"Step {step} of {found.steps}: no rule is broken yet"
     if step == found.steps:
+        drawn = replayed(events, check(events))
         drawn["status"] |= {"verdict": "INVALID", "because": text(because)}
+        over = f"{because} ({found.steps} steps, the shortest of {found.states:,} states)"
     return reply | {
-        "because": f"{because} ({found.steps} steps, the shortest of {found.states:,} states)",
+        "because": over, "step": step,
         "story": [[line, fragment(search=name, step=number)]
                   for number, line in enumerate(found.counterexample.story(), 1)],
         "link": fragment(search=name, step=step), "replay": drawn,
@@ -255,6 +257,7 @@ def stepped(moment: str, who: str = "", what: str = "") -> Iterator[Answer]:
 
 
 def _stage(run: Any) -> Answer:
+    from lockkit.lab.widgets.stage.picture import picture
     from lockkit.lab.widgets.stage.requests import shown
 
     moment, (well, because) = run.moment, run.verdict
@@ -266,17 +269,17 @@ def _stage(run: Any) -> Answer:
         for name, actor in run.actors.items()
     ]  # fmt: skip
     events = run.events
-    scene = replayed(events, None)
+    drawn = replayed(events, None, scene=picture(run))
     wrote = any(each.kind == "request" and each["applied"] for each in events)
     judged = not well or (bool(moment.decisions) and wrote)
     if judged:
-        scene["status"] |= {"verdict": "VALID" if well else "INVALID", "because": text(because)}
+        drawn["status"] |= {"verdict": "VALID" if well else "INVALID", "because": text(because)}
     return {
         "link": stage_fragment(moment), "play": moment.play, "rule": moment.mistake,
         "decisions": len(moment.decisions), "actors": actors,
         "lease": run.lease_ms // 1000, "well": well, "because": text(because), "judged": judged,
         "objects": [[text(key), text(body)] for key, body in run.objects.items()],
-        "replay": scene if moment.play == "lock" else None,
+        "replay": drawn,
     }  # fmt: skip
 
 

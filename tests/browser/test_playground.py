@@ -91,11 +91,13 @@ def answers() -> dict[str, Any]:
     for request, given in (
         *(("simulate", {"moment": f"lease/claim_412 ours:{seed}"}) for seed in (2, 3, 7)),
         ("seek", {"scenario": "lease", "rule": "claim_412 ours", "seed": 4, "runs": 1}),
-        ("check", {"history": "no JSON"}), ("explore", {"row": "store"}),
+        ("check", {"history": "no JSON"}), ("step", {"moment": "#play=wal"}),
+        ("explore", {"row": "store"}),
     ):  # fmt: skip
         told[f"{request} {given.get('moment', '').rpartition(':')[2]}"] = parts._told(
             request, **given
         )
+    told["step "] = told.pop("step #play=wal")
     assert "error" in told["check "] and "replay" not in told["explore "]
     return told
 
@@ -135,6 +137,29 @@ def test_a_refused_history_leaves_no_result_of_another_tab_on_the_screen(played:
     played.locator("#pg-check .pg-main").click()
     played.wait_for_selector("#pg-said.pg-bad", timeout=SOON_MS)
     assert played.locator("#pg-picture").is_hidden() and played.inner_text("#pg-more") == ""
+
+
+def test_a_tab_shows_its_own_run_and_the_address_of_that_or_nothing(played: Any) -> None:
+    played.get_by_role("button", name="+1", exact=True).wait_for(timeout=SOON_MS)
+    for seed in ("7", "3"):
+        played.fill("#pg-simulate [name=seed]", seed)
+        played.get_by_role("button", name="Run", exact=True).click()
+        said(played, f"Seed {seed},")
+    for tab in ("Checker", "Incident"):
+        played.get_by_role("tab", name=tab).click()
+        assert played.locator("#pg-picture").is_hidden() and played.inner_text("#pg-said") == ""
+        assert "#" not in played.url
+    played.get_by_role("tab", name="Stepper").click()
+    said(played, "No client has written anything yet")
+    assert "#play=" in played.url and played.locator("#pg-picture").is_visible()
+    played.get_by_role("tab", name="Simulator").click()
+    said(played, "Seed 3,")
+    assert "seed=3&" in played.url and played.locator("#pg-picture").is_visible()
+    played.go_back()
+    said(played, "No client has written anything yet")
+    played.go_back()
+    played.wait_for_selector("#pg-incident:not([hidden])", timeout=SOON_MS)
+    assert played.locator("#pg-picture").is_hidden() and played.inner_text("#pg-said") == ""
 
 
 def test_a_search_without_a_violation_leaves_no_picture_of_another_tab(played: Any) -> None:

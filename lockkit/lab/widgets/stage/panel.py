@@ -26,7 +26,7 @@ STYLE = (
     "div.lockkit-steps{line-height:1.4}.lockkit-steps code{overflow-wrap:anywhere}"
     "@media (max-width:900px){.lockkit-stepper .widget-button{height:22px;line-height:20px;"
     "padding:0 6px;margin:1px 2px;font-size:12px}"
-    ".lockkit-stepper .widget-inline-hbox{height:24px;margin:0 2px}}"
+    ".lockkit-stepper .widget-inline-hbox:not(.widget-html){height:24px;margin:0 2px}}"
     ".lockkit-objects td:first-child{white-space:nowrap}"
     ".lockkit-stage-actor{min-width:300px;flex:1 1 0}"
     ".lockkit-run{border:1px solid var(--jp-border-color2,#999);border-radius:4px;"
@@ -173,16 +173,13 @@ def _lanes_of(run: Stage) -> Any:
 
 def _draw(lanes: Any, run: Any) -> None:
     from lockkit.lab.widgets.export import log_lines
-    from lockkit.lab.widgets.models import HistoryModel
-    from lockkit.lab.widgets.scene import scene, text
+    from lockkit.lab.widgets.scene import text
     from lockkit.lab.widgets.stage.picture import picture
 
-    events, story = run.events, HistoryModel()
-    story.add(events)
     well, because = run.verdict
     judged = {"verdict": "VALID" if well else "INVALID", "because": text(because)}
     if not run.decisions:  # there is nothing to judge yet
         judged = {}
     with lanes.hold_sync():
-        lanes.scene = scene(story) if run.play_name == "lock" else picture(run)
-        lanes.status = {"state": "replay", "log": log_lines(events), **judged}
+        lanes.scene = picture(run)
+        lanes.status = {"state": "replay", "log": log_lines(run.events), **judged}

@@ -1,4 +1,4 @@
-"""The picture of a stage without a lock object: each request, and what the store holds."""
+"""The picture of a stage: of a lock as everywhere, else each request and what the store holds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lockkit.lab.widgets.scene import (
     stall_bar,
     tail,
     text,
+    whole,
 )
 from lockkit.lab.widgets.stage.requests import plain, shown
 from lockkit.lab.widgets.stage.staged import Stage, Trip
@@ -27,6 +28,8 @@ ZEROS = re.compile(r"0{4,}(?=\d)")
 
 def picture(run: Stage) -> Scene:
     """The scene of a run: the store's lane on the left, and a lane for each actor."""
+    if run.play_name == "lock":
+        return whole(run.events)
     hue = hues(run.actors)
     trips = [each for each in run.trips if isinstance(each.request, Get | List | Put | Delete)]
     writes = last_writes(trips)
