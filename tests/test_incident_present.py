@@ -368,3 +368,16 @@ def test_a_store_that_does_not_answer_is_named_at_once_and_not_waited_for_in_sev
     assert (code, out) == (3, "") and len(requests) < TRIES_MAX
     assert "could not be read" in first and "tries again now" in first
     assert last.startswith("lockkit incident: ")
+
+
+@pytest.mark.parametrize(("written_s", "pattern"), [(900, Pattern.UNKNOWN), (60, Pattern.HEALTHY)])
+def test_a_silent_holder_whose_clock_is_ahead_is_not_called_healthy(
+    written_s: int, pattern: Pattern
+) -> None:
+    _url, store = table()
+    body = of_hudi(Clock().wall_ms() + 6_600_000)
+    assert isinstance(store.put(LOCK_KEY, body, IfAbsent()), Applied)
+    aged(store, LOCK_KEY, written_s)
+    found = examine(store, watch_s=0.0).diagnosis
+    assert found.pattern is pattern
+    assert ("its clock is ahead" in found.because) == (pattern is Pattern.UNKNOWN)

@@ -8,7 +8,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from process_world import ended_process, named_process
 from lockkit import open_lock
 from lockkit.cli.main import main
 from lockkit.cli.service_lock import holder_fields
-from lockkit.clock import process_name, utc
+from lockkit.clock import Clock, process_name, utc
 from lockkit.lab.incident.patterns import CARDS, Pattern
 from lockkit.lab.incident.service import _is_unchanged, judge
 from lockkit.lab.server import Emulator
@@ -55,7 +55,9 @@ def test_terraforms_times_have_up_to_nine_digits() -> None:
         ({"version": "v2"}, 1, Pattern.HEALTHY, True),
         ({"renewed_ms": WALL_MS - 39_000}, 1, Pattern.UNKNOWN, None),
         ({"renewed_ms": WALL_MS - 41_000}, 1, Pattern.HOLDER_SILENT, False),
-        ({"renewed_ms": WALL_MS - 61_000}, 1, Pattern.HOLDER_DIED, False),
+        ({"renewed_ms": WALL_MS - 61_000}, 1, Pattern.HOLDER_SILENT, False),  # by our clock only
+        ({"renewed_ms": 0.0, "now_ms": 61_000.0}, 1, Pattern.HOLDER_DIED, False),
+        ({"renewed_ms": WALL_MS - 61_000, "now_ms": WALL_MS - 60_000}, 1, Pattern.UNKNOWN, None),
         ({"lease_s": None, "overdue_s": None}, 1e6, Pattern.UNKNOWN, None),
         ({"kept_alive": "its session lives"}, 59, Pattern.UNKNOWN, None),
         ({"kept_alive": "its session lives"}, 61, Pattern.HEALTHY, True),
@@ -172,11 +174,23 @@ def test_an_expired_lock_file_shows_its_holder_and_is_not_free(
         assert main(["lock", "show", url]) == 1
         said = capsys.readouterr().out
         assert f"overdue since {utc((seen_s + 300) * 1000)[:19]}" in said
-        assert "by this machine's clock" in said and "held:" in said
+        assert "by the file system's clock" in said and "held:" in said
         assert main(["incident", url, "--watch-s", "0"]) == 1
         said = capsys.readouterr().out
         pattern = {"ended": Pattern.HOLDER_DIED, "living": Pattern.HOLDER_SILENT}[holder]
         assert pattern.value in said and "the lock is free" not in said
+
+
+def test_a_clock_that_is_ahead_makes_no_living_holder_of_a_lock_file_a_dead_one(
+    folder: Path
+) -> None:
+    url, ahead = f"filesystem://{folder}?expire_minutes=5", Clock(offset_ms=7_200_000)
+    with open_lock(url, acquire_timeout=0), closing(open_lock(url, clock=ahead)) as other:
+        assert other.locked()
+        found = other.holder()
+        assert found is not None and "overdue" not in found.ends
+        assert found.silent_ms(ahead.wall_ms()) < 60_000 < other.ttl_s * 1000
+        assert [each.name for each in folder.iterdir()] == [NAME]
 
 
 def test_a_living_holder_is_healthy_and_the_same_as_json(

@@ -155,23 +155,30 @@ class FilesystemLock(LeasedLock):
 
     def _is_held(self) -> bool:
         found = self._ask("read", self._read)
-        return found is not None and not self._expired(found, self.clock.wall_ns())
+        if found is None or not self._expired(found, self.clock.wall_ns()):
+            return found is not None
+        return not self._expired(found, self._now_ns() or self.clock.wall_ns())
 
     def _holder(self) -> ServiceHolder | None:
-        """Also of an expired file: it may be renewed yet, as this machine's clock may be ahead."""
+        """Also of an expired file: it may be renewed yet."""
         found = self._ask("read", self._read)
         if found is None:
             return None
         ends = f"{self.ttl_s:g} s after its last renewal" if self.ttl_s else "never: by a break"
-        if self.ttl_s and self._expired(found, self.clock.wall_ns()):
-            since = utc(found.modified_ns / 1e6 + self.ttl_s * 1000)
-            ends = f"{ends}: overdue since {since} by this machine's clock; any writer may take it"
-        gone = "; that process no longer runs" if found.left_behind() else ""
         beat_s = self.ttl_s / BEATS_PER_LEASE if self.ttl_s else BEAT_S
+        now_ns, clock = self.clock.wall_ns(), "this machine's clock"
+        by_its = self._now_ns() if now_ns - found.modified_ns > MISSED_MAX * beat_s * 1e9 else None
+        if by_its is not None:
+            now_ns, clock = by_its, "the file system's clock"
+        if self.ttl_s and self._expired(found, now_ns):
+            since = utc(found.modified_ns / 1e6 + self.ttl_s * 1000)
+            ends = f"{ends}: overdue since {since} by {clock}"
+        gone = "; that process no longer runs" if found.left_behind() else ""
         return ServiceHolder(
             f"{found.said}{gone}", found.version, ends, renewed_ms=found.modified_ns / 1e6,
             process=found.process, lease_s=self.ttl_s,
             overdue_s=MISSED_MAX * beat_s if found.attempt else None,  # Hudi renews no file
+            clock="the file system's clock", now_ms=None if by_its is None else by_its / 1e6,
         )  # fmt: skip
 
     def _break_grant(self, version: str) -> bool:
@@ -250,6 +257,18 @@ class FilesystemLock(LeasedLock):
 
     def _expired(self, found: LockFileContent, now_ns: int) -> bool:
         return self.ttl_s is not None and now_ns - found.modified_ns > self.ttl_s * 1e9
+
+    def _now_ns(self) -> int | None:
+        """The file system's clock: the time of a new file. None where this user can make none."""
+        scratch = self._folder / f"{SCRATCH}-{self.clock.unique()}"
+        try:
+            with open(scratch, "xb") as file:
+                return os.fstat(file.fileno()).st_mtime_ns
+        except OSError:
+            return None
+        finally:
+            with suppress(OSError):
+                scratch.unlink()
 
     def _while_mine(self, taken: ServiceGrant, act: Callable[[], None]) -> None:
         with self._alone():

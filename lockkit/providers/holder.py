@@ -39,6 +39,8 @@ class ServiceHolder:
     """Why only a person can end it, without lockkit; "" if lockkit can."""
     clock: str = "the service's clock"
     """By which clock the times are."""
+    now_ms: float | None = None
+    """The time by that clock; None: this machine's is compared."""
 
     def __repr__(self) -> str:
         """Masked value by value: a notebook shows the last expression of a cell."""
@@ -68,11 +70,14 @@ class ServiceHolder:
             return None, f"{self.no_holder}; break it, unless a person made it to hold the lock"
         if self.kept_alive:
             return False, f"{self.kept_alive}; if its holder has died, it ends by itself"
+        if self.lease_s and self.now_ms is not None and self.silent_ms(0) > self.lease_s * 1000:
+            return True, f"its lease is over by {self.clock}: any writer may take it"
         return None, "the service does not stop its holder: make sure first that it is dead"
 
     def silent_ms(self, wall_ms: float, watched_ms: float = 0.0) -> float:
-        """How long it was not renewed: the time of the watch, or longer by this machine's clock."""
-        return max(watched_ms, wall_ms - self.renewed_ms if self.renewed_ms is not None else 0.0)
+        """How long it was not renewed: the time of the watch, or longer by a clock."""
+        now_ms = wall_ms if self.now_ms is None else self.now_ms
+        return max(watched_ms, now_ms - self.renewed_ms if self.renewed_ms is not None else 0.0)
 
     def missed(self, wall_ms: float) -> bool | None:
         """Whether one look shows that its holder no longer renews it; None: it does not show it."""

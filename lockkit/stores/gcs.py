@@ -96,7 +96,8 @@ CURES: Mapping[tuple[int, str], str] = {
 
 RIGHTS = {
     "list": "storage.objects.list on the bucket (roles/storage.objectViewer)",
-    "read": "storage.objects.get on the bucket (roles/storage.objectViewer)",
+    "read": "storage.objects.get on the bucket, and storage.objects.list, without which a missing "
+    "object is denied as well (roles/storage.objectViewer)",
     "delete": "storage.objects.delete on the bucket (roles/storage.objectAdmin)",
     "": "storage.objects.create on the bucket, and storage.objects.delete for a write over a "
     "version (roles/storage.objectAdmin)",

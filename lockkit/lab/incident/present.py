@@ -13,7 +13,12 @@ from lockkit.lab.incident.patterns import Pattern
 from lockkit.protocol.record import Record
 from lockkit.providers.process_state import NO_RENEWALS, ProcessState
 from lockkit.table.format.properties import FENCED
-from lockkit.table.inspect.standing import LockInspection
+from lockkit.table.inspect.standing import (
+    HUDI_LEASE_MS,
+    MISSED_MAX,
+    RENEWALS_PER_LEASE,
+    LockInspection,
+)
 from lockkit.table.inspect.versions import Generation
 from lockkit.table.inspect.words import is_left
 from lockkit.table.occ.fence import COMMIT
@@ -22,6 +27,7 @@ NORMAL = (
     "the lock is free or its holder is in time, no dead writer left anything, and the history "
     "shows no known pattern"
 )
+SILENT_MS = MISSED_MAX * HUDI_LEASE_MS // RENEWALS_PER_LEASE
 PUBLISHED_WITHIN_MS = 30_000
 """A writer publishes its decision with its next request, so a longer pause is not the network's."""
 
@@ -45,10 +51,28 @@ def with_present(
     if now:
         first, *also = now
         return replace(first, also=tuple(also))
+    if doubt := may_have_died(standing):
+        return Diagnosis(Pattern.UNKNOWN, doubt, last)
     seen = standing.table is not None or standing.no_table
     if history.because == NO_PATTERN and seen and not is_something_left(standing):
         return Diagnosis(Pattern.HEALTHY, NORMAL)
     return history
+
+
+def may_have_died(standing: LockInspection) -> str:
+    """Why a Hudi lease that is longer than Hudi's default may be that of a dead holder; or ""."""
+    holder, observation = standing.holder, standing.holder.observation
+    record, written_ms, now_ms = observation.record, observation.modified_ms, observation.date_ms
+    if not isinstance(record, Record) or record.expired or record.ttl_ms or holder.renews:
+        return ""
+    if written_ms is None or now_ms is None or now_ms < written_ms + SILENT_MS:
+        return ""
+    return (
+        f"{plain(record.owner, limit=60)}'s lease ends "
+        f"{(record.valid_until_ms - written_ms) / 1000:.0f} s after its last write, and Hudi's "
+        f"lasts 300 s by default; it was not renewed for {(now_ms - written_ms) / 1000:.0f} s: "
+        "either its lease is configured to be long, or its clock is ahead and it may be dead"
+    )
 
 
 def is_something_left(standing: LockInspection) -> bool:

@@ -87,12 +87,14 @@ def judge(
     if last.kept_alive:
         return _kept_alive(last, who, watched_ms)
     silent_ms = last.silent_ms(wall_ms, watched_ms)
-    clock = "by this machine's clock" if silent_ms > watched_ms else "while it was watched"
+    by_ours = silent_ms > watched_ms and last.now_ms is None
+    clock = "by this machine's clock" if by_ours else f"by {last.clock}"
+    clock = clock if silent_ms > watched_ms else "while it was watched"
     silent = f"was not renewed for {silent_ms / 1000:.0f} s, {clock}"
     if last.lease_s is not None and silent_ms > last.lease_s * 1000:
         because = f"{who}: it {silent}, which is longer than its lease of {last.lease_s:g} s"
-        runs = state is ProcessState.RUNS  # it is paused, or a clock is wrong
-        return False, Diagnosis(Pattern.HOLDER_SILENT if runs else Pattern.HOLDER_DIED, because)
+        unsure = by_ours or state is ProcessState.RUNS  # a clock is wrong, or it is paused
+        return False, Diagnosis(Pattern.HOLDER_SILENT if unsure else Pattern.HOLDER_DIED, because)
     if last.overdue_s is not None and silent_ms > last.overdue_s * 1000:
         because = f"{who}: it {silent}; a holder that lives renews it within {last.overdue_s:g} s"
         return False, Diagnosis(Pattern.HOLDER_SILENT, because)
